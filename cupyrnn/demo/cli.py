@@ -22,20 +22,9 @@ import cupyrnn
 
 from ..parallel import Communicator, DifferentParameters, communicator, launched_rank
 from . import checkpoint, files, output, text
+from . import model as _model
 from .cells import CELLS, Cell
 from .figure import draw, gates_on_line
-from .model import (
-    EMBEDDING,
-    EXPECTED_ERROR,
-    TEMPERATURE,
-    WORST_ERROR,
-    Model,
-    gradient_error,
-    held_out_bits,
-    initial_parameters,
-    parameter_count,
-    sample,
-)
 from .modules import array_module, demo_module, versions
 from .output import complain, show
 from .training import Plan, Training, show_step, train
@@ -209,22 +198,22 @@ def run(comm: Communicator, xp: ModuleType, options: argparse.Namespace, fail: F
             f" {', '.join(map(str, text.CONTEXTS))} characters occurred"
         )
 
-    count = parameter_count(cell, V, EMBEDDING, H)
+    count = _model.parameter_count(cell, V, _model.EMBEDDING, H)
     least = least_memory(count, B * T * H)
     if least > memory():
         fail(
             f"--hidden {H} with --batch {B} and --seq {T} needs {least / 2**30:,.0f} GiB of memory"
             f" or more: this machine has {memory() / 2**30:,.0f}"
         )
-    p = initial_parameters(xp, cell, V, EMBEDDING, H, rng, np.float32)
+    p = _model.initial_parameters(xp, cell, V, _model.EMBEDDING, H, rng, np.float32)
     show(f"model: {cell.title}, {H} units, {count:,} parameters in float32")
-    error = gradient_error(xp, cell)
-    show(f"gradient: relative error {error:.1e} by complex step, expected up to {EXPECTED_ERROR}")
-    if not error <= WORST_ERROR:
+    error, expected = _model.gradient_error(xp, cell), _model.EXPECTED_ERROR
+    show(f"gradient: relative error {error:.1e} by complex step, expected up to {expected}")
+    if not error <= _model.WORST_ERROR:
         complain("The gradient is wrong: not training.")
         return 1
 
-    training = Training(comm, Model(xp, cell, p), corpus, Plan(options.steps, B, T))
+    training = Training(comm, _model.Model(xp, cell, p), corpus, Plan(options.steps, B, T))
     configuration = {name: getattr(options, name) for name in CONFIGURATION}
     configuration["text"] = checkpoint.fingerprint(corpus)
     found = None if path is None else saved(path, training, configuration)
@@ -253,10 +242,10 @@ def report(training: Training, rng: np.random.Generator, out: Path) -> None:
     """Print what the model has learned and draw it."""
     model, corpus = training.model, training.corpus
     rows = text.baselines(corpus) | text.compressors(corpus)
-    rows["model"] = held_out_bits(model, corpus)
+    rows["model"] = _model.held_out_bits(model, corpus)
     show_step(training.done, training.history, rows["model"])
-    show(f"\nsample at temperature {TEMPERATURE}, after {PROMPT!r}:\n")
-    sampled = sample(model, corpus, PROMPT, SAMPLE, rng)
+    show(f"\nsample at temperature {_model.TEMPERATURE}, after {PROMPT!r}:\n")
+    sampled = _model.sample(model, corpus, PROMPT, SAMPLE, rng)
     show("\n".join(f"  | {line}".rstrip() for line in sampled.split("\n")))
     print_table(rows)
     alone = text.compressors(corpus, with_training=False)
