@@ -29,6 +29,10 @@ _GEMM_DEFAULT = -1
 # cublasMath_t: without it partial sums may be rounded to a half format before they are added.
 _NO_REDUCED_PRECISION_REDUCTION = 16
 
+# Of some long sums of halves cuBLAS 13.1 leaves out what is no whole tile at the end, it is said
+# (github.com/facebookexperimental/triton/pull/2767), and so it looked on an H100: a product apart.
+_LONG_SUM, _TILE = 1024, 128
+
 # Scalars that cuBLAS reads from the host; they must outlive the calls.
 _SCALARS = {
     kind: np.array([0, 1], kind) for kind in ("float32", "float64", "complex64", "complex128")
@@ -192,6 +196,11 @@ def gemm_each(a: Array, b: Array, out: Array) -> None:
 
 def gemm(a: Array, b: Array, out: Array, *, accumulate: bool = False) -> None:
     """Compute out = a @ b, or out += a @ b, for device arrays of one dtype."""
+    K = a.shape[1]
+    rest = K % _TILE if K > _LONG_SUM and a.itemsize == 2 and out.itemsize == 4 else 0
+    if rest:
+        gemm(a[:, : K - rest], b[: K - rest], out, accumulate=accumulate)
+        a, b, accumulate = a[:, K - rest :], b[K - rest :], True
     product = Product(a, b, out, accumulate=accumulate)
     if len(out):
         with without_rounding(product.rounds):

@@ -101,3 +101,28 @@ def test_operands_of_which_neither_rows_nor_columns_are_contiguous(host: Any, cu
     out = cupy.empty((3, 3))
     gemm(a, b, out)
     np.testing.assert_allclose(cupy.asnumpy(out), cupy.asnumpy(a) @ cupy.asnumpy(b))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("units", [(64, 64), (64, 128), (33, 3)], ids=str)
+def test_long_sums_are_whole(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, units: tuple[int, int], dtype: str
+) -> None:
+    """Sums of ones, which float32 has exactly; cuBLAS sums halves by whole tiles, then the rest."""
+    M, N = units
+    gemm_ex, sums = cupy.cuda.cublas.gemmEx, []
+
+    def noting(*args: Any) -> None:
+        sums.append(args[5])
+        gemm_ex(*args)
+
+    monkeypatch.setattr(cupy.cuda.cublas, "gemmEx", noting)
+    for K, parts in ((1024, [1024]), (1025, [1024, 1]), (1152, [1152]), (14791, [14720, 71])):
+        kind = needs.dtype(dtype)
+        a, b = (cupy.ones(shape, np.float32).astype(kind) for shape in ((K, M), (K, N)))
+        out = cupy.full((M, N), 7, np.float32)
+        sums.clear()
+        for accumulate, expected in ((False, K), (True, 2 * K)):
+            gemm(a.T, b, out, accumulate=accumulate)
+            assert (cupy.asnumpy(out) == expected).all(), K
+        assert sums == 2 * (parts if kind.itemsize == 2 else [K])
