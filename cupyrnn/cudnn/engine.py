@@ -123,6 +123,8 @@ def _why_not(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
 
 # The largest H that cuDNN's kernels for a small one take, in inference and in training.
 _SMALL_H = {"lstm": (192, 128), "gru": (192, 128), "rnn_tanh": (384, 256), "rnn_relu": (384, 256)}
+# What H is a multiple of in float16: on an H100, what PyTorch gets of them at H = 40 was wrong.
+_OF_HALVES = 64
 
 
 def _beyond_the_algorithm(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
@@ -141,6 +143,8 @@ def _beyond_the_algorithm(net: Problem, dtype_name: str, lengths: Lengths) -> st
             lack = "bfloat16"
     elif dtype_name == "float64":
         lack = "float64"
+    elif dtype_name == "float16" and net.H % _OF_HALVES:
+        lack = f"H = {net.H} in float16, only multiples of {_OF_HALVES}"
     else:
         most, what = _SMALL_H[net.rnn_mode][net.is_training], ("inference", "training")
         if most < net.H:
