@@ -73,7 +73,8 @@ def recurrence_kernels(
     * "grid": one launch in which the matrix is spread over many blocks, which wait for each other
       in every step, if all of them can run at once.
     * "auto", the default: the kernel that ``python -m cupyrnn.device`` found to be the fastest on
-      this GPU, of those that had NumPy's values there, and the loop where nothing was timed.
+      this GPU, of those that had NumPy's values there; elsewhere, on a GPU of compute capability
+      9.0, the one that was the fastest on an H100; and else the loop.
 
     Parameters
     ----------
@@ -90,11 +91,11 @@ def recurrence_kernels(
         Of the arrays: float16, bfloat16, float32 or float64, or complex64 or complex128 for dual
         numbers.
     processors : int, optional
-        The number of multiprocessors of the GPU; by default that of CuPy's current device, and
-        "auto" then knows what was timed on it.
+        The number of multiprocessors of the GPU; by default that of CuPy's current device.
     architecture : int, optional
         90 for a GPU of compute capability 9.0; by default that of CuPy's current device. The shared
-        memory of a block depends on it.
+        memory of a block depends on it. What was timed on the current device is left aside if this
+        or `processors` is given.
 
     Returns
     -------
@@ -114,7 +115,7 @@ def recurrence_kernels(
     ...     "lstm", batch_size=16, num_units=64, num_steps=1000, processors=132, architecture=90
     ... )
     >>> found.forward.kernel
-    'loop'
+    'rows'
     """
     op = "recurrence_kernels"
     check_choice(op, "cell", cell, tuple(CELLS))
@@ -124,6 +125,7 @@ def recurrence_kernels(
     # Imported here, as a computation in NumPy needs no kernels.
     kernels: Any = import_module(f"..kernels.{CELLS[cell]}", __package__)
     persistent: Any = import_module("..kernels.persistent", __package__)
+    timed: Any = import_module("..kernels.timed", __package__)
     given = {"processors": processors, "architecture": architecture}
     missing = [name for name, value in given.items() if value is None]
     checked = {n: check_integer(op, n, value, 1) for n, value in given.items() if value is not None}
@@ -137,8 +139,9 @@ def recurrence_kernels(
             raise ValueError(
                 f"{op}: {missing[0]} is None, expected an integer, as there is no GPU to ask"
             ) from error
-        # Of another GPU nothing was timed.
-        device = found._replace(**checked, shared=None, kept=None) if checked else found
+        device = found._replace(**checked, shared=None) if checked else found
+    if checked:  # of another GPU, only what is known of its architecture
+        device = device._replace(kept=timed.of_architecture(device.architecture))
     directions = kernels.FORWARD_KERNELS, kernels.BACKWARD_KERNELS
     return RecurrenceKernels(*(persistent.choose(k, kind, (B, H), T, device) for k in directions))
 
@@ -147,7 +150,7 @@ def forget_kernels() -> None:
     """
     Forget which kernels were the fastest on the GPUs of this machine.
 
-    "auto" then takes the loop, until ``python -m cupyrnn.device`` times the kernels again. The
+    "auto" then takes what it does where ``python -m cupyrnn.device`` never ran. The
     environment variable CUPYRNN_CACHE_DIR names the folder where this is kept, by default
     ``~/.cache/cupyrnn``; where it is empty, nothing is kept or read.
 

@@ -19,7 +19,9 @@ from .problems import CELLS as CELLS_IN_TURN
 from .problems import DTYPES, Problem, dtype_of
 from .worker import begin
 
-UNITS, BATCHES, STEPS = (9, 16, 33, 64, 95, 128, 255, 512), (1, 3, 9, 33, 128, 512), 24
+UNITS, BATCHES = (9, 16, 33, 64, 95, 128, 255, 512), (1, 3, 9, 33, 128, 512)
+# Of what values are compared, and of what is timed: what a call takes once is more than few steps.
+STEPS, TIMED_STEPS = 24, 96
 USUAL = DTYPES[:2]  # dtypes
 SECONDS = 300.0  # that an answer may take, in which kernels are compiled
 # What is faster by less than this is left to the loop, which can do everything.
@@ -79,14 +81,15 @@ class Trial:
         right = [way for way, kernel in kernels.items() if kernel not in refused]
         times = dict.fromkeys(right, 0.0)
         for problem in problems if right else ():
-            found, why = self._process.ask(("times", problem, direction, right))
+            longer = problem._replace(T=TIMED_STEPS)
+            found, why = self._process.ask(("times", longer, direction, right))
             if found is None:
                 blamed = [way for way in right if way != "loop"] or right  # the likely ones
                 refused |= {kernels[w]: f"its process {why} when it was timed" for w in blamed}
                 times = {}
                 break
             for way, ms in zip(right, found, strict=True):
-                times[way] += 1e3 * ms / problem.T / len(problems)
+                times[way] += 1e3 * ms / TIMED_STEPS / len(problems)
         best = min(times, key=lambda way: times[way], default="loop")
         if "loop" in times and times["loop"] < LEAST_GAIN * times[best]:
             best = "loop"
@@ -124,15 +127,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _keep(path: Path, rows: Iterable[Row], refused: dict[str, dict[str, str]]) -> None:
+def _keep(path: Path, card: str, rows: Iterable[Row], refused: dict[str, dict[str, str]]) -> None:
     """Add to what is kept of the card; what was refused once stays so until it is forgotten."""
-    before = timed.read(path) or Kept(path, {}, {})
+    before = timed.read(path) or Kept(path, card, {}, {})
     fastest = {name: {t[:2]: t for t in sizes} for name, sizes in before.fastest.items()}
     for row in rows:
         fastest.setdefault(row.name, {})[row.timed[:2]] = row.timed
     wrong = {n: {**before.refused.get(n, {}), **seen} for n, seen in refused.items()}
     sizes = {name: [*of.values()] for name, of in fastest.items()}
-    timed.keep(Kept(path, sizes, {**before.refused, **wrong}))
+    timed.keep(Kept(path, card, sizes, {**before.refused, **wrong}))
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -147,7 +150,7 @@ def _run(given: argparse.Namespace) -> int:
                 print(row.text, flush=True)
                 rows.append(row)
             if where is not None:
-                _keep(Path(where), rows, trial.refused)
+                _keep(Path(where), told["card"], rows, trial.refused)
     finally:
         process.close()
         wrong = [(name, k, seen) for name, of in trial.refused.items() for k, seen in of.items()]

@@ -131,7 +131,7 @@ class Calls:
         return [statistics.median(times) for times in zip(*found, strict=True)]
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)  # with lengths and without, to compare and to time
 def _calls(problem: Problem) -> Calls:
     return Calls(problem.dtype, *draw(problem))
 

@@ -84,7 +84,7 @@ class Device(NamedTuple):
     processors: int  # multiprocessors
     architecture: int  # 90 for compute capability 9.0
     shared: int | None = None  # bytes that a block may have, None where it cannot be asked
-    kept: timed.Kept | None = None  # what was timed on it
+    kept: Sequence[timed.Kept] = ()  # what was timed on it, or on one of its architecture
     cooperative: bool = True  # whether blocks may wait for each other
 
     @property
@@ -137,23 +137,26 @@ def choose(
 def _by_times(
     kernels: Kernels, dtype: np.dtype[Any], shape: tuple[int, int], steps: int, device: Device
 ) -> KernelChoice:
-    """Return what was the fastest on this GPU, of what had the values of NumPy there."""
-    kept, name, (B, H) = device.kept, f"{kernels.name} {dtype.name}", shape
-    if kept is None:
-        why = "'auto' takes what was timed on this GPU, and nothing was"
+    """Return what was the fastest near this size, of what can take it and had NumPy's values."""
+    if not device.kept:
+        why = "'auto' takes what was timed on this GPU or one like it, and nothing was"
         return KernelChoice("loop", 0, f"{why}: python -m cupyrnn.device times all kernels")
-    near = kept.nearest(name, H, B)
-    if near is None:
-        why = f"{name} was timed on this GPU, but not near H = {H} and B = {B}"
-        return KernelChoice("loop", 0, f"{why}: {kept.path}")
-    source = f"the fastest at H = {near.H} and B = {near.B} on this GPU: {kept.path}"
-    if near.way == "loop":
-        return KernelChoice("loop", 0, source)
-    found = _by_way(near.way, kernels, dtype, shape, steps, device)
-    seen = kept.refused.get(name, {}).get(found.kernel)
-    if seen is not None:
-        return KernelChoice("loop", 0, f"{found.kernel} is wrong on this GPU, {seen}: {kept.path}")
-    return found._replace(reason=f"{found.reason}; {source}")
+    name, (B, H) = f"{kernels.name} {dtype.name}", shape
+    refused = {k: (s, of) for of in device.kept for k, s in of.refused.get(name, {}).items()}
+    why = f"{name} was not timed near H = {H} and B = {B}: {device.kept[0].path}"
+    for kept, near in ((of, near) for of in device.kept for near in of.near(name, H, B)):
+        source = f"the fastest at H = {near.H} and B = {near.B} on {kept.card}: {kept.path}"
+        if near.way == "loop":
+            return KernelChoice("loop", 0, source)
+        found = _by_way(near.way, kernels, dtype, shape, steps, device)
+        if found.kernel in refused:
+            seen, by = refused[found.kernel]
+            why = f"{found.kernel} is wrong on {by.card}, {seen}: {by.path}"
+        elif found.kernel != "loop":
+            return found._replace(reason=f"{found.reason}; {source}")
+        else:
+            why = found.reason
+    return KernelChoice("loop", 0, why)
 
 
 def _by_way(
@@ -278,12 +281,14 @@ def _by_tiles(dtype: np.dtype[Any], H: int, device: Device) -> KernelChoice:
     return KernelChoice("tiles", tiles.SEQUENCES, why)
 
 
-def _expect_right(kernels: Kernels, dtype: np.dtype[Any], kept: timed.Kept) -> None:
+def _expect_right(kernels: Kernels, dtype: np.dtype[Any], device: Device) -> None:
     """Raise an error if the loop, which is all that is left, was wrong on this GPU."""
-    seen = kept.refused.get(f"{kernels.name} {dtype.name}", {}).get("loop")
-    if seen is not None:
-        what = f"{kernels.name} for {dtype.name}: the loop is wrong on this GPU, {seen}"
-        raise RuntimeError(f"{what} ({kept.path}); CUPYRNN_PERSISTENT=loop takes it all the same")
+    for kept in device.kept:
+        seen = kept.refused.get(f"{kernels.name} {dtype.name}", {}).get("loop")
+        if seen is not None:
+            what = f"{kernels.name} for {dtype.name}: the loop is wrong on {kept.card}, {seen}"
+            remedy = "CUPYRNN_PERSISTENT=loop takes it all the same"
+            raise RuntimeError(f"{what} ({kept.path}); {remedy}")
 
 
 def current_device() -> Device:
@@ -291,7 +296,8 @@ def current_device() -> Device:
     import cupy
 
     number = cupy.cuda.runtime.getDevice()
-    return _device(number)._replace(kept=timed.of(number))
+    device = _device(number)
+    return device._replace(kept=timed.of(number, device.architecture))
 
 
 @cache
@@ -346,13 +352,15 @@ def run(
         One of the states, in the dtype of the computation.
     """
     asked = _asked()
-    if asked == "loop" or (asked == "auto" and not timed.anything()):
+    if asked == "loop":
         return False
     dtype, (B, H), device = weights[0].dtype, state.shape, current_device()
+    if asked == "auto" and not device.kept:
+        return False
     choice = choose(kernels, dtype, (B, H), len(batches), device)
     if choice.kernel == "loop":
-        if asked == "auto" and device.kept is not None:
-            _expect_right(kernels, dtype, device.kept)
+        if asked == "auto":
+            _expect_right(kernels, dtype, device)
         return False
     starts = _starts(batches)
     args: list[Any] = [cell, words(*weights_of(weights), *arrays)]

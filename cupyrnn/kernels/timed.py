@@ -1,8 +1,9 @@
 """
 What was timed on the GPUs of this machine, kept in a folder of the user's.
 
-There is one file for each card, driver and state of these kernels: what one of them was like says
-nothing of another. ``python -m cupyrnn.device`` writes it, and "auto" of ``persistent`` reads it.
+There is one file for each card, driver and state of these kernels, which ``python -m
+cupyrnn.device`` writes and "auto" of ``persistent`` reads. What such a file says of one card comes
+with the package, for cards of the same architecture of which there is no file.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Kept(NamedTuple):
     ----------
     path : Path
         The file that it stands in.
+    card : str
+        Its name.
     fastest : mapping
         What was timed.
     refused : mapping
@@ -44,18 +47,19 @@ class Kept(NamedTuple):
     """
 
     path: Path
+    card: str
     fastest: Mapping[str, Sequence[Timed]]
     refused: Mapping[str, Mapping[str, str]]
 
-    def nearest(self, name: str, H: int, B: int) -> Timed | None:
-        """Return what was timed at the size most like this one, None if none is near it."""
+    def near(self, name: str, H: int, B: int) -> list[Timed]:
+        """Return what was timed at sizes near this one, the nearest first."""
 
         def away(timed: Timed) -> tuple[float, float]:
             found = sorted(abs(log2(max(a, 1) / b)) for a, b in ((H, timed.H), (B, timed.B)))
             return found[0] + found[1], found[1]
 
-        best = min(self.fastest.get(name, ()), key=away, default=None)
-        return best if best is not None and away(best)[1] <= log2(_FAR) else None
+        near = (one for one in self.fastest.get(name, ()) if away(one)[1] <= log2(_FAR))
+        return sorted(near, key=away)
 
 
 def folder() -> Path | None:
@@ -90,10 +94,18 @@ def path_of(number: int) -> Path | None:
 
 
 @cache
-def of(number: int) -> Kept | None:
-    """Return what is kept of a device, as it was when it was first asked for."""
+def of(number: int, architecture: int) -> tuple[Kept, ...]:
+    """Return what is kept of a device, as when it was first asked for, and what comes with us."""
     path = path_of(number) if anything() else None
-    return None if path is None else read(path)
+    own = None if path is None else read(path)
+    return (() if own is None else (own,)) + of_architecture(architecture)
+
+
+@cache
+def of_architecture(architecture: int) -> tuple[Kept, ...]:
+    """Return what the package has of a card of this architecture, if anything."""
+    kept = read(Path(__file__).with_name(f"sm_{architecture}.json"))
+    return () if kept is None else (kept,)
 
 
 def read(path: Path) -> Kept | None:
@@ -103,7 +115,7 @@ def read(path: Path) -> Kept | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         fastest = {name: [Timed(*t) for t in sizes] for name, sizes in found["fastest"].items()}
-        return Kept(path, fastest, found["refused"])
+        return Kept(path, found["card"], fastest, found["refused"])
     except (ValueError, TypeError, KeyError) as error:
         remedy = "python -m cupyrnn.device --forget removes it"
         raise ValueError(f"{path} is no choice of kernels ({error}): {remedy}") from error
@@ -111,7 +123,8 @@ def read(path: Path) -> Kept | None:
 
 def keep(kept: Kept) -> None:
     """Write down what is known of a card."""
-    found: dict[str, Any] = {"fastest": kept.fastest, "refused": kept.refused}
+    found: dict[str, Any] = kept._asdict()
+    del found["path"]
     kept.path.parent.mkdir(parents=True, exist_ok=True)
     whole = kept.path.with_suffix(f".{os.getpid()}")
     whole.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -89,10 +89,10 @@ def test_the_table_and_what_is_kept(run: Any, capsys: pytest.CaptureFixture[str]
     assert found == [
         ["A card"],
         ["microseconds of an op, a step", "H", "B", *persistent.KERNELS, "taken", "values"],
-        ["lstm_forward float32", "9", "3", "200.00", "100.00", *none[2:], "rows", "right"],
-        ["lstm_backward float32", "9", "3", "200.00", *none[1:], "loop", "right"],
-        ["lstm_forward float32", "100", "3", "200.00", "–", "100.00", *none[3:], "hybrid", "right"],
-        ["lstm_backward float32", "100", "3", "200.00", *none[1:], "loop", "right"],
+        ["lstm_forward float32", "9", "3", "50.00", "25.00", *none[2:], "rows", "right"],
+        ["lstm_backward float32", "9", "3", "50.00", *none[1:], "loop", "right"],
+        ["lstm_forward float32", "100", "3", "50.00", "–", "25.00", *none[3:], "hybrid", "right"],
+        ["lstm_backward float32", "100", "3", "50.00", *none[1:], "loop", "right"],
         [f"kept in {kept.path}"],
     ]  # fmt: skip
     # Without lengths and with them, and the values before the times.
@@ -171,8 +171,8 @@ def test_every_size_in_between_is_near_one_that_is_timed() -> None:
     for sizes, name in ((cli.UNITS, "H"), (cli.BATCHES, "B")):
         for size in range(sizes[0], 2 * sizes[-1] + 1):
             given = [Timed(**{"H": 9, "B": 9, name: n}, way="rows") for n in sizes]
-            near = Kept(Path(), {"a": given}, {}).nearest("a", **{"H": 9, "B": 9, name: size})
-            assert near is not None, (name, size)
+            near = Kept(Path(), "", {"a": given}, {}).near("a", **{"H": 9, "B": 9, name: size})
+            assert near, (name, size)
 
 
 def test_nothing_is_kept_where_nothing_is_to_be(

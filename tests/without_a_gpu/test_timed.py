@@ -19,6 +19,7 @@ FASTEST = {
     "lstm_backward float16": [Timed(64, 64, "tiles")],
     "lstm_forward float64": [Timed(64, 4, "rows"), Timed(96, 4, "rows"), Timed(512, 4, "rows")],
 }
+CARD = "A card (R)"
 REFUSED = {"lstm_forward float64": {"hybrid": "h is off by 3"}}
 WAYS = set(persistent._MODES) - {"auto"}
 
@@ -29,14 +30,14 @@ def kept(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
     monkeypatch.delenv("CUPYRNN_PERSISTENT", raising=False)
     monkeypatch.setenv("CUPYRNN_CACHE_DIR", str(tmp_path / "here"))
     runtime = cupy_on_cpu.cuda.runtime
-    properties = {"name": b"A card (R)"}
+    properties = {"name": CARD.encode()}
     monkeypatch.setattr(runtime, "getDeviceProperties", lambda _: properties, raising=False)
     monkeypatch.setattr(runtime, "driverGetVersion", lambda: 13000, raising=False)
     monkeypatch.setattr(cupy_on_cpu.cuda.Device, "attributes", {"MultiProcessorCount": 132})
     _forget_what_was_read()
     path = timed.path_of(0)
     assert path is not None
-    found = Kept(path, FASTEST, REFUSED)
+    found = Kept(path, CARD, FASTEST, REFUSED)
     timed.keep(found)
     yield found
     _forget_what_was_read()
@@ -60,7 +61,7 @@ def taken(B: int, H: int, dtype: str = "float32", **device: int) -> list[str]:
 
 def test_nothing_is_kept_of_another_gpu(kept: Kept) -> None:
     assert taken(4, 64) == ["rows", "loop"]
-    for device in ({"processors": 132}, {"processors": 132, "architecture": 90}):
+    for device in ({"processors": 132}, {"processors": 132, "architecture": 80}):
         assert taken(4, 64, **device) == ["loop"] * 2
         assert "python -m cupyrnn.device" in choices(4, 64, **device)[0].reason
 
@@ -73,7 +74,7 @@ def test_auto_takes_the_fastest_at_the_nearest_size(kept: Kept) -> None:
     # Too far from all that was timed: in H, in B; of another dtype or direction.
     for B, H in ((4, 7), (4, 129), (1, 64), (129, 64)):
         assert taken(B, H) == ["loop"] * 2
-        assert "not near" in choices(B, H)[0].reason
+        assert "not timed near" in choices(B, H)[0].reason
     assert taken(4, 64, "complex64") == ["loop"] * 2
     assert taken(64, 64, "float16") == ["loop", "tiles"]
     # It was timed, but does not fit: a file that was changed by hand.
@@ -85,12 +86,12 @@ def test_a_kernel_with_wrong_values_is_not_taken(kept: Kept) -> None:
     assert taken(4, 64, "float64") == ["rows", "loop"]
     assert taken(4, 96, "float64") == ["loop", "loop"]
     reason = choices(4, 96, "float64")[0].reason
-    assert reason == f"hybrid is wrong on this GPU, h is off by 3: {kept.path}"
+    assert reason == f"hybrid is wrong on {CARD}, h is off by 3: {kept.path}"
 
 
 def test_the_reason_says_where_the_choice_comes_from(kept: Kept) -> None:
     (forward, _), (loop, _) = choices(5, 60), choices(50, 60)
-    source = f"the fastest at H = 64 and B = {{}} on this GPU: {kept.path}"
+    source = f"the fastest at H = 64 and B = {{}} on {CARD}: {kept.path}"
     assert forward.reason.endswith(f"registers a thread hold the matrix; {source.format(4)}")
     assert loop.reason == source.format(64)
     assert kept.path.name.startswith("gpu-A-card-R-13000-")
@@ -159,6 +160,30 @@ def test_a_file_that_is_no_choice(kept: Kept, text: str) -> None:
     assert taken(4, 64) == ["loop"] * 2
 
 
+def test_what_comes_with_the_package(
+    kept: Kept, cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was timed on a card of an architecture is known of the others of it."""
+    (shipped,) = timed.of_architecture(90)
+    assert len(shipped.fastest) == 32, "four cells, two directions, four dtypes"
+    found = [one for sizes in shipped.fastest.values() for one in sizes]
+    assert {one.way for one in found} <= WAYS
+    assert not shipped.refused
+    h100 = {"processors": 132, "architecture": 90}
+    assert taken(16, 64, **h100) == ["rows"] * 2
+    reason = choices(16, 64, **h100)[0].reason
+    assert reason.endswith(f"the fastest at H = 64 and B = 16 on {shipped.card}: {shipped.path}")
+    # Rows, the fastest at H = 128, do not fit: what was at H = 256.
+    assert taken(16, 150, **h100) == ["grid"] * 2
+    # A card's own times go before.
+    monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "90")
+    _forget_what_was_read()
+    assert taken(64, 64) == ["loop", "rows"]
+    assert taken(16, 64, **h100) == taken(16, 64) == ["rows"] * 2
+    cupyrnn.forget_kernels()
+    assert taken(64, 64) == ["rows"] * 2
+
+
 def test_a_ways_name_is_a_mode() -> None:
     assert {t.way for sizes in FASTEST.values() for t in sizes} <= WAYS
 
@@ -170,7 +195,7 @@ def test_a_loop_that_is_wrong_is_not_taken_unasked(
     timed.keep(kept._replace(refused=seen))
     inputs = lstms.problem(rng, (3, 2, 4, 5), True, np.dtype("float32"))
     there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
-    message = "lstm_forward for float32: the loop is wrong on this GPU, h is off by 3 "
+    message = "lstm_forward for float32: the loop is wrong on A card .R., h is off by 3 "
     with pytest.raises(RuntimeError, match=message):
         cupyrnn.block_lstm(**there)
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")

@@ -38,7 +38,7 @@ class Device:
     entered: list[int] = []  # noqa: RUF012 - one stack for the process, as in CUDA
 
     attributes = {"MultiProcessorCount": 4, "CooperativeLaunch": 1}  # noqa: RUF012 - CUDA's
-    compute_capability = "90"
+    compute_capability = "100"
 
     def __init__(self, id: int = 0) -> None:
         self.id = id
