@@ -13,10 +13,11 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from math import log2
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 # What is further away in H or in B than by this factor says nothing of a size.
 _FAR = 2.0
@@ -30,7 +31,8 @@ class Timed(NamedTuple):
     way: str
 
 
-class Kept(NamedTuple):
+@dataclass(frozen=True, eq=False)  # one is like itself alone, and so can be the key of a cache
+class Kept:
     """
     What is known of a card, by the names of a kernel and a dtype, with a space between.
 
@@ -51,6 +53,7 @@ class Kept(NamedTuple):
     fastest: Mapping[str, Sequence[Timed]]
     refused: Mapping[str, Mapping[str, str]]
 
+    @cache  # noqa: B019 - there are few, and the sizes of calls are few too
     def near(self, name: str, H: int, B: int) -> list[Timed]:
         """Return what was timed at sizes near this one, the nearest first."""
 
@@ -123,8 +126,7 @@ def read(path: Path) -> Kept | None:
 
 def keep(kept: Kept) -> None:
     """Write down what is known of a card."""
-    found: dict[str, Any] = kept._asdict()
-    del found["path"]
+    found = {name: value for name, value in vars(kept).items() if name != "path"}
     kept.path.parent.mkdir(parents=True, exist_ok=True)
     whole = kept.path.with_suffix(f".{os.getpid()}")
     whole.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def test_a_loop_that_is_wrong_is_not_taken_unasked(
     kept: Kept, cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = {"lstm_forward float32": {"loop": "h is off by 3"}}
-    timed.keep(kept._replace(refused=seen))
+    timed.keep(replace(kept, refused=seen))
     inputs = lstms.problem(rng, (3, 2, 4, 5), True, np.dtype("float32"))
     there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
     message = "lstm_forward for float32: the loop is wrong on A card .R., h is off by 3 "
@@ -206,7 +207,7 @@ def test_an_op_does_as_it_was_timed(
     kept: Kept, cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One launch where that was the fastest, with its bits, and the loop elsewhere."""
-    timed.keep(kept._replace(fastest={"lstm_forward float32": [Timed(5, 3, "rows")]}))
+    timed.keep(replace(kept, fastest={"lstm_forward float32": [Timed(5, 3, "rows")]}))
     start, counts = cupy_on_cpu.cuda.driver.launchKernel, []
 
     def counting(*args: Any) -> Any:
