@@ -76,6 +76,20 @@ def _compute_type(kind: str) -> int:
     return _COMPUTE[kind]
 
 
+def _parts(a: Array, b: Array, out: Array, scales: tuple[int, int]) -> list[tuple[int, ...]]:
+    """
+    Return the parts that a sum of products is computed in, one after the other.
+
+    Each has its number of terms, the address of what scales the result before it, of two of which
+    the second is 1, and how many bytes behind the first its factors lie.
+    """
+    K, start, one = a.shape[-1], *scales
+    rest = K % _TILE if K > _LONG_SUM and a.itemsize == 2 and out.itemsize == 4 else 0
+    done = K - rest
+    others = [(rest, one, done * a.strides[-1], done * b.strides[-2])] if rest else []
+    return [(done, start, 0, 0), *others]
+
+
 _AS_IT_IS = nullcontext()
 
 
@@ -134,6 +148,7 @@ class Product:
         scalars = _SCALARS.get(kind, _SCALARS["float32"])
         beta = scalars.ctypes.data + (scalars.itemsize if accumulate else 0)
         alpha = scalars.ctypes.data + scalars.itemsize
+        parts = _parts(a, b, out, (beta, alpha))
         b_ptr = address(b)
         ld_out = max(out.strides[0] // out.itemsize, N, 1)
         handle = cupy.cuda.device.get_cublas_handle()
@@ -144,14 +159,15 @@ class Product:
 
         def run(M: int, a_ptr: int, out_ptr: int) -> None:
             # cuBLAS counts columns first: out.T = b.T @ a.T.
-            gemm_ex(
-                handle, op_b, op_a, N, M, K, alpha,
-                b_ptr, type_in, ld_b,
-                a_ptr, type_in, ld_a,
-                beta,
-                out_ptr, type_out, ld_out,
-                compute, _GEMM_DEFAULT,
-            )  # fmt: skip
+            for terms, scale, a_behind, b_behind in parts:
+                gemm_ex(
+                    handle, op_b, op_a, N, M, terms, alpha,
+                    b_ptr + b_behind, type_in, ld_b,
+                    a_ptr + a_behind, type_in, ld_a,
+                    scale,
+                    out_ptr, type_out, ld_out,
+                    compute, _GEMM_DEFAULT,
+                )  # fmt: skip
 
         self.rounds = out.dtype.itemsize == 2 and N > 0 and K > 0
         self.run = run if N and K else self._empty
@@ -181,26 +197,23 @@ def gemm_each(a: Array, b: Array, out: Array) -> None:
     kind = a.dtype.name
     scalars = _SCALARS.get(kind, _SCALARS["float32"])
     zero, type_in = scalars.ctypes.data, _CUDA_TYPE[kind]
+    one = zero + scalars.itemsize
     ld_out = max(out.strides[1] // out.itemsize, N)
     # The next matrix of an array of one may lie anywhere.
     skip_a, skip_b, skip_out = (x.strides[0] // x.itemsize if n > 1 else 0 for x in (a, b, out))
-    cupy.cuda.cublas.gemmStridedBatchedEx(
-        cupy.cuda.device.get_cublas_handle(), op_b, op_a, N, M, K, zero + scalars.itemsize,
-        address(b), type_in, ld_b, skip_b,
-        address(a), type_in, ld_a, skip_a,
-        zero,
-        address(out), _CUDA_TYPE[out.dtype.name], ld_out, skip_out,
-        n, _compute_type(kind), _GEMM_DEFAULT,
-    )  # fmt: skip
+    for terms, scale, a_behind, b_behind in _parts(a, b, out, (zero, one)):
+        cupy.cuda.cublas.gemmStridedBatchedEx(
+            cupy.cuda.device.get_cublas_handle(), op_b, op_a, N, M, terms, one,
+            address(b) + b_behind, type_in, ld_b, skip_b,
+            address(a) + a_behind, type_in, ld_a, skip_a,
+            scale,
+            address(out), _CUDA_TYPE[out.dtype.name], ld_out, skip_out,
+            n, _compute_type(kind), _GEMM_DEFAULT,
+        )  # fmt: skip
 
 
 def gemm(a: Array, b: Array, out: Array, *, accumulate: bool = False) -> None:
     """Compute out = a @ b, or out += a @ b, for device arrays of one dtype."""
-    K = a.shape[1]
-    rest = K % _TILE if K > _LONG_SUM and a.itemsize == 2 and out.itemsize == 4 else 0
-    if rest:
-        gemm(a[:, : K - rest], b[: K - rest], out, accumulate=accumulate)
-        a, b, accumulate = a[:, K - rest :], b[K - rest :], True
     product = Product(a, b, out, accumulate=accumulate)
     if len(out):
         with without_rounding(product.rounds):

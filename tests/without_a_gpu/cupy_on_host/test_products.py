@@ -8,7 +8,7 @@ import needs
 import numpy as np
 import pytest
 
-from cupyrnn.kernels.blas import gemm
+from cupyrnn.kernels.blas import gemm, gemm_each
 from without_a_gpu.cupy_on_host.calls import calls
 
 pytestmark = pytest.mark.gpu
@@ -109,20 +109,31 @@ def test_long_sums_are_whole(
     cupy: Any, monkeypatch: pytest.MonkeyPatch, units: tuple[int, int], dtype: str
 ) -> None:
     """Sums of ones, which float32 has exactly; cuBLAS sums halves by whole tiles, then the rest."""
-    M, N = units
-    gemm_ex, sums = cupy.cuda.cublas.gemmEx, []
+    (M, N), kind, sums = units, needs.dtype(dtype), []
 
-    def noting(*args: Any) -> None:
-        sums.append(args[5])
-        gemm_ex(*args)
+    def noted(name: str) -> None:
+        real = getattr(cupy.cuda.cublas, name)
 
-    monkeypatch.setattr(cupy.cuda.cublas, "gemmEx", noting)
+        def noting(*args: Any) -> None:
+            sums.append(args[5])
+            real(*args)
+
+        monkeypatch.setattr(cupy.cuda.cublas, name, noting)
+
+    noted("gemmEx")
+    noted("gemmStridedBatchedEx")
     for K, parts in ((1024, [1024]), (1025, [1024, 1]), (1152, [1152]), (14791, [14720, 71])):
-        kind = needs.dtype(dtype)
-        a, b = (cupy.ones(shape, np.float32).astype(kind) for shape in ((K, M), (K, N)))
-        out = cupy.full((M, N), 7, np.float32)
+        a, b = (cupy.ones(shape, np.float32).astype(kind) for shape in ((2, K, M), (2, K, N)))
+        # The rest is twice as much, lest it be anything else.
+        a[:, parts[0] :] = 2
+        whole = K + sum(parts[1:])
+        out = cupy.full((2, M, N), 7, np.float32)
         sums.clear()
-        for accumulate, expected in ((False, K), (True, 2 * K)):
-            gemm(a.T, b, out, accumulate=accumulate)
-            assert (cupy.asnumpy(out) == expected).all(), K
-        assert sums == 2 * (parts if kind.itemsize == 2 else [K])
+        for left in (a.swapaxes(1, 2), cupy.ascontiguousarray(a.swapaxes(1, 2))):
+            gemm(left[0], b[0], out[0])
+            gemm(left[0], b[0], out[0], accumulate=True)
+            gemm_each(left, b, out[:, :, :N])
+            assert (cupy.asnumpy(out) == whole).all(), K
+            gemm(left[1], b[1], out[1], accumulate=True)
+            assert (cupy.asnumpy(out[1]) == 2 * whole).all(), K
+        assert sums == 8 * (parts if kind.itemsize == 2 else [K])
