@@ -12,28 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._arrays import (
-    cast,
-    cast_all,
-    check_arrays,
+from ._typing import Array, NamedTuple, cached_property
+from .cells.contract import Cell, Form, States, each
+from .cells.lstm import LSTMStates
+from .checks.arrays import cast, cast_all, compute_dtype, contiguous
+from .checks.attributes import (
     check_bool,
     check_choice,
     check_dropout,
     check_integer,
-    check_lengths,
-    check_resets,
     check_save,
-    compute_dtype,
-    contiguous,
     counted,
-    expect_rank,
-    expect_shape,
     type_shown,
     unless_zero,
 )
-from ._typing import Array, NamedTuple, cached_property
-from .cells.contract import Cell, Form, States, each
-from .cells.lstm import LSTMStates
+from .checks.calls import check_arrays, check_lengths, check_resets, expect_rank, expect_shape
 from .driver import layer as _layer
 from .driver import padded as _padded
 from .driver import planned

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from ._arrays import Settled as Found
-from ._arrays import check_bool, check_choice, contiguous_all, named, on_device, signature
 from ._net import PackedCall, Run, RunArguments, check_packed, host_reserved_of, packed_fingerprint
 from ._typing import AnyArray, Array, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, Lengths, Resets, Save
 from .arithmetic.gates import RecurrentActivation
+from .checks.arrays import contiguous_all, on_device
+from .checks.attributes import check_bool, check_choice, named
+from .checks.calls import Settled as Found
+from .checks.calls import signature
 from .derivatives.traced import traceable
 from .driver.reserve import Leaves, Note, check_reserve, check_size, reserved_engine
 from .driver.stack import as_given, time_major_of

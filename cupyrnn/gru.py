@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import cast, compute_dtype, on_device, operand_dtype
 from ._net import block_forward, block_gradient, block_step, only_step
 from ._typing import AnyArray, Array, ArrayT, GRUCellGrads, GRUGrads, Lengths, Resets
 from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Gradients, States
 from .cells.gru import GRU, GRUOutputs
+from .checks.arrays import cast, compute_dtype, on_device, operand_dtype
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded

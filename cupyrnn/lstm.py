@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
 from ._net import block_forward, block_gradient, block_step, only_step
 from ._typing import AnyArray, Array, ArrayT, Lengths, LSTMCellGrads, LSTMGrads, Resets
 from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Gradients
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
+from .checks.arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded

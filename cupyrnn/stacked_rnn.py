@@ -12,18 +12,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ._arrays import (
-    Settled,
-    check_choice,
-    check_list,
-    counted,
-    expect_rank,
-    on_device,
-    shown,
-    signature,
-    type_shown,
-    unless_zero,
-)
 from ._net import NetCall, RunArguments, check_run, check_sequences, check_shapes
 from ._typing import (
     AnyArray,
@@ -37,6 +25,9 @@ from ._typing import (
 )
 from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Attributes, Form, FormedWeights
+from .checks.arrays import on_device
+from .checks.attributes import check_choice, check_list, counted, shown, type_shown, unless_zero
+from .checks.calls import Settled, expect_rank, signature
 from .derivatives.traced import traceable
 from .driver.reserve import Leaves, Note, check_reserve, fingerprint
 from .driver.stack import as_given, time_major_of

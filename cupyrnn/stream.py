@@ -11,21 +11,12 @@ from typing import Any, Generic
 
 import numpy as np
 
-from ._arrays import (
-    cast,
-    cast_all,
-    check_arrays,
-    compute_dtype,
-    contiguous,
-    expect_rank,
-    expect_shape,
-    on_device,
-    operand_dtype,
-    type_shown,
-)
 from ._typing import AnyArray, Array, ArrayT, NamedTuple
 from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Cell, columns_of
+from .checks.arrays import cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
+from .checks.attributes import type_shown
+from .checks.calls import check_arrays, expect_rank, expect_shape
 from .derivatives.traced import call_around, traceable
 from .driver import layer as _layer
 from .driver import step as _steps

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, ov
 import numpy as np
 
 from . import _ops
-from ._arrays import check_bool, check_save, counted, module_of, on_device, shown, type_shown
 from ._ops import Record
 from ._typing import (
     AnyArray,
@@ -25,6 +24,8 @@ from ._typing import (
 from .cells.contract import Attributes, States
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs, LSTMStates
+from .checks.arrays import module_of, on_device
+from .checks.attributes import check_bool, check_save, counted, shown, type_shown
 from .derivatives.traced import traceable
 from .driver import padded as _padded
 from .driver.padded import Extent, Padded, Recomputed, check_extent

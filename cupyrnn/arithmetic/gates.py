@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from .._arrays import check_choice
 from .._typing import Array, NamedTuple
+from ..checks.attributes import check_choice
 from .dual import arithmetic_of
 
 RecurrentActivation: TypeAlias = Literal["sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import cast, compute_dtype
 from .._typing import Array
+from ..checks.arrays import cast, compute_dtype
 
 # Elements [t, B, H] whose gradients NumPy makes at once: their planes stay in a core's cache.
 CHUNK = 32768

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from .._arrays import shown
 from .._typing import Array, NamedTuple
 from ..arithmetic.scratch import Scratch
+from ..checks.attributes import shown
 
 
 class States(NamedTuple):

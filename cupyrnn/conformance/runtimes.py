@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import onnx
 
-from .._arrays import type_shown
+from ..checks.attributes import type_shown
 
 Run: TypeAlias = Callable[[Path, Mapping[str, Any]], Sequence[Any]]
 Gradients: TypeAlias = Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]

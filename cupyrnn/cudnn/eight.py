@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .._arrays import tf32_allowed
+from ..checks.arrays import tf32_allowed
 from . import library
 from .descriptors import ALGORITHMS, Lengths, Pair, Problem, Triple, address, all_lengths
 from .handles import Handle, Handles

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .._arrays import tf32_allowed
 from .._typing import Array
+from ..checks.arrays import tf32_allowed
 from . import eight, nine
 from .descriptors import Lengths, Problem, address
 from .library import PATH_VARIABLE, CudnnError, Library, find

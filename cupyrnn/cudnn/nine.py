@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import tf32_allowed
+from ..checks.arrays import tf32_allowed
 from .descriptors import Lengths, Pair, Problem, Triple, address, all_lengths
 from .handles import Handle, Handles
 from .library import INFERENCE, TRAINING, WGRAD_ADD, Library

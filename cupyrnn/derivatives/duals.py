@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import module_of, own_tangents
 from .._typing import Array
+from ..checks.arrays import module_of
+from ..checks.calls import own_tangents
 
 # The exponent of the largest tangent that an op is given. The product of two such vanishes
 # beside a value, also when both have grown by 2**36 (float32) or 2**270 (float64), and what is

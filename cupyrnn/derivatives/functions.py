@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import array_kind, module_of
+from ..checks.arrays import array_kind, module_of
 from .duals import dual
 from .rules import Pair, added, clipped, extreme, refusal, value_of
 from .tree import tree_map

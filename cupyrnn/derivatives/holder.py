@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from .._arrays import array_kind, module_of, on_device
+from ..checks.arrays import array_kind, module_of, on_device
 from . import functions as _functions
 from . import rules as _rules
 from .duals import dual

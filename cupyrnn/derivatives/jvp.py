@@ -7,17 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import (
-    array_kind,
-    check_count,
-    check_list,
-    module_of,
-    named,
-    on_device,
-    plain,
-    shown,
-    type_shown,
-)
+from ..checks.arrays import array_kind, module_of, on_device, plain
+from ..checks.attributes import check_count, check_list, named, shown, type_shown
 from .duals import exponent_of, largest_of, scaled
 from .holder import Call, TangentLost, Traced
 from .rules import fitted

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
-from .._arrays import array_kind, is_of_the_op, misfit, own_tangents
+from ..checks.arrays import array_kind
+from ..checks.attributes import is_of_the_op, misfit
+from ..checks.calls import own_tangents
 from .holder import Call, Traced
 from .tree import tree_map
 

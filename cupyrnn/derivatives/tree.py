@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .._arrays import shown
+from ..checks.attributes import shown
 
 # How deep structures may be: Python's own stack ends somewhat later.
 _DEEPEST = 100

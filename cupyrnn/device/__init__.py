@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .._arrays import check_choice, check_dtype, check_integer, named
+from ..checks.attributes import check_choice, check_dtype, check_integer, named
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike

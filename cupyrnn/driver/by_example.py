@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .._arrays import cast, compute_dtype, operand_dtype
 from .._typing import Array, NamedTuple
 from ..arithmetic.norms import largest, norm_of, together
 from ..cells.contract import Cell, Gradients, each
+from ..checks.arrays import cast, compute_dtype, operand_dtype
 from .pages import products_of
 
 _T = TypeVar("_T")

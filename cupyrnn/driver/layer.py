@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import cast, compute_dtype, operand_dtype
 from .._typing import Array, NamedTuple
 from ..arithmetic.dual import Planes
 from ..arithmetic.scratch import CHUNK, Scratch
 from ..cells.contract import BackwardRun, BackwardStep, Cell, ForwardRun, Gradients, Weight, each
+from ..checks.arrays import cast, compute_dtype, operand_dtype
 from . import by_example
 from .packing import Rows, Run, flat
 from .pages import page_of, products_of

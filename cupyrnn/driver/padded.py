@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._arrays import (
-    cast_all,
-    check_bool,
-    check_lengths,
-    check_resets,
-    check_seq_len,
-    compute_dtype,
-    contiguous,
-)
 from .._typing import Array, NamedTuple
 from ..cells.contract import Cell, Gradients, columns_of, each
+from ..checks.arrays import cast_all, compute_dtype, contiguous
+from ..checks.attributes import check_bool, check_seq_len
+from ..checks.calls import check_lengths, check_resets
 from . import layer as _layer
 from . import recompute
 from .layer import Cut, Layer

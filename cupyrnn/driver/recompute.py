@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import compute_dtype
 from .._typing import Array, NamedTuple
 from ..cells.contract import Cell, each
+from ..checks.arrays import compute_dtype
 from . import layer as _layer
 from .layer import Cut, Layer, implementation
 from .packing import Rows

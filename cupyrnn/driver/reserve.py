@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .._arrays import array_kind, shown
 from .._typing import Array, NamedTuple, cached_property
 from ..arithmetic.dual import real_dtype
 from ..cells.contract import columns_of
+from ..checks.arrays import array_kind
+from ..checks.attributes import shown
 from . import recompute
 from .recompute import Kept
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import cast, cast_all, compute_dtype, contiguous
 from .._typing import Array, NamedTuple
 from ..arithmetic.dropout import key_words, threshold
 from ..cells.contract import Cell, Gradients, columns_of, each
+from ..checks.arrays import cast, cast_all, compute_dtype, contiguous
 from . import layer as _layer
 from . import recompute
 from .layer import Cut, Layer

@@ -19,16 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arrays import (
-    check_integer,
-    check_lengths,
-    check_list,
-    check_resets,
-    misfit,
-    shown,
-    type_shown,
-)
 from .._ops import Record
+from ..checks.attributes import check_integer, check_list, misfit, shown, type_shown
+from ..checks.calls import check_lengths, check_resets
 from ..derivatives.duals import along
 from ..weights.block_forms import LSTM_FORM, default_clip
 from ..weights.packed import PackedParams

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import aligned, tf32_allowed
 from .._typing import Array
+from ..checks.arrays import aligned, tf32_allowed
 
 # cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasGemmAlgo_t
 _CUDA_TYPE = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._arrays import compute_dtype
+from ..checks.arrays import compute_dtype
 from . import rows
 
 SOURCE = (

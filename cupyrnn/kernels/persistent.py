@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._arrays import compute_dtype
 from .._typing import Array
+from ..checks.arrays import compute_dtype
 from . import grid, rows, step, tiles, timed
 from .blas import address
 from .cell import Cell, weights_of, words

@@ -16,21 +16,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import (
-    cast,
-    check_arrays,
-    check_choice,
-    check_count,
-    check_integer,
-    check_lengths,
-    check_list,
-    compute_dtype,
-    expect_rank,
-    expect_shape,
-    on_device,
-    shown,
-)
 from .._typing import Array
+from ..checks.arrays import cast, compute_dtype, on_device
+from ..checks.attributes import check_choice, check_count, check_integer, check_list, shown
+from ..checks.calls import check_arrays, check_lengths, expect_rank, expect_shape
 from ..cudnn_rnn import cudnn_rnn
 from ..derivatives.traced import traceable
 from ..stacked_rnn import stacked_rnn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .._arrays import check_choice, check_real
+from ..checks.attributes import check_choice, check_real
 from ..weights.activations import DEFAULTS, Activation, activations_of, check_flag, text
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")

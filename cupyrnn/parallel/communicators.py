@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import check_integer, check_real, named, shown, type_shown
 from .._typing import Array
+from ..checks.attributes import check_integer, check_real, named, shown, type_shown
 
 # Set by the mpiexec of MPICH and its kin, of Open MPI, and of what speaks PMIx.
 _LAUNCHED = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")

@@ -13,8 +13,9 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from .._arrays import FLOATS, check_choice, check_integer, check_real, named, shown
 from .._typing import Array
+from ..checks.arrays import FLOATS
+from ..checks.attributes import check_choice, check_integer, check_real, named, shown
 from .communicators import PAYLOAD, Communicator, agree, wait
 
 Arrays = TypeVar("Arrays", bound="Mapping[str, Array | None] | tuple[Array | None, ...]")

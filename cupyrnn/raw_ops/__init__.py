@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from .. import gru, lstm
-from .._arrays import FLOATS, check_choice, check_dropout, check_integer, shown
 from .._typing import (
     AnyArray,
     ArrayT,
@@ -28,6 +27,8 @@ from .._typing import (
 )
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
+from ..checks.arrays import FLOATS
+from ..checks.attributes import check_choice, check_dropout, check_integer, shown
 
 # Not the module: in the package its name stands for the function.
 from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop

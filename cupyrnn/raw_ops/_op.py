@@ -7,7 +7,7 @@ from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Any, TypedDict, TypeVar
 
-from .._arrays import check_bool, misfit
+from ..checks.attributes import check_bool, misfit
 from ..weights import params
 from ..weights.params import Direction, InputMode, RNNMode
 

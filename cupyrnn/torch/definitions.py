@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from .. import _ops
-from .._arrays import module_of
 from .._net import leaves_of_rows
 from .._ops import Record
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
+from ..checks.arrays import module_of
 from ..driver.packing import Packing, Rows, count_rows
 from ..driver.reserve import NOTE_SIZE, Leaves, Sizes, reserve_size
 from ..weights.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES

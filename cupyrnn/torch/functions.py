@@ -8,7 +8,11 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 import numpy as np
 import torch
 
-from .._arrays import (
+from .._typing import Save
+from ..arithmetic.gates import RecurrentActivation, check_gate
+from ..cells.gru import GRUOutputs
+from ..cells.lstm import LSTMOutputs
+from ..checks.attributes import (
     check_bool,
     check_choice,
     check_dropout,
@@ -21,10 +25,6 @@ from .._arrays import (
     shown,
     type_shown,
 )
-from .._typing import Save
-from ..arithmetic.gates import RecurrentActivation, check_gate
-from ..cells.gru import GRUOutputs
-from ..cells.lstm import LSTMOutputs
 from ..weights.block_forms import COLUMNS, PEEPHOLES, GateOrder, check_forget_bias
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..weights.params import DIRECTIONS, GATES, Direction, InputMode, RNNMode

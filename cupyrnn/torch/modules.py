@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._arrays import check_bool, check_dropout, check_integer, misfit, named, type_shown
 from .._typing import Save
 from ..arithmetic.gates import RecurrentActivation, check_gate
 from ..cells.contract import Attributes
 from ..cells.lstm import LSTMOutputs
+from ..checks.attributes import check_bool, check_dropout, check_integer, misfit, named, type_shown
 from ..weights.block_forms import PEEPHOLES, GateOrder
 from ..weights.init import init_block_lstm, init_params
 from ..weights.params import Direction, InputMode, RNNMode, check_net

@@ -35,9 +35,9 @@ import torch
 from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from .._arrays import type_shown
 from .._ops import Record
 from .._typing import Array
+from ..checks.attributes import type_shown
 from ..derivatives.duals import along
 from .arrays import (
     arrays_of,

@@ -9,8 +9,8 @@ import torch
 from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
 from torch.nn.utils.rnn import PackedSequence
 
-from .._arrays import check_dropout, check_save, named, type_shown
 from .._typing import Save
+from ..checks.attributes import check_dropout, check_save, named, type_shown
 from .definitions import CUDNN_RNN
 from .functions import Extras, Resets, extras, keeps, save_of, seeds_of
 from .modules import Leaf, check_pair

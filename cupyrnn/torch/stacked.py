@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._arrays import check_bool, check_dropout, check_integer, named
 from .._typing import Save
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.contract import Attributes
+from ..checks.attributes import check_bool, check_dropout, check_integer, named
 from ..weights.block_forms import PEEPHOLES, GateOrder
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.init import init_block_gru

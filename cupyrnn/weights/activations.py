@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._arrays import check_count, check_integer, check_list, check_real, shown
 from ..arithmetic.gates import RecurrentActivation
+from ..checks.attributes import check_count, check_integer, check_list, check_real, shown
 
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _NAMES = (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from .._arrays import cast_all, check_arrays, check_choice, check_real, on_device
 from .._typing import Array
+from ..checks.arrays import cast_all, on_device
+from ..checks.attributes import check_choice, check_real
+from ..checks.calls import check_arrays
 from ..derivatives.traced import traceable
 from .block_forms import GateOrder
 from .forms import BLOCK, BlockLSTMParams, check_block_lstm, layer_of, refuse, rows_of

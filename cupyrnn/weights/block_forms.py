@@ -10,27 +10,15 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from .._arrays import (
-    Settled,
-    cast,
-    check_arrays,
-    check_bool,
-    check_choice,
-    check_real,
-    compute_dtype,
-    contiguous,
-    expect_rank,
-    expect_shape,
-    operand_dtype,
-    shown,
-    signature,
-)
 from .._typing import Array, NamedTuple
 from ..arithmetic.dual import real_dtype
 from ..arithmetic.gates import HardSigmoid, check_gate
 from ..cells.contract import Attributes, Form, Gradients, States, Weight, each
 from ..cells.gru import GRU, GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
+from ..checks.arrays import cast, compute_dtype, contiguous, operand_dtype
+from ..checks.attributes import check_bool, check_choice, check_real, shown
+from ..checks.calls import Settled, check_arrays, expect_rank, expect_shape, signature
 
 GateOrder: TypeAlias = Literal["icfo", "ifco"]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._arrays import check_list, check_real, expect_rank, expect_shape, on_device, shown
 from .._typing import Array
+from ..checks.arrays import on_device
+from ..checks.attributes import check_list, check_real, shown
+from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from .forms import as_arrays, refuse
 from .packed import PackedParams, assembled, check_model, refuse_gates

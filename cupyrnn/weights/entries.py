@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import cast, compute_dtype, contiguous, operand_dtype
 from .._typing import Array, cached_property
 from ..arithmetic.norms import norm_of_rows, together
 from ..cells.contract import Cell, Form, Gradients, each
+from ..checks.arrays import cast, compute_dtype, contiguous, operand_dtype
 from .block_forms import prepared
 from .gradients import OfWeights
 from .packed_forms import PackedForm, Weights, places_of, weights_of

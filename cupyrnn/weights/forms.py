@@ -12,22 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import (
-    array_kind,
-    cast,
-    check_arrays,
-    check_integer,
-    contiguous,
-    expect_rank,
-    expect_shape,
-    named,
-    on_device,
-    plain,
-    shown,
-    type_shown,
-)
 from .._typing import Array, NamedTuple
 from ..cells.contract import Form
+from ..checks.arrays import array_kind, cast, contiguous, on_device, plain
+from ..checks.attributes import check_integer, named, shown, type_shown
+from ..checks.calls import check_arrays, expect_rank, expect_shape
 from .block_forms import GRU_FORM, LSTM_FORM
 from .params import GATES, LayerParams, Net
 

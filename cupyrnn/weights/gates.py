@@ -12,20 +12,11 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from .._arrays import (
-    check_bool,
-    check_choice,
-    check_count,
-    check_list,
-    contiguous,
-    expect_rank,
-    expect_shape,
-    on_device,
-    shown,
-    type_shown,
-)
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation, check_gate
+from ..checks.arrays import contiguous, on_device
+from ..checks.attributes import check_bool, check_choice, check_count, check_list, shown, type_shown
+from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from . import forms
 from .forms import BlockGRUParams, PeepholeLSTMParams

@@ -8,10 +8,11 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from .._arrays import cast, check_choice, compute_dtype
 from .._typing import Array
 from ..arithmetic.norms import norm_of_rows, together
 from ..cells.contract import Form, Gradients, each
+from ..checks.arrays import cast, compute_dtype
+from ..checks.attributes import check_choice
 from .block_forms import PEEPHOLES, GRUForm, LSTMForm
 from .packed_forms import PackedForm
 

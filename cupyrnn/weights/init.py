@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from .._arrays import FLOATS, check_choice, check_dtype, check_integer, check_real, named, shown
 from .._typing import Array
+from ..checks.arrays import FLOATS
+from ..checks.attributes import check_choice, check_dtype, check_integer, check_real, named, shown
 from .block_forms import GateOrder
 from .forms import BLOCK, BlockGRUParams, BlockLSTMParams, gru_of, rows_of
 from .packed import PackedParams

@@ -6,17 +6,11 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any, Literal, TypeAlias, get_args
 
-from .._arrays import (
-    check_bool,
-    check_choice,
-    check_count,
-    check_list,
-    expect_rank,
-    expect_shape,
-    on_device,
-)
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation, check_gate
+from ..checks.arrays import on_device
+from ..checks.attributes import check_bool, check_choice, check_count, check_list
+from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from . import forms
 from .forms import BlockGRUParams

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._arrays import check_count, check_list, contiguous, on_device, shown, type_shown
 from ..arithmetic.dual import real_dtype
+from ..checks.arrays import contiguous, on_device
+from ..checks.attributes import check_count, check_list, shown, type_shown
 from ..derivatives.traced import traceable
 from .forms import BlockGRUParams, as_arrays, check_block_gru, refuse
 from .packed import PackedParams, assembled, check_model

@@ -13,19 +13,11 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from .._arrays import (
-    check_arrays,
-    check_choice,
-    check_count,
-    check_list,
-    contiguous,
-    expect_rank,
-    expect_shape,
-    on_device,
-    shown,
-)
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation
+from ..checks.arrays import contiguous, on_device
+from ..checks.attributes import check_choice, check_count, check_list, shown
+from ..checks.calls import check_arrays, expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from . import forms
 from .activations import DEFAULTS, activations_of, check_flag, gate_of, text

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .._arrays import array_kind, check_bool, check_integer, named, on_device, shown, type_shown
 from .._typing import NamedTuple
 from ..arithmetic.gates import check_gate
+from ..checks.arrays import array_kind, on_device
+from ..checks.attributes import check_bool, check_integer, named, shown, type_shown
 from .params import DEFAULTS, MOST_ELEMENTS, check_net, check_params, checked_layout, layers, zeros
 
 if TYPE_CHECKING:

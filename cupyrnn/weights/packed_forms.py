@@ -6,12 +6,12 @@ import functools
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias
 
-from .._arrays import cast, compute_dtype, module_of
 from .._typing import Array, NamedTuple
 from ..cells.contract import Cell, Form, Gradients, States, Weight
 from ..cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from ..cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
+from ..checks.arrays import cast, compute_dtype, module_of
 from .params import LayerParams, Net, parts
 
 # Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.

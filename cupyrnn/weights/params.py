@@ -19,20 +19,11 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any, Generic, Literal, TypeAlias
 
-from .._arrays import (
-    check_arrays,
-    check_choice,
-    check_count,
-    check_integer,
-    check_list,
-    contiguous,
-    expect_shape,
-    named,
-    on_device,
-    shown,
-)
 from .._typing import AnyArray, Array, ArrayT, NamedTuple
 from ..arithmetic.gates import HardSigmoid
+from ..checks.arrays import contiguous, on_device
+from ..checks.attributes import check_choice, check_count, check_integer, check_list, named, shown
+from ..checks.calls import check_arrays, expect_shape
 from ..derivatives.traced import traceable
 
 RNNMode: TypeAlias = Literal["rnn_relu", "rnn_tanh", "lstm", "gru"]

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import check_arrays, check_integer, expect_shape, named, on_host, shown
 from .._typing import Array
+from ..checks.attributes import check_integer, named, shown
+from ..checks.calls import check_arrays, expect_shape, on_host
 from .onnx import params_from_onnx
 from .packed import PackedParams
 

@@ -15,16 +15,10 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from .._arrays import (
-    check_bool,
-    check_choice,
-    check_real,
-    contiguous,
-    expect_rank,
-    on_device,
-    shown,
-)
 from .._typing import Array
+from ..checks.arrays import contiguous, on_device
+from ..checks.attributes import check_bool, check_choice, check_real, shown
+from ..checks.calls import expect_rank
 from ..derivatives.traced import traceable
 from . import forms, tf1_cells
 from .forms import BlockGRUParams, PeepholeLSTMParams

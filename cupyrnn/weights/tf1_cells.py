@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from .._arrays import expect_rank, expect_shape, shown
 from .._typing import Array
+from ..checks.attributes import shown
+from ..checks.calls import expect_rank, expect_shape
 from .forms import as_arrays, check_names
 
 PEEPHOLES = {"wci": "w_i_diag", "wcf": "w_f_diag", "wco": "w_o_diag"}

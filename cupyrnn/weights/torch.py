@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import check_bool, check_choice, expect_rank, expect_shape, on_device, shown
 from .._typing import Array
+from ..checks.arrays import on_device
+from ..checks.attributes import check_bool, check_choice, shown
+from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from .forms import as_arrays, check_names, mode_of, refuse
 from .packed import PackedParams, check_model, gradient_model, refuse_gates

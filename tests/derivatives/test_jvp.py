@@ -29,8 +29,8 @@ from problems.properties import each, named
 from problems.table import TABLE, Call, Case, call_of
 
 import cupyrnn
-from cupyrnn._arrays import own_tangents
 from cupyrnn.arithmetic import dual as _dual
+from cupyrnn.checks.calls import own_tangents
 from cupyrnn.derivatives.duals import along
 from cupyrnn.derivatives.traced import _under_way
 from cupyrnn.derivatives.tree import tree_map

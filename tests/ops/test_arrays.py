@@ -27,8 +27,9 @@ from problems.refusals import (
 )
 
 import cupyrnn
-from cupyrnn import _arrays
-from cupyrnn._arrays import array_kind, check_lengths, counted, plain
+from cupyrnn.checks.arrays import aligned, array_kind, contiguous, plain
+from cupyrnn.checks.attributes import counted
+from cupyrnn.checks.calls import check_lengths
 
 PEEPHOLES = ("wci", "wcf", "wco")
 
@@ -428,14 +429,14 @@ def test_what_is_not_aligned_to_its_items_is_copied(cupy_on_cpu: Any, dtype: str
     for part in (np.s_[:], np.s_[1:, ::2, ::-1], np.s_[..., 1], np.s_[0, 1], np.s_[:, :0]):
         for a in (on_host[part], on_host[part].T):
             device = cupy_on_cpu.asarray(a)
-            copied = _arrays.aligned(cupy_on_cpu, device)
+            copied = aligned(cupy_on_cpu, device)
             assert type(copied) is cupy_on_cpu.ndarray
             assert copied.dtype == a.dtype
             assert copied.flags.aligned
             np.testing.assert_array_equal(cupy_on_cpu.asnumpy(copied), a)
-            assert _arrays.contiguous(cupy_on_cpu, device).flags.aligned
-            assert _arrays.aligned(cupy_on_cpu, copied) is copied
-            assert _arrays.aligned(np, a) is a
+            assert contiguous(cupy_on_cpu, device).flags.aligned
+            assert aligned(cupy_on_cpu, copied) is copied
+            assert aligned(np, a) is a
 
 
 class Unshowable:

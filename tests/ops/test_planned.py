@@ -16,7 +16,7 @@ from problems.properties import assert_same_bits, each, named, numbers
 from problems.table import TABLE, Call, Case, call_of
 
 import cupyrnn
-from cupyrnn import _arrays
+from cupyrnn.checks.calls import Settled
 from cupyrnn.driver import planned
 
 Net = dict[str, Any]
@@ -45,7 +45,7 @@ def plans(compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[s
     del compiled_loops
     for op in ("cudnn_rnn", "stacked_rnn", "weights.block_forms"):
         module = importlib.import_module(f"cupyrnn.{op}")
-        monkeypatch.setattr(module, "_SETTLED", _arrays.Settled())
+        monkeypatch.setattr(module, "_SETTLED", Settled())
     called: list[str] = []
     for kind in (planned.Forward, planned.Backward):
 

@@ -13,7 +13,7 @@ from problems import grus
 from problems.refusals import CALLS, B, H, I
 
 import cupyrnn
-from cupyrnn import _arrays
+from cupyrnn.checks import calls
 from cupyrnn.weights import packed_forms
 
 
@@ -97,7 +97,7 @@ def test_a_call_is_refused_in_the_same_words_after_a_right_one(
         assert not _said(op, args | {name: v for name, v in RIGHT.items() if name in known})
 
     after = _errors(op, call_rightly)
-    monkeypatch.setattr(_arrays.Settled, "get", lambda *_: None)
+    monkeypatch.setattr(calls.Settled, "get", lambda *_: None)
     assert after == _errors(op, lambda: None)
     assert sum(map(bool, after)) > len(args)
 
@@ -106,8 +106,8 @@ def test_the_dtype_of_every_array_is_told() -> None:
     """It is told once of several alike, one after the other."""
     a = np.zeros(3)
     kinds = [None, *(a.astype(dtype) for dtype in ("<f4", "<f8", ">f4", "<i8"))]
-    calls = list(itertools.product(kinds, repeat=3))
-    assert len({_arrays.signature((), arrays) for arrays in calls}) == len(calls)
+    every = list(itertools.product(kinds, repeat=3))
+    assert len({calls.signature((), arrays) for arrays in every}) == len(every)
 
 
 def test_neither_values_nor_identity_are_remembered() -> None:
@@ -148,8 +148,8 @@ def test_attributes_of_equal_value_keep_their_meaning() -> None:
 def test_the_number_of_calls_that_are_remembered_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_arrays, "_MOST_SETTLED", 10)
-    settled = _arrays.Settled()
+    monkeypatch.setattr(calls, "_MOST_SETTLED", 10)
+    settled = calls.Settled()
     for n in range(35):
         settled.keep((n,), n)
         assert len(settled) <= 10
@@ -159,7 +159,7 @@ def test_the_number_of_calls_that_are_remembered_is_bounded(
 
 
 def test_threads_share_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_arrays, "_MOST_SETTLED", 3)
+    monkeypatch.setattr(calls, "_MOST_SETTLED", 3)
     rng = np.random.default_rng(1)
     problems = [grus.problem(rng, (1, B, I, n)) for n in range(1, 9)]
     expected = [cupyrnn.block_gru(**a).h[0] for a in problems]

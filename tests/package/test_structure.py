@@ -24,7 +24,7 @@ FILES = {
 # What `ls cupyrnn` shows, from the ground up: who imports another stands on a higher floor.
 FLOORS = (
     {"_typing"},
-    {"_arrays"},
+    {"checks"},
     {"arithmetic", "derivatives", "parallel"},
     {"cells"},
     {"compiled", "kernels"},
@@ -99,7 +99,7 @@ def test_no_module_imports_in_a_circle(module: str) -> None:
 
 
 def test_the_walk_over_imports_sees_them() -> None:
-    assert imports("cupyrnn.driver.layer") >= {"cupyrnn._arrays", "cupyrnn.cells.contract"}
+    assert imports("cupyrnn.driver.layer") >= {"cupyrnn.checks.arrays", "cupyrnn.cells.contract"}
     assert "cupyrnn.driver.padded" in imports("cupyrnn.driver.planned")
     assert "cupyrnn.driver.padded" not in imports("cupyrnn.driver.planned", types=False)
     assert "cupyrnn.cudnn.engine" in imports("cupyrnn.cudnn_rnn")
@@ -148,7 +148,7 @@ def test_no_arrow_leads_up(module: str) -> None:
         ("cupyrnn.kernels.launch", "import cupyrnn.compiled.lstm", "cupyrnn.compiled.lstm"),
         ("cupyrnn.driver.layer", "def f():\n    from .. import lstm", "cupyrnn.lstm"),
         ("cupyrnn.driver.stack", "if 0:\n    from ..cudnn import nine", "cupyrnn.cudnn.nine"),
-        ("cupyrnn._arrays", "from . import raw_ops", "cupyrnn.raw_ops"),
+        ("cupyrnn.checks.calls", "from .. import raw_ops", "cupyrnn.raw_ops"),
         ("cupyrnn.lstm", "import cupyrnn", "cupyrnn"),
     ],
 )  # fmt: skip

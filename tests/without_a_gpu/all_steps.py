@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cupyrnn
-from cupyrnn._arrays import compute_dtype
+from cupyrnn.checks.arrays import compute_dtype
 from cupyrnn.kernels import (
     common,
     compile,

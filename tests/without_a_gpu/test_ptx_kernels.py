@@ -20,7 +20,7 @@ from problems.nets import BI, SKIP, Case
 
 import cupyrnn
 import cupyrnn.kernels
-from cupyrnn._arrays import compute_dtype
+from cupyrnn.checks.arrays import compute_dtype
 from cupyrnn.kernels import common, compile, launch
 from without_a_gpu import agreement
 from without_a_gpu.ptx import executor

@@ -1,0 +1,1 @@
+"""What arguments must be, and the errors that say so."""

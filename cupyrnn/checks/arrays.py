@@ -1,0 +1,118 @@
+"""Arrays of NumPy and CuPy: what they are, where they lie, their dtypes and layouts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from .._typing import Array
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+# What a subclass of numpy.ndarray overrides whose values mean more than their numbers: matrices,
+# masked arrays, units.
+_ARITHMETIC = ["__array_ufunc__", "__array_function__", "__add__", "__sub__", "__mul__"]
+_ARITHMETIC += ["__truediv__", "__pow__", "__matmul__"]
+
+
+def array_kind(a: object) -> str | None:
+    """Return "numpy" or "cupy", None for what is no array. Never imports CuPy."""
+    if type(a) is np.ndarray:
+        return "numpy"
+    cupy = sys.modules.get("cupy")
+    if isinstance(a, getattr(cupy, "ndarray", ())):
+        return "cupy"
+    if isinstance(a, np.ndarray) and all(
+        getattr(type(a), name) is getattr(np.ndarray, name) for name in _ARITHMETIC
+    ):
+        return "numpy"
+    return None
+
+
+def module_of(a: Array) -> ModuleType:
+    """Return the module of an array, NumPy of numbers too."""
+    return sys.modules["cupy"] if array_kind(a) == "cupy" else np
+
+
+def plain(a: Array) -> Array:
+    """
+    Return an array that `check_arrays` has passed, without its subclass and never a copy.
+
+    A memory map or another plain subclass is computed as the array that it holds.
+    """
+    return np.asarray(a) if isinstance(a, np.ndarray) else a
+
+
+def on_device(xp: ModuleType, a: Array) -> AbstractContextManager[Any]:
+    """
+    Return the context that a call works in.
+
+    New CuPy arrays are made where `a` is. NumPy warns of nothing and raises nothing, whatever the
+    caller has set: that a gate is closed is no error, and what is inf or NaN comes out as such.
+    """
+    if xp is np:
+        return np.errstate(all="ignore")
+    array: Any = a
+    device: AbstractContextManager[Any] = array.device
+    return device
+
+
+def operand_dtype(xp: ModuleType, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """
+    Return the dtype of what goes into a matmul.
+
+    NumPy would accumulate half formats in half, so they are widened first. cuBLAS takes them as
+    they are, which is what tensor cores need, and accumulates in float32.
+    """
+    return compute_dtype(dtype) if xp is np else dtype
+
+
+def tf32_allowed() -> bool:
+    """Return whether CUPY_TF32 allows TF32; as in CuPy, any integer above 0 does."""
+    try:
+        return int(os.environ.get("CUPY_TF32", "0")) > 0
+    except ValueError:
+        return False
+
+
+def aligned(xp: ModuleType, a: Array) -> Array:
+    """Return `a`, or a copy if items are not at multiples of their size, where a GPU faults."""
+    array: Any = a
+    if xp is np or not any(n % a.itemsize for n in (array.data.ptr, *a.strides)):
+        return a
+    # Byte by byte, as the items cannot be read.
+    return a[..., None].view(np.uint8).copy().view(a.dtype)[..., 0]
+
+
+def contiguous(xp: ModuleType, a: Array) -> Array:
+    """Return `a` as the kernels need it, aligned and in C order; NumPy's ufuncs take any layout."""
+    return np.asarray(a) if xp is np else xp.ascontiguousarray(aligned(xp, a))
+
+
+def contiguous_all(xp: ModuleType, arrays: Sequence[Array | None]) -> list[Any]:
+    """Return arrays in C order, None for None."""
+    return [None if a is None else contiguous(xp, a) for a in arrays]
+
+
+def cast(a: Array, dtype: np.dtype[Any]) -> Array:
+    """Return `a` in the dtype of the computation: itself, never a copy, where it has it."""
+    return a if a.dtype == dtype else a.astype(dtype)
+
+
+def cast_all(dtype: np.dtype[Any], *arrays: Array | None) -> list[Any]:
+    """Return the arrays of a call in its dtype: those without a tangent with one of zero."""
+    return [
+        a if a is None or a.dtype == dtype else aligned(module_of(a), a).astype(dtype)
+        for a in arrays
+    ]
+
+
+def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype the math is done in: float32 for the two half formats."""
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype

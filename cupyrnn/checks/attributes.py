@@ -1,0 +1,298 @@
+"""What attributes must be, and how errors show values and name arguments."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from numbers import Real
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .arrays import array_kind
+
+
+def shown(value: object) -> str:
+    """Return an argument as an error message shows it: short, and whatever its repr does."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # of a class's own
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def type_shown(value: object) -> str:
+    """Return what an argument is as an error message says it: "None", "a list", "an int"."""
+    if value is None:
+        return "None"
+    module, name = type(value).__module__, type(value).__qualname__
+    if module.startswith("cupyrnn."):  # users know a public name
+        module = "cupyrnn"
+    name = name if module == "builtins" else f"{module}.{name}"
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def counted(number: int, item: str) -> str:
+    """Return how many there are, as a message says it: "1 entry", "2 entries", "0 arrays"."""
+    if number == 1:
+        return f"1 {item}"
+    return f"{number} {'entries' if item == 'entry' else f'{item}s'}"
+
+
+def _index(value: object) -> int | None:
+    """Return `value` as a Python integer, None where it is none on the host."""
+    # A CuPy scalar would have to be copied from the device.
+    if isinstance(value, (bool, np.bool_)) or array_kind(value) == "cupy":
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except Exception:  # a TypeError, or one of a class's own
+        return None
+
+
+def check_integer(op: str, name: str, value: object, least: int | None = None) -> int:
+    """
+    Return `value`, a Python or NumPy integer, as a Python integer.
+
+    With `least` it is a size: not below that, and no more than memory could have.
+    """
+    number = _index(value)
+    if number is None:
+        raise TypeError(f"{op}: {name} is {shown(value)}, expected an integer")
+    if least is not None and number < least:
+        raise ValueError(f"{op}: {name} is {shown(number)}, expected at least {least}")
+    if least is not None and number >= 2**63:
+        raise ValueError(f"{op}: {name} is {shown(number)}, expected less than 2**63")
+    return number
+
+
+def check_seq_len(op: str, seq_len_max: object, T: int) -> int:
+    """Return the number of time steps to compute: `seq_len_max`, or T where it is None."""
+    if seq_len_max is None:
+        return T
+    if array_kind(seq_len_max) is not None:
+        array: Any = seq_len_max
+        if array.ndim:
+            raise ValueError(f"{op}: seq_len_max has shape {array.shape}, expected a scalar")
+    steps = _index(seq_len_max)
+    if steps is None:
+        raise TypeError(
+            f"{op}: seq_len_max is {shown(seq_len_max)}, expected an integer in [0, T] = [0, {T}]"
+        )
+    if not 0 <= steps <= T:
+        raise ValueError(f"{op}: seq_len_max is {shown(steps)}, expected in [0, T] = [0, {T}]")
+    return steps
+
+
+def check_list(op: str, name: str, value: object, what: str = "arrays") -> None:
+    """Check that `value` is a list, or a tuple: nothing that is gone when iterated."""
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{op}: {name} is {type_shown(value)}, expected a list of {what}")
+
+
+def check_count(
+    op: str, name: str, given: Sequence[Any], fits: object, expected: object, item: str = "entry"
+) -> None:
+    """Raise the error of a list that has too few or too many entries, unless their number fits."""
+    if not fits:
+        raise ValueError(f"{op}: {name} has {counted(len(given), item)}, expected {expected}")
+
+
+def check_choice(op: str, name: str, value: object, choices: Sequence[str]) -> str:
+    """Return `value`, one of the strings `choices`."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{op}: {name} is {shown(value)}, expected one of {', '.join(choices)}")
+    return value
+
+
+def check_dtype(op: str, dtype: object, choices: Sequence[str]) -> np.dtype[Any]:
+    """Return a dtype given as such or by its name, one of those named `choices`."""
+    if isinstance(dtype, (str, type, np.dtype)):  # no array or number that has one
+        with suppress(Exception):  # a TypeError, or one of a class's own
+            found: np.dtype[Any] = np.dtype(dtype)
+            if found.name in choices and found.isnative:
+                return found
+    raise TypeError(f"{op}: dtype is {shown(dtype)}, expected one of {', '.join(choices)}")
+
+
+def check_save(op: str, save: object) -> int | None:
+    """Return every how many steps the states are kept; None if all that the steps save is."""
+    if isinstance(save, str):
+        if save in ("all", "states"):
+            return 1 if save == "states" else None
+    else:
+        every = _index(save)
+        if every is None:
+            raise TypeError(f"{op}: save is {shown(save)}, expected 'all', 'states' or an integer")
+        if 1 <= every < 2**63:
+            return every
+    raise ValueError(f"{op}: save is {shown(save)}, expected 'all', 'states' or k in [1, 2**63)")
+
+
+def check_bool(op: str, name: str, value: object) -> bool:
+    """Return the attribute `value` as a Python bool."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{op}: {name} is {shown(value)}, expected a bool")
+    return bool(value)
+
+
+def check_real(op: str, name: str, value: object) -> float:
+    """Return the attribute `value` as a Python float."""
+    if type(value) is float:
+        return value
+    # bfloat16 is no np.number; a time span is one.
+    real = isinstance(value, (Real, np.number)) or (
+        isinstance(value, np.generic) and value.dtype.name == "bfloat16"
+    )
+    if not real or isinstance(value, (bool, np.complexfloating, np.timedelta64)):
+        raise TypeError(f"{op}: {name} is {shown(value)}, expected a real number")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except Exception:  # an OverflowError, or one of a class's own
+        raise ValueError(
+            f"{op}: {name} is {shown(value)}, expected what a float can hold"
+        ) from None
+
+
+def unless_zero(value: object) -> object:
+    """Return None for a plain 0, as Keras gives it for a state that a cell does not have."""
+    return None if type(value) in (int, float) and value == 0 else value
+
+
+def check_dropout(op: str, dropout: object) -> float:
+    """Return the dropout rate as a Python float in [0, 1]."""
+    rate = check_real(op, "dropout", dropout)
+    if not 0 <= rate <= 1:
+        raise ValueError(f"{op}: dropout is {rate}, expected in [0, 1]")
+    return rate
+
+
+# What other libraries call an argument, and what it is here: each with the argument that a function
+# has to have for it, "" for none. The first that fits is named.
+_OTHER_WORDS: dict[str, tuple[tuple[str, str], ...]] = {}
+
+for _words, *_here in (
+    ("batch_first", ("time_major", "time_major=False"), ("", "arrays [T, B, ·]: transpose them")),
+    ("bidirectional", ("direction", 'direction="bidirectional"'),
+     ("reverse", "a second call with reverse=True, or stacked_rnn")),
+    ("lengths seq_len seq_lens seq_lengths sequence_length sequence_lens input_lengths mask"
+     " sequence_lengths",
+     ("sequence_lengths", ""), ("hx", "a PackedSequence as input")),
+    ("batch", ("batch_size", "")),
+    ("time_major", ("batch_first", "batch_first, which says the contrary")),
+    ("direction", ("bidirectional", "")),
+    ("hidden_size units hidden_dim num_hidden n_hidden num_units",
+     ("num_units", ""), ("hidden_size", ""), ("params", "the size in params"),
+     ("w", "w, whose shape says it")),
+    ("input_dim in_features", ("input_size", ""), ("x", "x, whose shape says it")),
+    ("layers n_layers num_layers",
+     ("num_layers", ""), ("weights", "weights, one entry for each layer and direction"),
+     ("x", "stacked_rnn for several layers")),
+    ("return_sequences return_state",
+     ("input_h", "nothing: output has every step, output_h the last"),
+     ("h_prev", "nothing: h has every step"),
+     ("batch_first", "nothing: output has every step, h_n the last")),
+    ("stateful", ("input_h", "input_h, the output_h of the call before"),
+     ("h_prev", "h_prev, the last h of the call before")),
+    ("cellclip clip cell_clip cell_clipping clip_value",
+     ("cell_clip", ""), ("params", "none: an LSTM of CudnnRNN does not clip")),
+    ("proj_size projection num_projection num_proj", ("num_proj", ""), ("proj_size", "")),
+    ("mode cell cell_type rnn_type", ("rnn_mode", "")),
+    ("activation gate_activation inner_activation", ("recurrent_activation", "")),
+    ("go_backwards backward reversed is_reverse", ("reverse", "")),
+    ("training train", ("is_training", "")),
+    ("initial_state h0 h_0 hx initial_h state",
+     ("input_h", ""), ("h_prev", ""), ("hx", ""), ("state", "")),
+    ("c0 c_0 cx initial_c c_prev cell_state",
+     ("input_c", ""), ("cs_prev", ""), ("hx", "hx, the pair of h and c"),
+     ("state", "state, the pair of both")),
+    ("peephole peepholes use_peepholes", ("use_peephole", ""), ("wci", "wci, wcf and wco")),
+    ("unit_forget_bias forget_gate_bias bias_forget", ("forget_bias", "")),
+    ("order gates_order", ("gate_order", "")),
+    ("random_state random_seed rng key", ("seed", "")),
+    ("dropout_rate rate p", ("dropout", "")),
+    ("kernel weight W", ("w", ""), ("w_ru", "w_ru and w_c"), ("params", ""), ("weights", "")),
+    ("bias", ("b", ""), ("b_ru", "b_ru and b_c")),
+    ("inputs", ("x", ""), ("input", "")),
+    ("x", ("input", "")),
+    ("input", ("x", "")),
+):  # fmt: skip
+    for _word in _words.split():
+        _OTHER_WORDS[_word] = tuple(_here)
+
+
+def _word_for(word: str, names: Sequence[str]) -> str:
+    """Return what to say instead of a word that is not among the names of a function."""
+    for name, text in _OTHER_WORDS.get(word.lower(), ()):
+        if name in names or not name:
+            return text or name
+    import difflib  # takes a while
+
+    close = difflib.get_close_matches(word.lower(), names, 1, 0.7)
+    return close[0] if close else f"some of {', '.join(names)}"
+
+
+def is_of_the_op(error: TypeError) -> bool:
+    """Return whether what called an op caught its error, not Python's about its arguments."""
+    return error.__traceback__ is None or error.__traceback__.tb_next is not None
+
+
+def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TypeError:
+    """Return the error of a call whose arguments do not fit: one that says what would."""
+    import inspect  # takes a while
+
+    parameters, name = list(inspect.signature(op).parameters.values()), op.__name__
+    if parameters and parameters[0].name == "self":
+        own = type(args[0]).__name__
+        name = own if name in ("__init__", "__call__", "forward") else f"{own}.{name}"
+        parameters, args = parameters[1:], args[1:]
+    names = [p.name for p in parameters]
+    first = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    start = f"{name}: "
+    for word in kwargs:
+        if word not in names:
+            return TypeError(f"{start}there is no {word}, expected {_word_for(word, names)}")
+    if len(args) > len(first):
+        rest = ", ".join(n for n in names if n not in first)
+        most = (
+            f"at most {len(first)}: {', '.join(first)}{';' if rest else ''}" if first else "none:"
+        )
+        found, rest = counted(len(args), "argument"), f" by name {rest}" if rest else ""
+        return TypeError(f"{start}{found} by position, expected {most}{rest}")
+    twice = [n for n in first[: len(args)] if n in kwargs]
+    if twice:
+        return TypeError(f"{start}{twice[0]} is given by position and by name, expected it once")
+    given = {*first[: len(args)], *kwargs}
+    needed = [p.name for p in parameters if p.default is p.empty]
+    missing = [n for n in needed if n not in given]
+    verb, hint = "is" if len(missing) == 1 else "are", ""
+    for place, a in enumerate(args):
+        if {*missing} <= {*getattr(a, "_fields", ())}:
+            weights = "**weights.arguments" if hasattr(type(a), "arguments") else "*weights"
+            call = ", ".join([*first[:place], weights])
+            hint = f"; {type_shown(a)} holds them: {name}({call})"
+    return TypeError(
+        f"{start}{', '.join(missing)} {verb} missing, expected {', '.join(needed)}{hint}"
+    )
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def named(op: _Function) -> _Function:
+    """Have a function or a method say which word fits where an argument has another one's name."""
+
+    @functools.wraps(op)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return op(*args, **kwargs)
+        except TypeError as error:
+            if is_of_the_op(error):
+                raise
+            raise misfit(op, args, kwargs) from None
+
+    return call  # type: ignore[return-value]

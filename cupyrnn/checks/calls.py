@@ -1,0 +1,279 @@
+"""What every op asks of its arrays before any work, and what is remembered of such checks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._typing import Array
+from .arrays import FLOATS, aligned, array_kind, on_device
+from .attributes import shown, type_shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# A real dtype and that of the same numbers with a tangent, by their characters.
+_WITH_TANGENTS = {"f", "F"}, {"d", "D"}
+
+# The largest tangent whose square vanishes beside 1.
+_LARGEST_TANGENT = {"F": 2.0**-12, "D": 2.0**-26.5}
+
+# Whether what calls the ops made the tangents of its arrays, as `jvp` does: they are small then,
+# and a host that looked at them would wait for the device.
+own_tangents: ContextVar[bool] = ContextVar("own_tangents", default=False)
+
+# The types of attributes that say with their values all that checks read of them.
+_PLAIN = frozenset({type(None), bool, int, float, str})
+
+# The dtypes of which NumPy has one object each, by its id: the hash of a dtype is slow. Of complex
+# arrays the values are read too.
+_BY_ID: dict[int, Any] = {id(np.dtype(char)): char for char in "efd"}
+
+# How many calls are remembered of each kind.
+_MOST_SETTLED = 512
+
+
+def signature(attributes: tuple[object, ...], arrays: Iterable[Any]) -> tuple[Any, ...] | None:
+    """
+    Return all that the checks of a call read of attributes and NumPy arrays, to be looked up by.
+
+    Of arrays, which may be None, that is their shapes and dtypes. None where there is something
+    else, of which more is read.
+    """
+    kinds = tuple(map(type, attributes))
+    if not _PLAIN.issuperset(kinds):
+        return None
+    key: list[Any] = [attributes, kinds]
+    append = key.append
+    dtype: Any = None
+    for a in arrays:
+        if type(a) is np.ndarray:
+            append(a.shape)
+            if (found := a.dtype) is not dtype:  # the same as of the one before mostly
+                dtype = found
+                known: Any = _BY_ID.get(id(found), found)
+                if known is found and known.kind == "c":
+                    return None
+                append(known)
+        elif a is None:
+            append(None)
+        else:
+            return None
+    return tuple(key)
+
+
+class Settled(dict[Any, Any]):
+    """What the checks of calls found, by the signature of a call: a bounded number of them."""
+
+    def keep(self, key: tuple[Any, ...] | None, found: Any) -> None:
+        """Have it for the next call of this signature, unless there is none."""
+        if key is not None:
+            if len(self) >= _MOST_SETTLED:
+                self.clear()
+            self[key] = found
+
+
+# The states before the first step, whose place nothing else can take.
+_STATES = {"cs_prev": "(B, H)", "h_prev": "(B, H)"}
+_STATES |= {"input_h": "(L*D, B, P)", "input_c": "(L*D, B, H)"}
+
+
+def _instead(op: str, name: str, value: object) -> str:
+    """Return what to pass in place of an argument that is no array, as the end of an error."""
+    kind = type(value)
+    if value is None and name in _STATES:
+        return f"; pass zeros of shape {_STATES[name]}"
+    if kind.__module__ == "torch" or kind.__module__.startswith("torch."):
+        return f"; pass {name}.numpy(), or use cupyrnn.torch"
+    if kind.__name__ == "PackedParams":
+        if op.startswith("cudnn_rnn"):
+            return "; pass it as params, after input, input_h and input_c"
+        return "; cudnn_rnn takes it, block ops take the weights that params_to_block_lstm returns"
+    if kind.__module__.startswith("cupyrnn.") and isinstance(value, tuple):
+        return f"; pass its arrays: {', '.join(getattr(value, '_fields', ()))}"
+    return ""
+
+
+def check_arrays(
+    op: str,
+    required: Mapping[str, object],
+    optional: Mapping[str, object] | None = None,
+) -> tuple[ModuleType, np.dtype[Any]]:
+    """
+    Check that all arguments are arrays of one module, device and floating dtype.
+
+    They may be complex, values and tangents whose squares vanish beside 1; real ones beside them
+    have no tangent.
+
+    Parameters
+    ----------
+    op
+        The name that begins the error message.
+    required, optional
+        Arguments by name; an optional one may be None.
+
+    Returns
+    -------
+    xp
+        The array module, numpy or cupy.
+    dtype
+        The dtype that all arguments share, or the complex one among them.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, is of another module, device or dtype than the first one, or of
+        a dtype the ops do not have.
+    ValueError
+        The imaginary parts of one are too large for tangents: it holds complex data.
+    """
+    given: dict[str, Any] = {**required}
+    given |= {name: a for name, a in (optional or {}).items() if a is not None}
+    first, *others = given
+    kind, like = array_kind(given[first]), ""
+    same_type = {type(a) for a in given.values()} == {np.ndarray}
+    for name, a in () if same_type else given.items():
+        if kind is None or array_kind(a) != kind:
+            expected = f"{kind}.ndarray{like}" if kind else "numpy.ndarray or cupy.ndarray"
+            raise TypeError(
+                f"{op}: {name} is {type_shown(a)}, expected a {expected}{_instead(op, name, a)}"
+            )
+        like = f" like {first}"
+    dtype: np.dtype[Any] = given[first].dtype
+    # The name is slow to get.
+    if not (dtype.isnative and (dtype.char in "efdFD" or dtype.name in FLOATS)):
+        shown = dtype.name if dtype.isnative else f"{dtype.str} (not in native byte order)"
+        raise TypeError(f"{op}: {first} has dtype {shown}, expected one of {', '.join(FLOATS)}")
+    with_tangents = dtype
+    for name in others:
+        other = given[name].dtype
+        if other == dtype:
+            continue
+        if {other.char, dtype.char} not in _WITH_TANGENTS or not other.isnative:
+            raise TypeError(f"{op}: {name} has dtype {other}, expected {dtype.name} like {first}")
+        with_tangents = other if other.kind == "c" else dtype
+    if kind == "cupy":
+        device = given[first].device
+        for name in others:
+            if given[name].device != device:
+                raise TypeError(
+                    f"{op}: {name} is on device {given[name].device.id},"
+                    f" expected {device.id} like {first}"
+                )
+    xp = np if kind == "numpy" else sys.modules["cupy"]
+    if with_tangents.kind == "c" and not own_tangents.get():
+        for name, a in given.items():
+            _check_tangents(op, xp, name, a)
+    return xp, with_tangents
+
+
+def _check_tangents(op: str, xp: ModuleType, name: str, a: Array) -> None:
+    """
+    Check that the imaginary parts of an array are tangents, not data.
+
+    Their squares vanish beside 1, or beside the largest value of the array, whose tangents are as
+    much larger. Any tangent may be NaN: that of an infinite value is.
+    """
+    if a.dtype.kind != "c":
+        return
+    with on_device(xp, a):
+        parts, most = aligned(xp, a), _LARGEST_TANGENT[a.dtype.char]
+        sizes = abs(parts.imag)
+        if not (sizes > most).any():
+            return
+        values = abs(parts.real)
+        most *= max(1.0, float(xp.where(np.isfinite(values), values, 0).max()))
+        if not (sizes > most).any():
+            return
+        found = float(xp.where(sizes > 0, sizes, 0).max())  # not NaN
+    raise ValueError(
+        f"{op}: {name} has imaginary parts up to {found:.2g}, expected at most"
+        f" {most:.2g}: they are tangents, whose squares must vanish; scale tangents down,"
+        " or pass complex data as real arrays, such as the real beside the imaginary parts"
+    )
+
+
+def expect_rank(op: str, name: str, a: Array, symbols: str) -> tuple[int, ...]:
+    """Return the shape of `a`, which has as many axes as `symbols`, like "(T, B, I)", names."""
+    if a.ndim != symbols.count(",") + 1:
+        raise ValueError(f"{op}: {name} has shape {a.shape}, expected {symbols}")
+    return a.shape
+
+
+def expect_shape(op: str, name: str, a: Array | None, symbols: str, shape: tuple[int, ...]) -> None:
+    """Check that `a`, unless it is None, has the shape that `symbols` stands for here."""
+    if a is not None and a.shape != shape:
+        hint = _time_first(op, name, a, symbols, shape)
+        raise ValueError(f"{op}: {name} has shape {a.shape}, expected {symbols} = {shape}{hint}")
+
+
+def _time_first(op: str, name: str, a: Array, symbols: str, shape: tuple[int, ...]) -> str:
+    """Return a hint where a state fits but for B: the input may have its axes in another order."""
+    if name in ("cs_prev", "h_prev") and "_cell" not in op:
+        batch, hint = 0, "; x is [T, B, I], time first"
+    elif name in _STATES and symbols.startswith("(L*D, B"):
+        batch, hint = 1, "; input is [T, B, I], time first, unless time_major=False"
+    else:
+        return ""
+    fits = len(a.shape) == len(shape) and all(
+        n == m for axis, (n, m) in enumerate(zip(a.shape, shape, strict=True)) if axis != batch
+    )
+    return hint if fits else ""
+
+
+def on_host(op: str, name: str, value: object, what: str) -> Array:
+    """Return what the host must know before any work as a NumPy array."""
+    if array_kind(value) == "cupy":
+        raise TypeError(
+            f"{op}: {name} is a cupy.ndarray, expected {what} on the host:"
+            " a numpy.ndarray or a list"
+        )
+    try:
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError
+        return np.asarray(value)
+    except Exception:  # lists of different lengths, an __array__ that raises
+        raise TypeError(
+            f"{op}: {name} is {shown(value)}, expected a numpy.ndarray or a list of {what}"
+        ) from None
+
+
+def check_lengths(
+    op: str, sequence_lengths: object, T: int, B: int, *, name: str = "sequence_lengths"
+) -> NDArray[np.int32] | None:
+    """Return sequence_lengths, B integers in [0, T] on the host, or None."""
+    if sequence_lengths is None:
+        return None
+    lengths = on_host(op, name, sequence_lengths, "integers")
+    if isinstance(sequence_lengths, (list, tuple)) and not lengths.size:
+        lengths = lengths.astype(np.int32)  # an empty list has no integers to tell
+    found = str(lengths.dtype)
+    if isinstance(sequence_lengths, (list, tuple)):
+        # One among integers would be another integer.
+        found = "bool" if any(isinstance(n, (bool, np.bool_)) for n in sequence_lengths) else found
+    if lengths.dtype.kind not in "iu" or found == "bool":
+        raise TypeError(f"{op}: {name} has dtype {found}, expected integers")
+    expect_shape(op, name, lengths, "(B,)", (B,))
+    wrong = np.flatnonzero((lengths < 0) | (lengths > T))
+    if wrong.size:
+        b = wrong[0]
+        raise ValueError(f"{op}: {name}[{b}] is {lengths[b]}, expected in [0, T] = [0, {T}]")
+    return lengths.astype(np.int32)
+
+
+def check_resets(
+    op: str, resets: object, *shape: int, symbols: str = "(T, B)"
+) -> NDArray[np.bool_] | None:
+    """Return resets, booleans of this shape on the host, or None."""
+    if resets is None:
+        return None
+    marks = on_host(op, "resets", resets, "booleans")
+    if marks.dtype != np.bool_:
+        raise TypeError(f"{op}: resets has dtype {marks.dtype}, expected bool")
+    expect_shape(op, "resets", marks, symbols, shape)
+    return marks
