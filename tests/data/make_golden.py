@@ -24,11 +24,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import reference
-
-import cupyrnn
+from cupyrnn import raw_ops, reference
 
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
@@ -190,34 +187,20 @@ def clip_bound(case: dict[str, Any]) -> float | None:
     return float(np.dtype(case["dtype"]).type(bound)) if bound > 0 else None
 
 
-def _wide(case: dict[str, Any], arrays: Arrays) -> tuple[Arrays, dict[str, Any]]:
-    """Return the arrays of a case in float64, with an axis of time, and what both passes take."""
-    op, sizes = OPS[case["op"]], case["sizes"]
-    steps = case.get("seq_len_max", sizes.get("T", 1))
-    wide = {name: a.astype(np.float64) for name, a in arrays.items()}
-    for name in ("x", *op.outputs, *op.cotangents):
-        if name in wide:
-            wide[name] = wide[name][:steps] if op.sequence else wide[name][None]
-    if case["op"] == GRU:
-        return wide, {}
-    peephole = tuple(wide[n] for n in ("wci", "wcf", "wco")) if case.get("use_peephole") else None
-    return wide, {"peephole": peephole, "gate_order": op.gate_order}
-
-
 def reference_forward(case: dict[str, Any], arrays: Arrays) -> Arrays:
     """Return the outputs in float64, up to seq_len_max."""
     op = OPS[case["op"]]
-    a, more = _wide(case, arrays)
+    a = {name: arrays[name].astype(np.float64) for name in op.inputs}
+    a["x"] = a["x"][: case["seq_len_max"]] if op.sequence else a["x"][None]
     if case["op"] == GRU:
-        outputs: Any = cupyrnn.reference.gru(*(a[name] for name in op.inputs))
+        outputs: Any = reference.gru(**a)
     else:
-        inputs = (a[name] for name in ("x", "cs_prev", "h_prev", "w", "b"))
-        order, peephole = more["gate_order"], more["peephole"] or ()
-        outputs = cupyrnn.reference.lstm(
-            *(*inputs, *peephole),
+        peephole = ("wci", "wcf", "wco") if case.get("use_peephole") else ()
+        outputs = reference.lstm(
+            **{name: a[name] for name in ("x", "cs_prev", "h_prev", "w", "b", *peephole)},
             forget_bias=case.get("forget_bias", op.forget_bias),
             cell_clip=clip_bound(case),
-            gate_order=order,
+            gate_order=op.gate_order,
         )
     return {
         name: out if op.sequence else out[0] for name, out in zip(op.outputs, outputs, strict=True)
@@ -225,21 +208,15 @@ def reference_forward(case: dict[str, Any], arrays: Arrays) -> Arrays:
 
 
 def reference_gradient(case: dict[str, Any], arrays: Arrays) -> Arrays:
-    """Return by name in float64 what TensorFlow's gradient op promises, x_grad to seq_len_max."""
-    op = OPS[case["op"]]
-    a, more = _wide(case, arrays)
-    # h is not among the arguments of the cells' gradient ops and does not enter.
-    saved = tuple(a.get(name, a[op.outputs[0]]) for name in op.outputs)
-    if case["op"] == GRU:
-        grads = reference.gru_grad(a["x"], a["h_prev"], a["w_ru"], a["w_c"], saved, a["d_h"])
-    else:
-        inputs = (a[name] for name in ("x", "cs_prev", "h_prev", "w"))
-        grads = reference.lstm_grad(*inputs, saved, a["cs_grad"], a["h_grad"], **more)
-        grads["dicfo"] = grads.pop("dgates")
-    if not op.sequence:
-        for name in {"dicfo", "x_grad", "d_x", "d_c_bar", "d_r_bar_u_bar"} & grads.keys():
-            grads[name] = grads[name][0]
-    return grads
+    """
+    Return what the gradient op here gives in float64, x_grad to seq_len_max.
+
+    That it is that of the definitions, ops/test_plain_loops.py shows by complex step.
+    """
+    wide = {name: a.astype(np.float64) for name, a in arrays.items()}
+    grads = getattr(raw_ops, OPS[case["op"]].gradient)(**gradient_arguments(case, wide))._asdict()
+    return {name: a[: case.get("seq_len_max")] if name == "x_grad" else a
+            for name, a in grads.items()}  # fmt: skip
 
 
 def relative_error(actual: Any, expected: Any) -> float:

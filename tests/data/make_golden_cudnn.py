@@ -12,29 +12,19 @@ which holds them exactly. The string `index` is JSON: `torch`, the version, and 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import reference
 
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
 PATH = Path(__file__).with_name("cudnn_rnn.npz")
 MAX_BYTES = 1_000_000
 
-# What PyTorch's float64 must agree to with the equations.
-ROUNDING = 1e-13
-
 INPUTS = ("input", "input_h", "input_c", "params")
 OUTPUTS = ("output", "output_h", "output_c")
 COTANGENTS = ("output_backprop", "output_h_backprop", "output_c_backprop")
-GRADIENTS = ("input_backprop", "input_h_backprop", "input_c_backprop", "params_backprop")
 
 
 def case(rnn_mode: str, sizes: str, **more: Any) -> dict[str, Any]:
@@ -160,14 +150,7 @@ def main() -> None:
         )
         arrays = draw(entry, seed, sum(p.numel() for p in module.parameters()))
         results = run(entry, module, arrays)
-
-        expected = reference_results(entry, arrays)
-        worst = max(
-            np.abs(a - expected[n]).max() / np.abs(expected[n]).max() for n, a in results.items()
-        )
         name = f"{mode}-{seed}"
-        print(f"{name}: off by {worst:.2g}")
-        assert worst < ROUNDING
         for field, a in (arrays | results).items():
             stored[f"{name}/{field}"] = a
         index["cases"].append({"name": name} | entry)
@@ -176,23 +159,6 @@ def main() -> None:
     size = PATH.stat().st_size
     print(f"{PATH.name}: {len(index['cases'])} cases, {size} bytes")
     assert size <= MAX_BYTES
-
-
-def reference_results(case: dict[str, Any], arrays: Arrays) -> Arrays:
-    """Return the outputs and gradients of the equations in float64."""
-    sizes = case["sizes"]
-    D, P = 1 + case["bidirectional"], sizes["P"] or sizes["H"]
-    a = {n: v.astype(np.float64) for n, v in arrays.items()}
-    there = np.zeros((sizes["L"] * D, sizes["B"], sizes["H"]))
-    inputs, cotangents = ([a.get(n, there) for n in names] for names in (INPUTS, COTANGENTS))
-    masks = None
-    if case["dropout"]:
-        masks = np.zeros((sizes["L"] - 1, sizes["T"], sizes["B"], D * P))
-    attributes = {"mode": case["rnn_mode"], "lengths": case["lengths"], "masks": masks}
-    attributes |= {"bidirectional": case["bidirectional"], "num_proj": sizes["P"]}
-    outputs = reference.cudnn_rnn(*inputs, **attributes)
-    grads = reference.cudnn_rnn_grad(*inputs, *cotangents, **attributes)
-    return dict(zip((*OUTPUTS, *GRADIENTS), (*outputs, *grads), strict=True))
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import reference
 from hypothesis import strategies as st
 
 import cupyrnn
 from cupyrnn import CudnnRNNGrads, CudnnRNNOutputs
 
-MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+MODES = tuple(GATES)
 UNI, BI = "unidirectional", "bidirectional"
 LINEAR, SKIP, AUTO = "linear_input", "skip_input", "auto_select"
 COTANGENTS = ("output_backprop", "output_h_backprop", "output_c_backprop")
@@ -136,6 +136,43 @@ def backward(
     return result
 
 
+def weights_of(
+    params: Any,
+    mode: str,
+    L: int,
+    H: int,
+    I: int,
+    bidirectional: bool = False,
+    skip: bool = False,
+    num_proj: int = 0,
+) -> dict[tuple[int, int], dict[str, Any]]:
+    """
+    Return views of packed parameters by (layer, direction), by the layout stated once more.
+
+    W [G*H, K] (None where the input is skipped), R [G*H, P], proj [P, H] or None, bW, bR [G*H].
+    """
+    G, P, D = GATES[mode], num_proj or H, 2 if bidirectional else 1
+    at = 0
+
+    def take(*shape: int) -> Any:
+        nonlocal at
+        at += int(np.prod(shape))
+        return params[at - int(np.prod(shape)) : at].reshape(shape)
+
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for layer in range(L):
+        K = D * P if layer else I
+        for d in range(D):
+            W = None if skip and layer == 0 else take(G * H, K)
+            R = take(G * H, P)
+            found[layer, d] = {"W": W, "R": R, "proj": take(P, H) if num_proj else None}
+    for weights in found.values():
+        weights["bW"] = take(G * H)
+        weights["bR"] = take(G * H)
+    assert at == params.size
+    return found
+
+
 def own(ops: Any) -> Any:
     """The engine that has the package's own dropout masks and reads no outputs: not cuDNN."""
     return "auto" if getattr(ops, "xp", np) is np else "cupy"
@@ -153,7 +190,7 @@ def masks_of(ops: Any, case: Case, **dropout: Any) -> list[Any]:
         W = case.P
         probe = Case("rnn_relu", case.T, case.B, 1, W, layer + 1, case.direction)
         params = np.zeros(params_size(probe))
-        weights = reference.cudnn_weights(params, "rnn_relu", layer + 1, W, 1, case.D == 2)
+        weights = weights_of(params, "rnn_relu", layer + 1, W, 1, case.D == 2)
         for (at, d), w in weights.items():
             if at < layer:
                 w["bW"][...] = 1

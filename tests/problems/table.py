@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import needs
 import numpy as np
 import pytest
-import reference
 from checks import layouts
 from new_cells.cells.indrnn import IndRNNParams
 from new_cells.cifg import CIFGParams
@@ -23,8 +22,7 @@ from new_cells.mgu import MGUParams
 from new_cells.slstm import SLSTMParams
 
 import cupyrnn
-from cupyrnn import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams, _ops
-from cupyrnn import reference as definitions
+from cupyrnn import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams, _ops, reference
 from cupyrnn.arithmetic import dropout, products
 from cupyrnn.derivatives.tree import tree_map
 from cupyrnn.driver import layer, recompute
@@ -434,7 +432,7 @@ def _draw_packed(rng: Any, case: Case) -> dict[str, Any]:
 def _parts_of_packed(case: Case, inputs: dict[str, Any]) -> Any:
     net, (_, _, I, H) = _net_of(case), case.sizes
     layout = (net.rnn_mode, case.layers, H, I, case.D == 2, net.skip, net.num_proj)
-    weights = reference.cudnn_weights(inputs["params"], *layout)
+    weights = nets.weights_of(inputs["params"], *layout)
     states = [a for a in (inputs["input_h"], inputs["input_c"]) if a is not None]
     return inputs["input"], states, [[*w.values()] for w in weights.values()]
 
@@ -503,13 +501,13 @@ def _lstm(w: Any, x: Any, states: list[Any], said: dict[str, Any]) -> Any:
     w, b, *rest = w
     peephole = dict(zip(("wci", "wcf", "wco", "w_p"), rest, strict=False))
     told = {n: a for n, a in peephole.items() if a is not None}
-    out = definitions.lstm(x[None], c, h, w, b, **told, **said)
+    out = reference.lstm(x[None], c, h, w, b, **told, **said)
     saved = {n: a[0] for n, a in out._asdict().items() if n != "h"}
     return [out.h[0], out.cs[0]], saved
 
 
 def _gru(w: Any, x: Any, states: list[Any], said: dict[str, Any]) -> Any:
-    out = definitions.gru(x[None], states[0], *w, **said)
+    out = reference.gru(x[None], states[0], *w, **said)
     return [out.h[0]], {n: a[0] for n, a in out._asdict().items() if n != "h"}
 
 
@@ -522,13 +520,13 @@ def _packed(mode: str) -> Step:
         if mode == "lstm":
             both, w_p = np.concatenate([W, R], 1).T, None if proj is None else proj.T
             gates["gate_order"] = "ifco"
-            out: Any = definitions.lstm(x[None], c[0], h, both, b_x + b_h, w_p=w_p, **gates)
+            out: Any = reference.lstm(x[None], c[0], h, both, b_x + b_h, w_p=w_p, **gates)
             return [out.h[0], out.cs[0]], {}
         if mode == "gru":
-            out = definitions.gru_reset_after(x[None], h, W.T, R.T, b_x, b_h, **gates)
+            out = reference.gru_reset_after(x[None], h, W.T, R.T, b_x, b_h, **gates)
         else:
             relu = mode == "rnn_relu"
-            out = definitions.simple_rnn(x[None], h, W.T, R.T, b_x + b_h, relu=relu)
+            out = reference.simple_rnn(x[None], h, W.T, R.T, b_x + b_h, relu=relu)
         return [out.h[0]], {}
 
     return step
