@@ -78,6 +78,8 @@ def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
         with on_device(xp, input):
             problem = _problem(PackedCall(run, net, by))
             reason = _cudnn.why_not(problem, input.dtype.name, run.lengths)
+            if reason is None and engine == "auto" and _cudnn.in_one_launch(problem, run.dtype):
+                return "cupy"
     if reason is None:
         return by
     if engine != "auto":
@@ -259,8 +261,9 @@ def cudnn_rnn(
     engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
         What computes with CuPy arrays. "cudnn" is cuDNN's library, and "cupy" is this package's
         kernels. "auto" is what the environment variable CUPYRNN_ENGINE says. If that is not set,
-        "auto" is cuDNN where its library is found and supports the call, and else the kernels;
-        complex arrays always need the kernels. If the library is found but fails, a RuntimeWarning
+        "auto" is the kernels where one launch takes all steps, as `recurrence_kernels` says, else
+        cuDNN where its library is found and supports the call, and else the kernels; complex arrays
+        always need the kernels. If the library is found but fails, a RuntimeWarning
         says so once. With NumPy arrays NumPy computes, and only "auto" is accepted.
 
         The last two are algorithms of cuDNN 9 that keep the recurrent matrix on the chip. They need
@@ -402,7 +405,8 @@ def cudnn_rnn_engine(
         If False, input is [B, T, I] and the states [B, L*D, ·].
     engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
         What is asked for, as in `cudnn_rnn`. "auto" is what the environment variable CUPYRNN_ENGINE
-        says. If that is not set, it is cuDNN where its library is found and supports the call.
+        says. If that is not set, it is "cupy" where all steps are one launch of a kernel, as
+        `recurrence_kernels` says, else cuDNN where its library is found and supports the call.
 
     Returns
     -------

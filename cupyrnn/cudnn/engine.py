@@ -10,12 +10,14 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from .._typing import Array
 from ..checks.arrays import tf32_allowed
+from ..kernels import persistent
 from . import eight, nine
 from .descriptors import Lengths, Problem, address
 from .library import PATH_VARIABLE, CudnnError, Library, find
@@ -151,6 +153,19 @@ def _beyond_the_algorithm(net: Problem, dtype_name: str, lengths: Lengths) -> st
             lack = f"H = {net.H} for {net.rnn_mode!r} in {what[net.is_training]}, at most {most}"
     algorithm = net.engine.removeprefix("cudnn_").upper()
     return None if lack is None else f"cuDNN's {algorithm} does not take {lack}"
+
+
+# The files of the kernels of the cells.
+_KERNELS = {"lstm": "lstm", "gru": "gru_reset_after"}
+
+
+def in_one_launch(net: Problem, dtype: np.dtype[Any]) -> bool:
+    """Return whether a kernel takes all steps at once, which is faster than cuDNN's standard."""
+    if net.num_proj:
+        return False
+    page: Any = import_module(f"..kernels.{_KERNELS.get(net.rnn_mode, 'simple_rnn')}", __package__)
+    forward, device = page.FORWARD_KERNELS, persistent.current_device()
+    return persistent.choose(forward, dtype, (net.B, net.H), net.T, device).kernel != "loop"
 
 
 def reserve_size(net: Problem, dtype_name: str, lengths: Lengths) -> int:

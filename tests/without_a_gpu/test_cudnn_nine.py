@@ -33,6 +33,7 @@ import cupyrnn
 from cupyrnn.arithmetic.gates import HardSigmoid
 from cupyrnn.cudnn import engine
 from cupyrnn.cudnn import library as libcudnn
+from cupyrnn.kernels import persistent
 from without_a_gpu.cudnn_stub import INCOMPLETE_EIGHT, SOURCE, Stub, install
 from without_a_gpu.cudnn_stub.expected import (
     data_text,
@@ -563,6 +564,31 @@ def test_auto_takes_no_algorithm_but_the_standard_one(
     source = "the environment variable CUPYRNN_ENGINE is 'cudnn_small_h'"
     with pytest.raises(RuntimeError, match=f"^cudnn_rnn: {source}, but {message}$"):
         cupyrnn.cudnn_rnn(**there(cupy_on_cpu, case))
+
+
+def test_auto_takes_one_launch_where_it_is_the_fastest(
+    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on an H100; forwards and, of a reserve_space alone, backwards."""
+
+    def taken(H: int, T: int = 3, num_proj: int = 0) -> str:
+        case = Case("lstm", T, 16, 4, H, num_proj=num_proj)
+        return cupyrnn.cudnn_rnn_engine(**there(cupy_on_cpu, case, "f4"), **case.attributes)
+
+    assert taken(64) == "cudnn"
+    monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "90")
+    monkeypatch.setattr(cupy_on_cpu.cuda.Device, "attributes", {"MultiProcessorCount": 132})
+    persistent._device.cache_clear()
+    try:
+        assert taken(64) == "cupy"
+        assert taken(64, T=1) == taken(64, num_proj=3) == taken(2000) == "cudnn"
+        monkeypatch.setenv("CUPYRNN_ENGINE", "cudnn")
+        assert taken(64) == "cudnn"
+        monkeypatch.setenv("CUPYRNN_ENGINE", "auto")
+        monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
+        assert taken(64) == "cudnn"
+    finally:
+        persistent._device.cache_clear()
 
 
 def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
