@@ -17,25 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
-from .simd import (
-    ROWS,
-    VECTOR_BYTES,
-    VECTORS,
-    Code,
-    Sum,
-    Vector,
-    Word,
-    block,
-    copy,
-    llvm,
-    part,
-    read_word,
-    routine,
-    size_of,
-    tile,
-)
+from .simd import ROWS, VECTOR_BYTES, VECTORS, block, copy, part, read_word, row_sums, size_of, tile
 
 PANEL_BYTES = VECTORS * VECTOR_BYTES
 # Rows of a panel, which stay in the fastest cache; rows of A, which stay in the next.
@@ -43,8 +25,8 @@ _DEPTH, _HEIGHT = 256, 192
 # Panels of B that are packed together in a product with a transposed matrix.
 _PANELS = 8
 # Rows of A up to which B is read in place; up to which products with a transposed matrix are sums
-# along its rows; rows of a transposed matrix whose sums are made at once.
-_IN_PLACE, _FEW_ROWS, _TOGETHER = 2 * ROWS, 4, 4
+# along its rows.
+_IN_PLACE, _FEW_ROWS = 2 * ROWS, 4
 # Bytes that a product with a matrix as it lies needs to pack a panel in.
 PRODUCT_BYTES = _DEPTH * PANEL_BYTES + VECTOR_BYTES
 
@@ -202,50 +184,6 @@ def memory_of_transposed(size: int, M: int) -> int:
     return _DEPTH * (_PANELS * PANEL_BYTES + M * size) + VECTOR_BYTES
 
 
-def _sum_of_lanes(c: Code, vector: Vector) -> Any:
-    """Return the sum of a vector's numbers, in the order that suits the CPU."""
-    operands = [ir.Constant(c.real, -0.0), vector.value]
-    name = "vector.reduce.fadd"
-    return llvm(c.builder, name, operands, c.vector, c.real, fastmath=("reassoc",))
-
-
-@routine
-def sums_along_rows(
-    c: Code, a: Word, K: Word, b: Word, rs_b: Word, first: Word, last: Word, to: Word, add: Word
-) -> None:
-    """Compute c[first:last] (+)= a[K] @ B[first:last, K].T."""
-    builder = c.builder
-
-    def sums(row: Word, count: int) -> None:
-        totals = [Sum(c) for _ in range(count)]
-        places = [b + rs_b * (row + n) for n in range(count)]
-
-        def more(offset: Word) -> None:
-            values = c.load(a + offset)
-            for place, total in zip(places, totals, strict=True):
-                total.become(c.load(place + offset).times_plus(values, total.now()))
-
-        whole = K // c.lanes
-        with c.loop(c.word(0), whole) as k:
-            more(k * VECTOR_BYTES)
-        with builder.if_then((K - whole * c.lanes).compare(">", 0)):
-            c.mask = c.first_lanes(K - whole * c.lanes)
-            more(whole * VECTOR_BYTES)
-            c.mask = None
-        for n, total in enumerate(totals):
-            found = _sum_of_lanes(c, total.now())
-            place = c.pointer(to + (row + n) * c.size)
-            before = builder.load(place, align=c.size, typ=c.real)
-            plus = builder.fadd(found, before)
-            builder.store(builder.select(add.compare("!=", 0), plus, found), place, align=c.size)
-
-    groups = (last - first) // _TOGETHER
-    with c.loop(c.word(0), groups) as group:
-        sums(first + group * _TOGETHER, _TOGETHER)
-    with c.loop(first + groups * _TOGETHER, last) as row:
-        sums(row, 1)
-
-
 @part
 def multiply_in_place(
     one: Any, M: int, a: int, rs_a: int, K: int, b: int, transposed: int, rs_b: int,
@@ -259,7 +197,7 @@ def multiply_in_place(
     size = size_of(one)
     if transposed and M <= _FEW_ROWS:
         for i in range(M):
-            sums_along_rows(one, (a + i * rs_a, K, b, rs_b, first, last, c + i * rs_c, add))
+            row_sums(one, (a + i * rs_a, K, b, rs_b, first, last, c + i * rs_c, add))
         return
     lanes, width = VECTOR_BYTES // size, PANEL_BYTES // size
     for k in range(0, max(K, 1), _DEPTH):

@@ -520,6 +520,50 @@ def add_columns(
             c.store(c.load(sums) + c.sum(start, end, place, rs), sums)
 
 
+# Rows of a transposed matrix whose sums are made at once.
+_TOGETHER = 4
+
+
+@routine
+def row_sums(
+    c: Code, a: Word, K: Word, b: Word, rs_b: Word, first: Word, last: Word, to: Word, add: Word
+) -> None:
+    """Compute c[first:last] (+)= a[K] @ B[first:last, K].T."""
+    builder = c.builder
+
+    def sums(row: Word, count: int) -> None:
+        totals = [Sum(c) for _ in range(count)]
+        places = [b + rs_b * (row + n) for n in range(count)]
+
+        def more(offset: Word) -> None:
+            values = c.load(a + offset)
+            for place, total in zip(places, totals, strict=True):
+                total.become(c.load(place + offset).times_plus(values, total.now()))
+
+        whole = K // c.lanes
+        with c.loop(c.word(0), whole) as k:
+            more(k * VECTOR_BYTES)
+        with builder.if_then((K - whole * c.lanes).compare(">", 0)):
+            c.mask = c.first_lanes(K - whole * c.lanes)
+            more(whole * VECTOR_BYTES)
+            c.mask = None
+        for n, total in enumerate(totals):
+            # In the order that suits the CPU.
+            lanes = [ir.Constant(c.real, -0.0), total.now().value]
+            options = {"fastmath": ("reassoc",)}
+            found = llvm(builder, "vector.reduce.fadd", lanes, c.vector, c.real, **options)
+            place = c.pointer(to + (row + n) * c.size)
+            before = builder.load(place, align=c.size, typ=c.real)
+            plus = builder.fadd(found, before)
+            builder.store(builder.select(add.compare("!=", 0), plus, found), place, align=c.size)
+
+    groups = (last - first) // _TOGETHER
+    with c.loop(c.word(0), groups) as group:
+        sums(first + group * _TOGETHER, _TOGETHER)
+    with c.loop(first + groups * _TOGETHER, last) as row:
+        sums(row, 1)
+
+
 def over_units(
     variants: int, emit: Callable[..., None], *, rows: bool = False
 ) -> Callable[..., None]:

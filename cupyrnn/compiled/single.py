@@ -23,16 +23,7 @@ from .frame import APART, MAKES_H, add_rows
 from .meeting import meet
 from .plan import Spec, panels_of
 from .products import PRODUCT_BYTES, multiply_in_place, vectors_of
-from .simd import (
-    SUMMED_ROWS,
-    VECTOR_BYTES,
-    VECTORS,
-    call,
-    call_of,
-    part,
-    read_fields,
-    size_of,
-)
+from .simd import SUMMED_ROWS, VECTOR_BYTES, VECTORS, call, call_of, part, read_fields, size_of
 
 # Multiplications from which on a step is worth a second thread, whose waking takes a virtual
 # machine 0.1 ms and more; fewer rows than these wait for the matrix, as long as these take.
