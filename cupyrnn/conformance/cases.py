@@ -253,47 +253,45 @@ def _everything() -> Iterator[Plan]:
 
 def features(plan: Plan) -> tuple[str, ...]:
     """Return what a case has that a runtime may not have."""
-    a = plan.attributes
-    found = [plan.op_type]
-    if plan.dtype != "float32":
-        found.append(plan.dtype)
-    if "direction" in a:
-        found.append(f"direction={a['direction']}")
-    found += [f"{name}={a[name]}" for name in ("layout", "linear_before_reset") if a.get(name)]
-    found += ["input_forget"] if a.get("input_forget") else []
-    found += ["clip"] if "clip" in a else []
+    a, optional, (T, B, _, H) = plan.attributes, plan.optional, plan.sizes
+    valued = ("direction", "layout", "linear_before_reset")
+    told = {
+        plan.op_type: True,
+        plan.dtype: plan.dtype != "float32",
+        **{f"{name}={a.get(name)}": name in a for name in valued},
+        **{name: name in a for name in ("input_forget", "clip")},
+        **dict.fromkeys(_of_activations(plan), True),
+        "peepholes": "P" in optional,
+        "no bias": "B" not in optional,
+        **{name: name in optional for name in ("initial_h", "initial_c", "sequence_lens")},
+        "sequence_lens with a 0": "sequence_lens" in optional and plan.some_of_no_steps,
+        **{"T=1": T == 1, "B=1": B == 1, "H=33": H == 33},
+        "saturated": plan.saturated,
+    }
+    return tuple(feature for feature, has in told.items() if has)
+
+
+def _of_activations(plan: Plan) -> Iterator[str]:
+    """Yield what the activations of a case have."""
+    a, default = plan.attributes, truth.DEFAULTS[plan.op_type]
+    if "activations" not in a:
+        return
     by_direction = truth.functions(plan.op_type, plan.D, a)
-    default = truth.DEFAULTS[plan.op_type]
-    if "activations" in a:
-        if any(tuple(f[0] for f in functions) != default for functions in by_direction):
-            found.append("activations")
-        for n, place in enumerate(_PLACES[plan.op_type]):
-            for name in dict.fromkeys(functions[n][0] for functions in by_direction):
-                found += [f"{place}={name}"] if name != default[n] else []
-        spelled = {name for name in a["activations"] if name not in truth.ACTIVATIONS}
-        found += ["spelling of activations"] if spelled else []
-        used = {function[0] for functions in by_direction for function in functions}
-        for name in sorted(used & truth.PARAMETERS.keys()):
-            left_out = [
-                attribute
-                for n, attribute in enumerate(("alpha", "beta"))
-                if truth.PARAMETERS[name][n] is not None and f"activation_{attribute}" not in a
-            ]
-            found += [f"{name} with default {' and '.join(left_out)}"] if left_out else []
-        if plan.D == 2 and by_direction[0] != by_direction[1]:
-            found.append("directions with other activations")
-    found += ["peepholes"] if "P" in plan.optional else []
-    found += ["no bias"] if "B" not in plan.optional else []
-    found += [name for name in ("initial_h", "initial_c") if name in plan.optional]
-    if "sequence_lens" in plan.optional:
-        found.append("sequence_lens")
-        found += ["sequence_lens with a 0"] if plan.some_of_no_steps else []
-    T, B, _, _ = plan.sizes
-    found += ["T=1"] if T == 1 else []
-    found += ["B=1"] if B == 1 else []
-    found += ["H=33"] if plan.sizes[3] == 33 else []
-    found += ["saturated"] if plan.saturated else []
-    return tuple(found)
+    if any(tuple(f[0] for f in functions) != default for functions in by_direction):
+        yield "activations"
+    for n, place in enumerate(_PLACES[plan.op_type]):
+        names = dict.fromkeys(functions[n][0] for functions in by_direction)
+        yield from (f"{place}={name}" for name in names if name != default[n])
+    if not {*a["activations"]} <= {*truth.ACTIVATIONS}:
+        yield "spelling of activations"
+    used = {function[0] for functions in by_direction for function in functions}
+    for name in sorted(used & truth.PARAMETERS.keys()):
+        defaults = zip(("alpha", "beta"), truth.PARAMETERS[name], strict=True)
+        left_out = [n for n, v in defaults if v is not None and f"activation_{n}" not in a]
+        if left_out:
+            yield f"{name} with default {' and '.join(left_out)}"
+    if plan.D == 2 and by_direction[0] != by_direction[1]:
+        yield "directions with other activations"
 
 
 def draw(n: int, plan: Plan) -> Case | None:

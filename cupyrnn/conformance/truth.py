@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,20 +22,41 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 STEP = 1e-100
 GATES = {"LSTM": "iofc", "GRU": "zrh", "RNN": "i"}
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
-# alpha and beta of the activations that have them, where they are left out: those of ONNX's
-# operators of these names. There is none of Affine and ScaledTanh.
-PARAMETERS: dict[str, tuple[float | None, float | None]] = {
-    "Affine": (1.0, 0.0),
-    "LeakyRelu": (0.01, None),
-    "ThresholdedRelu": (1.0, None),
-    "ScaledTanh": (1.0, 1.0),
-    "HardSigmoid": (0.2, 0.5),
-    "Elu": (1.0, None),
+
+
+def _hard_sigmoid(x: Any, alpha: Any, beta: Any) -> Any:
+    y = alpha * x + beta
+    return np.where(y.real <= 0, 0, np.where(y.real >= 1, 1, y))
+
+
+def _elu(x: Any, alpha: Any, beta: Any) -> Any:
+    return np.where(x.real >= 0, x, alpha * np.expm1(np.where(x.real >= 0, 0, x)))
+
+
+def _softplus(x: Any, alpha: Any, beta: Any) -> Any:
+    """log(1 + exp(x)), as x + log(1 + exp(-x)) above zero, where exp(x) may overflow."""
+    far = np.where(x.real >= 0, -x, x)
+    return np.where(x.real >= 0, x, 0) + np.log1p(np.exp(far))
+
+
+# The eleven functions of x, alpha and beta, by the real part where they have cases. Behind each,
+# alpha and beta where they are left out, of those that have them: those of ONNX's operators of
+# these names. There is none of Affine and ScaledTanh.
+_FUNCTIONS: dict[str, tuple[Callable[..., Any], float | None, float | None]] = {
+    "Relu": (lambda x, alpha, beta: np.where(x.real > 0, x, 0), None, None),
+    "Tanh": (lambda x, alpha, beta: np.tanh(x), None, None),
+    "Sigmoid": (lambda x, alpha, beta: 1 / (1 + np.exp(-x)), None, None),
+    "Affine": (lambda x, alpha, beta: alpha * x + beta, 1.0, 0.0),
+    "LeakyRelu": (lambda x, alpha, beta: np.where(x.real >= 0, x, alpha * x), 0.01, None),
+    "ThresholdedRelu": (lambda x, alpha, beta: np.where(x.real >= alpha, x, 0), 1.0, None),
+    "ScaledTanh": (lambda x, alpha, beta: alpha * np.tanh(beta * x), 1.0, 1.0),
+    "HardSigmoid": (_hard_sigmoid, 0.2, 0.5),
+    "Elu": (_elu, 1.0, None),
+    "Softsign": (lambda x, alpha, beta: x / (1 + np.where(x.real >= 0, x, -x)), None, None),
+    "Softplus": (_softplus, None, None),
 }
-ACTIVATIONS = (
-    "Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh",
-    "HardSigmoid", "Elu", "Softsign", "Softplus",
-)  # fmt: skip
+ACTIVATIONS = tuple(_FUNCTIONS)
+PARAMETERS = {name: of[1:] for name, of in _FUNCTIONS.items() if of[1] is not None}
 
 
 class Truth(NamedTuple):
@@ -62,40 +84,18 @@ class _Watch:
 
 
 def _activation(watch: _Watch, clip: float | None, name: str, alpha: Any, beta: Any, x: Any) -> Any:
-    """Return one of the eleven functions, by the real part where it has cases."""
+    """Return one of the eleven functions of what the watch sees."""
     watch.largest = max(watch.largest, float(np.abs(x.real).max(initial=0)))
     if clip is not None:
         watch.corner(x, -clip, clip)
         x = np.where(x.real > clip, clip, np.where(x.real < -clip, -clip, x))
-    if name == "Relu":
+    if name in ("Relu", "LeakyRelu", "Elu"):
         watch.corner(x, 0)
-        return np.where(x.real > 0, x, 0)
-    if name == "Tanh":
-        return np.tanh(x)
-    if name == "Sigmoid":
-        return 1 / (1 + np.exp(-x))
-    if name == "Affine":
-        return alpha * x + beta
-    if name == "LeakyRelu":
-        watch.corner(x, 0)
-        return np.where(x.real >= 0, x, alpha * x)
-    if name == "ThresholdedRelu":
+    elif name == "ThresholdedRelu":
         watch.corner(x, alpha, jump=True)
-        return np.where(x.real >= alpha, x, 0)
-    if name == "ScaledTanh":
-        return alpha * np.tanh(beta * x)
-    if name == "HardSigmoid":
-        y = alpha * x + beta
-        watch.corner(y, 0, 1)
-        return np.where(y.real <= 0, 0, np.where(y.real >= 1, 1, y))
-    if name == "Elu":
-        watch.corner(x, 0)
-        return np.where(x.real >= 0, x, alpha * np.expm1(np.where(x.real >= 0, 0, x)))
-    if name == "Softsign":
-        return x / (1 + np.where(x.real >= 0, x, -x))
-    # Softplus: log(1 + exp(x)), as x + log(1 + exp(-x)) above zero, where exp(x) may overflow.
-    far = np.where(x.real >= 0, -x, x)
-    return np.where(x.real >= 0, x, 0) + np.log1p(np.exp(far))
+    elif name == "HardSigmoid":
+        watch.corner(alpha * x + beta, 0, 1)
+    return _FUNCTIONS[name][0](x, alpha, beta)
 
 
 def functions(op_type: str, D: int, attributes: dict[str, Any]) -> list[list[tuple[Any, ...]]]:
