@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from ctypes import c_char_p, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -138,9 +138,11 @@ class Library:
         return self._written(c_void_p, name)
 
     @contextmanager
-    def _descriptor(self, kind: str) -> Iterator[int]:
+    def _descriptor(self, kind: str, name: str, *args: Any) -> Iterator[int]:
+        """Make a descriptor, and set it by a function that takes it first."""
         address = self.create(f"cudnnCreate{kind}Descriptor")
         try:
+            self.call(name, address, *args)
             yield address
         finally:
             self.call(f"cudnnDestroy{kind}Descriptor", address)
@@ -149,65 +151,47 @@ class Library:
         """Return the bytes that the states of the generator take on the device."""
         return self._written(c_size_t, "cudnnDropoutGetStatesSize", handle)
 
-    @contextmanager
     def dropout(
         self, handle: int, rate: float, states: int, size: int, seed: int | None
-    ) -> Iterator[int]:
+    ) -> AbstractContextManager[int]:
         """Make a dropout descriptor; with a seed the states are set, else left as they are."""
-        with self._descriptor("Dropout") as dropout:
-            verb = "Restore" if seed is None else "Set"
-            args = (dropout, handle, rate, states or None, size, seed or 0)
-            self.call(f"cudnn{verb}DropoutDescriptor", *args)
-            yield dropout
+        name = f"cudnn{'Restore' if seed is None else 'Set'}DropoutDescriptor"
+        return self._descriptor("Dropout", name, handle, rate, states or None, size, seed or 0)
 
-    @contextmanager
-    def rnn(self, net: Problem, dtype_name: str, *, dropout: int, tf32: bool) -> Iterator[int]:
+    def rnn(
+        self, net: Problem, dtype_name: str, *, dropout: int, tf32: bool
+    ) -> AbstractContextManager[int]:
         """Make the descriptor of a net."""
         data = DATA[dtype_name]
         half = dtype_name in ("float16", "bfloat16")
         strict = dtype_name == "float32" and not tf32
-        with self._descriptor("RNN") as rnn:
-            self.call(
-                "cudnnSetRNNDescriptor_v8",
-                *(rnn, ALGORITHMS[net.engine], CELL[net.rnn_mode], DOUBLE_BIAS),
-                BIDIRECTIONAL if net.D == 2 else UNIDIRECTIONAL,
-                SKIP_INPUT if net.skip else LINEAR_INPUT,
-                data,
-                DATA["float32"] if half else data,
-                TENSOR_OP_MATH if half else FMA_MATH if strict else DEFAULT_MATH,
-                *(net.I, net.H, net.P, net.L, dropout, PADDED_IO_ENABLED),
-            )
-            yield rnn
+        return self._descriptor(
+            *("RNN", "cudnnSetRNNDescriptor_v8"),
+            *(ALGORITHMS[net.engine], CELL[net.rnn_mode], DOUBLE_BIAS),
+            BIDIRECTIONAL if net.D == 2 else UNIDIRECTIONAL,
+            SKIP_INPUT if net.skip else LINEAR_INPUT,
+            data,
+            DATA["float32"] if half else data,
+            TENSOR_OP_MATH if half else FMA_MATH if strict else DEFAULT_MATH,
+            *(net.I, net.H, net.P, net.L, dropout, PADDED_IO_ENABLED),
+        )
 
-    @contextmanager
     def data(
         self, dtype_name: str, steps: int, vector: int, lengths: Sequence[int]
-    ) -> Iterator[int]:
+    ) -> AbstractContextManager[int]:
         """Make the descriptor of an array [steps, len(lengths), vector], zero in the padding."""
         batch = len(lengths)
-        host_lengths, zero = (c_int * batch)(*lengths), c_uint64(0)
-        with self._descriptor("RNNData") as data:
-            self.call(
-                "cudnnSetRNNDataDescriptor",
-                *(data, DATA[dtype_name], SEQ_MAJOR_UNPACKED, steps, batch, vector),
-                ctypes.byref(host_lengths),
-                ctypes.byref(zero),
-            )
-            yield data
+        sizes = DATA[dtype_name], SEQ_MAJOR_UNPACKED, steps, batch, vector
+        addresses = ctypes.byref((c_int * batch)(*lengths)), ctypes.byref(c_uint64(0))
+        return self._descriptor("RNNData", "cudnnSetRNNDataDescriptor", *sizes, *addresses)
 
-    @contextmanager
-    def tensor(self, dtype_name: str, shape: tuple[int, int, int]) -> Iterator[int]:
+    def tensor(self, dtype_name: str, shape: tuple[int, int, int]) -> AbstractContextManager[int]:
         """Make the descriptor of a C-contiguous array."""
-        dims = (c_int * 3)(*shape)
-        strides = (c_int * 3)(shape[1] * shape[2], shape[2], 1)
-        with self._descriptor("Tensor") as tensor:
-            self.call(
-                "cudnnSetTensorNdDescriptor",
-                *(tensor, DATA[dtype_name], 3),
-                ctypes.byref(dims),
-                ctypes.byref(strides),
-            )
-            yield tensor
+        dims, strides = (c_int * 3)(*shape), (c_int * 3)(shape[1] * shape[2], shape[2], 1)
+        addresses = ctypes.byref(dims), ctypes.byref(strides)
+        return self._descriptor(
+            "Tensor", "cudnnSetTensorNdDescriptor", DATA[dtype_name], 3, *addresses
+        )
 
     def weight_space_size(self, handle: int, rnn: int) -> int:
         """Return the bytes of the packed parameters."""

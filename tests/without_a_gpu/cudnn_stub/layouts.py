@@ -55,7 +55,8 @@ def weight_params(
         library.call("cudnnGetTensorNdDescriptor", tensor, 3, *pointers)
         return address.value, tuple(dims)
 
-    with library._descriptor("Tensor") as m, library._descriptor("Tensor") as b:
+    one = "float32", (1, 1, 1)  # whatever it is
+    with library.tensor(*one) as m, library.tensor(*one) as b:
         addresses = c_void_p(), c_void_p()
         library.call(
             "cudnnGetRNNWeightParams",
