@@ -11,8 +11,8 @@ share no memory with an argument or each other, are finite and the same bits in 
 are close to those of the same call in float64. A malformed call returns, or raises an error that
 the function documents, with a short message that begins with its name. No call writes into an
 argument or leaves a warning or another error state. A failure is printed with the number of its
-case, which makes it again. What surrounds the ops stands in `surroundings`, and what else holds for
-a right call in `circumstances`.
+case, which makes it again. What surrounds the ops stands in `surroundings`, and by how many threads
+a call is computed is drawn in `sharing`.
 """
 
 from __future__ import annotations
@@ -747,10 +747,10 @@ def check_malformed(call: Call) -> None:
 
 def check_case(seed: int, case: int, names: list[str]) -> None:
     """Draw a case and check it."""
-    from . import circumstances, surroundings
+    from . import sharing, surroundings
 
     rng, more = np.random.default_rng([seed, case]), np.random.default_rng([seed, case, 2])
-    circumstances.draw_threads(more)
+    sharing.draw_threads(more)
     name = names[case % len(names)]
     if name in surroundings.SURROUNDINGS:
         surroundings.check_surroundings(seed, case, name)
@@ -766,8 +766,6 @@ def check_case(seed: int, case: int, names: list[str]) -> None:
     try:
         with np.errstate(all=("raise", "warn")[rng.integers(2)]):
             check(call)
-            if check is check_right:
-                circumstances.check_circumstances(more, call)
     except Failure as failure:
         shown = {n: show(a) for n, a in call.arguments.items()}
         raise Failure(f"case {case} of seed {seed}: {call.name}(**{shown}): {failure}") from (

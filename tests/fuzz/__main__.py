@@ -16,7 +16,7 @@ from checks import poisoned
 
 import cupyrnn
 import fuzz
-from fuzz import circumstances, guard_pages, surroundings
+from fuzz import guard_pages, sharing, surroundings
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def main() -> int:
         x = np.zeros((2, 1, 1), dtype)
         cupyrnn.block_lstm(x, x[0], x[0], np.zeros((2, 4), dtype), np.zeros(4, dtype))
     if any(m.startswith("cupyrnn.compiled.") for m in sys.modules):
-        circumstances.share_all_work()
+        sharing.share_all_work()
     if options.guard:
         with tempfile.TemporaryDirectory() as folder:
             guard_pages.install(folder)

@@ -16,9 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from problems.properties import named
+from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.compiled import plan, single, threads
@@ -30,46 +32,41 @@ plan._LEAST_WORK = single._LEAST_WORK = 0  # in both threads
 layer._pays = lambda *_: True  # whole layers in one call
 
 
-def _calls(dtype: str) -> dict[str, Callable[[], Sequence[Any]]]:
-    """Return calls of two threads: single steps, layers, nets, projections."""
-    rng, scale = np.random.default_rng(0), np.dtype(dtype).type(0.2)
-
-    def numbers(*shape: int) -> Any:
-        return rng.standard_normal(shape).astype(dtype) * scale
-
-    T, B, I, H = 4, 16, 64, 128
-    x, c, h, g = numbers(T, B, I), numbers(B, H), numbers(B, H), numbers(T, B, H)
-    w, b, wide = numbers(I + H, 4 * H), numbers(4 * H), numbers(64, I)
-    w_ru, w_c, more = w[:, : 2 * H].copy(), w[:, :H].copy(), numbers(64, H)
-
-    def layers() -> list[Any]:
-        out = cupyrnn.block_lstm(x, c, h, w, b)
-        return [*out, *cupyrnn.block_lstm_grad(x, c, h, w, *out, None, g)]
-
-    def net(**options: Any) -> Callable[[], list[Any]]:
-        P = options.get("num_proj", H)
-        state, carried = numbers(2, B, P), numbers(2, B, H)
-        params = numbers(cupyrnn.cudnn_rnn_params_size(2, H, I, **options))
-
-        def call() -> list[Any]:
-            args = (x, state, carried, params)
-            out = cupyrnn.cudnn_rnn(*args, **options)
-            rest = (g[..., :P], None, None, out.reserve_space)
-            return [*out[:3], *cupyrnn.cudnn_rnn_backprop(*args, *out[:3], *rest, **options)]
-
-        return call
-
-    return {
-        "lstm cell": lambda: cupyrnn.lstm_block_cell(wide, more, more, w, b),
-        "gru cell": lambda: cupyrnn.gru_block_cell(wide, more, w_ru, w_c, b[: 2 * H], b[:H]),
-        "layers": layers,
-        "net": net(),
-        "projections": net(num_proj=32),
-    }
+CASES = [
+    *(Case(name, (1, 64, 64, 128)) for name in ("lstm_block_cell", "gru_block_cell")),
+    *(Case(name, (4, 16, 64, 128)) for name in ("block_lstm", "block_gru")),
+    *(Case(f"cudnn_rnn-{mode}", (4, 16, 64, 128), layers=2) for mode in ("lstm", "gru")),
+    Case("cudnn_rnn-lstm", (4, 16, 64, 128), layers=2, projected=True),
+    Case("stacked_rnn-GRU", (4, 16, 64, 128), layers=2, direction="both"),
+]
 
 
-def _bits(call: Callable[[], Sequence[Any]]) -> list[bytes]:
-    return [np.asarray(a).tobytes() for a in call()]
+class _Both(NamedTuple):
+    """A call of two threads: of an op and, but for single steps, of its gradient."""
+
+    case: Case
+    arguments: dict[str, Any]
+    told: dict[str, Any]
+
+    def __call__(self) -> list[Any]:
+        record = self.case.op.record
+        found = [record.forward(**self.arguments)]
+        return found if self.case.op.is_cell else [*found, record.gradient(**self.told)]
+
+
+def _calls(dtype: str) -> list[_Both]:
+    """Return calls of single steps, layers, nets, projections."""
+    rng, found = np.random.default_rng(0), []
+    for case in CASES:
+        call = call_of(case._replace(dtype=dtype), rng)
+        arguments, out = call.arguments(cupyrnn), call.forward(cupyrnn)
+        told = case.op.record.told(arguments, out._asdict()) | call.cotangents(rng, out)
+        found.append(_Both(call.case, arguments, told))
+    return found
+
+
+def _bits(tree: Any) -> list[bytes]:
+    return [a.tobytes() for a in named(tree, "array").values()]
 
 
 def _both_work(call: Callable[[], Any]) -> bool:
@@ -82,7 +79,11 @@ def _both_work(call: Callable[[], Any]) -> bool:
 
 
 def interrupts(count: str) -> None:
-    """So many KeyboardInterrupts of each kind of call, at random moments; the next is right."""
+    """
+    So many KeyboardInterrupts of each kind of call, at random moments.
+
+    The arguments are as before, and the next call is right.
+    """
     chance, armed = random.Random(0), False
 
     def interrupt(*_: Any) -> None:
@@ -91,8 +92,8 @@ def interrupts(count: str) -> None:
 
     signal.signal(signal.SIGALRM, interrupt)
     for dtype in ("float32", "float64"):
-        for name, call in _calls(dtype).items():
-            expected, took, hits = _bits(call), [], 0
+        for call in _calls(dtype):
+            expected, before, took, hits = _bits(call()), _bits([*call]), [], 0
             for _ in range(5):
                 took.append(-time.perf_counter())
                 call()
@@ -107,21 +108,23 @@ def interrupts(count: str) -> None:
                     hits += 1
                 armed = False
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                assert _bits(call) == expected, (name, dtype, hits)
-            assert _both_work(call), (name, dtype)
+                assert threads.most() == 2, (call.case, hits)
+                assert _bits([*call]) == before, (call.case, hits)
+                assert _bits(call()) == expected, (call.case, hits)
+            assert _both_work(call), call.case
     print("right")
 
 
 def _compare(pairs: Sequence[tuple[Callable[[], Any], list[bytes]]]) -> None:
     """Print whether calls give what they gave, in two threads."""
-    right = all(_bits(call) == expected for call, expected in pairs)
+    right = all(_bits(call()) == expected for call, expected in pairs)
     print("right" if right and all(_both_work(call) for call, _ in pairs) else "wrong", flush=True)
 
 
 def late() -> None:
     """Calls after the main thread's end, and while the interpreter ends: their first threads."""
     threads.count = lambda: 1
-    pairs = [(call, _bits(call)) for call in _calls("float32").values()]
+    pairs = [(call, _bits(call())) for call in _calls("float32")]
     threads.count = lambda: 2
 
     def after_main() -> None:
@@ -141,19 +144,19 @@ def no_threads() -> None:
         resource.setrlimit(resource.RLIMIT_STACK, (STACK, stack[1]))
         os.execv(sys.executable, [sys.executable, *sys.argv])
     threads.count = lambda: 1
-    pairs = [(call, _bits(call)) for call in _calls("float32").values()]
+    pairs = [(call, _bits(call())) for call in _calls("float32")]
     threads.count = lambda: 2
     threads._serving()
     pages = int(open("/proc/self/statm").read().split()[0])  # noqa: SIM115
     limits = resource.getrlimit(resource.RLIMIT_AS)
     room = pages * resource.getpagesize() + STACK // 2
     resource.setrlimit(resource.RLIMIT_AS, (room, limits[1]))
-    right = all(_bits(call) == expected for call, expected in pairs)
+    right = all(_bits(call()) == expected for call, expected in pairs)
     resource.setrlimit(resource.RLIMIT_AS, limits)
     print("right" if right and threads.size() == 1 else "wrong")
     _compare(pairs)
     job, threads._job = threads._job, 0
-    print("right" if all(_bits(call) == expected for call, expected in pairs) else "wrong")
+    print("right" if all(_bits(call()) == expected for call, expected in pairs) else "wrong")
     threads._job = job
 
 
@@ -161,8 +164,8 @@ def no_memory() -> None:
     """A call that begins the threads anew, without memory for each thing that Python takes."""
     import _testcapi
 
-    call = _calls("float32")["gru cell"]
-    expected, failed, n = _bits(call), True, 0
+    call = _calls("float32")[1]
+    expected, failed, n = _bits(call()), True, 0
     while failed:
         threads._after_fork()
         failed = False
@@ -173,7 +176,7 @@ def no_memory() -> None:
             failed = True
         finally:
             _testcapi.remove_mem_hooks()
-        assert _bits(call) == expected, n
+        assert _bits(call()) == expected, n
         n += 1
     print("right" if n > 9 else "wrong")
     _compare([(call, expected)])

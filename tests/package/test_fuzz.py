@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import importlib
 import os
@@ -10,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +19,7 @@ import needs
 import numpy as np
 import pytest
 from checks import poisoned
-from fuzz import circumstances, guard_pages, surroundings
+from fuzz import guard_pages, sharing, surroundings
 
 import cupyrnn
 from cupyrnn import parallel
@@ -151,35 +149,6 @@ def _refuses_odd_batches(function: Function, kwargs: dict[str, Any]) -> Any:
     return function(**kwargs)
 
 
-_interrupted: list[Function] = []
-
-
-def _is_wrong_after_an_interrupt(function: Function, kwargs: dict[str, Any]) -> Any:
-    try:
-        outputs = function(**kwargs)
-    except KeyboardInterrupt:
-        _interrupted.append(function)
-        raise
-    return outputs._replace(h=outputs.h + 1) if _interrupted else outputs
-
-
-def _writes_for_a_while(function: Function, kwargs: dict[str, Any]) -> Any:
-    b = kwargs["b"]
-    if not isinstance(b, np.ndarray) or not b.flags.writeable or b.dtype.kind != "f":
-        return function(**kwargs)
-    before = b.copy()
-    b[...] = -b
-    try:
-        outputs = function(**{**kwargs, "b": before})
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        b[...] = before
-        raise
-    b[...] = before
-    return outputs
-
-
 # Of what is returned of which arguments.
 CHANGES: dict[Callable[[Any, dict[str, Any]], Any], str] = {
     lambda _, given: {"h": given["h_prev"]}: "h shares memory with an argument",
@@ -210,8 +179,6 @@ def _with_others(change: Any, function: Function, kwargs: dict[str, Any]) -> Any
 
 
 PLANTS: dict[Callable[..., Any], str] = {
-    _is_wrong_after_an_interrupt: "h is another after an interrupt",
-    _writes_for_a_while: "an argument was written to before an interrupt",
     _warns: "RuntimeWarning is not documented",
     _changes_errstate: "np.errstate is another",
     _refuses_nothing: "is not documented",
@@ -251,25 +218,12 @@ def test_the_fuzzer_notices_what_only_two_threads_do(
         last = found.splits[-1] - (found.threads == 2)
         return found._replace(splits=[*found.splits[:-1], last])
 
-    def run(*given: Any) -> bool:
-        done: bool = run_safely(*given)
-        taken.value = 1
-        time.sleep(1e-3)  # most of the call, so that an interrupt falls into it
-        taken.value = 0
-        return done
-
-    plan, threads = (importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("plan", "threads"))
+    plan: Any = importlib.import_module("cupyrnn.compiled.plan")
     monkeypatch.setattr(np, "empty", poisoned(np.empty))
-    circumstances.share_all_work(monkeypatch.setattr)
+    sharing.share_all_work(monkeypatch.setattr)
     plan._kept_plan.cache_clear()
     check("block_lstm")
-    run_safely, right = threads.run, plan.share
-    taken = ctypes.c_int64.from_address(threads._job + threads._TAKEN)
-    monkeypatch.setattr(threads, "run", run)
-    with pytest.raises(fuzz.Failure, match="have one thread"):
-        check("block_lstm")
-    taken.value = 0
-    monkeypatch.setattr(threads, "run", run_safely)
+    right = plan.share
     monkeypatch.setattr(plan, "share", share)
     plan._kept_plan.cache_clear()
     with pytest.raises(fuzz.Failure, match=r"is not finite|is off by"):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cupyrnn.kernels.launch import SUMS, Loop, add_slices, launch, sum_grid
+from cupyrnn.kernels.launch import SUMS, Loop, add_column_sums
 
 if TYPE_CHECKING:
     from cupyrnn._typing import Array
@@ -74,34 +74,11 @@ __global__ void indrnn_backward_step(
         dh[state] = d * u[column];
     }
 }
-
-// The sums over time and batch of dz*h_prev, by slices of the rows.
-template <typename T>
-__global__ void indrnn_sums(
-    const T* dz, const T* h_prev,      // [n, H], read
-    typename Acc<T>::type* sums,       // [gridDim.y, H], written
-    long long n, long long H)
-{
-    typedef typename Acc<T>::type A;
-    __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
-    const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
-    A sum = A(0);
-    if (column < H)
-        for (long long row = (long long)blockIdx.y * ROW_THREADS + threadIdx.y; row < n;
-             row += (long long)gridDim.y * ROW_THREADS)
-            sum += wide(dz[row * H + column]) * wide(h_prev[row * H + column]);
-    sum = block_sum(sum, shared);
-    if (threadIdx.y == 0 && column < H) sums[blockIdx.y * H + column] = sum;
-}
 """
 
-_FORWARD, _BACKWARD, _VECTOR = (
-    "indrnn_forward_step<{T}>",
-    "indrnn_backward_step<{T}>",
-    "indrnn_sums<{T}>",
-)
+_FORWARD, _BACKWARD = "indrnn_forward_step<{T}>", "indrnn_backward_step<{T}>"
 SOURCE = GATES + STEP
-KERNELS = (_FORWARD, _BACKWARD, _VECTOR, *SUMS)
+KERNELS = (_FORWARD, _BACKWARD, *SUMS)
 
 
 def forward_steps(cell: IndRNN, run: ForwardRun) -> None:
@@ -122,13 +99,5 @@ def backward_steps(cell: IndRNN, run: BackwardRun) -> None:
 
 def add_sums(cell: IndRNN, run: BackwardRun, totals: Array) -> None:
     """Add the sums over time and batch of dz*h_prev to totals[H]."""
-    import cupy
-
-    (dz,), (n, H) = run.deltas, run.deltas[0].shape
-    if n == 0 or H == 0:
-        return
-    grid = sum_grid(n, H)
-    slices = cupy.empty((grid[1], H), totals.dtype)
-    args = (dz, run.before.h, slices, np.int64(n), np.int64(H))
-    launch(SOURCE, KERNELS, _VECTOR, dz.dtype, grid, args)
-    add_slices(SOURCE, KERNELS, dz.dtype, slices, totals)
+    (dz,) = run.deltas
+    add_column_sums(dz.astype(totals.dtype) * run.before.h, totals)
