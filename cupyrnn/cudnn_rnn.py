@@ -322,9 +322,8 @@ def cudnn_rnn(
             from .cudnn import engine as _cudnn
 
             x, h, c, packed = contiguous_all(xp, (x, h, c, said.params))
-            output, output_h, output_c, reserve_space = _cudnn.forward(
-                _problem(call), x, h, c, packed, call.run.lengths
-            )
+            inputs = _cudnn.Inputs(x, h, c, packed, call.run.lengths)
+            output, output_h, output_c, reserve_space = _cudnn.forward(_problem(call), inputs)
             if not is_training:
                 reserve_space = xp.zeros((), dtype)
         else:
@@ -609,12 +608,10 @@ def cudnn_rnn_backprop(
         if call.by_cudnn:
             from .cudnn import engine as _cudnn
 
-            x, h, c, packed, y, dy, dh, dc, saved = contiguous_all(
-                xp, (x, h, c, said.params, y, dy, dh, dc, reserve_space)
-            )
-            grads = _cudnn.backward(
-                _problem(call), x, h, c, packed, call.run.lengths, y, dy, dh, dc, saved
-            )
+            x, h, c, packed = contiguous_all(xp, (x, h, c, said.params))
+            y, dy, dh, dc, saved = contiguous_all(xp, (y, dy, dh, dc, reserve_space))
+            read = _cudnn.Inputs(x, h, c, packed, call.run.lengths)
+            grads = _cudnn.backward(_problem(call), read, y, (dy, dh, dc), saved)
         else:
             inputs, cotangents = (x, call.states(h, c)), (dy, call.states(dh, dc))
             weights, reserved = call.weights(said.params, leaves), (reserve_space, leaves, None)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -209,26 +209,19 @@ def _pass_through(lengths: Lengths, pairs: list[tuple[Array | None, Array | None
             cupy.copyto(to, source, where=empty)
 
 
-def forward(
-    net: Problem,
-    input: Array,
-    input_h: Array,
-    input_c: Array | None,
-    params: Array,
-    lengths: Lengths,
-) -> tuple[Array, Array, Array | None, Array]:
+class Inputs(NamedTuple):
+    """What both passes read: C-contiguous CuPy arrays of the current device, and lengths."""
+
+    input: Array  # [T, B, I]
+    input_h: Array  # [L*D, B, P]
+    input_c: Array | None  # [L*D, B, H], of an LSTM
+    params: Array  # packed
+    lengths: Lengths  # on the host; None if all are T
+
+
+def forward(net: Problem, inputs: Inputs) -> tuple[Array, Array, Array | None, Array]:
     """
     Return output, output_h, output_c and reserve of a call that `why_not` allows.
-
-    Parameters
-    ----------
-    net
-        The sizes and attributes.
-    input, input_h, input_c, params
-        C-contiguous CuPy arrays of the current device: [T, B, I], [L*D, B, P], [L*D, B, H], which
-        is None but for an LSTM, and the packed parameters.
-    lengths
-        The lengths of the sequences, on the host; None if all are T.
 
     Returns
     -------
@@ -238,9 +231,10 @@ def forward(
     """
     import cupy
 
+    *arrays, lengths = inputs
+    input, input_h, input_c, params = map(_aligned, arrays)
     dtype = input.dtype
     made = _described(net, dtype.name, lengths)
-    input, input_h, input_c, params = map(_aligned, (input, input_h, input_c, params))
     made.begin((net.seed << 32 | net.seed2) % 2**64 if net.drops else None)
     work = _workspace(made, params)
     columns = net.D * net.P
@@ -256,29 +250,19 @@ def forward(
 
 
 def backward(
-    net: Problem,
-    input: Array,
-    input_h: Array,
-    input_c: Array | None,
-    params: Array,
-    lengths: Lengths,
-    output: Array,
-    output_backprop: Array | None,
-    output_h_backprop: Array | None,
-    output_c_backprop: Array | None,
-    reserve: Array,
+    net: Problem, inputs: Inputs, output: Array, cotangents: Sequence[Array | None], reserve: Array
 ) -> tuple[Array, Array, Array | None, Array]:
     """
     Return the gradients of input, input_h, input_c and params.
 
     Parameters
     ----------
-    net, input, input_h, input_c, params, lengths
+    net, inputs
         As in `forward`.
     output, reserve
         What `forward` returned.
-    output_backprop, output_h_backprop, output_c_backprop
-        The gradients of its outputs, None for zeros.
+    cotangents
+        The gradients of output, output_h and output_c, None for zeros.
 
     Returns
     -------
@@ -287,13 +271,14 @@ def backward(
     """
     import cupy
 
+    input, input_h, input_c, params, lengths = inputs
     dtype, net = input.dtype, net._replace(is_training=True)
 
     def given(gradient: Array | None, like: Array) -> Array:
         return cupy.zeros(like.shape, dtype) if gradient is None else gradient
 
-    dy, dhy = given(output_backprop, output), given(output_h_backprop, input_h)
-    dcy = None if input_c is None else given(output_c_backprop, input_c)
+    dy, dhy = map(given, cotangents, (output, input_h))
+    dcy = None if input_c is None else given(cotangents[2], input_c)
     arrays = input, input_h, input_c, params, output, dy, dhy, dcy
     input, input_h, input_c, params, output, dy, dhy, dcy = map(_aligned, arrays)
     made = _described(net, dtype.name, lengths)

@@ -302,11 +302,10 @@ def test_what_cudnn_does_by_itself(
     record_property("cuDNN writes zeros to the padding of the gradient", str(zero))
     assert_close(again.params_backprop, grads.params_backprop, "float64", "params_backprop")
     args, net = given(xp, case, "float64"), net_of(case)
-    output, *_, reserve = engine.forward(net, **args)
+    output, *_, reserve = engine.forward(net, args)
     uncopied: Any = types.SimpleNamespace(copy=lambda: reserve)
     first, second = (
-        engine.backward(net, *args.values(), output, output, None, None, uncopied)[3]
-        for _ in range(2)
+        engine.backward(net, args, output, (output, None, None), uncopied)[3] for _ in range(2)
     )
     same = xp.asnumpy(first).tobytes() == xp.asnumpy(second).tobytes()
     record_property("cuDNN can go back twice on one reserve", str(same))

@@ -28,8 +28,8 @@ def test_every_argument_of_both_passes_on_cudnn_8(
 ) -> None:
     cupy, cudnn, net = cupy_on_cpu, legacy(params_size(case)), net_of(case)
     args = given(cupy, case, "float64")
-    assert engine.why_not(net, "float64", args["lengths"]) is None
-    output, output_h, output_c, reserve = engine.forward(net, **args)
+    assert engine.why_not(net, "float64", args.lengths) is None
+    output, output_h, output_c, reserve = engine.forward(net, args)
     h = tensor_text(case, "float64", case.H)
     x, y = (data_text(case, "float64", V) for V in (case.I, case.D * case.H))
     w = f"data 1 0 dims [{params_size(case)}, 1, 1]"
@@ -40,9 +40,9 @@ def test_every_argument_of_both_passes_on_cudnn_8(
     own = {n: called[n] for n in ("handle", "rnnDesc")}
     spaces = {"workSpaceSizeInBytes": 40, "reserveSpaceSizeInBytes": 37}
     assert called == own | spaces | attention | {
-        **{"xDesc": x, "x": pointer(args["input"]), "wDesc": w, "w": pointer(args["params"])},
-        **{"hxDesc": h, "hx": pointer(args["input_h"]), "hyDesc": h, "hy": pointer(output_h)},
-        **{"cxDesc": h, "cx": pointer(args["input_c"]), "cyDesc": h, "cy": pointer(output_c)},
+        **{"xDesc": x, "x": pointer(args.input), "wDesc": w, "w": pointer(args.params)},
+        **{"hxDesc": h, "hx": pointer(args.input_h), "hyDesc": h, "hy": pointer(output_h)},
+        **{"cxDesc": h, "cx": pointer(args.input_c), "cyDesc": h, "cy": pointer(output_c)},
         **{"yDesc": y, "y": pointer(output), "reserveSpace": pointer(reserve)},
         "workSpace": called["workSpace"],
     }
@@ -68,7 +68,7 @@ def test_every_argument_of_both_passes_on_cudnn_8(
     cotangents = cotangents_of(np.random.default_rng(0), case)
     dy, dhy, dcy = (cupy.asarray(cotangents[n]) if n in cotangents else None for n in COTANGENTS)
     for _ in range(2):
-        dx, dhx, dcx, dw = engine.backward(*(net, *args.values(), output, dy, dhy, dcy, reserve))
+        dx, dhx, dcx, dw = engine.backward(net, args, output, (dy, dhy, dcy), reserve)
         assert reserve.tobytes() == before
         called = cudnn.last("RNNBackwardDataEx")
         own = {n: called[n] for n in ("handle", "rnnDesc", "workSpace", "reserveSpace")}
@@ -76,24 +76,24 @@ def test_every_argument_of_both_passes_on_cudnn_8(
         assert called == own | spaces | nothing | {
             **{"yDesc": y, "y": pointer(output), "dyDesc": y, "dy": pointer(dy)},
             **{"dhyDesc": h, "dhy": pointer(dhy), "dcyDesc": h, "dcy": pointer(dcy)},
-            **{"wDesc": w, "w": pointer(args["params"]), "dxDesc": x, "dx": pointer(dx)},
-            **{"hxDesc": h, "hx": pointer(args["input_h"]), "dhxDesc": h, "dhx": pointer(dhx)},
-            **{"cxDesc": h, "cx": pointer(args["input_c"]), "dcxDesc": h, "dcx": pointer(dcx)},
+            **{"wDesc": w, "w": pointer(args.params), "dxDesc": x, "dx": pointer(dx)},
+            **{"hxDesc": h, "hx": pointer(args.input_h), "dhxDesc": h, "dhx": pointer(dhx)},
+            **{"cxDesc": h, "cx": pointer(args.input_c), "dcxDesc": h, "dcx": pointer(dcx)},
         }
         assert cudnn.last("RNNBackwardWeightsEx") == own | spaces | {
             **{
                 "xDesc": x,
-                "x": pointer(args["input"]),
+                "x": pointer(args.input),
                 "hxDesc": h,
-                "hx": pointer(args["input_h"]),
+                "hx": pointer(args.input_h),
             },
             **{"yDesc": y, "y": pointer(output), "dwDesc": w, "dw": pointer(dw)},
         }
         np.testing.assert_array_equal(cupy.asnumpy(dw), np.ones(params_size(case)))
     inference = net._replace(is_training=False)
-    assert engine.forward(inference, **args)[3].shape == (0,)
+    assert engine.forward(inference, args)[3].shape == (0,)
     called = cudnn.last("RNNForwardInferenceEx")
-    assert (called["hx"], called["workSpaceSizeInBytes"]) == (pointer(args["input_h"]), 40)
+    assert (called["hx"], called["workSpaceSizeInBytes"]) == (pointer(args.input_h), 40)
 
 
 def test_dropout_and_half_precision_on_cudnn_8(
@@ -102,22 +102,22 @@ def test_dropout_and_half_precision_on_cudnn_8(
     case = Case("gru", 3, 2, 4, 5, 2)
     cudnn, net = legacy(params_size(case)), net_of(case, dropout=0.5, seed=1, seed2=2)
     args = given(cupy_on_cpu, case, "float64")
-    output, _, _, reserve = engine.forward(net, **args)
+    output, _, _, reserve = engine.forward(net, args)
     described, set_by_seed = [a for n, a in cudnn.log if n == "setDropoutDescriptor"]
     wanted = {"dropout": 0.5, "stateSizeInBytes": 64, "seed": 2**32 + 2}
     assert {n: set_by_seed[n] for n in wanted} == wanted
     assert {n: described[n] for n in wanted} == wanted | {"seed": 0}
     assert 0 != described["states"] != set_by_seed["states"] != 0
-    engine.backward(net, *args.values(), output, output, None, None, reserve)
+    engine.backward(net, args, output, (output, None, None), reserve)
     assert engine.reserve_size(net, "float64", None) == reserve.size == 5
     for seed2 in (5, 2, 5, 9, 2):
-        engine.forward(net._replace(seed=0, seed2=seed2), **args)
+        engine.forward(net._replace(seed=0, seed2=seed2), args)
     assert cudnn.drawn == [(2**32 + 2) % 127, 5, 2, 5, 9, 2]
     # The states of the two seeds before are kept.
     sets = [a["seed"] for n, a in cudnn.log if n == "setDropoutDescriptor"]
     assert sets == [0, 2**32 + 2, 5, 2, 9, 2]
     cudnn.params_bytes //= 4
-    engine.forward(net, **given(cupy_on_cpu, case, "float16"))
+    engine.forward(net, given(cupy_on_cpu, case, "float16"))
     assert cudnn.last("setRNNDescriptor_v6")["dataType"] == 0
     assert cudnn.last("getRNNParamsSize")["dataType"] == 2
 

@@ -152,8 +152,8 @@ def probe_algorithms() -> None:
 
 
 def both_passes(case: Case, args: dict[str, Any]) -> None:
-    output, h, c, reserve = engine.forward(net_of(case), **args)
-    engine.backward(net_of(case), *args.values(), output, output, h, c, reserve)
+    output, h, c, reserve = engine.forward(net_of(case), args)
+    engine.backward(net_of(case), args, output, (output, h, c), reserve)
 
 
 def probe_calls() -> None:
@@ -168,16 +168,16 @@ def probe_calls() -> None:
     for case, dropout, training in itertools.product(CUDNN_CASES, (0.0, 0.5, 1.0), (False, True)):
         net = net_of(case, dropout=dropout, is_training=training)
         args = given(cupy, case, "float64")
-        reason = engine.why_not(net, "float64", args["lengths"])
+        reason = engine.why_not(net, "float64", args.lengths)
         if reason is not None:
             assert 0 in (case.lengths or ()), (case, reason)
             refused.append(case)
             continue
         real.ended.clear()
-        output, h, c, reserve = engine.forward(net, **args)
+        output, h, c, reserve = engine.forward(net, args)
         assert real.ended[-1] == "cudnnRNNForward"
         if training:
-            engine.backward(net, *args.values(), output, output, h, c, reserve)
+            engine.backward(net, args, output, (output, h, c), reserve)
             assert real.ended[-2:] == ["cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"]
     assert not refused or real.library.version < 92800, refused
 

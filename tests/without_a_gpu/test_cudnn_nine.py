@@ -71,8 +71,8 @@ def test_every_argument_of_both_passes(
     args = given(cupy, case, dtype)
     lengths = "" if case.lengths is None else " ".join(map(str, case.lengths))
     is_lstm = case.rnn_mode == "lstm"
-    assert engine.why_not(net, dtype, args["lengths"]) is None
-    output, output_h, output_c, reserve = engine.forward(net, **args)
+    assert engine.why_not(net, dtype, args.lengths) is None
+    output, output_h, output_c, reserve = engine.forward(net, args)
     shared = {
         "handle": stub.last("cudnnSetStream")["handle"],
         "rnn": rnn_text(case, dtype),
@@ -81,22 +81,22 @@ def test_every_argument_of_both_passes(
         "yDesc": data_text(case, dtype, case.D * case.P),
         "hDesc": tensor_text(case, dtype, case.P),
         "cDesc": tensor_text(case, dtype, case.H) if is_lstm else None,
-        "x": pointer(args["input"]),
-        "hx": pointer(args["input_h"]),
-        "cx": pointer(args["input_c"]),
-        "w": pointer(args["params"]),
+        "x": pointer(args.input),
+        "hx": pointer(args.input_h),
+        "cx": pointer(args.input_c),
+        "w": pointer(args.params),
         "y": pointer(output),
     }
     called = stub.last("cudnnRNNForward")
     new = {"hy": pointer(output_h), "cy": pointer(output_c), "res": pointer(reserve)}
     assert called == shared | new | {"mode": 1, "work": called["work"], "drawn": -1}
     assert reserve.shape == (-(-37 // dtype_of(dtype).itemsize),)
-    assert reserve.size == engine.reserve_size(net, dtype, args["lengths"])
+    assert reserve.size == engine.reserve_size(net, dtype, args.lengths)
     wide = functools.partial(np.asarray, dtype=np.float64)
     for a, states, source in (
         (output, False, output),
-        (output_h, True, args["input_h"]),
-        (output_c, True, args["input_c"]),
+        (output_h, True, args.input_h),
+        (output_c, True, args.input_c),
     ):
         if a is not None:
             assert type(a) is cupy.ndarray
@@ -106,7 +106,7 @@ def test_every_argument_of_both_passes(
     dy, dhy, dcy = (cupy.asarray(cotangents[n]) if n in cotangents else None for n in COTANGENTS)
     before = reserve.tobytes()
     for attempt in range(2):
-        grads = engine.backward(net, *args.values(), output, dy, dhy, dcy, reserve)
+        grads = engine.backward(net, args, output, (dy, dhy, dcy), reserve)
         assert reserve.tobytes() == before, f"the reserve changed in call {attempt}"
         dx, dhx, dcx, dw = grads
         called = stub.last("cudnnRNNBackwardData_v8")
@@ -135,7 +135,7 @@ def test_every_argument_of_both_passes(
 
 def test_gradients_that_are_not_given_are_zeros(cupy_on_cpu: Any, stub: Stub) -> None:
     net, args = net_of(SMALL), given(cupy_on_cpu, SMALL, "float64")
-    output, _, _, reserve = engine.forward(net, **args)
+    output, _, _, reserve = engine.forward(net, args)
     seen: list[Any] = []
     zeros = cupy_on_cpu.zeros
 
@@ -144,7 +144,7 @@ def test_gradients_that_are_not_given_are_zeros(cupy_on_cpu: Any, stub: Stub) ->
         return seen[-1]
 
     cupy_on_cpu.zeros = remember
-    engine.backward(net, *args.values(), output, None, None, None, reserve)
+    engine.backward(net, args, output, (None, None, None), reserve)
     called = stub.last("cudnnRNNBackwardData_v8")
     at = {pointer(a): a.shape for a in seen}
     assert [at[called[n]] for n in ("dy", "dhy", "dcy")] == [(3, 2, 5), (1, 2, 5), (1, 2, 5)]
@@ -153,7 +153,7 @@ def test_gradients_that_are_not_given_are_zeros(cupy_on_cpu: Any, stub: Stub) ->
 def test_inference_has_no_reserve(cupy_on_cpu: Any, stub: Stub) -> None:
     case = Case("gru", 3, 2, 4, 5, 2, BI)
     net = net_of(case, is_training=False, dropout=0.5)
-    *_, reserve = engine.forward(net, **given(cupy_on_cpu, case, "float32"))
+    *_, reserve = engine.forward(net, given(cupy_on_cpu, case, "float32"))
     called = stub.last("cudnnRNNForward")
     assert (called["mode"], called["res"], reserve.shape) == (0, 0, (0,))
     assert called["rnn"] == rnn_text(case, "float32")
@@ -182,7 +182,7 @@ def test_the_seed_of_the_mask(
     args = given(cupy_on_cpu, case, "float32")
     text = rnn_text(case, "float32", "rate 0.25 restored")
     for _ in range(2):
-        output, _, _, reserve = engine.forward(net, **args)
+        output, _, _, reserve = engine.forward(net, args)
         called = stub.last("cudnnSetDropoutDescriptor")
         assert (called["rate"], called["size"], called["seed"]) == (0.25, 64, expected)
         assert called["states"]
@@ -190,7 +190,7 @@ def test_the_seed_of_the_mask(
         assert (called["rnn"], called["drawn"]) == (text, expected % 127)
     assert stub.names().count("cudnnSetDropoutDescriptor") == 1
     stub.dll.stub_reset()
-    engine.backward(net._replace(seed=77), *args.values(), output, output, None, None, reserve)
+    engine.backward(net._replace(seed=77), args, output, (output, None, None), reserve)
     assert "cudnnSetDropoutDescriptor" not in stub.names()
     for name in ("cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"):
         assert stub.last(name)["rnn"] == text
@@ -206,7 +206,7 @@ def test_a_mask_depends_on_its_seed_alone(
         monkeypatch.setattr(stream, "ptr", i // 3)
         for case in cases:
             net = net_of(case, seed2=seed2, dropout=0.25)
-            engine.forward(net, **given(cupy_on_cpu, case, "float32"))
+            engine.forward(net, given(cupy_on_cpu, case, "float32"))
             assert stub.last("cudnnRNNForward")["drawn"] == seed2
             assert stub.last("cudnnSetStream")["stream"] == i // 3
     # The states of the seed before are kept, those of one long ago are not.
@@ -252,7 +252,7 @@ def test_what_is_kept_has_a_bound(cupy_on_cpu: Any, stub: Stub) -> None:
     def run(cases: Any) -> None:
         for case in cases:
             net = net_of(case, dropout=0.5, seed2=case.T)
-            engine.forward(net, **given(cupy_on_cpu, case, "float32"))
+            engine.forward(net, given(cupy_on_cpu, case, "float32"))
 
     alive = [0]
     for T in range(2, 22):
@@ -451,17 +451,17 @@ def test_a_workspace_of_no_bytes(
         return a
 
     monkeypatch.setattr(cupy_on_cpu, "empty", look)
-    output, h, c, reserve = engine.forward(net, **args)
+    output, h, c, reserve = engine.forward(net, args)
     # An array of no elements has no address in CuPy.
     assert sizes[Stub(path).last("cudnnRNNForward")["work"]] == 1
     sizes.clear()
-    engine.backward(net, *args.values(), output, output, h, c, reserve)
+    engine.backward(net, args, output, (output, h, c), reserve)
     for name in ("cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"):
         assert sizes[Stub(path).last(name)["work"]] == 1
 
 
 def test_one_layer_has_no_dropout(cupy_on_cpu: Any, stub: Stub) -> None:
-    engine.forward(net_of(SMALL, dropout=0.5), **given(cupy_on_cpu, SMALL, "float32"))
+    engine.forward(net_of(SMALL, dropout=0.5), given(cupy_on_cpu, SMALL, "float32"))
     assert stub.last("cudnnRNNForward")["rnn"] == rnn_text(SMALL, "float32")
 
 
@@ -470,9 +470,9 @@ def test_tf32_where_the_user_asks_for_it(
 ) -> None:
     for setting, math in (("0", 3), ("1", 0), ("2", 0), ("-1", 3), ("yes", 3)):
         monkeypatch.setenv("CUPY_TF32", setting)
-        engine.forward(net_of(SMALL), **given(cupy_on_cpu, SMALL, "float32"))
+        engine.forward(net_of(SMALL), given(cupy_on_cpu, SMALL, "float32"))
         assert f" math {math} " in stub.last("cudnnRNNForward")["rnn"]
-        engine.forward(net_of(SMALL), **given(cupy_on_cpu, SMALL, "float64"))
+        engine.forward(net_of(SMALL), given(cupy_on_cpu, SMALL, "float64"))
         assert " math 0 " in stub.last("cudnnRNNForward")["rnn"]
 
 
@@ -634,9 +634,9 @@ def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
 
 def test_params_of_another_size_are_refused(cupy_on_cpu: Any, stub: Stub) -> None:
     args = given(cupy_on_cpu, SMALL, "float64")
-    args["params"] = args["params"][:-1]
+    args = args._replace(params=args.params[:-1])
     with pytest.raises(RuntimeError, match=r"^cuDNN has 1760 bytes of params, not 1752$"):
-        engine.forward(net_of(SMALL), **args)
+        engine.forward(net_of(SMALL), args)
 
 
 def test_what_is_refused_and_why(stub: Stub) -> None:
@@ -681,7 +681,7 @@ def test_a_handle_for_each_thread_and_device(cupy_on_cpu: Any, stub: Stub) -> No
 
     def run(device: int) -> None:
         with cupy_on_cpu.cuda.Device(device):
-            engine.forward(net_of(SMALL), **given(cupy_on_cpu, SMALL, "float32"))
+            engine.forward(net_of(SMALL), given(cupy_on_cpu, SMALL, "float32"))
 
     for device in (0, 1, 0, 1):
         run(device)

@@ -13,6 +13,7 @@ from problems.nets import CASES, Case, case_id, problem
 
 from cupyrnn.cudnn import library
 from cupyrnn.cudnn.descriptors import Problem
+from cupyrnn.cudnn.engine import Inputs
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -31,12 +32,11 @@ def dtype_of(name: str) -> Any:
     return needs.dtype(name)
 
 
-def given(cupy: Any, case: Case, dtype: str) -> dict[str, Any]:
-    """Return the arguments of `engine.forward` for a case."""
+def given(cupy: Any, case: Case, dtype: str) -> Inputs:
+    """Return what `engine.forward` reads of a case."""
     inputs = problem(np.random.default_rng(0), case, dtype_of(dtype))
     arrays = {n: cupy.asarray(a) for n, a in inputs.items()}
-    names = ("input", "input_h", "input_c", "params")
-    return {n: arrays.get(n) for n in names} | {"lengths": lengths_of(case)}
+    return Inputs(*map(arrays.get, Inputs._fields[:4]), lengths_of(case))
 
 
 # The numbers of the manual once more, so that a wrong one in the package does not agree.
