@@ -31,6 +31,15 @@ _STEPS = 256
 _PAIRS = 0.7
 
 
+class Factors(NamedTuple):
+    """What the gradients of weights are products of, of some rows: [n, ·] each."""
+
+    x: Array
+    before: Any  # the states before each row
+    saved: Any  # the cell's Saved
+    deltas: Sequence[Any]
+
+
 class Rows(NamedTuple):
     """What a layer leaves for the gradients of its weights, [T, B, ·], zeros in the padding."""
 
@@ -53,38 +62,32 @@ def take_rows(
         else packing.before(0, len(x), s, a, dtype)
         for n, (s, a) in enumerate(zip(first, after, strict=True))
     ]
-    states = after._make(before)
-    take(xp, cell, x, states, saved, deltas, packing.padded, grads)
+    factors = Factors(x, after._make(before), saved, deltas)
+    take(xp, cell, factors, packing.padded, grads)
 
 
 def take(
-    xp: ModuleType,
-    cell: Cell,
-    x: Array,
-    before: Any,
-    saved: Any,
-    deltas: Sequence[Array],
-    padded: Callable[[Array], Array],
-    grads: Gradients,
+    xp: ModuleType, cell: Cell, rows: Factors, padded: Callable[[Array], Array], grads: Gradients
 ) -> None:
     """Write the gradients of the weights by example, of all rows; `padded` makes them [T, B, ·]."""
+    x, before, saved, deltas = rows
     compute, terms = compute_dtype(x.dtype), []
     if grads.vectors is not None:
         wide = [each(a, lambda s: cast(s, compute)) for a in (saved, before)]
         terms = cell.terms(*wide, [cast(d, compute) for d in deltas])  # type: ignore[attr-defined]
-    multiplied = operands(xp, cell, x, before.h, saved)
-    parts = ([padded(a) for a in arrays] for arrays in (multiplied, deltas, terms))
+    arrays = operands(xp, cell, rows), deltas, terms
+    parts = ([padded(a) for a in some] for some in arrays)
     write(xp, cell, Rows(*parts), grads)
 
 
-def operands(xp: ModuleType, cell: Cell, x: Array, h_before: Array, saved: Any) -> list[Array]:
-    """Return what the inputs and the recurrent matrices multiplied, of some rows."""
-    operand = operand_dtype(xp, x.dtype)
-    h_before = cast(h_before, operand)
+def operands(xp: ModuleType, cell: Cell, rows: Factors) -> list[Array]:
+    """Return what the inputs and the recurrent matrices multiplied."""
+    operand = operand_dtype(xp, rows.x.dtype)
+    h_before = cast(rows.before.h, operand)
     of_recurrent = [h_before] * len(cell.recurrent)
     if (of_cell := getattr(cell, "operands", None)) is not None:
-        of_recurrent = of_cell(saved, h_before)
-    return [cast(x, operand)] * len(cell.inputs) + of_recurrent
+        of_recurrent = of_cell(rows.saved, h_before)
+    return [cast(rows.x, operand)] * len(cell.inputs) + of_recurrent
 
 
 def wanted(deltas: Sequence[_T], sums: Sequence[Array | None] | None) -> list[tuple[_T, Array]]:

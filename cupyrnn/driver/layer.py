@@ -25,6 +25,7 @@ from ..arithmetic.scratch import CHUNK, Scratch
 from ..cells.contract import BackwardRun, BackwardStep, Cell, ForwardRun, Gradients, Weight, each
 from ..checks.arrays import cast, compute_dtype, operand_dtype
 from . import by_example
+from .by_example import Factors
 from .packing import Rows, Run, flat
 from .pages import page_of, products_of
 
@@ -427,42 +428,30 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
         if getattr(cell, "operands", None) is not None:
             of_block = type(saved)._make([flat(a)[rows] for a in saved])
         added = None if block is blocks[-1] and not grads.adds else product
-        _weight_gradients(xp, cell, x[rows], h_before, of_block, right, grads, added)
+        factors = Factors(x[rows], after._replace(h=h_before), of_block, right)
+        _weight_gradients(xp, cell, factors, grads, added)
     if kept and blocks:
         by_example.take_rows(xp, cell, layer, whole, grads)
 
 
 def _weight_gradients(
-    xp: ModuleType,
-    cell: Cell,
-    x: Array,
-    h_before: Array,
-    saved: Any,
-    deltas: Sequence[Array | Planes],
-    grads: Gradients,
-    scratch: Scratch | None = None,
+    xp: ModuleType, cell: Cell, rows: Factors, grads: Gradients, scratch: Scratch | None = None
 ) -> None:
     """Write the gradients of matrices and biases of some rows or, with memory for it, add them."""
-    operands = by_example.operands(xp, cell, x, h_before, saved)
+    on, multiplied = products_of(xp), by_example.operands(xp, cell, rows)
     weights = (*cell.inputs, *cell.recurrent)
-    for weight, a, grad in zip(weights, operands, grads.weights, strict=True):
-        if grad is not None:
-            _weight_gradient(xp, a, deltas[weight.delta][:, weight.columns], grad, scratch)
-    for delta, sums in by_example.wanted(deltas, grads.sums):
-        products_of(xp).add_column_sums(delta, sums)
-
-
-def _weight_gradient(
-    xp: ModuleType, a: Array, delta: Array | Planes, grad: Array, scratch: Scratch | None
-) -> None:
-    """Compute grad = a.T @ delta or, with memory for the product, add it."""
-    left, right = a.T, delta
-    if grad.strides[0] < grad.strides[1]:  # a view of a transposed matrix
-        left, right, grad = delta.T, a, grad.T
-    if scratch is None:
-        products_of(xp).matmul(left, right, grad)
-    else:
-        products_of(xp).add_matmul(left, right, grad, scratch)
+    for weight, left, grad in zip(weights, multiplied, grads.weights, strict=True):
+        if grad is None:
+            continue
+        right = rows.deltas[weight.delta][:, weight.columns]
+        if grad.strides[0] < grad.strides[1]:  # a view of a transposed matrix
+            left, right, grad = right, left, grad.T
+        if scratch is None:
+            on.matmul(left.T, right, grad)
+        else:
+            on.add_matmul(left.T, right, grad, scratch)
+    for delta, sums in by_example.wanted(rows.deltas, grads.sums):
+        on.add_column_sums(delta, sums)
 
 
 def input_gradient(
@@ -529,8 +518,9 @@ def _backward_step(recurrence: Any, cell: Cell, cut: Cut) -> None:
         _round((into,), (x_grad,))
     elif x_grad is not None:
         input_gradient(np, cell.inputs, deltas, x_grad)
+    factors = Factors(x, before, saved, deltas)
     if by in ("examples", "norms"):
-        by_example.take(np, cell, x, before, saved, deltas, lambda a: a[None], grads)
+        by_example.take(np, cell, factors, lambda a: a[None], grads)
     elif by == "sum":
         added = Scratch(np, compute) if grads.adds else None
-        _weight_gradients(np, cell, x, before.h, saved, deltas, grads, added)
+        _weight_gradients(np, cell, factors, grads, added)
