@@ -173,20 +173,9 @@ class Run(NamedTuple):
         T, B, *_ = self.sizes
         return Packing(self.xp, T, B, self.lengths, self.resets, self.reverse)
 
-    @property
-    def steps(self) -> str:
-        """The first axes of the input, as errors show them."""
-        return "T, B" if self.time_major else "B, T"
-
-    @property
-    def places(self) -> str:
-        """The first axes of the states, as errors show them."""
-        return "L*D, B" if self.time_major else "B, L*D"
-
-    @property
-    def directions(self) -> str:
-        """The first axes of the states of one layer, as errors show them."""
-        return "D, B" if self.time_major else "B, D"
+    def axes(self, first: str) -> str:
+        """Return the first axes of the input, or of states, as errors show them."""
+        return f"{first}, B" if self.time_major else f"B, {first}"
 
 
 def check_run(
@@ -222,7 +211,7 @@ def check_sequences(op: str, run: Run, arguments: RunArguments, D: int) -> Run:
     if lengths is resets is None:
         return run
     steps = (T, B) if run.time_major else (B, T)
-    marks = check_resets(op, resets, *steps, symbols=f"({run.steps})")
+    marks = check_resets(op, resets, *steps, symbols=f"({run.axes('T')})")
     if marks is not None and not run.time_major:
         marks = marks.T
     return run._replace(lengths=check_lengths(op, lengths, T, B), resets=marks)
@@ -246,16 +235,16 @@ def check_shapes(
             at, symbols = 0, "H"
         else:
             if a is not None and a.shape != (shape := (*steps, D * widths[-1][1])):
-                expect_shape(op, name, a, f"({run.steps}, D*{symbol})", shape)
+                expect_shape(op, name, a, f"({run.axes('T')}, D*{symbol})", shape)
             continue
         if isinstance(a, (list, tuple)):
             _check_layers(op, run, net, name, a, at, symbols)
         elif a is not None and a.shape != (shape := (*places, widths[0][at])):
-            expect_shape(op, name, a, f"({run.places}, {symbols})", shape)
+            expect_shape(op, name, a, f"({run.axes('L*D')}, {symbols})", shape)
         elif a is not None and len(sizes := sorted({width[at] for width in widths})) > 1:
             raise ValueError(
                 f"{op}: {name} is {type_shown(a)}, expected a list of L = {L} arrays"
-                f" ({run.directions}, {symbols}), one for each layer, as {symbols} is"
+                f" ({run.axes('D')}, {symbols}), one for each layer, as {symbols} is"
                 f" {' and '.join(map(str, sizes))}"
             )
 
@@ -267,7 +256,7 @@ def _check_layers(
     if len(states) != net.L:
         raise ValueError(
             f"{op}: {name} has {counted(len(states), 'entry')}, expected L = {net.L}, an array"
-            f" ({run.directions}, {symbols}) for each layer"
+            f" ({run.axes('D')}, {symbols}) for each layer"
         )
     for layer, (a, width) in enumerate(zip(states, net.widths, strict=True)):
         if a is None:  # the whole of an optional state may be None
@@ -275,7 +264,7 @@ def _check_layers(
             raise TypeError(f"{op}: {name}[{layer}] is None, expected {expected}")
         B = run.sizes.B
         shape = (net.D, B, width[at]) if run.time_major else (B, net.D, width[at])
-        expect_shape(op, f"{name}[{layer}]", a, f"({run.directions}, {symbols})", shape)
+        expect_shape(op, f"{name}[{layer}]", a, f"({run.axes('D')}, {symbols})", shape)
 
 
 def check_packed(
@@ -309,24 +298,24 @@ def check_packed(
                 expected = (places, B, size) if call.time_major else (B, places, size)
                 symbol = "P" if name == "input_h" and known.P != known.H else "H"
                 raise ValueError(
-                    f"{op}: {name} has shape {a.shape}, expected ({call.places}, {symbol}) ="
+                    f"{op}: {name} has shape {a.shape}, expected ({call.axes('L*D')}, {symbol}) ="
                     f" {expected}, such as packed.zero_state({B}) returns"
                 )
-    shape = expect_rank(op, "input_h", input_h, f"({call.places}, P)")
+    shape = expect_rank(op, "input_h", input_h, f"({call.axes('L*D')}, P)")
     H = shape[2]
     if is_lstm:
-        H = expect_rank(op, "input_c", input_c, f"({call.places}, H)")[2]
+        H = expect_rank(op, "input_c", input_c, f"({call.axes('L*D')}, H)")[2]
     L = shape[0 if call.time_major else 1]
     if known is not None:
         L, H = known.L * D, known.H
         if call.I != known.I:
             raise ValueError(
-                f"{op}: input has shape {input.shape}, expected ({call.steps}, I) with I ="
+                f"{op}: input has shape {input.shape}, expected ({call.axes('T')}, I) with I ="
                 f" {known.I} as params knows it"
             )
     if L % D:
         raise ValueError(
-            f"{op}: input_h has shape {shape}, expected ({call.places}, P) with D = 2:"
+            f"{op}: input_h has shape {shape}, expected ({call.axes('L*D')}, P) with D = 2:"
             " bidirectional"
         )
     sizes = L // D, H, call.I

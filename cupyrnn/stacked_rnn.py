@@ -207,14 +207,14 @@ def _check_all(
     if layered and len(input_h) != L:
         raise ValueError(
             f"{op}: input_h has {counted(len(input_h), 'entry')}, expected L = {L}, an array"
-            f" ({call.directions}, {symbol}) for each layer"
+            f" ({call.axes('D')}, {symbol}) for each layer"
         )
     widths = []
     for layer in range(L):
         if layered:
-            name, a, axes = f"input_h[{layer}]", input_h[layer], call.directions
+            name, a, axes = f"input_h[{layer}]", input_h[layer], call.axes("D")
         else:
-            name, a, axes = "input_h", input_h, call.places
+            name, a, axes = "input_h", input_h, call.axes("L*D")
         H = P = expect_rank(op, name, a, f"({axes}, {symbol})")[2]
         if projects:
             name = f"weights[{layer * D}].{form.projection}"
