@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from checks import TF_FLOAT16_TOLERANCE, assert_close, assert_gradients
 from data import make_golden as golden
+from data.make_golden import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,17 +35,6 @@ def tf() -> ModuleType:
         except ImportError:
             pytest.skip(needs.REASONS["tensorflow"])
     return tensorflow
-
-
-def run(tf: ModuleType, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return TensorFlow's results by name."""
-    # Copies, as LSTMBlockCellGrad may overwrite its peephole arguments in place.
-    tensors = {
-        name: tf.identity(tf.constant(a.copy())) if isinstance(a, np.ndarray) else a
-        for name, a in arguments.items()
-    }
-    result = getattr(tf.raw_ops, op)(**tensors)
-    return {name: a.numpy() for name, a in zip(result._fields, result, strict=True)}
 
 
 def run_ours(op: str, arguments: dict[str, Any]) -> dict[str, Any]:

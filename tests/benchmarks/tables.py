@@ -21,7 +21,6 @@ HERE = Path(__file__).parent
 ROOT, RESULTS = HERE.parents[1], HERE / "results"
 README, FAQ = ROOT / "README.md", ROOT / "docs/guide/faq.md"
 INDEX = ROOT / "docs/benchmarks/index.md"
-SIZES = "(T, B, I, H)"
 Row = dict[str, list[str]]  # the cells of a row by the titles of its columns
 
 

@@ -13,6 +13,7 @@ of TensorFlow's results against float64.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -268,19 +269,21 @@ def measure(
     return forward, gradient
 
 
+def run(tf: Any, op: str, arguments: dict[str, Any]) -> Arrays:
+    """Return TensorFlow's results by name."""
+    # Copies, as LSTMBlockCellGrad may overwrite its peephole arguments in place.
+    tensors = {
+        name: tf.identity(tf.constant(a.copy())) if isinstance(a, np.ndarray) else a
+        for name, a in arguments.items()
+    }
+    result = getattr(tf.raw_ops, op)(**tensors)
+    return {name: a.numpy() for name, a in zip(result._fields, result, strict=True)}
+
+
 def main() -> None:
     # Its kernels warn of every odd size.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
-
-    def run(op: str, arguments: dict[str, Any]) -> Arrays:
-        # Copies, as LSTMBlockCellGrad may overwrite its peephole arguments in place.
-        tensors = {
-            name: tf.identity(tf.constant(a.copy())) if isinstance(a, np.ndarray) else a
-            for name, a in arguments.items()
-        }
-        result = getattr(tf.raw_ops, op)(**tensors)
-        return {name: a.numpy() for name, a in zip(result._fields, result, strict=True)}
 
     def verify(actual: Arrays, expected: Arrays, dtype: str, what: str) -> None:
         errors = {name: relative_error(a, expected[name]) for name, a in actual.items()}
@@ -296,7 +299,7 @@ def main() -> None:
         name = f"{entry['op']}-{dtype}-{seed}"
         arrays = draw(entry, seed)
         steps = entry.get("seq_len_max")
-        outputs = run(entry["op"], forward_arguments(entry, arrays))
+        outputs = run(tf, entry["op"], forward_arguments(entry, arrays))
         if op.sequence:
             assert not outputs["cs"][steps:].any()
             assert not outputs["h"][steps:].any()
@@ -317,7 +320,7 @@ def main() -> None:
                 assert bound is not None
                 assert (largest >= bound) == (entry["clip"] == "active")
 
-        grads = run(op.gradient, gradient_arguments(entry, arrays | outputs))
+        grads = run(tf, op.gradient, gradient_arguments(entry, arrays | outputs))
         if op.sequence:
             assert not grads["x_grad"][steps:].any()
             grads["x_grad"] = grads["x_grad"][:steps]
@@ -331,7 +334,7 @@ def main() -> None:
 
     for entry in ACCURACY_CASES:
         entry["checksum"] = checksum(draw(entry, entry["seeds"][0]))
-        entry["errors"], entry["gradient_errors"] = measure(entry, run)
+        entry["errors"], entry["gradient_errors"] = measure(entry, functools.partial(run, tf))
         for errors in (entry["errors"], entry["gradient_errors"]):
             worst = max(errors, key=errors.__getitem__)
             print(f"{entry['op']} {entry['dtype']} {entry['sizes']}: {worst} {errors[worst]:.2g}")

@@ -222,6 +222,8 @@ def test_raw_conversions(rng: np.random.Generator) -> None:
 
     assert_jvp(there, (params, projected), rng)
     assert_jvp(back, there(params, projected), rng)
+    for a, e in zip(back(*there(params, projected)), (params, projected), strict=True):
+        np.testing.assert_array_equal(a, e)
 
 
 def test_nothing_is_left_out() -> None:

@@ -21,8 +21,6 @@ from cupyrnn import parallel
 
 from . import Failure, draw_attribute, draw_call, malform, wrong
 
-Array = Any
-
 
 def expect_documented(begins: tuple[str, ...], call: Callable[[], Any], *errors: Any) -> Any:
     """Make a call that may fail; return its result or the error, which is to begin with a name."""

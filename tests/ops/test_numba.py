@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_close, run_python
-from problems.properties import assert_same_bits, numbers
+from problems.properties import numbers
 from problems.table import Case, call_of
 
 import cupyrnn
@@ -133,31 +132,6 @@ def test_a_numba_that_does_not_work_is_none(
     run("block_lstm", 2, 1, 2)
     cache.compiled.cache_clear()
     assert numpys == {"forward_steps", "backward_steps"}
-
-
-def test_an_input_whose_columns_are_contiguous(
-    compiled_loops: ModuleType, rng: np.random.Generator
-) -> None:
-    """With skip_input it is copied to all gates, in the order the loops are compiled for."""
-    H = 5
-    options: dict[str, Any] = {"input_mode": "skip_input"}
-    params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(1, H, H, **options))
-    x, h = rng.standard_normal((7, 3, H)), np.zeros((1, 3, H))
-    expected = cupyrnn.cudnn_rnn(x, h, h, params, **options).output
-    for axes in ((2, 0, 1), (2, 1, 0)):
-        other = x.transpose(axes).copy().transpose(np.argsort(axes))
-        actual = cupyrnn.cudnn_rnn(other, h, h, params, **options).output
-        np.testing.assert_array_equal(actual, expected)
-
-
-def test_calls_from_several_threads(compiled_loops: ModuleType) -> None:
-    expected = [run("block_lstm", 200, 2, 33, seed=seed) for seed in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        futures = [
-            pool.submit(run, "block_lstm", 200, 2, 33, seed=seed) for seed in [0, 1, 2, 3] * 4
-        ]
-    for at, future in enumerate(futures):
-        assert_same_bits(future.result(), expected[at % 4])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -250,16 +249,6 @@ def test_a_plan_is_not_taken_where_numba_is_off(
     assert plans == plan
     both(*other)
     assert plans == [*plan, *plan]
-
-
-def test_several_threads_call_at_once(plans: list[str]) -> None:
-    problems = [problem((20, 2, 8, 8), 2, seed=seed) for seed in range(4)]
-    expected = [both(*p) for p in problems]
-    with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda p: both(*p), problems * 20)
-        for actual, wanted in zip(found, expected * 20, strict=True):
-            assert_same_bits(actual, wanted)
-    assert plans
 
 
 @pytest.mark.parametrize("op", ["cudnn_rnn-lstm", "block_lstm", "block_gru", "stacked_rnn-GRU"])

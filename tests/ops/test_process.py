@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import _thread
+import importlib
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,6 +35,8 @@ def run_of(name: str, **fields: Any) -> Callable[..., list[Any]]:
 
 NET: dict[str, Any] = {"extent": "lengths", "direction": "both", "layers": 2, "dropout": 0.4}
 RUNS = {"lstm": run_of("block_lstm"), "gru": run_of("block_gru")}
+# A single step, and a net whose layers are laid out once.
+RUNS |= {"step": run_of("lstm_block_cell"), "planned": run_of("cudnn_rnn-lstm", layers=2)}
 RUNS |= {
     f"cudnn_{mode}": run_of(f"cudnn_rnn-{mode}", **NET) for mode in ("lstm", "gru", "rnn_tanh")
 }
@@ -43,10 +47,27 @@ def same(a: list[Any], b: list[Any]) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
+@pytest.fixture(params=["NumPy", "Numba", "two threads"])
+def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """By which loops calls are computed: NumPy's, or compiled ones, by one thread or by two."""
+    if request.param != "NumPy":
+        request.getfixturevalue("compiled_loops")
+        plan, single, threads = (
+            importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("plan", "single", "threads")
+        )
+        plan._kept_plan.cache_clear()
+        monkeypatch.setattr(threads, "count", lambda: 1 + (request.param == "two threads"))
+        for module, name in ((plan, "LEAST_WORK"), (plan, "SMALL_MATRIX"), (single, "LEAST_WORK")):
+            monkeypatch.setattr(module, f"_{name}", 0)
+    yield request.param
+    if request.param != "NumPy":
+        plan._kept_plan.cache_clear()
+
+
 @each_run
-def test_calls_at_once(run: Callable[[int], list[Any]]) -> None:
+def test_calls_at_once(run: Callable[[int], list[Any]], loops: str) -> None:
     """Threads that call at the same time get what each would get alone, to the last bit."""
-    seeds = range(40)
+    seeds = range(24)
     alone = [run(seed) for seed in seeds]
     barrier = threading.Barrier(4)
 
@@ -89,6 +110,19 @@ assert len(os.listdir("/proc/self/task")) <= before + 1
 assert threading.active_count() == 1
 """
     run_python("-c", code, **TWO_THREADS)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason=needs.REASONS["fork"])
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@each_run
+def test_a_child_computes_the_same(run: Callable[[int], list[Any]], loops: str) -> None:
+    """It has none of its parent's threads, and begins its own."""
+    expected = run(0)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # where it waits for threads that only its parent has
+        os._exit(not same(run(0), expected))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason=needs.REASONS["fork"])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from checks import assert_close
 
-import cupyrnn
 from cupyrnn import reference
 
 T, B, K, H, P = 5, 3, 2, 4, 3
@@ -64,13 +63,3 @@ def test_no_steps_and_one_sequence(
     alone = function(x[:, 1], *one, *others[states:], **more)
     for a, e in zip(alone, function(x, *others, **more), strict=True):
         assert_close(a, e[:, 1], "float64", name)
-
-
-def test_the_lstm_with_a_projection_is_that_of_stacked_rnn(rng: np.random.Generator) -> None:
-    x, c, h, *weights = arguments("lstm", rng)
-    out = reference.lstm(x, c, h, *weights, forget_bias=1, cell_clip=0.7)
-    found = cupyrnn.stacked_rnn(
-        x, h[None], c[None], [cupyrnn.PeepholeLSTMParams(*weights)], cell_clip=0.7
-    )
-    assert_close(found.output, out.h, "float64", "output")
-    assert_close(found.output_c[0], out.cs[-1], "float64", "output_c")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from types import ModuleType
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -98,23 +94,6 @@ def test_threads_give_the_same_bits(
         monkeypatch.setattr(threads, "count", lambda n=n: n)
         found.append([a.tobytes() for a in numbers(call).values()])
     assert found[0] == found[1] == found[2]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason=needs.REASONS["fork"])
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_has_threads_of_its_own(
-    compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from cupyrnn.compiled import threads
-
-    monkeypatch.setattr(threads, "count", lambda: 2)
-    call = step_of("lstm_block_cell", (60, 130, 200), "float32")
-    expected = [a.tobytes() for a in numbers(call).values()]
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)  # where it waits for threads that only its parent has
-        os._exit([a.tobytes() for a in numbers(call).values()] != expected)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

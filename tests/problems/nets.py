@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from hypothesis import strategies as st
 
 import cupyrnn
 from cupyrnn import CudnnRNNGrads, CudnnRNNOutputs
@@ -200,25 +199,3 @@ def masks_of(ops: Any, case: Case, **dropout: Any) -> list[Any]:
         inputs["input_h"] = np.zeros((probe.L * case.D, case.B, W))
         masks.append(forward(ops, probe, inputs, engine=own(ops), **dropout).output)
     return masks
-
-
-@st.composite
-def cases(draw: Any) -> Case:
-    """The whole space of configurations, at small sizes."""
-    T, B = draw(st.integers(0, 6)), draw(st.integers(0, 4))
-    I, H, L = (draw(st.integers(1, 5)) for _ in range(3))
-    mode = draw(st.sampled_from(MODES))
-    input_mode = draw(st.sampled_from([LINEAR, SKIP, AUTO]))
-    lengths = st.tuples(*[st.integers(0, T)] * B)
-    return Case(
-        mode,
-        T,
-        B,
-        H if input_mode == SKIP else I,
-        H,
-        min(L, 3),
-        draw(st.sampled_from([UNI, BI])),
-        draw(st.integers(0, H)) if mode == "lstm" else 0,
-        input_mode,
-        draw(st.none() | lengths),
-    )

@@ -11,7 +11,6 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
-from cupyrnn import raw_ops
 from cupyrnn.weights.params import GATES
 
 CONFIGURATIONS = [
@@ -89,34 +88,6 @@ def test_layout_written_out() -> None:
         for _ in range(int(np.prod(p.shape)))
     ]
     assert found == names
-
-
-def test_raw_ops() -> None:
-    sizes = {"num_layers": 2, "num_units": 3, "input_size": 4}
-    attributes = {"rnn_mode": "gru", "direction": "bidirectional"}
-    size = raw_ops.CudnnRNNParamsSize(**sizes, T=np.float32, S=np.int32, **attributes)
-    assert size.dtype == np.int32
-    assert size.tolist() == [cupyrnn.cudnn_rnn_params_size(**sizes, **attributes)]
-    params = np.arange(size[0], dtype=np.float32)
-    parts = raw_ops.CudnnRNNParamsToCanonical(
-        **sizes, params=params, num_params=24, **attributes, name="any"
-    )
-    assert parts._fields == ("weights", "biases")
-    back = raw_ops.CudnnRNNCanonicalToParams(**sizes, **parts._asdict(), **attributes)
-    np.testing.assert_array_equal(back, params)
-    message = "^CudnnRNNParamsToCanonical: num_params is 23, expected 24$"
-    with pytest.raises(ValueError, match=message):
-        raw_ops.CudnnRNNParamsToCanonical(**sizes, params=params, num_params=23, **attributes)
-
-    size = raw_ops.CudnnRNNParamsSize(**sizes, T=np.float32, S=np.int64, num_proj=2)
-    assert size.dtype == np.int64
-    params = np.arange(size[0], dtype=np.float32)
-    parts = raw_ops.CudnnRNNParamsToCanonicalV2(
-        **sizes, params=params, num_params_weights=18, num_params_biases=16, num_proj=2
-    )
-    assert parts.weights[8].shape == (2, 3)
-    back = raw_ops.CudnnRNNCanonicalToParamsV2(**sizes, **parts._asdict(), num_proj=2)
-    np.testing.assert_array_equal(back, params)
 
 
 def test_torch_and_keras_round_trips(rng: np.random.Generator) -> None:
