@@ -165,7 +165,8 @@ def in_one_launch(net: Problem, dtype: np.dtype[Any]) -> bool:
         return False
     page: Any = import_module(f"..kernels.{_KERNELS.get(net.rnn_mode, 'simple_rnn')}", __package__)
     forward, device = page.FORWARD_KERNELS, persistent.current_device()
-    return persistent.choose(forward, dtype, (net.B, net.H), net.T, device).kernel != "loop"
+    of = persistent.Recurrence(forward, dtype, (net.B, net.H), net.T, device)
+    return persistent.choose(of).kernel != "loop"
 
 
 def reserve_size(net: Problem, dtype_name: str, lengths: Lengths) -> int:

@@ -143,7 +143,8 @@ def recurrence_kernels(
     if checked:  # of another GPU, only what is known of its architecture
         device = device._replace(kept=timed.of_architecture(device.architecture))
     directions = kernels.FORWARD_KERNELS, kernels.BACKWARD_KERNELS
-    return RecurrenceKernels(*(persistent.choose(k, kind, (B, H), T, device) for k in directions))
+    asked = (persistent.Recurrence(kernels, kind, (B, H), T, device) for kernels in directions)
+    return RecurrenceKernels(*map(persistent.choose, asked))
 
 
 def forget_kernels() -> None:

@@ -114,6 +114,16 @@ class KernelChoice(NamedTuple):
     reason: str
 
 
+class Recurrence(NamedTuple):
+    """What is to be taken through its steps, and where."""
+
+    kernels: Kernels
+    dtype: np.dtype[Any]
+    shape: tuple[int, int]  # (B, H) of the states
+    steps: int
+    device: Device
+
+
 def _asked() -> str:
     """Return what the user asks for."""
     asked = os.environ.get("CUPYRNN_PERSISTENT", "auto")
@@ -122,33 +132,30 @@ def _asked() -> str:
     return asked
 
 
-def choose(
-    kernels: Kernels, dtype: np.dtype[Any], shape: tuple[int, int], steps: int, device: Device
-) -> KernelChoice:
-    """Return what takes this many steps with states of `shape` = (B, H)."""
+def choose(of: Recurrence) -> KernelChoice:
+    """Return what takes the steps of a recurrence."""
     asked = _asked()
     if asked == "auto":
-        return _by_times(kernels, dtype, shape, steps, device)
+        return _by_times(of)
     if asked == "loop":
         return KernelChoice("loop", 0, "CUPYRNN_PERSISTENT is 'loop'")
-    return _by_way(asked, kernels, dtype, shape, steps, device)
+    return _by_way(asked, of)
 
 
-def _by_times(
-    kernels: Kernels, dtype: np.dtype[Any], shape: tuple[int, int], steps: int, device: Device
-) -> KernelChoice:
+def _by_times(of: Recurrence) -> KernelChoice:
     """Return what was the fastest near this size, of what can take it and had NumPy's values."""
+    kernels, dtype, (B, H), _, device = of
     if not device.kept:
         why = "'auto' takes what was timed on this GPU or one like it, and nothing was"
         return KernelChoice("loop", 0, f"{why}: python -m cupyrnn.device times all kernels")
-    name, (B, H) = f"{kernels.name} {dtype.name}", shape
-    refused = {k: (s, of) for of in device.kept for k, s in of.refused.get(name, {}).items()}
+    name = f"{kernels.name} {dtype.name}"
+    refused = {k: (s, kept) for kept in device.kept for k, s in kept.refused.get(name, {}).items()}
     why = f"{name} was not timed near H = {H} and B = {B}: {device.kept[0].path}"
-    for kept, near in ((of, near) for of in device.kept for near in of.near(name, H, B)):
+    for kept, near in ((k, near) for k in device.kept for near in k.near(name, H, B)):
         source = f"the fastest at H = {near.H} and B = {near.B} on {kept.card}: {kept.path}"
         if near.way == "loop":
             return KernelChoice("loop", 0, source)
-        found = _by_way(near.way, kernels, dtype, shape, steps, device)
+        found = _by_way(near.way, of)
         if found.kernel in refused:
             seen, by = refused[found.kernel]
             why = f"{found.kernel} is wrong on {by.card}, {seen}: {by.path}"
@@ -159,31 +166,20 @@ def _by_times(
     return KernelChoice("loop", 0, why)
 
 
-def _by_way(
-    way: str,
-    kernels: Kernels,
-    dtype: np.dtype[Any],
-    shape: tuple[int, int],
-    steps: int,
-    device: Device,
-) -> KernelChoice:
+def _by_way(way: str, of: Recurrence) -> KernelChoice:
     """Return a way other than the loop if it can do this, else the loop."""
-    if steps < 2 or not all(shape):
+    if of.steps < 2 or not all(of.shape):
         return KernelChoice("loop", 0, f"{way} needs two steps at least, and B and H above 0")
     if way == "tiles":
-        return _by_tiles(dtype, shape[1], device)
-    if way == "grid":
-        return _by_grid(kernels.grid, dtype, shape, device)
-    return _by_rows(kernels.rows, dtype, shape, device)
+        return _by_tiles(of)
+    return _by_grid(of) if way == "grid" else _by_rows(of)
 
 
-def _by_rows(
-    kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], device: Device
-) -> KernelChoice:
+def _by_rows(of: Recurrence) -> KernelChoice:
     """Return rows if they fit, with shared memory where they need it, else the loop."""
-    B, H = shape
+    kernels, dtype, (B, H), _, device = of
     sequences = sequences_of(B, device)
-    layout = layout_for(kernel.size, H, dtype, device.available, rows.SPLITS, sequences)
+    layout = layout_for(kernels.rows.size, H, dtype, device.available, rows.SPLITS, sequences)
     if isinstance(layout, str):
         return KernelChoice("loop", 0, layout)
     sequences = min(sequences, layout.split)
@@ -250,24 +246,24 @@ def grid_for(
     return grid.layout_of(kernel.size, shape, dtype, device.processors, device.available)
 
 
-def _by_grid(
-    kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], device: Device
-) -> KernelChoice:
+def _by_grid(of: Recurrence) -> KernelChoice:
     """Return the grid if all its blocks can run at once, else the loop."""
+    kernels, dtype, (B, H), _, device = of
     if not device.cooperative:
         return KernelChoice("loop", 0, "grid needs cooperative launches, which this GPU refuses")
-    layout = grid_for(kernel, dtype, shape, device)
+    layout = grid_for(kernels.grid, dtype, (B, H), device)
     if layout is None:
-        of = f"H = {shape[1]} and B = {shape[0]} in {dtype.name}"
-        why = f"grid needs more than {device.processors} multiprocessors for {of}"
+        size = f"H = {H} and B = {B} in {dtype.name}"
+        why = f"grid needs more than {device.processors} multiprocessors for {size}"
         return KernelChoice("loop", 0, why)
     blocks, groups = layout.blocks
     why = f"{blocks} blocks hold the matrix, for {layout.sequences} sequences, {groups} times"
     return KernelChoice("grid", layout.sequences, why)
 
 
-def _by_tiles(dtype: np.dtype[Any], H: int, device: Device) -> KernelChoice:
+def _by_tiles(of: Recurrence) -> KernelChoice:
     """Return tiles if they fit, else the loop."""
+    _, dtype, (_, H), _, device = of
     why = None
     if dtype.name not in _HALVES:
         why = f"tiles multiplies {' and '.join(_HALVES)}, and the dtype is {dtype.name}"
@@ -357,7 +353,7 @@ def run(
     dtype, (B, H), device = weights[0].dtype, state.shape, current_device()
     if asked == "auto" and not device.kept:
         return False
-    choice = choose(kernels, dtype, (B, H), len(batches), device)
+    choice = choose(Recurrence(kernels, dtype, (B, H), len(batches), device))
     if choice.kernel == "loop":
         if asked == "auto":
             _expect_right(kernels, dtype, device)
