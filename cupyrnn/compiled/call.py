@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -52,6 +52,10 @@ def c_ordered(arrays: Sequence[Array | None], dtype: np.dtype[Any]) -> list[Any]
     ]
 
 
+# What `layer_call` and `ways.ways` are given by the page of a cell.
+SpecOf: TypeAlias = Callable[[Any, int, np.dtype[Any]], tuple[Spec, list[Array]]]
+
+
 class Back(NamedTuple):
     """What the gradient of a layer takes besides."""
 
@@ -71,22 +75,16 @@ class LayerCall(NamedTuple):
 
 
 def layer_call(
-    spec: Spec,
-    vectors: Sequence[Array],
-    cell: Any,
-    x: Array,
-    carried: Any,
-    starts: Array,
-    saved: Any,
+    spec_of: SpecOf, cell: Any, x: Array, carried: Any, starts: Array, saved: Any,
     back: Back | None = None,
-) -> LayerCall:
+) -> LayerCall:  # fmt: skip
     """
     Return a call of all steps of a layer, or with `back` of their gradient.
 
     Parameters
     ----------
-    vectors
-        What the spec's table refers to besides what is saved.
+    spec_of
+        Returns the spec of a cell of so many units and its arrays, the first of them numbers.
     x : [N, K]
         In C order, as everything here.
     carried
@@ -97,6 +95,7 @@ def layer_call(
     saved
         The cell's Saved, [N, ·] each.
     """
+    spec, vectors = spec_of(cell, saved[0].shape[1], x.dtype)
     dtype = spec.dtype
     states = carried if back is None else back.first
     first_c = states.c if len(states) > 1 else None

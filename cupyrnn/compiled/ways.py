@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,10 @@ import numpy as np
 from .._typing import Array
 from . import single
 from .cache import compiled
-from .call import Back, LayerCall, run_layer
+from .call import Back, SpecOf, run_layer
 from .call import layer_call as _layer_call
 from .formulas import CellCode
 from .frame import all_steps, all_steps_back
-from .plan import Spec
 from .single import one_step
 
 if TYPE_CHECKING:
@@ -30,19 +30,12 @@ _LOOPS = {
 }
 
 
-def ways(
-    code: CellCode, spec_of: Callable[[Any, int, np.dtype[Any]], tuple[Spec, list[Array]]]
-) -> tuple[Callable[..., Any], ...]:
+def ways(code: CellCode, spec_of: SpecOf) -> tuple[Callable[..., Any], ...]:
     """
     Return what a page of a cell has for the driver: takes, layer_call and four ways through it.
 
     Those are forward_layer, backward_layer, forward_step and backward_step, each of them one
     compiled call with all products.
-
-    Parameters
-    ----------
-    spec_of
-        Returns the spec of a cell of so many units and its arrays, the first of them numbers.
     """
 
     def takes(cell: Any, dtype: np.dtype[Any], way: str = "") -> bool:
@@ -52,12 +45,7 @@ def ways(
             for function in (_LOOPS[way], code.functions[way])
         )
 
-    def layer_call(
-        cell: Any, x: Array, carried: Any, starts: Array, saved: Any, back: Back | None = None
-    ) -> LayerCall:
-        """Return the call of a layer: see `call.layer_call`."""
-        spec, vectors = spec_of(cell, saved[0].shape[1], x.dtype)
-        return _layer_call(spec, vectors, cell, x, carried, starts, saved, back)
+    layer_call = functools.partial(_layer_call, spec_of)
 
     def forward_layer(cell: Any, x: Array, carried: Any, starts: Array, saved: Any) -> None:
         """All steps of a layer: see `call.run_layer`."""
