@@ -130,7 +130,7 @@ def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
 def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Kept:
     """Return every k-th of the states [T, B, ·] that `forward` left, for the gradient."""
     packing, steps = extent.packing(xp, states.h.shape[1]), extent.steps
-    kept = recompute.kept_rows(packing, every)
+    kept = recompute.kept_rows(packing, slice(0, packing.steps), every)
 
     def rows(a: Array) -> Array:
         packed = packing.pack(a[:steps])
@@ -159,11 +159,7 @@ def backward_step(
 
 
 def backward(
-    xp: ModuleType,
-    cell: Cell,
-    padded: Padded,
-    cotangents: Any,
-    grads: Gradients,
+    xp: ModuleType, cell: Cell, padded: Padded, cotangents: Any, grads: Gradients
 ) -> tuple[Array, Any]:
     """
     Return the gradients of x and of the first states, which are of the computation's dtype.

@@ -89,11 +89,6 @@ def count_kept(rows: Rows, every: int) -> int:
     return int((starts[1:] - starts[:-1])[every::every].sum())
 
 
-def kept_rows(rows: Rows, every: int) -> Any:
-    """Return which rows the kept states are of."""
-    return _kept_of(rows, slice(0, rows.steps), every)
-
-
 def largest(xp: ModuleType, cell: Cell, rows: Rows, every: int, dtype: np.dtype[Any]) -> int:
     """Return the rows of the largest piece: of the memory that `forward` and `backward` take."""
     pieces = _pieces(xp, cell, rows, every, dtype)
@@ -120,7 +115,7 @@ def _taken(arrays: Any, rows: slice) -> Any:
     return each(arrays, lambda a: a[rows])
 
 
-def _kept_of(rows: Rows, steps: slice, every: int) -> Any:
+def kept_rows(rows: Rows, steps: slice, every: int) -> Any:
     """Return which rows of some steps are the states that these leave."""
     if every == 1:
         return slice(None)
@@ -158,7 +153,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
         for to, state in zip(running, after, strict=True):
             if to is not None:
                 to[...] = state
-        places = _kept_of(rows, piece.steps, every)
+        places = kept_rows(rows, piece.steps, every)
         for to, state in zip(kept, cell.states(saved), strict=True):
             if to is not None and to is not h and piece.kept.stop > piece.kept.start:
                 to[piece.kept] = state[places if every == 1 else xp.asarray(places)]
@@ -166,10 +161,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
 
 
 def backward(
-    xp: ModuleType,
-    cells: tuple[Cell, Cell],
-    cut: Cut,
-    memory: Sequence[Array],
+    xp: ModuleType, cells: tuple[Cell, Cell], cut: Cut, memory: Sequence[Array]
 ) -> Iterator[Cut]:
     """
     Cut a layer into pieces, the last first: for each, what `layer.backward` is to compute.

@@ -67,11 +67,7 @@ _LARGEST_GRID = 2**31 - 1
 
 
 def keep_mask(
-    shape: tuple[int, int],
-    dtype: np.dtype[Any],
-    threshold: int,
-    keys: tuple[int, int],
-    layer: int,
+    shape: tuple[int, int], dtype: np.dtype[Any], threshold: int, keys: tuple[int, int], layer: int
 ) -> Array:
     """Return the mask of a layer's input: ones where a draw of 32 bits is below `threshold`."""
     import cupy
