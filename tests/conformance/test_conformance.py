@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import needs
 import numpy as np
 import pytest
 from checks import assert_close
-from problems.onnx_nodes import INPUTS
+from problems.onnx_nodes import INPUTS, node_tests
 
 import cupyrnn
 
@@ -85,28 +83,15 @@ def test_the_truth_is_that_of_the_op(some: list[cases.Case]) -> None:
 
 
 def test_the_truth_of_onnxs_own_cases() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        node = importlib.import_module("onnx.backend.test.case.node")
-        for name in ("lstm", "gru", "rnn"):
-            importlib.import_module(f"onnx.backend.test.case.node.{name}")
     count = 0
-    for case in node._NodeTestCases:
-        (made,) = case.model.graph.node
-        if made.op_type not in truth.GATES:
-            continue
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in made.attribute}
-        for name in ("direction", "activations"):
-            if isinstance(attributes.get(name), bytes):
-                attributes[name] = attributes[name].decode()
-        for given, expected in case.data_sets:
-            arrays = dict(zip((n for n in made.input if n), given, strict=True))
-            inputs = {s: arrays[n] for s, n in zip(INPUTS, made.input, strict=False) if n}
-            found = truth.outputs_of(made.op_type, inputs, attributes).outputs
-            wanted = [a for name, a in zip(made.output, found.values(), strict=False) if name]
-            for a, e in zip(wanted, expected, strict=True):
-                assert_close(a, e, "float32", case.name)
-            count += 1
+    for name, op_type, attributes, inputs, expected in node_tests():
+        for key in ("direction", "activations"):
+            if isinstance(attributes.get(key), bytes):
+                attributes[key] = attributes[key].decode()
+        found = truth.outputs_of(op_type, inputs, attributes).outputs
+        for n, e in expected.items():
+            assert_close(found[n], e, "float32", name)
+        count += 1
     assert count >= 12
 
 

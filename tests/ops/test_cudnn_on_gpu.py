@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import threading
-import types
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import needs
@@ -27,7 +25,6 @@ from without_a_gpu.cudnn_stub.expected import (
     CUDNN_CASES,
     dtype_of,
     each_dtype,
-    given,
     lengths_of,
     net_of,
 )
@@ -248,72 +245,11 @@ def test_the_bias_of_a_skipped_matrix_counts(cudnn_on_gpu: Ops, mode: str) -> No
     assert np.abs(moved.output - out.output).max() > 1e-3
 
 
-def nine() -> libcudnn.Library:
+@pytest.mark.gpu
+def test_the_layout_on_a_device(cudnn_on_gpu: Ops) -> None:
     library = libcudnn.find()
     if isinstance(library, str):
         pytest.skip(f"{needs.REASONS['cudnn']} ({library})")
-    return library
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("lengths", [(1, 7, 3, 5), (7, 5, 3, 1), (1, 1, 7, 7)])
-def test_lengths_need_not_be_on_the_device(
-    cudnn_on_gpu: Ops, monkeypatch: pytest.MonkeyPatch, lengths: tuple[int, ...]
-) -> None:
-    """The package hands cuDNN a copy on the device; the manual says it is not read any more."""
-    nine()
-    case = Case("lstm", 7, 4, 3, 5, 2, BI, lengths=lengths)
-    agrees(cudnn_on_gpu, case, "float64")
-    plain = cudnn_nine.Nine
-
-    class WithoutCopy(plain):  # type: ignore[valid-type, misc]
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            self._lengths = None
-
-    monkeypatch.setattr(cudnn_nine, "Nine", WithoutCopy)
-    forget()
-    agrees(cudnn_on_gpu, case, "float64")
-
-
-@pytest.mark.gpu
-def test_what_cudnn_does_by_itself(
-    cudnn_on_gpu: Ops,
-    monkeypatch: pytest.MonkeyPatch,
-    record_property: Callable[[str, object], None],
-) -> None:
-    """The package does not rely on these; they are written to the report of the tests."""
-    case = Case("lstm", 4, 3, 3, 5, lengths=(4, 0, 2))
-    agrees(cudnn_on_gpu, case, "float64")
-    rng = np.random.default_rng(1)
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    right = forward(cudnn_on_gpu, case, inputs, engine=ENGINE)
-    grads = backward(cudnn_on_gpu, case, inputs, right, cotangents, engine=ENGINE)
-    monkeypatch.setattr(engine, "_pass_through", lambda *args: None)
-    out = forward(cudnn_on_gpu, case, inputs, engine=ENGINE)
-    states = [np.array_equal(a, e) for a, e in zip(out[1:3], right[1:3], strict=True)]
-    record_property("cuDNN keeps the states of sequences of length 0", str(states))
-    xp = cudnn_on_gpu.xp
-    monkeypatch.setattr(engine, "_outputs", lambda shape, dtype, _: xp.full(shape, 9, dtype))
-    filled = forward(cudnn_on_gpu, case, inputs, engine=ENGINE)
-    record_property("cuDNN writes zeros to the padding", str((filled.output[3:, 1] == 0).all()))
-    again = backward(cudnn_on_gpu, case, inputs, right, cotangents, engine=ENGINE)
-    zero = (again.input_backprop[3:, 1] == 0).all()
-    record_property("cuDNN writes zeros to the padding of the gradient", str(zero))
-    assert_close(again.params_backprop, grads.params_backprop, "float64", "params_backprop")
-    args, net = given(xp, case, "float64"), net_of(case)
-    output, *_, reserve = engine.forward(net, args)
-    uncopied: Any = types.SimpleNamespace(copy=lambda: reserve)
-    first, second = (
-        engine.backward(net, args, output, (output, None, None), uncopied)[3] for _ in range(2)
-    )
-    same = xp.asnumpy(first).tobytes() == xp.asnumpy(second).tobytes()
-    record_property("cuDNN can go back twice on one reserve", str(same))
-
-
-@pytest.mark.gpu
-def test_the_layout_on_a_device(cudnn_on_gpu: Ops) -> None:
-    library = nine()
     for case, (dtype, itemsize) in itertools.product(LAYOUTS, (("float32", 4), ("float16", 2))):
         made = engine._described(net_of(case), dtype, None)
         assert isinstance(made, cudnn_nine.Nine)
@@ -323,21 +259,13 @@ def test_the_layout_on_a_device(cudnn_on_gpu: Ops) -> None:
 @pytest.mark.gpu
 def test_streams_and_threads(cudnn_on_gpu: Ops) -> None:
     case = Case("gru", 9, 4, 6, 8, 2, BI)
-    results: list[Any] = [None] * 4
 
-    def run(i: int) -> None:
-        try:
-            with cudnn_on_gpu.xp.cuda.Stream(non_blocking=True):
-                agrees(cudnn_on_gpu, case, "float64")
-        except BaseException as error:
-            results[i] = error
+    def run(_: int) -> None:
+        with cudnn_on_gpu.xp.cuda.Stream(non_blocking=True):
+            agrees(cudnn_on_gpu, case, "float64")
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [None] * 4
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(4)))
 
 
 @pytest.mark.gpu

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
+import needs
 import numpy as np
 
 from cupyrnn.conformance import truth
@@ -11,6 +15,7 @@ from cupyrnn.conformance import truth
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
 INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+OUTPUTS = ("Y", "Y_h", "Y_c")
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 NAMES = [
     *["Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh"],
@@ -40,6 +45,32 @@ FAST: dict[str, list[dict[str, Any]]] = {
 KINDS = [(op_type, kind) for op_type, kinds in FAST.items() for kind in kinds]
 SIZES = [(4, 3, 3, 5), (3, 1, 1, 1), (1, 3, 3, 3), (12, 3, 1, 2)]
 SIZES += [(0, 2, 3, 4), (2, 0, 3, 4), (2, 3, 0, 4), (2, 3, 4, 0)]
+
+
+def node_tests() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]]:
+    """Yield the tests of LSTM, GRU and RNN that are part of the package onnx."""
+    onnx = needs.module("onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # All nodes' tests take 15 s to make, these three no time.
+        made = importlib.import_module("onnx.backend.test.case.node")
+        for name in ("lstm", "gru", "rnn"):
+            importlib.import_module(f"onnx.backend.test.case.node.{name}")
+    for case in made._NodeTestCases:
+        (one,) = case.model.graph.node
+        if one.op_type in GATES:
+            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in one.attribute}
+            for given, expected in case.data_sets:
+                arrays = dict(zip((n for n in one.input if n), given, strict=True))
+                inputs = {s: arrays[n] for s, n in zip(INPUTS, one.input, strict=False) if n}
+                results = (n for n, name in zip(OUTPUTS, one.output, strict=False) if name)
+                yield (
+                    case.name,
+                    one.op_type,
+                    attributes,
+                    inputs,
+                    dict(zip(results, expected, strict=True)),
+                )
 
 
 def node(
@@ -111,4 +142,4 @@ def by_the_text(op_type: str, inputs: list[Any], **attributes: Any) -> list[Any]
     given = {n: a for n, a in zip(INPUTS, inputs, strict=False) if a is not None}
     dtype = np.result_type(np.float64, *(a for n, a in given.items() if n != "sequence_lens"))
     outputs = truth.run(op_type, truth._in_front(given, 1, dtype), attributes).outputs
-    return [outputs[n][0] if n in outputs else None for n in ("Y", "Y_h", "Y_c")]
+    return [outputs[n][0] if n in outputs else None for n in OUTPUTS]
