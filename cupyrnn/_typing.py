@@ -98,6 +98,7 @@ else:
 AnyArray: TypeAlias = "NDArray[Any] | DeviceArray"
 # NumPy's, by whose types the package is checked, or CuPy's, which has none.
 Array: TypeAlias = "NDArray[Any] | Any"
+Arrays: TypeAlias = "tuple[Array, ...]"
 Lengths: TypeAlias = "NDArray[np.integer[Any]] | Sequence[int]"
 Resets: TypeAlias = "NDArray[np.bool_] | Sequence[Sequence[bool]]"
 Save: TypeAlias = 'Literal["all", "states"] | int'

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Array, NamedTuple
+from .._typing import Array, Arrays, NamedTuple
 from . import transposed as _transposed
 
 # Multiplications below which one complex product is faster than three real ones.
@@ -58,7 +58,7 @@ class Planes:
     def __init__(self, value: Array, tangent: Array | None) -> None:
         self.value, self.tangent = value, tangent  # None: zeros
         self.shape = value.shape
-        self._work: tuple[Array, ...] = ()
+        self._work: Arrays = ()
 
     def __getitem__(self, index: Any) -> Planes:
         return Planes(self.value[index], None if self.tangent is None else self.tangent[index])
@@ -68,7 +68,7 @@ class Planes:
         """The transposed matrix."""
         return Planes(self.value.T, None if self.tangent is None else self.tangent.T)
 
-    def work(self, rows: int) -> tuple[Array, ...]:
+    def work(self, rows: int) -> Arrays:
         """Return memory to work in, and its views, of products of so many rows with this."""
         if not self._work or len(self._work[1]) != rows:
             (K, N), dtype = self.shape, self.value.dtype

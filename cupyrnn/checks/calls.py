@@ -100,9 +100,7 @@ def _instead(op: str, name: str, value: object) -> str:
 
 
 def check_arrays(
-    op: str,
-    required: Mapping[str, object],
-    optional: Mapping[str, object] | None = None,
+    op: str, required: Mapping[str, object], optional: Mapping[str, object] | None = None
 ) -> tuple[ModuleType, np.dtype[Any]]:
     """
     Check that all arguments are arrays of one module, device and floating dtype.

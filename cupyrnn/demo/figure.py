@@ -59,15 +59,9 @@ def draw_curve(axes: Any, cell: Cell, history: History, rows: dict[str, float]) 
     points = history.held_out | {len(steps): rows["model"]}
     axes.plot(steps, history.training, color=BLUE, alpha=0.25, lw=0.8)
     axes.plot(steps, history.smoothed, color=BLUE, lw=1.8, label="training, smoothed")
-    axes.plot(
-        *zip(*points.items(), strict=True),
-        "o",
-        ms=8,
-        mfc="none",  # the curve shows through
-        mec=RED,
-        mew=1.8,
-        label=f"held out: {rows['model']:.2f}",
-    )
+    mark: Any = {"ms": 8, "mfc": "none", "mec": RED, "mew": 1.8}  # the curve shows through
+    label = f"held out: {rows['model']:.2f}"
+    axes.plot(*zip(*points.items(), strict=True), "o", label=label, **mark)
     styles = {"uniform": ("0.6", "--"), "unigram": ("0.25", "--")}
     styles |= {"lzma": (ORANGE, "-."), "bz2": (GREEN, ":")}
     for name, (color, style) in styles.items():
@@ -87,15 +81,10 @@ def draw_curve(axes: Any, cell: Cell, history: History, rows: dict[str, float]) 
 def draw_maps(figure: Any, maps: Any, cell: Cell, line: str, gates: dict[str, Array]) -> None:
     """Draw a map of each gate or output, units by characters, over the line below."""
     low, high = cell.limits
+    # White is 0 where values have a sign.
+    colors = {"vmin": low, "vmax": high, "cmap": "RdBu_r" if low < 0 else "viridis"}
     for axes, (name, values) in zip(maps, gates.items(), strict=True):
-        image = axes.imshow(
-            values,
-            aspect="auto",
-            vmin=low,
-            vmax=high,
-            cmap="RdBu_r" if low < 0 else "viridis",  # white is 0 where values have a sign
-            interpolation="nearest",
-        )
+        image = axes.imshow(values, aspect="auto", interpolation="nearest", **colors)
         axes.set_ylabel(f"{name}\n{len(values)} units")
         axes.set_yticks([])
         axes.set_xticks(

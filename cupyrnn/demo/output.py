@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
+from typing import Any
 
 
 class OutputError(Exception):
@@ -46,14 +47,8 @@ def _wrapped(line: str, width: int) -> str:
     if len(line) <= width:
         return line
     (indent,) = re.findall(r"^(?:  \| | *)", line)
-    return textwrap.fill(
-        line,
-        max(width, 20),
-        subsequent_indent=indent or "  ",
-        replace_whitespace=False,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    kept: Any = dict.fromkeys(("replace_whitespace", "break_long_words", "break_on_hyphens"), False)
+    return textwrap.fill(line, max(width, 20), subsequent_indent=indent or "  ", **kept)
 
 
 def silence() -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .._typing import Array
+from .._typing import Array, Arrays
 from ..checks.arrays import cast, compute_dtype, on_device
 from ..checks.attributes import check_choice, check_count, check_integer, check_list, shown
 from ..checks.calls import check_arrays, check_lengths, expect_rank, expect_shape
@@ -413,7 +413,7 @@ def _cells(call: _Call) -> list[tuple[Cell, Sequences]]:
     ]  # fmt: skip
 
 
-def _states(call: _Call, d: int) -> tuple[Array, ...]:
+def _states(call: _Call, d: int) -> Arrays:
     """Return the initial states of a direction, in the dtype of the computation."""
     names = ("initial_h", "initial_c") if call.op_type == "LSTM" else ("initial_h",)
     return tuple(cast(call.tensors[name][d], compute_dtype(call.dtype)) for name in names)

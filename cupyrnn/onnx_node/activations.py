@@ -28,7 +28,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from .._typing import Array
+from .._typing import Array, Arrays
 from ..derivatives.duals import dual
 from ..weights.activations import Activation
 
@@ -55,61 +55,61 @@ def activate(
 # Each returns f(x), f'(x) and f''(x), and has the lower-case name of the standard.
 
 
-def relu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def relu(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
     return xp.maximum(x, 0), x > 0, xp.zeros_like(x)
 
 
-def tanh(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def tanh(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
     y = xp.tanh(x)
     return y, 1 - y * y, -2 * y * (1 - y * y)
 
 
-def sigmoid(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def sigmoid(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
     y = 1 / (1 + xp.exp(-x))
     return y, y * (1 - y), y * (1 - y) * (1 - 2 * y)
 
 
-def affine(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def affine(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
     return alpha * x + beta, xp.full_like(x, alpha), xp.zeros_like(x)
 
 
-def leakyrelu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def leakyrelu(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
     return xp.where(x >= 0, x, alpha * x), xp.where(x >= 0, 1, alpha), xp.zeros_like(x)
 
 
-def thresholdedrelu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def thresholdedrelu(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
     # Asked this way round, NaN stays NaN.
     return xp.where(x < alpha, 0, x), x >= alpha, xp.zeros_like(x)
 
 
-def scaledtanh(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def scaledtanh(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
     y = xp.tanh(beta * x)
     slope = alpha * beta * (1 - y * y)
     return alpha * y, slope, -2 * beta * y * slope
 
 
-def hardsigmoid(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def hardsigmoid(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
     y = xp.clip(alpha * x + beta, 0, 1)
     return y, alpha * ((y > 0) & (y < 1)), xp.zeros_like(x)
 
 
-def elu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def elu(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
     y, above = alpha * xp.exp(x), x >= 0
     value = xp.where(above, x, alpha * xp.expm1(x))
     return value, xp.where(above, 1, y), xp.where(above, 0, y)
 
 
-def softsign(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def softsign(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
     q = 1 / (1 + abs(x))
     return x * q, q * q, -2 * xp.sign(x) * q * q * q
 
 
-def softplus(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def softplus(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
     # exp(x) itself would overflow where the value is x.
     slope, curvature, _ = sigmoid(xp, x, alpha, beta)
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x))), slope, curvature
 
 
-_ALL: tuple[Callable[..., tuple[Array, ...]], ...]
+_ALL: tuple[Callable[..., Arrays], ...]
 _ALL = (relu, tanh, sigmoid, affine, leakyrelu, thresholdedrelu, scaledtanh, hardsigmoid, elu)
 FUNCTIONS = {f.__name__: f for f in (*_ALL, softsign, softplus)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from .._typing import Array
+from .._typing import Array, Arrays
 from ..driver.pages import products_of
 from ..weights.activations import Activation
 from .activations import activate
@@ -48,15 +48,15 @@ class Cell(NamedTuple):
 class Step(NamedTuple):
     """What a step leaves."""
 
-    states: tuple[Array, ...]  # [B, H]: h, and c of an LSTM
-    multiplied: tuple[Array, ...]  # [B, H]: what the recurrent matrix of each gate multiplied
+    states: Arrays  # [B, H]: h, and c of an LSTM
+    multiplied: Arrays  # [B, H]: what the recurrent matrix of each gate multiplied
     saved: tuple[Any, ...]  # what `step_back` needs
 
 
 class Deltas(NamedTuple):
     """The gradients that a step leaves, of what is added up before the activations."""
 
-    states: tuple[Array, ...]  # [B, H]: of the states before the step
+    states: Arrays  # [B, H]: of the states before the step
     input: Array  # [B, G*H]: of X's share and the biases of W
     recurrent: Array  # [B, G*H]: of the states' share and the biases of R
     peepholes: Array | None = None  # [B, 3*H]: of P

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._typing import Array
+from .._typing import Array, Arrays
 from .cell import Cell, Deltas, Step
 
 F, G = range(2)  # the activations
 
 
-def step(cell: Cell, xw: Array, states: tuple[Array, ...]) -> Step:
+def step(cell: Cell, xw: Array, states: Arrays) -> Step:
     """One step, from X's share of the gates, biases included."""
     (h_prev,) = states
     size = h_prev.shape[1]
@@ -40,7 +40,7 @@ def step(cell: Cell, xw: Array, states: tuple[Array, ...]) -> Step:
     return Step(((1 - z) * h + z * h_prev,), (h_prev, h_prev, multiplied), saved)
 
 
-def step_back(cell: Cell, saved: tuple[Any, ...], gradients: tuple[Array, ...]) -> Deltas:
+def step_back(cell: Cell, saved: tuple[Any, ...], gradients: Arrays) -> Deltas:
     """The gradients of one step, from those of its state."""
     (dH,) = gradients
     (h_prev, z, r, h, q), (z_slope, r_slope, h_slope) = saved

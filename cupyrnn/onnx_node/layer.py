@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._typing import Array
+from .._typing import Array, Arrays
 from . import gru, lstm, rnn
 from .cell import Cell, Step
 
@@ -33,7 +33,7 @@ class Forward(NamedTuple):
     """What `forward` returns."""
 
     Y: Array  # [T, B, H]
-    states: tuple[Array, ...]  # [B, H]: h, and c of an LSTM
+    states: Arrays  # [B, H]: h, and c of an LSTM
     steps: list[Step]  # empty unless they were to be kept
 
 
@@ -44,7 +44,7 @@ class Gradients(NamedTuple):
     W: Array  # [G*H, I]
     R: Array  # [G*H, H]
     B: Array  # [2*G*H]
-    states: tuple[Array, ...]  # [B, H]: of the initial h, and c of an LSTM
+    states: Arrays  # [B, H]: of the initial h, and c of an LSTM
     P: Array | None  # [3*H]
 
 
@@ -78,7 +78,7 @@ def _selected(xp: ModuleType, mask: Array | None, a: Array, b: Array | None = No
 
 
 def forward(
-    op_type: str, cell: Cell, x: Sequences, states: tuple[Array, ...], *, keep: bool = False
+    op_type: str, cell: Cell, x: Sequences, states: Arrays, *, keep: bool = False
 ) -> Forward:
     """Run the steps; `keep` what the gradient needs of them."""
     equations, xp = _EQUATIONS[op_type], cell.xp
@@ -101,12 +101,7 @@ def forward(
 
 
 def backward(
-    op_type: str,
-    cell: Cell,
-    x: Sequences,
-    steps: list[Step],
-    Y_grad: Array,
-    states_grad: tuple[Array, ...],
+    op_type: str, cell: Cell, x: Sequences, steps: list[Step], Y_grad: Array, states_grad: Arrays
 ) -> Gradients:
     """Return the gradients, from those of Y [T, B, H] and of the last states."""
     equations, xp = _EQUATIONS[op_type], cell.xp

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._typing import Array
+from .._typing import Array, Arrays
 from .cell import Cell, Deltas, Step
 
 F, G, H = range(3)  # the activations
 
 
-def step(cell: Cell, xw: Array, states: tuple[Array, ...]) -> Step:
+def step(cell: Cell, xw: Array, states: Arrays) -> Step:
     """One step, from X's share of the gates, biases included."""
     h_prev, C_prev = states
     z_i, z_o, z_f, z_c = cell.gates(xw + cell.product(h_prev, cell.R.T) + cell.R_bias, 4)
@@ -41,7 +41,7 @@ def step(cell: Cell, xw: Array, states: tuple[Array, ...]) -> Step:
     return Step((o * k, C), (h_prev,) * 4, saved)
 
 
-def step_back(cell: Cell, saved: tuple[Any, ...], gradients: tuple[Array, ...]) -> Deltas:
+def step_back(cell: Cell, saved: tuple[Any, ...], gradients: Arrays) -> Deltas:
     """The gradients of one step, from those of its states."""
     dh, dC = gradients
     (C_prev, i, f, c, C, o, k), (i_slope, f_slope, c_slope, o_slope, k_slope) = saved

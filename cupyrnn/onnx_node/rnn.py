@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._typing import Array
+from .._typing import Array, Arrays
 from .cell import Cell, Deltas, Step
 
 
-def step(cell: Cell, xw: Array, states: tuple[Array, ...]) -> Step:
+def step(cell: Cell, xw: Array, states: Arrays) -> Step:
     """One step, from X's share, biases included."""
     (h_prev,) = states
     h, slope = cell.activate(0, xw + cell.product(h_prev, cell.R.T) + cell.R_bias)
     return Step((h,), (h_prev,), (slope,))
 
 
-def step_back(cell: Cell, saved: tuple[Any, ...], gradients: tuple[Array, ...]) -> Deltas:
+def step_back(cell: Cell, saved: tuple[Any, ...], gradients: Arrays) -> Deltas:
     """The gradients of one step, from those of its state."""
     (dh,), (slope,) = gradients, saved
     dz = dh * slope

@@ -113,9 +113,8 @@ def _own_reserve(inputs: Named, results: Named, rest: Named) -> Any:
     return module_of(reserve).concatenate(parts)
 
 
-# The weights of stacked_rnn as one vector: those of layer 0 forward, layer 0 backward and so on,
+# The weights of stacked_rnn are one vector: those of layer 0 forward, layer 0 backward and so on,
 # of each those that the attribute `names` names, in this order.
-GRU_WEIGHTS = BlockGRUParams._fields
 
 
 def block_shapes(names: Sequence[str], K: int, H: int, P: int) -> dict[str, tuple[int, ...]]:

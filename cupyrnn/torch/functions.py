@@ -34,7 +34,6 @@ from .definitions import (
     BLOCK_LSTM,
     CUDNN_RNN,
     GRU_BLOCK_CELL,
-    GRU_WEIGHTS,
     LSTM_BLOCK_CELL,
     STACKED_RNN,
     block_shapes,
@@ -545,7 +544,7 @@ def _check_block_weights(
             expected = " or ".join(kind.__name__ for kind in kinds)
             raise TypeError(f"{op}: weights[{n}] is {type_shown(entry)}, expected a {expected}")
     given = [{f: t for f, t in w._asdict().items() if t is not None} for w in weights]
-    names = GRU_WEIGHTS if is_gru else BlockLSTMParams._fields
+    names = BlockGRUParams._fields if is_gru else BlockLSTMParams._fields
     for group in () if is_gru else (PEEPHOLES, ("w_p",)):
         if any(name in entry for entry in given for name in group):
             names = (*names, *group)

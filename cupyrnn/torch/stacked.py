@@ -14,7 +14,7 @@ from ..checks.attributes import check_bool, check_dropout, check_integer, named
 from ..weights.block_forms import PEEPHOLES, GateOrder
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.init import init_block_gru
-from .definitions import GRU_WEIGHTS, block_shapes
+from .definitions import block_shapes
 from .functions import Extras, lstm_attributes, save_of, seeds_of, stacked_rnn
 from .modules import draw, drawn_block_lstm, generator, parameter_of
 from .recurrent import Recurrent, States, save_shown
@@ -37,8 +37,7 @@ class StackedNet(Recurrent):
         flags: tuple[bool, float, bool, int],
         names: tuple[str, ...],
         attributes: dict[str, Any],
-        device: Any,
-        dtype: torch.dtype | None,
+        place: dict[str, Any],
         save: Save,
     ) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class StackedNet(Recurrent):
         H, P = self.hidden_size, self.proj_size or self.hidden_size
         for K, end in self._places():
             for name, shape in block_shapes(names, K, H, P).items():
-                self.register_parameter(name + end, parameter_of(shape, device, dtype))
+                self.register_parameter(name + end, parameter_of(shape, **place))
         self.reset_parameters()
 
     def _places(self) -> list[tuple[int, str]]:
@@ -212,8 +211,7 @@ class PeepholeLSTM(PeepholeNet):
             (batch_first, dropout, bidirectional, proj_size),
             ("w", "b", *PEEPHOLES * use_peephole, *("w_p",) * bool(proj_size)),
             given._asdict(),
-            device,
-            dtype,
+            {"device": device, "dtype": dtype},
             save,
         )
 
@@ -284,10 +282,9 @@ class BlockGRU(StackedNet):
         super().__init__(
             (input_size, hidden_size, num_layers),
             (batch_first, dropout, bidirectional, 0),
-            GRU_WEIGHTS,
+            BlockGRUParams._fields,
             {"recurrent_activation": recurrent_activation},
-            device,
-            dtype,
+            {"device": device, "dtype": dtype},
             save,
         )
 

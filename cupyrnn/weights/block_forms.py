@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from .._typing import Array, NamedTuple
+from .._typing import Array, Arrays, NamedTuple
 from ..arithmetic.dual import real_dtype
 from ..arithmetic.gates import HardSigmoid, check_gate
 from ..cells.contract import Attributes, Form, Gradients, States, Weight, each
@@ -63,7 +63,7 @@ class LSTMForm(Form):
             check_forget_bias(op, bias, order) if forward else 0.0,
         )
 
-    def made(self, weights: Any, attributes: LSTMAttributes) -> tuple[Array, ...]:
+    def made(self, weights: Any, attributes: LSTMAttributes) -> Arrays:
         """Return what a cell has that is no part of its weights: the bias with that of f."""
         _, order, _, forget_bias = attributes
         b = weights.b
@@ -75,11 +75,7 @@ class LSTMForm(Form):
         return (b,)
 
     def cell(
-        self,
-        xp: ModuleType,
-        weights: Any,
-        attributes: LSTMAttributes,
-        made: tuple[Array, ...] | None = None,
+        self, xp: ModuleType, weights: Any, attributes: LSTMAttributes, made: Arrays | None = None
     ) -> LSTM:
         """Return the cell; backwards b may be None."""
         clip, order, gate, _ = attributes
@@ -136,7 +132,7 @@ class GRUForm(Form):
         check_choice(op, "gate_order", given.gate_order, tuple(COLUMNS))
         return check_gate(op, given.recurrent_activation)
 
-    def made(self, weights: Any, attributes: HardSigmoid | None) -> tuple[Array, ...]:
+    def made(self, weights: Any, attributes: HardSigmoid | None) -> Arrays:
         """Return nothing: all that a cell has is part of its weights."""
         return ()
 
@@ -145,7 +141,7 @@ class GRUForm(Form):
         xp: ModuleType,
         weights: Any,
         attributes: HardSigmoid | None,
-        made: tuple[Array, ...] | None = None,
+        made: Arrays | None = None,
     ) -> GRU:
         """Return the cell; backwards the biases may be None."""
         w_ru, w_c, b_ru, b_c = weights

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Array, cached_property
+from .._typing import Array, Arrays, cached_property
 from ..arithmetic.norms import norm_of_rows, together
 from ..cells.contract import Cell, Form, Gradients, each
 from ..checks.arrays import cast, compute_dtype, contiguous, operand_dtype
@@ -126,12 +126,12 @@ class NetWeights:
         left = iter(arrays)
         return [_filled(entry, left, left) for entry in self._entries]
 
-    def made(self, arrays: Sequence[Array], *, backward: bool) -> list[tuple[Array, ...]]:
+    def made(self, arrays: Sequence[Array], *, backward: bool) -> list[Arrays]:
         """Return what the cells have that is no part of the weights."""
         made: Any = self.form
         return [made.made(entry, self.attributes) for entry in self._entries_of(arrays)]
 
-    def cells_of(self, arrays: Sequence[Array], made: Sequence[tuple[Array, ...]]) -> list[Cell]:
+    def cells_of(self, arrays: Sequence[Array], made: Sequence[Arrays]) -> list[Cell]:
         """Return the cells of arrays as they lie, and of what was `made`."""
         form: Any = self.form
         return [
@@ -220,7 +220,7 @@ class PackedWeights(NetWeights):
             matrix = params[w_h[0]].reshape(w_h[1]) if is_gru else None
             yield Weights(None, matrix, None, params[b_x[0]], params[b_h[0]])
 
-    def made(self, arrays: Sequence[Array], *, backward: bool) -> list[tuple[Array, ...]]:
+    def made(self, arrays: Sequence[Array], *, backward: bool) -> list[Arrays]:
         net = self.form.net
         if backward and net.rnn_mode != "gru":  # whose biases are not looked at
             return [()] * (net.L * net.D)

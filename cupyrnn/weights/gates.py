@@ -360,11 +360,7 @@ def block_lstm_from_gates(
 
 @traceable
 def block_lstm_to_gates(
-    w: Array,
-    b: Array,
-    wci: Array | None = None,
-    wcf: Array | None = None,
-    wco: Array | None = None,
+    w: Array, b: Array, wci: Array | None = None, wcf: Array | None = None, wco: Array | None = None
 ) -> dict[str, Gate]:
     """
     Return the weights of `block_lstm` as separate arrays for each gate.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import ModuleType
 from typing import Any, Literal, TypeAlias, get_args
 
 from .._typing import Array
@@ -15,6 +14,7 @@ from ..derivatives.traced import traceable
 from . import forms
 from .forms import BlockGRUParams
 from .packed import (
+    Model,
     PackedParams,
     assembled,
     check_activation,
@@ -22,7 +22,7 @@ from .packed import (
     gradient_model,
     refuse_gates,
 )
-from .params import DIRECTIONS, GATES, Direction, LayerParams, Net, RNNMode, check_net, layers
+from .params import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, check_net, layers
 
 MergeMode: TypeAlias = Literal["concat", "sum", "ave"]
 
@@ -275,8 +275,8 @@ def params_to_keras(
                 " expected lstm or gru and True: CuDNNLSTM and CuDNNGRU"
             )
         refuse_gates(op, f"CuDNN{net.rnn_mode.upper()}", params)
-        return _as_keras(op, *model, cudnn=True)
-    arrays = _as_keras(op, *model)
+        return _as_keras(op, model, cudnn=True)
+    arrays = _as_keras(op, model)
     if merged:
         _halve(op, net.H, arrays, merge_mode)
     if biased:
@@ -299,19 +299,14 @@ def _halve(op: str, H: int, arrays: list[Array], merge_mode: str) -> None:
 
 
 def _as_keras(
-    op: str,
-    xp: ModuleType,
-    net: Net,
-    params: Array,
-    *,
-    sum_biases: bool = True,
-    cudnn: bool = False,
+    op: str, model: Model, *, sum_biases: bool = True, cudnn: bool = False
 ) -> list[Array]:
     """
     Return packed parameters as ``layer.get_weights()`` has them, with cudnn as CuDNNLSTM's.
 
     Where Keras has one bias for two it is their sum, or the recurrent one.
     """
+    xp, net, params = model
     forms.refuse(op, "Keras", net)
     order = forms.own_order(_KERAS[net.rnn_mode])
     columns = _side_by_side_of_cudnn if cudnn else forms.side_by_side
@@ -368,7 +363,7 @@ def gradient_to_keras(params: PackedParams, params_backprop: Array) -> list[Arra
     array([1., 1., 1., 1., 1., 1., 1., 1.])
     """
     op = "gradient_to_keras"
-    return _as_keras(op, *gradient_model(op, params, params_backprop), sum_biases=False)
+    return _as_keras(op, gradient_model(op, params, params_backprop), sum_biases=False)
 
 
 @traceable

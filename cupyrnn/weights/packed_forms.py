@@ -6,7 +6,7 @@ import functools
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias
 
-from .._typing import Array, NamedTuple
+from .._typing import Array, Arrays, NamedTuple
 from ..cells.contract import Cell, Form, Gradients, States, Weight
 from ..cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
@@ -80,7 +80,7 @@ class PackedForm(Form):
         self.States = LSTMStates if net.rnn_mode == "lstm" else States
         self.Saved = _SAVED[net.rnn_mode]
 
-    def made(self, weights: Weights, attributes: Any = None) -> tuple[Array, ...]:
+    def made(self, weights: Weights, attributes: Any = None) -> Arrays:
         """Return what a cell has that is no part of its weights: the bias, and a GRU's w_h."""
         _, w_h, _, b_x, b_h = weights
         compute = compute_dtype(b_x.dtype)
@@ -98,11 +98,7 @@ class PackedForm(Form):
         return b, reordered
 
     def cell(
-        self,
-        xp: ModuleType,
-        weights: Weights,
-        attributes: Any = None,
-        made: tuple[Array, ...] | None = None,
+        self, xp: ModuleType, weights: Weights, attributes: Any = None, made: Arrays | None = None
     ) -> Cell:
         """Return the cell of views of the packed parameters."""
         w_x, w_h, w_p, _, b_h = weights

@@ -111,13 +111,7 @@ def dequantize(
 
 @named
 def params_from_quantized_onnx(
-    W: Any,
-    R: Any,
-    B: Any,
-    W_scale: Any,
-    W_zero_point: Any,
-    R_scale: Any,
-    R_zero_point: Any,
+    W: Any, R: Any, B: Any, W_scale: Any, W_zero_point: Any, R_scale: Any, R_zero_point: Any
 ) -> PackedParams:
     """
     Pack the weights of ONNX Runtime's operator DynamicQuantizeLSTM, as floats.

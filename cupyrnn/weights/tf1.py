@@ -224,13 +224,7 @@ def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Blo
 
 @traceable
 def block_gru_to_tf1(
-    w_ru: Array,
-    w_c: Array,
-    b_ru: Array,
-    b_c: Array,
-    *,
-    prefix: str = "",
-    old_names: bool = False,
+    w_ru: Array, w_c: Array, b_ru: Array, b_c: Array, *, prefix: str = "", old_names: bool = False
 ) -> dict[str, Array]:
     """
     Return the weights of `block_gru` by the names of TensorFlow 1's GRUCell and GRUBlockCellV2.
