@@ -24,7 +24,7 @@ class Record(NamedTuple):
     inputs: tuple[str, ...]  # that have a gradient
     outputs: tuple[str, ...]  # that have a gradient
     results: tuple[str, ...]  # that the gradient takes
-    attributes: tuple[str, ...]  # types and names
+    attributes: str  # types and names, as a schema of PyTorch has them
     cotangent: str  # what the gradient calls the gradient of an output
     slope: str  # and that of an input
     optional: tuple[str, ...] = ()  # of the inputs
@@ -80,19 +80,14 @@ def _written(pattern: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(pattern.format(n) for n in names)
 
 
-_LSTM_ATTRIBUTES = (
-    "float forget_bias",
-    "float cell_clip",
-    "str gate_order",
-    "str recurrent_activation",
-)
+_LSTM_ATTRIBUTES = "float forget_bias, float cell_clip, str gate_order, str recurrent_activation"
 BLOCK_LSTM = Record(
     block_lstm,
     block_lstm_grad,
     inputs=("x", "cs_prev", "h_prev", "w", "b", *PEEPHOLES),
     outputs=("cs", "h"),
     results=LSTMOutputs._fields,
-    attributes=(*_LSTM_ATTRIBUTES, "bool reverse"),
+    attributes=f"{_LSTM_ATTRIBUTES}, bool reverse",
     cotangent="{}_grad",
     slope="{}_grad",
     optional=PEEPHOLES,
@@ -111,7 +106,7 @@ BLOCK_GRU = Record(
     inputs=("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c"),
     outputs=("h",),
     results=GRUOutputs._fields,
-    attributes=("str recurrent_activation", "bool reverse"),
+    attributes="str recurrent_activation, bool reverse",
     cotangent="d_{}",
     slope="d_{}",
 )
@@ -119,7 +114,7 @@ GRU_BLOCK_CELL = BLOCK_GRU._replace(
     forward=gru_block_cell,
     gradient=gru_block_cell_backward,
     results=GRUOutputs._fields[:-1],
-    attributes=BLOCK_GRU.attributes[:-1],
+    attributes="str recurrent_activation",
     extras=(),
     by_example=False,
 )
@@ -129,16 +124,8 @@ CUDNN_RNN = Record(
     inputs=("input", "input_h", "input_c", "params"),
     outputs=("output", "output_h", "output_c"),
     results=("output", "output_h", "output_c", "reserve_space", "host_reserved"),
-    attributes=(
-        "str rnn_mode",
-        "str input_mode",
-        "str direction",
-        "float dropout",
-        "int num_proj",
-        "str recurrent_activation",
-        "bool time_major",
-        "bool reverse",
-    ),
+    attributes="str rnn_mode, str input_mode, str direction, float dropout, int num_proj,"
+    " str recurrent_activation, bool time_major, bool reverse",
     cotangent="{}_backprop",
     slope="{}_backprop",
     optional=("input_c",),
@@ -148,11 +135,5 @@ STACKED_RNN = CUDNN_RNN._replace(
     gradient=stacked_rnn_backprop,
     inputs=("input", "input_h", "input_c", "weights"),
     results=CUDNN_RNN.results[:-1],
-    attributes=(
-        "str direction",
-        "float dropout",
-        *_LSTM_ATTRIBUTES,
-        "bool time_major",
-        "bool reverse",
-    ),
+    attributes=f"str direction, float dropout, {_LSTM_ATTRIBUTES}, bool time_major, bool reverse",
 )

@@ -19,6 +19,8 @@ none for arrays of two dtypes, which NumPy's own types tell apart worse than Num
 from __future__ import annotations
 
 import collections
+import contextlib
+import functools
 import sys
 import typing
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
@@ -53,20 +55,12 @@ if TYPE_CHECKING or sys.version_info >= (3, 12):
     from functools import cached_property as cached_property
 else:
 
-    class cached_property:
+    class cached_property(functools.cached_property):
         """Before Python 3.12 that of functools has a lock, which a fork may leave to the child."""
 
         def __init__(self, function: Any) -> None:
-            self._function, self.__doc__ = function, function.__doc__
-
-        def __set_name__(self, owner: Any, name: str) -> None:
-            self._name = name
-
-        def __get__(self, instance: Any, owner: Any = None) -> Any:
-            if instance is None:
-                return self
-            value = instance.__dict__[self._name] = self._function(instance)
-            return value
+            super().__init__(function)
+            self.lock = contextlib.nullcontext()
 
 
 if TYPE_CHECKING:

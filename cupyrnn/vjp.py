@@ -101,14 +101,9 @@ def _lstm_from_states(
     attributes = {n: call[n] for n in Attributes._fields if n in call}
     if gate_order is not None:
         attributes["gate_order"] = gate_order
-    xp, checked = check_block(
-        op,
-        LSTM_FORM,
-        {n: call[n] for n in ("x", "cs_prev", "h_prev", "w", "b")},
-        {n: call[n] for n in PEEPHOLES} | given,
-        Attributes(**attributes),
-        call["use_peephole"],
-    )
+    inputs = {n: call[n] for n in ("x", "cs_prev", "h_prev", "w", "b")}
+    optional, said = {n: call[n] for n in PEEPHOLES} | given, Attributes(**attributes)
+    xp, checked = check_block(op, LSTM_FORM, inputs, optional, said, call["use_peephole"])
     by, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
     x, first, w = call["x"], LSTMStates(call["h_prev"], call["cs_prev"]), call["w"]
     weights = PeepholeLSTMParams(w, call["b"], *checked.peephole)
@@ -168,7 +163,7 @@ def _records() -> dict[Any, Record]:
             inputs=("inputs",),
             outputs=("Y", "Y_h", "Y_c"),
             results=(),
-            attributes=(),
+            attributes="",
             cotangent="{}_grad",
             slope="{}",
             by_example=False,

@@ -256,7 +256,7 @@ def report(training: Training, rng: np.random.Generator, out: Path) -> None:
             " held-out text already read. Without the training text the compressors take more:"
             f" {without}."
         )
-    draw(out, model.cell, training.history, rows, *gates_on_line(model, corpus))
+    draw(out, model.cell, training.history, rows, gates_on_line(model, corpus))
 
 
 def parsed(arguments: list[str] | None, command: argparse.ArgumentParser) -> argparse.Namespace:

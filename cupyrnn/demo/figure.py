@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from .model import Model, forward, to_host
 from .modules import demo_module
 from .text import Corpus
 from .training import History
+
+# A line of text, and what a cell's gates or outputs are over its characters.
+Drawn: TypeAlias = "tuple[str, dict[str, Array]]"
 
 # Told apart by the color-blind as well (Okabe and Ito).
 BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
@@ -30,7 +33,7 @@ def line_to_draw(corpus: Corpus) -> tuple[int, int]:
     return (line.start() + 1, line.end() + 1) if line else (1, min(48, len(text)))
 
 
-def gates_on_line(model: Model, corpus: Corpus, units: int = 8) -> tuple[str, dict[str, Array]]:
+def gates_on_line(model: Model, corpus: Corpus, units: int = 8) -> Drawn:
     """
     Return a held-out line and, by gate or output, its values [units, T] after each character.
 
@@ -78,8 +81,9 @@ def draw_curve(axes: Any, cell: Cell, history: History, rows: dict[str, float]) 
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def draw_maps(figure: Any, maps: Any, cell: Cell, line: str, gates: dict[str, Array]) -> None:
+def draw_maps(figure: Any, maps: Any, cell: Cell, drawn: Drawn) -> None:
     """Draw a map of each gate or output, units by characters, over the line below."""
+    line, gates = drawn
     low, high = cell.limits
     # White is 0 where values have a sign.
     colors = {"vmin": low, "vmax": high, "cmap": "RdBu_r" if low < 0 else "viridis"}
@@ -102,21 +106,15 @@ def draw_maps(figure: Any, maps: Any, cell: Cell, line: str, gates: dict[str, Ar
     bar.set_label(cell.legend)
 
 
-def draw(
-    path: Path,
-    cell: Cell,
-    history: History,
-    rows: dict[str, float],
-    line: str,
-    gates: dict[str, Array],
-) -> None:
+def draw(path: Path, cell: Cell, history: History, rows: dict[str, float], drawn: Drawn) -> None:
     """Write the PNG: the loss curve above, a map of each gate over the line below."""
     Figure = demo_module("matplotlib.figure").Figure
+    _, gates = drawn
     figure = Figure(figsize=(9, 3.9 + 1.7 * len(gates)), layout="constrained", dpi=130)
     ratios = [1.8, *[1.0] * len(gates)]
     top, *maps = figure.subplots(1 + len(gates), 1, gridspec_kw={"height_ratios": ratios})
     draw_curve(top, cell, history, rows)
-    draw_maps(figure, maps, cell, line, gates)
+    draw_maps(figure, maps, cell, drawn)
     content = io.BytesIO()
     figure.savefig(content, format="png")
     files.write(path, content.getvalue())

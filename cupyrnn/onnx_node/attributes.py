@@ -31,22 +31,15 @@ def check_attributes(op: str, op_type: str, given: dict[str, Any]) -> Attributes
     """Return a node's attributes, all of them by their names."""
     direction = check_choice(op, "direction", text(given["direction"]), DIRECTIONS)
     D = 1 + (direction == "bidirectional")
-    flags = {
-        n: check_flag(op, n, given[n]) for n in ("linear_before_reset", "input_forget", "layout")
-    }
-    for name, only in (("linear_before_reset", "GRU"), ("input_forget", "LSTM")):
-        if flags[name] and op_type != only:
+    names = ("linear_before_reset", "input_forget", "layout")
+    before_reset, forget, batch_first = flags = [check_flag(op, n, given[n]) for n in names]
+    for name, flag, only in zip(names, flags, ("GRU", "LSTM"), strict=False):
+        if flag and op_type != only:
             raise ValueError(f"{op}: {name} is 1, expected 0 for {op_type}")
     clip = given["clip"]
     if clip is not None:
         clip = check_real(op, "clip", clip)
         if not clip >= 0:
             raise ValueError(f"{op}: clip is {clip}, expected at least 0")
-    return Attributes(
-        direction,
-        flags["layout"],
-        activations_of(op, op_type, DEFAULTS[op_type], D, given),
-        clip,
-        flags["input_forget"],
-        flags["linear_before_reset"],
-    )
+    activations = activations_of(op, op_type, DEFAULTS[op_type], D, given)
+    return Attributes(direction, batch_first, activations, clip, forget, before_reset)

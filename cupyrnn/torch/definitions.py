@@ -160,13 +160,13 @@ def _arguments(inputs: Named, rest: Named) -> Named:
 class _NetOp(Op):
     """The op of a net; save is k, or 0 for all."""
 
-    def __init__(self, record: Record, *attributes: str) -> None:
+    def __init__(self, record: Record, first: str = "") -> None:
         super().__init__(
             record,
             results=(*record.outputs, "reserve_space"),
             saved=("reserve_space",),
             extras=(*record.extras, "seeds"),
-            attributes=(*attributes, *record.attributes, "bool is_training", "int save"),
+            attributes=f"{first}{record.attributes}, bool is_training, int save",
         )
 
     def compute(self, inputs: Named, rest: Named) -> Named:
@@ -198,4 +198,4 @@ class _NetOp(Op):
 
 CUDNN_RNN = _NetOp(_ops.CUDNN_RNN)
 CUDNN_RNN.without_input = {"input_gradient": False}
-STACKED_RNN = _NetOp(_ops.STACKED_RNN, "str names")
+STACKED_RNN = _NetOp(_ops.STACKED_RNN, "str names, ")

@@ -10,6 +10,7 @@ import torch
 
 from .._typing import Save
 from ..arithmetic.gates import RecurrentActivation, check_gate
+from ..cells.contract import Attributes
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..checks.attributes import (
@@ -137,14 +138,9 @@ def save_of(op: str, save: Save) -> Save:
     return save if every is None or isinstance(save, str) else every
 
 
-def lstm_attributes(
-    op: str,
-    forget_bias: float | None,
-    cell_clip: float | None,
-    gate_order: GateOrder,
-    recurrent_activation: RecurrentActivation,
-) -> tuple[float, float, str, str]:
+def lstm_attributes(op: str, given: Attributes) -> tuple[float, float, str, str]:
     """Return the attributes with TensorFlow's defaults."""
+    forget_bias, cell_clip, gate_order, recurrent_activation = given
     check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
     check_gate(op, recurrent_activation)
     if cell_clip is None:
@@ -226,9 +222,8 @@ def lstm_block_cell(
     >>> w.grad.shape
     torch.Size([5, 12])
     """
-    attributes = lstm_attributes(
-        "lstm_block_cell", forget_bias, cell_clip, gate_order, recurrent_activation
-    )
+    given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
+    attributes = lstm_attributes("lstm_block_cell", given)
     return lstm_outputs(LSTM_BLOCK_CELL(x, cs_prev, h_prev, w, b, wci, wcf, wco, *attributes))
 
 
@@ -303,9 +298,8 @@ def block_lstm(
     >>> out.h.shape
     torch.Size([4, 1, 3])
     """
-    attributes = lstm_attributes(
-        "block_lstm", forget_bias, cell_clip, gate_order, recurrent_activation
-    )
+    given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
+    attributes = lstm_attributes("block_lstm", given)
     of_steps = extras("block_lstm", sequence_lengths, resets)
     reverse = check_bool("block_lstm", "reverse", reverse)
     inputs = (x, cs_prev, h_prev, w, b, wci, wcf, wco)
@@ -678,7 +672,8 @@ def stacked_rnn(
         for name, value in (("forget_bias", forget_bias), ("cell_clip", cell_clip)):
             if value is not None:
                 raise ValueError(f"{op}: {name} is {shown(value)}, expected None for a GRU")
-    attributes: Any = lstm_attributes(op, forget_bias, cell_clip, gate_order, recurrent_activation)
+    given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
+    attributes: Any = lstm_attributes(op, given)
     check_seeds(op, seeds)
     rate, reverse = check_dropout(op, dropout), check_bool(op, "reverse", reverse)
     inputs = (input, input_h, input_c if is_lstm else None, tuple(flat))

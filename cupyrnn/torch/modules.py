@@ -15,7 +15,7 @@ from ..cells.lstm import LSTMOutputs
 from ..checks.attributes import check_bool, check_dropout, check_integer, misfit, named, type_shown
 from ..weights.block_forms import PEEPHOLES, GateOrder
 from ..weights.init import init_block_lstm, init_params
-from ..weights.params import Direction, InputMode, RNNMode, check_net
+from ..weights.params import DEFAULTS, Direction, InputMode, RNNMode, check_net
 from .functions import (
     Lengths,
     Resets,
@@ -167,7 +167,7 @@ class BlockLSTM(Leaf):
         H = check_integer("BlockLSTM", "num_units", num_units, 1)
         use_peephole = check_bool("BlockLSTM", "use_peephole", use_peephole)
         given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
-        lstm_attributes("BlockLSTM", *given)
+        lstm_attributes("BlockLSTM", given)
         self.attributes: dict[str, Any] = given._asdict()
         self.attributes["reverse"] = check_bool("BlockLSTM", "reverse", reverse)
         self.input_size, self.num_units = I, H
@@ -324,12 +324,8 @@ class CudnnRNN(Leaf):
     ) -> None:
         super().__init__()
         op = "CudnnRNN"
-        self._net: dict[str, Any] = {
-            "rnn_mode": rnn_mode,
-            "input_mode": input_mode,
-            "direction": direction,
-            "num_proj": num_proj,
-        }
+        given = rnn_mode, input_mode, direction, num_proj
+        self._net: dict[str, Any] = dict(zip(DEFAULTS, given, strict=True))
         check_gate(op, recurrent_activation)
         self.input_size, self.num_units, self.num_layers = input_size, num_units, num_layers
         self.dropout = check_dropout(op, dropout)
@@ -354,14 +350,9 @@ class CudnnRNN(Leaf):
         >>> from cupyrnn.torch import CudnnRNN
         >>> CudnnRNN(2, 3).reset_parameters()
         """
-        drawn = init_params(
-            num_layers=self.num_layers,
-            num_units=self.num_units,
-            input_size=self.input_size,
-            **self._net,
-            seed=generator(),
-            dtype=np.float64,
-        )
+        sizes = ("num_layers", "num_units", "input_size")
+        given: dict[str, Any] = {name: getattr(self, name) for name in sizes} | self._net
+        drawn = init_params(**given, seed=generator(), dtype=np.float64)
         draw(self, {"params": drawn.params})
 
     def extra_repr(self) -> str:

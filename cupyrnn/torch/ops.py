@@ -164,7 +164,7 @@ class Op:
     extras
         Tensors without a gradient, all optional.
     attributes
-        Types and names.
+        Types and names, as a schema has them.
     axes
         The axis B of the tensors that have one, where a longer B is the same as more calls.
     """
@@ -175,7 +175,7 @@ class Op:
         results: tuple[str, ...],
         saved: tuple[str, ...],
         extras: tuple[str, ...],
-        attributes: tuple[str, ...],
+        attributes: str,
         axes: dict[str, int] | None = None,
     ) -> None:
         self.record, self.results, self.saved, self.extras = record, results, saved, extras
@@ -183,7 +183,7 @@ class Op:
         self.axes, self._declared = axes, attributes
         # By what the gradient leaves out that of the first input.
         self.without_input: Named = {}
-        self._attributes = [part.split()[-1] for part in attributes]
+        self._attributes = [part.split()[-1] for part in attributes.split(", ")]
         # The tensors that each op takes, before the extras.
         self.groups: dict[str, tuple[tuple[str, ...], ...]] = {
             "forward": (self.inputs,),
@@ -306,7 +306,7 @@ class Op:
         cotangents = [f"Tensor? {name}_grad" for name in self.outputs]
         tangents = [f"Tensor? {name}_tangent" for name in self.inputs]
         more = [f"Tensor? {name}_grad_tangent" for name in self.outputs]
-        last = [f"Tensor? {name}" for name in self.extras] + list(self._declared)
+        last = [f"Tensor? {name}" for name in self.extras] + [self._declared]
         self.forward = self._op("forward", inputs + last, len(self.results), self._fake_forward)
         self.backward = self._op(
             "backward", inputs + results + cotangents + last, n, lambda *a: self._like(a[:n])

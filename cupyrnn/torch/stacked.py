@@ -114,23 +114,16 @@ class StackedNet(Recurrent):
 
     def run(self, x: torch.Tensor, states: States, of_steps: Extras) -> tuple[torch.Tensor, States]:
         kind: Any = PeepholeLSTMParams if self._count > 1 else BlockGRUParams
-        rate, (lengths, resets) = self.dropout if self.training else 0.0, of_steps
-        out = stacked_rnn(
-            x,
-            states[0],
-            states[1] if len(states) > 1 else None,
-            [
-                kind(**{name: getattr(self, name + end) for name in self._names})
-                for _, end in self._places()
-            ],
-            sequence_lengths=lengths,
-            resets=resets,
-            direction="bidirectional" if self.bidirectional else "unidirectional",
-            dropout=rate,
-            seeds=seeds_of(rate),
-            save=self.save,
-            **self.attributes,
-        )
+        weights = [
+            kind(**{name: getattr(self, name + end) for name in self._names})
+            for _, end in self._places()
+        ]
+        rate = self.dropout if self.training else 0.0
+        given: Any = {"dropout": rate, "seeds": seeds_of(rate), "save": self.save}
+        given["sequence_lengths"], given["resets"] = of_steps
+        given["direction"] = "bidirectional" if self.bidirectional else "unidirectional"
+        h, c = (*states, None)[:2]
+        out = stacked_rnn(x, h, c, weights, **given, **self.attributes)
         return out.output, (out.output_h, out.output_c)[: len(states)]
 
 
@@ -204,7 +197,7 @@ class PeepholeLSTM(PeepholeNet):
         save: Save = "all",
     ) -> None:
         given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
-        lstm_attributes("PeepholeLSTM", *given)
+        lstm_attributes("PeepholeLSTM", given)
         check_bool("PeepholeLSTM", "use_peephole", use_peephole)
         super().__init__(
             (input_size, hidden_size, num_layers),
@@ -278,7 +271,7 @@ class BlockGRU(StackedNet):
         dtype: torch.dtype | None = None,
         save: Save = "all",
     ) -> None:
-        lstm_attributes("BlockGRU", None, None, "icfo", recurrent_activation)
+        lstm_attributes("BlockGRU", Attributes(recurrent_activation=recurrent_activation))
         super().__init__(
             (input_size, hidden_size, num_layers),
             (batch_first, dropout, bidirectional, 0),
