@@ -154,6 +154,14 @@ class RunArguments(NamedTuple):
     reverse: object = False
 
 
+class NetSizes(NamedTuple):
+    """The sizes of a net whose layers may differ."""
+
+    L: int
+    D: int
+    widths: tuple[tuple[int, int], ...]  # H and P of each layer
+
+
 class Run(NamedTuple):
     """A call after the checks that `cudnn_rnn` and `stacked_rnn` have in common."""
 

@@ -80,6 +80,13 @@ def _written(pattern: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(pattern.format(n) for n in names)
 
 
+def _of_step(record: Record, forward: Callable[..., Any], gradient: Callable[..., Any]) -> Record:
+    """Return the record of an op that is one step of another, whose last result is h."""
+    attributes = record.attributes.removesuffix(", bool reverse")
+    record = record._replace(forward=forward, gradient=gradient, attributes=attributes)
+    return record._replace(results=record.results[:-1], extras=(), by_example=False)
+
+
 _LSTM_ATTRIBUTES = "float forget_bias, float cell_clip, str gate_order, str recurrent_activation"
 BLOCK_LSTM = Record(
     block_lstm,
@@ -92,14 +99,7 @@ BLOCK_LSTM = Record(
     slope="{}_grad",
     optional=PEEPHOLES,
 )
-LSTM_BLOCK_CELL = BLOCK_LSTM._replace(
-    forward=lstm_block_cell,
-    gradient=lstm_block_cell_backward,
-    results=LSTMOutputs._fields[:-1],
-    attributes=_LSTM_ATTRIBUTES,
-    extras=(),
-    by_example=False,
-)
+LSTM_BLOCK_CELL = _of_step(BLOCK_LSTM, lstm_block_cell, lstm_block_cell_backward)
 BLOCK_GRU = Record(
     block_gru,
     block_gru_grad,
@@ -110,14 +110,7 @@ BLOCK_GRU = Record(
     cotangent="d_{}",
     slope="d_{}",
 )
-GRU_BLOCK_CELL = BLOCK_GRU._replace(
-    forward=gru_block_cell,
-    gradient=gru_block_cell_backward,
-    results=GRUOutputs._fields[:-1],
-    attributes="str recurrent_activation",
-    extras=(),
-    by_example=False,
-)
+GRU_BLOCK_CELL = _of_step(BLOCK_GRU, gru_block_cell, gru_block_cell_backward)
 CUDNN_RNN = Record(
     cudnn_rnn,
     cudnn_rnn_backprop,

@@ -12,17 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ._net import NetCall, RunArguments, check_run, check_sequences, check_shapes
-from ._typing import (
-    AnyArray,
-    ArrayT,
-    Lengths,
-    NamedTuple,
-    Resets,
-    Save,
-    StackedRNNGrads,
-    StackedRNNOutputs,
-)
+from ._net import NetCall, NetSizes, RunArguments, check_run, check_sequences, check_shapes
+from ._typing import AnyArray, ArrayT, Lengths, Resets, Save, StackedRNNGrads, StackedRNNOutputs
 from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Attributes, Form, FormedWeights
 from .checks.arrays import on_device
@@ -45,14 +36,6 @@ _KINDS = frozenset({BlockLSTMParams, PeepholeLSTMParams, BlockGRUParams})
 _KNOWN = ("BlockLSTMParams", "PeepholeLSTMParams", "BlockGRUParams")
 # A call; h and what else the cell has before the first step; the gradients of the last states.
 _Checked: TypeAlias = tuple[NetCall, tuple[Any, ...], tuple[Any, ...]]
-
-
-class _Layers(NamedTuple):
-    """The sizes of a net."""
-
-    L: int
-    D: int
-    widths: tuple[tuple[int, int], ...]  # H and P of each layer
 
 
 def _form_of(op: str, weights: object) -> Form:
@@ -221,7 +204,7 @@ def _check_all(
             matrix = getattr(entries[layer * D], form.projection)
             H = expect_rank(op, name, matrix, "(H, P)")[0]
         widths.append((H, P))
-    net = _Layers(L, D, tuple(widths))
+    net = NetSizes(L, D, tuple(widths))
     check_shapes(op, call, net, arrays, symbol)
     call = check_sequences(op, call, run, D)
     check_weights(op, form, entries, call.I, D, widths, layered)

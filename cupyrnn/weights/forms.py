@@ -316,6 +316,13 @@ def check_names(op: str, what: str, given: Any, prefix: object) -> None:
         raise TypeError(f"{op}: prefix is {shown(prefix)}, expected a string")
 
 
+def untold(op: str, what: str) -> ValueError:
+    """Return the error of weights of an RNN without rnn_mode: `what` of them is no help."""
+    return ValueError(
+        f"{op}: rnn_mode is left out, and {what} not tell rnn_tanh from rnn_relu: say which"
+    )
+
+
 def mode_of(op: str, rnn_mode: Any, width: int, H: int, problem: str) -> tuple[Any, int]:
     """
     Return the cell whose G gates are `width` wide together, and H.
@@ -331,10 +338,7 @@ def mode_of(op: str, rnn_mode: Any, width: int, H: int, problem: str) -> tuple[A
     for mode, gates in GATES.items():
         if width == len(gates) * H:
             if len(gates) == 1:
-                raise ValueError(
-                    f"{op}: rnn_mode is left out, and the shapes, of an RNN, do not tell rnn_tanh"
-                    " from rnn_relu: say which"
-                )
+                raise untold(op, "the shapes, of an RNN, do")
             return mode, H
     raise ValueError(
         f"{op}: {problem} with H = {H} and G = 4 for lstm, 3 for gru or 1 for rnn_tanh and rnn_relu"

@@ -77,10 +77,7 @@ def _mode(op: str, gates: Any, rnn_mode: Any) -> Any:
         return check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
     first = gates[0]
     if isinstance(first, Mapping) and {*first} == {"h"}:
-        raise ValueError(
-            f"{op}: rnn_mode is left out, and the gate h does not tell rnn_tanh from rnn_relu: say"
-            " which"
-        )
+        raise forms.untold(op, "the gate h does")
     is_gru = isinstance(first, Mapping) and {*first} == {*GATES["gru"]}
     return "gru" if is_gru else "lstm"
 

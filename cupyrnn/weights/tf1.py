@@ -417,10 +417,7 @@ def _mode(op: str, rnn_mode: Any, cells: list[Cell]) -> Any:
         if "gates/kernel" in cells[0].names:
             return "gru"
         if cells[0].own_name == "basic_rnn_cell":
-            raise ValueError(
-                f"{op}: rnn_mode is left out, and {cells[0].path} does not tell rnn_tanh from"
-                " rnn_relu: say which"
-            )
+            raise forms.untold(op, f"{cells[0].path} does")
         return "lstm"
     return rnn_mode
 
