@@ -10,17 +10,7 @@ import numpy as np
 
 from . import _ops
 from ._ops import Record
-from ._typing import (
-    AnyArray,
-    ArrayT,
-    CudnnRNNGrads,
-    CudnnRNNOutputs,
-    GRUGrads,
-    LSTMGrads,
-    Save,
-    StackedRNNGrads,
-    StackedRNNOutputs,
-)
+from ._typing import AnyArray, ArrayT, GRUGrads, LSTMGrads, Save
 from .cells.contract import Attributes, States
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs, LSTMStates
@@ -38,6 +28,7 @@ from .weights.forms import BlockGRUParams, PeepholeLSTMParams
 from .weights.gradients import WeightGradients, check_weight_gradients
 
 if TYPE_CHECKING:
+    from ._typing import CudnnRNNGrads, CudnnRNNOutputs, StackedRNNGrads, StackedRNNOutputs
     from .onnx_node import OnnxGrads, OnnxOutputs
 
 P = ParamSpec("P")
