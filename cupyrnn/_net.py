@@ -19,10 +19,10 @@ from .checks.arrays import cast, cast_all, compute_dtype, contiguous
 from .checks.attributes import (
     check_bool,
     check_choice,
+    check_count,
     check_dropout,
     check_integer,
     check_save,
-    counted,
     type_shown,
     unless_zero,
 )
@@ -195,14 +195,9 @@ def check_run(
     major = check_bool(op, "time_major", time_major)
     *steps, I = expect_rank(op, "input", required["input"], f"({'T, B' if major else 'B, T'}, I)")
     T, B = steps if major else steps[::-1]
-    sizes = Sizes(
-        T,
-        B,
-        check_bool(op, "is_training", training),
-        check_dropout(op, dropout),
-        check_integer(op, "seed", seed),
-        check_integer(op, "seed2", seed2),
-    )
+    is_training, rate = check_bool(op, "is_training", training), check_dropout(op, dropout)
+    seeds = check_integer(op, "seed", seed), check_integer(op, "seed2", seed2)
+    sizes = Sizes(T, B, is_training, rate, *seeds)
     every = check_save(op, save)
     return Run(xp, dtype, sizes, I, major, every=every if sizes.is_training else None)
 
@@ -261,11 +256,8 @@ def _check_layers(
     op: str, run: Run, net: Widths, name: str, states: Sequence[Any], at: int, symbols: str
 ) -> None:
     """Check the shapes of a state that is a list of an array for each layer."""
-    if len(states) != net.L:
-        raise ValueError(
-            f"{op}: {name} has {counted(len(states), 'entry')}, expected L = {net.L}, an array"
-            f" ({run.axes('D')}, {symbols}) for each layer"
-        )
+    each_layer = f"L = {net.L}, an array ({run.axes('D')}, {symbols}) for each layer"
+    check_count(op, name, states, len(states) == net.L, each_layer)
     for layer, (a, width) in enumerate(zip(states, net.widths, strict=True)):
         if a is None:  # the whole of an optional state may be None
             expected = f"a {run.xp.__name__}.ndarray like input"

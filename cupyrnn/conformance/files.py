@@ -89,19 +89,11 @@ def model_of(case: Case) -> onnx.ModelProto:
         dtype = "int32" if name == "sequence_lens" else plan.dtype
         return helper.make_tensor_value_info(name, _KINDS[dtype][1], a.shape)
 
-    graph = helper.make_graph(
-        [node],
-        case.name,
-        [info(name, a) for name, a in case.inputs.items()],
-        [info(name, a) for name, a in case.outputs.items()],
-    )
+    inputs, outputs = ([info(*of) for of in a.items()] for a in (case.inputs, case.outputs))
+    graph = helper.make_graph([node], case.name, inputs, outputs)
     opset, ir = _OPSET_OF_BFLOAT16 if plan.dtype == "bfloat16" else _OPSET
-    return helper.make_model(
-        graph,
-        opset_imports=[helper.make_opsetid("", opset)],
-        ir_version=ir,
-        producer_name="cupyrnn.conformance",
-    )
+    versions = {"opset_imports": [helper.make_opsetid("", opset)], "ir_version": ir}
+    return helper.make_model(graph, **versions, producer_name="cupyrnn.conformance")
 
 
 def write(case: Case, folder: Path) -> None:

@@ -149,7 +149,9 @@ def smallest(outcomes: Iterable[Outcome]) -> Outcome:
 
 def text(title: str, outcomes: Sequence[Outcome]) -> str:
     """Return the report, a page in Markdown."""
-    lines = [f"## {title}", "", *_counts(outcomes), ""]
+    counts = {v: sum(o.verdict == v for o in outcomes) for v in _verdicts(outcomes)}
+    told = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+    lines = [f"## {title}", "", f"{len(outcomes)} cases: {told}.", ""]
     if all(outcome.verdict == RIGHT for outcome in outcomes):
         return "\n".join(lines)
     explained, rest = causes(outcomes)
@@ -169,12 +171,6 @@ def text(title: str, outcomes: Sequence[Outcome]) -> str:
         lines.append(_row("no feature alone", "", len(rest) - 20, "and more", "", ""))
     lines += ["", *_by_feature(outcomes), ""]
     return "\n".join(lines)
-
-
-def _counts(outcomes: Sequence[Outcome]) -> list[str]:
-    counts = {v: sum(o.verdict == v for o in outcomes) for v in _verdicts(outcomes)}
-    told = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
-    return [f"{len(outcomes)} cases: {told}."]
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> list[str]:
