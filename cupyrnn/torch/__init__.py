@@ -17,6 +17,7 @@ float32, as NumPy has no such dtype. Under ``torch.autocast`` the functions take
 """
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 if find_spec("torch") is None:
     raise ModuleNotFoundError(
@@ -24,39 +25,26 @@ if find_spec("torch") is None:
         name="torch",
     )
 
-from .functions import (
-    RNNOutputs,
-    block_gru,
-    block_lstm,
-    cudnn_rnn,
-    gru_block_cell,
-    lstm_block_cell,
-    stacked_rnn,
-)
-from .modules import BlockLSTM, CudnnRNN
-from .recurrent import GRU, LSTM, RNN, from_torch
-from .stacked import BlockGRU, PeepholeLSTM
-from .translations import onnx_translations
+# What is imported as its own name is public to a type checker too.
+from .functions import RNNOutputs as RNNOutputs
+from .functions import block_gru as block_gru
+from .functions import block_lstm as block_lstm
+from .functions import cudnn_rnn as cudnn_rnn
+from .functions import gru_block_cell as gru_block_cell
+from .functions import lstm_block_cell as lstm_block_cell
+from .functions import stacked_rnn as stacked_rnn
+from .modules import BlockLSTM as BlockLSTM
+from .modules import CudnnRNN as CudnnRNN
+from .recurrent import GRU as GRU
+from .recurrent import LSTM as LSTM
+from .recurrent import RNN as RNN
+from .recurrent import from_torch as from_torch
+from .stacked import BlockGRU as BlockGRU
+from .stacked import PeepholeLSTM as PeepholeLSTM
+from .translations import onnx_translations as onnx_translations
 
-__all__ = [
-    "GRU",
-    "LSTM",
-    "RNN",
-    "BlockGRU",
-    "BlockLSTM",
-    "CudnnRNN",
-    "PeepholeLSTM",
-    "RNNOutputs",
-    "block_gru",
-    "block_lstm",
-    "cudnn_rnn",
-    "from_torch",
-    "gru_block_cell",
-    "lstm_block_cell",
-    "onnx_translations",
-    "stacked_rnn",
-]
+if not TYPE_CHECKING:  # which reads the imports above
+    __all__ = [n for n, a in globals().items() if getattr(a, "__module__", "").startswith(__name__)]
 
-
-def __dir__() -> list[str]:
-    return __all__
+    def __dir__() -> list[str]:
+        return __all__

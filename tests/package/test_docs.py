@@ -123,9 +123,11 @@ def test_the_reference_is_complete() -> None:
         public |= {f"{module}.{n}" for n in importlib.import_module(module).__all__}
     public |= {f"cupyrnn.reference.{n}" for n in cupyrnn.reference.__all__}
     # PyTorch and JAX need not be here to know what the modules offer.
-    for module, path in (("torch", "torch/__init__.py"), ("jax", "jax/__init__.py")):
-        (offered,) = re.findall(r"__all__ = \[(.*?)\]", text(ROOT / "cupyrnn" / path), re.DOTALL)
-        public |= {f"cupyrnn.{module}.{n}" for n in re.findall(r'"(\w+)"', offered)}
+    of_torch, of_jax = (text(ROOT / f"cupyrnn/{name}/__init__.py") for name in ("torch", "jax"))
+    imported = re.findall(r"import (\w+) as \1$", of_torch, re.MULTILINE)
+    public |= {f"cupyrnn.torch.{n}" for n in imported}
+    (offered,) = re.findall(r"__all__ = \[(.*?)\]", of_jax, re.DOTALL)
+    public |= {f"cupyrnn.jax.{n}" for n in re.findall(r'"(\w+)"', offered)}
     assert in_reference() == public
 
 
