@@ -140,12 +140,9 @@ def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
     state = tuple(4 * rng.standard_normal(s.shape) for s in on_host.zero_state(B))
     tokens = rng.integers(V, size=(T, B, 1 + len(CONTEXTS)))
     targets = rng.integers(V, size=(T, B))
-    _, grads, _ = loss_and_gradient(
-        Model(xp, cell, {name: xp.asarray(a) for name, a in p.items()}),
-        xp.asarray(tokens),
-        xp.asarray(targets),
-        tuple(xp.asarray(a) for a in state),
-    )
+    model = Model(xp, cell, {name: xp.asarray(a) for name, a in p.items()})
+    first = tuple(map(xp.asarray, state))
+    _, grads, _ = loss_and_gradient(model, xp.asarray(tokens), xp.asarray(targets), first)
 
     complex_p = {name: a.astype(np.complex128) for name, a in p.items()}
     complex_state = tuple(a.astype(np.complex128) for a in state)

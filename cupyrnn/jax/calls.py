@@ -31,7 +31,7 @@ from .linear import linear
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _SEEDS = ("seed", "seed2")  # arrays of JAX too, which may be traced
-_THIRD = "there are no third derivatives"
+_THIRD, _AGAIN = "there are no third derivatives", "there is no forward mode of forward mode"
 
 
 class _Call(NamedTuple):
@@ -142,9 +142,7 @@ def _forward_along(call: _Call, primals: Any, tangents: Any) -> Any:
             inputs, extras, d_inputs = given
             return _second(call, (inputs, extras, cotangents, d_inputs, nothing))[0]
 
-        refuse = functools.partial(
-            _refuse, call.record.name, "there is no forward mode of forward mode"
-        )
+        refuse = functools.partial(_refuse, call.record.name, _AGAIN)
         found = linear(refuse, backward, (inputs, extras, d_inputs), others, _like(outputs))
         return found, zeros(residuals)
 

@@ -161,13 +161,9 @@ class _NetOp(Op):
     """The op of a net; save is k, or 0 for all."""
 
     def __init__(self, record: Record, first: str = "") -> None:
-        super().__init__(
-            record,
-            results=(*record.outputs, "reserve_space"),
-            saved=("reserve_space",),
-            extras=(*record.extras, "seeds"),
-            attributes=f"{first}{record.attributes}, bool is_training, int save",
-        )
+        results, saved = (*record.outputs, "reserve_space"), ("reserve_space",)
+        attributes = f"{first}{record.attributes}, bool is_training, int save"
+        super().__init__(record, results, saved, (*record.extras, "seeds"), attributes)
 
     def compute(self, inputs: Named, rest: Named) -> Named:
         found = self.record.forward(**_arguments(inputs, rest))._asdict()

@@ -347,11 +347,8 @@ class Op:
 
             return call
 
-        _LIBRARY.impl(
-            name,
-            traced(lambda *args: self._whole(args[0], run(*args))),
-            "CompositeExplicitAutograd",
-        )
+        whole = traced(lambda *args: self._whole(args[0], run(*args)))
+        _LIBRARY.impl(name, whole, "CompositeExplicitAutograd")
         torch.library.register_fake(f"cupyrnn::{name}", traced(fake), lib=_LIBRARY)
         return getattr(torch.ops.cupyrnn, name).default
 

@@ -15,8 +15,7 @@ from .definitions import block_shapes
 _NODES = {
     "lstm": ("LSTM", ("i", "o", "f", "ci")),
     "gru": ("GRU", ("u", "r", "c")),
-    "rnn_tanh": ("RNN", ("h",)),
-    "rnn_relu": ("RNN", ("h",)),
+    **dict.fromkeys(("rnn_tanh", "rnn_relu"), ("RNN", ("h",))),
 }
 _BLOCK_LSTM = {"icfo": ("i", "ci", "f", "o"), "ifco": ("i", "f", "ci", "o")}
 
