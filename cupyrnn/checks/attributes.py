@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -241,6 +241,15 @@ def is_of_the_op(error: TypeError) -> bool:
     return error.__traceback__ is None or error.__traceback__.tb_next is not None
 
 
+def raise_fitting(
+    error: TypeError, op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> NoReturn:
+    """Raise what a call raised or, if its arguments do not fit, an error that says what would."""
+    if is_of_the_op(error):
+        raise error
+    raise misfit(op, args, kwargs) from None
+
+
 def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TypeError:
     """Return the error of a call whose arguments do not fit: one that says what would."""
     import inspect  # takes a while
@@ -291,8 +300,6 @@ def named(op: _Function) -> _Function:
         try:
             return op(*args, **kwargs)
         except TypeError as error:
-            if is_of_the_op(error):
-                raise
-            raise misfit(op, args, kwargs) from None
+            raise_fitting(error, op, args, kwargs)
 
     return call  # type: ignore[return-value]

@@ -8,7 +8,7 @@ from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 from ..checks.arrays import array_kind
-from ..checks.attributes import is_of_the_op, misfit
+from ..checks.attributes import raise_fitting
 from ..checks.calls import own_tangents
 from .holder import Call, Traced
 from .tree import tree_map
@@ -60,9 +60,7 @@ def traceable(op: _F) -> _F:
             try:
                 return op(*args, **kwargs)
             except TypeError as error:
-                if is_of_the_op(error):
-                    raise
-                raise misfit(op, args, kwargs) from None
+                raise_fitting(error, op, args, kwargs)
 
         def whole(a: Any) -> Any:
             if type(a) is Traced:

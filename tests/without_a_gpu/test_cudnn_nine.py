@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import Ops
+from checks import Ops, assert_close
 from problems.nets import (
     BI,
     COTANGENTS,
@@ -33,6 +33,7 @@ import cupyrnn
 from cupyrnn.arithmetic.gates import HardSigmoid
 from cupyrnn.cudnn import engine
 from cupyrnn.cudnn import library as libcudnn
+from cupyrnn.driver.reserve import OWNERS
 from cupyrnn.kernels import persistent
 from without_a_gpu.cudnn_stub import INCOMPLETE_EIGHT, SOURCE, Stub, install
 from without_a_gpu.cudnn_stub.expected import (
@@ -569,7 +570,7 @@ def test_auto_takes_no_algorithm_but_the_standard_one(
 def test_auto_takes_one_launch_where_it_is_the_fastest(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on an H100; forwards and, of a reserve_space alone, backwards."""
+    """As on an H100; the gradient takes it too, also of a reserve_space alone."""
 
     def taken(H: int, T: int = 3, num_proj: int = 0) -> str:
         case = Case("lstm", T, 16, 4, H, num_proj=num_proj)
@@ -582,6 +583,19 @@ def test_auto_takes_one_launch_where_it_is_the_fastest(
     try:
         assert taken(64) == "cupy"
         assert taken(64, T=1) == taken(64, num_proj=3) == taken(2000) == "cudnn"
+        case, ops = Case("lstm", 3, 1, 4, 9), Ops(cupy_on_cpu)
+        inputs, cotangents = (
+            draw(np.random.default_rng(0), case, np.dtype("f4"))
+            for draw in (problem, cotangents_of)
+        )
+        out = forward(ops, case, inputs)
+        assert out.host_reserved[0] == OWNERS.index("cupy")
+        for host_reserved in (out.host_reserved, None):
+            given = out._replace(host_reserved=host_reserved)
+            grads = backward(ops, case, inputs, given, cotangents)
+            expected = backward(cupyrnn, case, inputs, forward(cupyrnn, case, inputs), cotangents)
+            assert_close(grads.params_backprop, expected.params_backprop, "float32", "params")
+        assert "cudnnRNNForward" not in stub.names()
         monkeypatch.setenv("CUPYRNN_ENGINE", "cudnn")
         assert taken(64) == "cudnn"
         monkeypatch.setenv("CUPYRNN_ENGINE", "auto")
