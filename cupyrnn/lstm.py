@@ -323,8 +323,8 @@ def lstm_block_cell_grad(
     o: AnyArray,
     ci: AnyArray,
     co: AnyArray,
-    cs_grad: AnyArray | None,
-    h_grad: AnyArray | None,
+    cs_grad: AnyArray | None = None,
+    h_grad: AnyArray | None = None,
     *,
     wci: AnyArray | None = None,
     wcf: AnyArray | None = None,
@@ -359,7 +359,7 @@ def lstm_block_cell_grad(
         the same dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     i, cs, f, o, ci, co : [B, H]
         What `lstm_block_cell` returned.
-    cs_grad, h_grad : [B, H] or None
+    cs_grad, h_grad : [B, H], optional
         The gradients of cs and h; None stands for zeros.
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.
@@ -434,8 +434,8 @@ def lstm_block_cell_backward(
     o: AnyArray,
     ci: AnyArray,
     co: AnyArray,
-    cs_grad: AnyArray | None,
-    h_grad: AnyArray | None,
+    cs_grad: AnyArray | None = None,
+    h_grad: AnyArray | None = None,
     *,
     wci: AnyArray | None = None,
     wcf: AnyArray | None = None,
@@ -466,7 +466,7 @@ def lstm_block_cell_backward(
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     i, cs, f, o, ci, co : [B, H]
         What `lstm_block_cell` returned.
-    cs_grad, h_grad : [B, H] or None
+    cs_grad, h_grad : [B, H], optional
         The gradients of cs and h; None stands for zeros.
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.
@@ -533,8 +533,8 @@ def block_lstm_grad(
     ci: AnyArray,
     co: AnyArray,
     h: AnyArray,
-    cs_grad: AnyArray | None,
-    h_grad: AnyArray | None,
+    cs_grad: AnyArray | None = None,
+    h_grad: AnyArray | None = None,
     *,
     wci: AnyArray | None = None,
     wcf: AnyArray | None = None,
@@ -567,7 +567,7 @@ def block_lstm_grad(
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     i, cs, f, o, ci, co, h : [T, B, H]
         What `block_lstm` returned.
-    cs_grad, h_grad : [T, B, H] or None
+    cs_grad, h_grad : [T, B, H], optional
         The gradients of cs and h of every step; None stands for zeros.
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.

@@ -274,7 +274,8 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
         return TypeError(f"{start}{found} by position, expected {most}{rest}")
     twice = [n for n in first[: len(args)] if n in kwargs]
     if twice:
-        return TypeError(f"{start}{twice[0]} is given by position and by name, expected it once")
+        order = f"by position: {', '.join(first)}"
+        return TypeError(f"{start}{twice[0]} is passed by position and by name ({order})")
     given = {*first[: len(args)], *kwargs}
     needed = [p.name for p in parameters if p.default is p.empty]
     missing = [n for n in needed if n not in given]

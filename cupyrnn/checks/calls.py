@@ -206,12 +206,18 @@ def expect_rank(op: str, name: str, a: Array, symbols: str) -> tuple[int, ...]:
 def expect_shape(op: str, name: str, a: Array | None, symbols: str, shape: tuple[int, ...]) -> None:
     """Check that `a`, unless it is None, has the shape that `symbols` stands for here."""
     if a is not None and a.shape != shape:
-        hint = _time_first(op, name, a, symbols, shape)
+        hint = _shape_hint(op, name, a, symbols, shape)
         raise ValueError(f"{op}: {name} has shape {a.shape}, expected {symbols} = {shape}{hint}")
 
 
-def _time_first(op: str, name: str, a: Array, symbols: str, shape: tuple[int, ...]) -> str:
-    """Return a hint where a state fits but for B: the input may have its axes in another order."""
+# The first saved array of a gradient op, and the biases that TensorFlow's op takes before it.
+_AFTER_BIASES = {"i": "b is", "r": "b_ru and b_c are"}
+
+
+def _shape_hint(op: str, name: str, a: Array, symbols: str, shape: tuple[int, ...]) -> str:
+    """Return a hint about a bias passed by position, or about the order of the axes of x."""
+    if name in _AFTER_BIASES and a.ndim == 1:
+        return f"; {_AFTER_BIASES[name]} not passed by position"
     if name in ("cs_prev", "h_prev") and "_cell" not in op:
         batch, hint = 0, "; x is [T, B, I], time first"
     elif name in _STATES and symbols.startswith("(L*D, B"):

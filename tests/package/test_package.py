@@ -237,7 +237,7 @@ def test_every_function_says_what_does_not_fit() -> None:
             with pytest.raises(TypeError, match=f"^{name}: {', '.join(needed)} (is|are) missing"):
                 function()
         if first:
-            with pytest.raises(TypeError, match=f"^{name}: {first[0].name} is given by position"):
+            with pytest.raises(TypeError, match=f"^{name}: {first[0].name} is passed by position"):
                 function(1, **{first[0].name: 1})
 
 
