@@ -30,6 +30,7 @@ class Record(NamedTuple):
     optional: tuple[str, ...] = ()  # of the inputs
     extras: tuple[str, ...] = ("sequence_lengths", "resets")  # arrays without a gradient
     by_example: bool = True  # whether the gradient takes weight_gradients
+    reads: tuple[str, ...] | None = None  # of the results, on a CPU; None for all
     from_states: Callable[..., Any] | None = None  # the gradient by the states alone, for `vjp`
 
     @property
@@ -122,6 +123,7 @@ CUDNN_RNN = Record(
     cotangent="{}_backprop",
     slope="{}_backprop",
     optional=("input_c",),
+    reads=("reserve_space",),
 )
 STACKED_RNN = CUDNN_RNN._replace(
     forward=stacked_rnn,

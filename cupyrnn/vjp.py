@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, overload
+from zlib import crc32
 
 import numpy as np
 
@@ -35,19 +36,39 @@ P = ParamSpec("P")
 G = TypeVar("G")
 
 
-def _arrays_in(values: Any) -> Iterator[Any]:
-    """Yield the NumPy arrays among arguments, also those in lists and tuples of them."""
+# Arrays of at most this many bytes are compared as a whole.
+_WHOLE = 16384
+# Elements compared of a larger vector.
+_ELEMENTS = 256
+
+
+def _arrays_in(values: Any) -> list[Any]:
+    """Return the NumPy arrays among arguments, also those in lists and tuples of them."""
+    found = []
     for a in values:
         if isinstance(a, np.ndarray):
-            if a.size:
-                yield a
+            found.append(a)
         elif isinstance(a, (tuple, list)):
-            yield from _arrays_in(a)
+            found += _arrays_in(a)
+    return found
 
 
-def _marks(arrays: list[Any]) -> list[Any]:
-    """Return two elements of each array."""
-    return [a.item(k) for a in arrays for k in (a.size // 3, a.size - 1)]
+def _sample(a: Any) -> Any:
+    """
+    Return the bytes of a small array, or a checksum of some elements of a large one.
+
+    The last element is among them, and at least one of each row: people write whole rows.
+    """
+    if a.nbytes <= _WHOLE:
+        return a.tobytes()
+    step = a.shape[-1] - 1 if a.ndim > 1 else a.size // _ELEMENTS
+    flat = a.reshape(-1) if a.flags.c_contiguous else a.flat
+    return crc32(flat[:: -max(step, 1)].tobytes())
+
+
+def _copy_of_lists(value: Any) -> Any:
+    """Return a list and its lists as new lists, anything else as it is."""
+    return [_copy_of_lists(a) for a in value] if isinstance(value, list) else value
 
 
 def _clips(function: Any, given: dict[str, Any]) -> bool:
@@ -194,21 +215,35 @@ class Pullback(Generic[G]):
         self, record: Record, given: dict[str, Any], outputs: Any, every: int | None = None
     ) -> None:
         self._record, self.names = record, record.cotangents
+        self._read_only: list[Any] = []
         self._like = self._clip = self._states = None
         if "cell_clip" in given and "cell_clip" not in record.untold:
             self._clip = given["cell_clip"]
             if self._clip is None and _clips(record.forward, given):
                 self._clip = default_clip(record.name, given["gate_order"])
+        given |= {n: _copy_of_lists(a) for n, a in given.items() if type(a) is list}
+        self._inputs = _arrays_in(given.values())
+        self._samples = [_sample(a) for a in self._inputs]
+        reads: tuple[str, ...] = ()
         if every is not None:
-            kept = given
-            self._states = _keep(record.gradient.__name__, kept, outputs, every)
+            self._given = given
+            self._states = kept = _keep(record.gradient.__name__, given, outputs, every)
+            if type(outputs.h) is np.ndarray and np.may_share_memory(kept.states.h, outputs.h):
+                reads = ("h",)  # the rest are copies
         else:
-            kept = record.told(given, outputs._asdict())
-            kept.pop("cell_clip", None)
+            reads = record.results if record.reads is None else record.reads
+            self._given = record.told(given, outputs._asdict())
+            self._given.pop("cell_clip", None)
             self._like = outputs.h if "d_h" in self.names else None
-        self._given = kept
-        self._arrays = list(_arrays_in((*kept.values(), self._states)))
-        self._marks = _marks(self._arrays)
+        for name in reads:
+            a = getattr(outputs, name)
+            if type(a) is np.ndarray:
+                a.setflags(write=False)
+                self._read_only.append(a)
+
+    def __del__(self) -> None:
+        for a in self._read_only:
+            a.setflags(write=True)
 
     def __repr__(self) -> str:
         return f"<{self._op}, of {', '.join(self.names)}>"
@@ -250,7 +285,7 @@ class Pullback(Generic[G]):
             weight_gradients is given for an op that does not have it; also the gradient op's own
             errors.
         ValueError
-            An array of the call has changed since; also the gradient op's own errors.
+            An input of the call has changed since; also the gradient op's own errors.
 
         Examples
         --------
@@ -312,14 +347,10 @@ class Pullback(Generic[G]):
         )
 
     def _check_unchanged(self) -> None:
-        now = _marks(self._arrays)
-        # NaN is equal to nothing.
-        if now != self._marks and any(
-            p != q and not (p != p and q != q) for p, q in zip(now, self._marks, strict=True)
-        ):
+        if [_sample(a) for a in self._inputs] != self._samples:
             raise ValueError(
-                f"{self._op}: an input or output of the call was written into since; call pullback"
-                " first, or write into a copy"
+                f"{self._op}: an input of the call has changed since; call pullback before you"
+                " write into it, or write into a copy"
             )
 
 
@@ -410,9 +441,11 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     this package without cell_clip, and the functions of `raw_ops`.
 
     **Memory.** The pullback keeps the arrays of the call and its outputs, without a copy, until it
-    is freed. Do not write into them before you call it. It compares two elements of each NumPy
-    array, so that an update of all weights raises a ValueError; the change of a single element, or
-    of a CuPy array, is not noticed.
+    is freed. Do not write into them before you call it. NumPy outputs that the gradient reads are
+    read-only as long as the pullback lives: write into a copy, or delete the pullback first. These
+    are all outputs of the block ops; `output` and the states of a net stay writable. A changed
+    input raises a ValueError: NumPy arrays up to 16 kB are compared as a whole, and one element of
+    each row of larger ones. Changes of CuPy arrays are not noticed.
 
     With `save` the pullback does not need the outputs: once you drop them, their memory is free. It
     then computes the gates again, in blocks of steps; the gradients are equal except for rounding.

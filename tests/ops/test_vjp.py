@@ -215,25 +215,83 @@ def test_cupys_arrays(name: str, cupy_on_cpu: Any, rng: np.random.Generator) -> 
 
 
 @pytest.mark.parametrize("name", ["block_lstm", "lstm", "stacked LSTM"])
-def test_arrays_that_were_written_into(name: str, rng: np.random.Generator) -> None:
-    """Weights that were updated before the gradient was taken, and an output."""
+def test_inputs_that_were_written_into(name: str, rng: np.random.Generator) -> None:
+    """Weights that were updated before the gradient was taken, and a list with other entries."""
     p = PROBLEMS[name](rng)
     weights: Any = {"block_lstm": "w", "lstm": 3, "stacked LSTM": 3}[name]
-    w: Any = by_name(p)["w"] if name == "block_lstm" else p.args[weights]
-    w = w[0][0] if isinstance(w, list) else getattr(w, "params", w)
-    out, pullback = cupyrnn.vjp(p.function, *p.args, **p.kwargs)
+    given: Any = by_name(p)["w"] if name == "block_lstm" else p.args[weights]
+    w = given[0][0] if isinstance(given, list) else getattr(given, "params", given)
+    _, pullback = cupyrnn.vjp(p.function, *p.args, **p.kwargs)
     expected = pullback(**p.gradients)
     before = w.copy()
     w -= 1e-3
-    message = rf"^pullback of {p.function.__name__}: an input or output of the call was written"
+    message = rf"^pullback of {p.function.__name__}: an input of the call has changed since"
     with pytest.raises(ValueError, match=message):
         pullback(**p.gradients)
     w[...] = before
+    if isinstance(given, list):
+        given[0] = given[0]._replace(w=2 * w)
+        p.kwargs["sequence_lengths"] = 0
     assert_same(pullback(**p.gradients), expected)
-    if name == "block_lstm":
-        out.h[...] -= 1
-        with pytest.raises(ValueError, match=message):
-            pullback(**p.gradients)
+
+
+@pytest.mark.parametrize("shape", [(7, 3, 4), (9, 64, 32), (9, 64, 1)])
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+def test_part_of_a_reused_buffer(order: str, shape: Any, rng: np.random.Generator) -> None:
+    """One row of x, which small arrays show by any element and large ones by one of each row."""
+    x = rng.standard_normal((*shape[:-1], 2 * shape[-1]))[..., ::2]
+    x = x if order == "strided" else np.array(x, order=order)  # type: ignore[call-overload]
+    weights = cupyrnn.init_block_gru(num_units=5, input_size=shape[-1], seed=0, dtype="float64")
+    h = np.zeros((shape[1], 5))
+    out, pullback = cupyrnn.vjp(cupyrnn.block_gru, x, h, *weights)
+    one = np.ones_like(out.h)
+    for t in range(shape[0]):
+        before = x[t, 1].copy()
+        x[t, 1] = 0
+        with pytest.raises(ValueError, match="an input of the call has changed"):
+            pullback(d_h=one)
+        x[t, 1] = before
+        pullback(d_h=one)
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda a: a.__setitem__((slice(2, None), 1), 0),
+    "relu": lambda a: np.maximum(a, 0, out=a),
+    "dropout": lambda a: a.__setitem__(np.indices(a.shape).sum(0) % 5 == 0, 0),
+    "all": lambda a: np.copyto(a, 7),
+}
+
+
+NO_SAVE = {"lstm_block_cell", "gru_block_cell", "CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"}
+SAVES = [(name, "all") for name in PROBLEMS]
+SAVES += [(name, save) for name in PROBLEMS if name not in NO_SAVE for save in ("states", 2)]
+
+
+@pytest.mark.parametrize(("name", "save"), SAVES)
+def test_outputs_that_are_written_into(name: str, save: Any, rng: np.random.Generator) -> None:
+    """An output is read-only, or the gradient does not read it; it is free with the pullback."""
+    p = PROBLEMS[name](rng)
+    more = {} if save == "all" else {"save": save}
+    out, pullback = cupyrnn.vjp(p.function, *p.args, **p.kwargs, **more)
+    expected = pullback(**p.gradients)
+    arrays = {n: a for n, a in out._asdict().items() if isinstance(a, np.ndarray) and a.ndim > 1}
+    refused = {n for n, a in arrays.items() if not a.flags.writeable}
+    for field, a in arrays.items():
+        for change in CHANGES.values():
+            if field in refused:
+                with pytest.raises(ValueError, match="read-only"):
+                    change(a)
+            else:
+                change(a)
+    assert_same(pullback(**p.gradients), expected)
+    if save == "states" and "h" in arrays:
+        assert refused <= {"h"}  # a copy where lengths move rows
+    else:
+        read = {*arrays} - ({"h"} if name.endswith("_cell") else set())
+        assert refused == (read if save == "all" and "h" in arrays else set())
+    del pullback
+    for a in arrays.values():
+        a[...] = 0
 
 
 def test_nan_is_no_change(rng: np.random.Generator) -> None:
