@@ -237,7 +237,7 @@ def cudnn_rnn(
         D is 1, the default, or 2.
     dropout : float
         The fraction, from 0 to 1, of the values between layers that is set to zero in training. The
-        other values are divided by 1 - dropout.
+        other values are divided by 1 - dropout. It has no effect on a net of one layer.
     seed, seed2 : int
         The seeds of the dropout masks. The same two integers give the same masks, and so do the
         defaults: change one of them from call to call.

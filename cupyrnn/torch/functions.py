@@ -474,7 +474,8 @@ def cudnn_rnn(
     direction : {"unidirectional", "bidirectional"}
         D is 1 or 2.
     dropout : float
-        The fraction, in [0, 1], of the values between layers that is zeroed; 0 for none.
+        The fraction, in [0, 1], of the values between layers that is set to zero. It has no effect
+        on a net of one layer.
     seeds : tensor of two integers on the CPU, optional
         The seeds of the masks; zeros by default. Draw new ones for every call, for instance
         ``torch.randint(2**62, (2,))``.
@@ -604,7 +605,8 @@ def stacked_rnn(
     direction : {"unidirectional", "bidirectional"}
         D is 1 or 2.
     dropout : float
-        The fraction, in [0, 1], of the values between layers that is zeroed; 0 for none.
+        The fraction, in [0, 1], of the values between layers that is set to zero. It has no effect
+        on a net of one layer.
     seeds : tensor of two integers on the CPU, optional
         The seeds of the masks, as in `cudnn_rnn`; zeros by default.
     forget_bias : float, optional

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from .functions import (
     save_of,
     seeds_of,
 )
-from .ops import check_tensor
+from .ops import check_tensor, refuse_torchscript
 
 
 def parameter_of(
@@ -63,6 +64,15 @@ def generator() -> np.random.Generator:
     return np.random.default_rng(int(torch.randint(2**62, (), device="cpu")))
 
 
+def warn_of_dropout(op: str, dropout: float, num_layers: int, *, stacklevel: int) -> None:
+    """Warn of dropout that has no effect, as torch.nn does."""
+    if dropout and num_layers == 1:
+        warnings.warn(
+            f"{op}: dropout is {dropout}, but it acts between layers and num_layers is 1",
+            stacklevel=stacklevel,
+        )
+
+
 def check_pair(op: str, name: str, given: Any, what: str) -> None:
     """Check that states are a tuple or list of two: a tensor would come apart along an axis."""
     if not isinstance(given, (tuple, list)) or len(given) != 2:
@@ -77,6 +87,7 @@ class Leaf(torch.nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Not `named`: PyTorch's tracers read the signature and the code of forward.
+        refuse_torchscript(type(self).__name__)
         try:
             return super().__call__(*args, **kwargs)
         except TypeError as error:
@@ -281,7 +292,8 @@ class CudnnRNN(Leaf):
     rnn_mode, input_mode, direction : str
         The arguments of `cudnn_rnn`.
     dropout : float
-        The fraction, in [0, 1], of the values between layers that is zeroed in training.
+        The fraction, in [0, 1], of the values between layers that is set to zero in training. With
+        one layer it has no effect, and the module warns.
     num_proj, recurrent_activation, time_major, reverse : int, str, bool, bool
         The arguments of `cudnn_rnn`.
     device, dtype : torch.device, torch.dtype
@@ -337,6 +349,7 @@ class CudnnRNN(Leaf):
         }
         D = 1 + (direction == "bidirectional")
         net = check_net(op, num_layers, num_units, input_size, *self._net.values())
+        warn_of_dropout(op, self.dropout, num_layers, stacklevel=4)
         self._states = num_layers * D, num_proj or num_units, num_units
         self.params = parameter_of((net.params_size,), device, dtype)
         self.reset_parameters()

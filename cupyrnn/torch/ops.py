@@ -76,6 +76,17 @@ def check_tensor(op: str, name: str, t: Any) -> None:
     raise TypeError(f"{op}: {name} is {type_shown(t)}, expected a torch.Tensor")
 
 
+def refuse_torchscript(op: str) -> None:
+    """Refuse to be traced by the TorchScript exporter, which cannot write the ops as nodes."""
+    if torch.compiler.is_compiling():  # which cannot read the rest
+        return
+    if torch._C._is_tracing() and torch.onnx.is_in_onnx_export():
+        raise NotImplementedError(
+            f"{op}: torch.onnx.export with dynamo=False cannot export it; use dynamo=True and"
+            " custom_translation_table=cupyrnn.torch.onnx_translations()"
+        )
+
+
 def _plain(tensors: Sequence[Any]) -> bool:
     """Return whether nobody traces a call: PyTorch's tracers have modes or subclasses."""
     if _get_current_dispatch_mode() is not None or torch._C._is_tracing() or tensors[0].is_meta:
@@ -234,6 +245,7 @@ class Op:
         traced = torch.compiler.is_compiling() or torch._C._is_tracing()
         whole = traced or not _plain(tensors) or _in_a_transform()
         if whole or torch._C._is_any_autocast_enabled():
+            refuse_torchscript(self.name)
             self._check_expanded(tensors)
             args = (*inputs, joined(pieces), *rest)
             if torch._C._is_any_autocast_enabled():

@@ -313,7 +313,7 @@ class LSTM(LSTMOrGRU, torch.nn.LSTM):
     batch_first : bool
         If True, input and output are [B, T, ·]. The states are [L*D, B, ·] in either case.
     dropout : float
-        The fraction of the values between layers that is zeroed in training.
+        The fraction of the values between layers that is set to zero in training.
     bidirectional : bool
         If True, each layer has both directions: D is 2.
     proj_size : int
@@ -361,7 +361,7 @@ class GRU(LSTMOrGRU, torch.nn.GRU):
     batch_first : bool
         If True, input and output are [B, T, ·]. The states are [L*D, B, ·] in either case.
     dropout : float
-        The fraction of the values between layers that is zeroed in training.
+        The fraction of the values between layers that is set to zero in training.
     bidirectional : bool
         If True, each layer has both directions: D is 2.
     proj_size : int
@@ -406,7 +406,7 @@ class RNN(RecurrentNet, torch.nn.RNN):
     batch_first : bool
         If True, input and output are [B, T, ·]. The states are [L*D, B, ·] in either case.
     dropout : float
-        The fraction of the values between layers that is zeroed in training.
+        The fraction of the values between layers that is set to zero in training.
     bidirectional : bool
         If True, each layer has both directions: D is 2.
     proj_size : int

@@ -16,7 +16,7 @@ from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.init import init_block_gru
 from .definitions import block_shapes
 from .functions import Extras, lstm_attributes, save_of, seeds_of, stacked_rnn
-from .modules import draw, drawn_block_lstm, generator, parameter_of
+from .modules import draw, drawn_block_lstm, generator, parameter_of, warn_of_dropout
 from .recurrent import Recurrent, States, save_shown
 
 
@@ -49,6 +49,7 @@ class StackedNet(Recurrent):
         )
         self.batch_first = check_bool(op, "batch_first", flags[0])
         self.dropout = check_dropout(op, flags[1])
+        warn_of_dropout(op, self.dropout, self.num_layers, stacklevel=5)
         self.bidirectional = check_bool(op, "bidirectional", flags[2])
         self.proj_size = check_integer(op, "proj_size", flags[3], 0)
         if self.proj_size >= self.hidden_size:

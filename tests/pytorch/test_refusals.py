@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -132,3 +133,32 @@ def test_modules_refuse_an_input_of_another_rank(shape: tuple[int, ...]) -> None
     for time_major in (True, False):
         with pytest.raises(ValueError, match=r"^cudnn_rnn: input has shape \(.*\), expected \("):
             ct.CudnnRNN(2, 3, time_major=time_major)(torch.ones(shape))
+
+
+KINDS = ["LSTM", "GRU", "RNN", "PeepholeLSTM", "BlockGRU", "CudnnRNN"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [*KINDS, "block_gru"])
+@pytest.mark.parametrize("within", [False, True])
+def test_the_torchscript_exporter(kind: str, within: bool) -> None:
+    class Net(torch.nn.Module):  # type: ignore[name-defined,misc]
+        def forward(self, t: Any) -> Any:
+            if kind == "block_gru":
+                return ct.block_gru(t, one(2, 3), *gru()).h
+            return net(t)[0]
+
+    net = None if kind == "block_gru" else getattr(ct, kind)(2, 3).eval()
+    with pytest.raises(NotImplementedError, match=r"torch.onnx.export with dynamo=False cannot"):
+        torch.onnx.export(
+            Net() if within or net is None else net, (x(),), io.BytesIO(), dynamo=False
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_of_one_layer_warns(kind: str) -> None:
+    with pytest.warns(UserWarning, match="dropout") as warned:
+        getattr(ct, kind)(2, 3, dropout=0.5)
+    assert warned[0].filename == __file__ or kind in ("LSTM", "GRU", "RNN")  # torch.nn's own
+    getattr(ct, kind)(2, 3, num_layers=2, dropout=0.5)
+    getattr(ct, kind)(2, 3)
