@@ -54,12 +54,14 @@ def load(
     """
     Return the history and the arrays, of shape and dtype as in `like`, or raise CheckpointError.
 
-    Nothing is read that is larger than what such a checkpoint has.
+    No array is read that is larger than such a checkpoint has. Compressed files are refused, so a
+    small file cannot take much memory.
     """
     name = str(path)
     steps = int(configuration.get("steps", 0))
     try:
         with _regular(path) as file, zipfile.ZipFile(file) as archive:
+            _check_stored(archive, os.fstat(file.fileno()).st_size)
             about = _about(archive, steps)
             version, other, history = (about[k] for k in ("format", "configuration", "history"))
             if type(version) is not int or not isinstance(other, dict):
@@ -101,6 +103,19 @@ def _regular(path: Path) -> BinaryIO:
         file.close()
         raise OSError(errno.EINVAL, "It is no file")
     return file
+
+
+def _check_stored(archive: zipfile.ZipFile, size: int) -> None:
+    """
+    Check that a zip file of `size` bytes holds all of its members uncompressed, as np.savez does.
+
+    Its directory may claim any size of a member. Only a compressed one can turn out to be larger.
+    """
+    for info in archive.infolist():
+        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+            raise ValueError(f"{info.filename} is compressed, expected a file of np.savez")
+        if info.header_offset + info.file_size > size:
+            raise ValueError(f"{info.filename} has {info.file_size:,} bytes, the file {size:,}")
 
 
 def _member(archive: zipfile.ZipFile, key: str, most: int) -> io.BytesIO:
