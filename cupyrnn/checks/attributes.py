@@ -179,9 +179,12 @@ for _words, *_here in (
     ("batch_first", ("time_major", "time_major=False"), ("", "arrays [T, B, ·]: transpose them")),
     ("bidirectional", ("direction", 'direction="bidirectional"'),
      ("reverse", "a second call with reverse=True, or stacked_rnn")),
-    ("lengths seq_len seq_lens seq_lengths sequence_length sequence_lens input_lengths mask"
+    ("lengths seq_len seq_lens seq_lengths sequence_length sequence_lens input_lengths"
      " sequence_lengths",
      ("sequence_lengths", ""), ("hx", "a PackedSequence as input")),
+    ("mask padding_mask",
+     ("sequence_lengths", "sequence_lengths; if it has holes see docs/guide/lengths.md"),
+     ("hx", "a PackedSequence as input")),
     ("batch", ("batch_size", "")),
     ("time_major", ("batch_first", "batch_first, which says the contrary")),
     ("direction", ("bidirectional", "")),

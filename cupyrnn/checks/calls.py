@@ -261,7 +261,8 @@ def check_lengths(
         # One among integers would be another integer.
         found = "bool" if any(isinstance(n, (bool, np.bool_)) for n in sequence_lengths) else found
     if lengths.dtype.kind not in "iu" or found == "bool":
-        raise TypeError(f"{op}: {name} has dtype {found}, expected integers")
+        hint = "; docs/guide/lengths.md says what to do with a mask" if lengths.ndim == 2 else ""
+        raise TypeError(f"{op}: {name} has dtype {found}, expected integers{hint}")
     expect_shape(op, name, lengths, "(B,)", (B,))
     wrong = np.flatnonzero((lengths < 0) | (lengths > T))
     if wrong.size:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import needs
@@ -54,7 +55,9 @@ def real_layer(
 def run(tf: Any, layer: Any, arrays: Any, cotangents: Any, lengths: Any = None) -> tuple[Any, Any]:
     """Return output [T, B, ·] and states, and the gradients of x, the first states and weights."""
     x, *states = tensors = [tf.constant(a) for a in arrays]
-    mask = None if lengths is None else tf.sequence_mask(lengths, T)
+    mask = None
+    if lengths is not None:  # or a mask [T, B]
+        mask = tf.constant(lengths.T) if np.ndim(lengths) > 1 else tf.sequence_mask(lengths, T)
     with tf.GradientTape() as tape:
         tape.watch(tensors)
         y, *last = layer(tf.transpose(x, (1, 0, 2)), initial_state=states, mask=mask)
@@ -111,6 +114,61 @@ def test_a_real_layer(tf: Any, case: Any, rng: np.random.Generator) -> None:
         assert_close(a, e, "float64", "gradient")
     back = cupyrnn.params_to_keras(packed, use_bias=use_bias)
     np.testing.assert_equal(back, layer.get_weights())
+
+
+MASK = np.array([[1, 0, 1, 1, 0], [0, 0, 1, 1, 1], [0, 0, 0, 0, 0]], bool).T
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Any:
+    """The two functions of the guide's page on lengths."""
+    page = (Path(__file__).parents[2] / "docs/guide/lengths.md").read_text(encoding="utf-8")
+    names: Any = {"np": np}
+    exec(page[page.index("def compact") : page.index("x = ", page.index("def spread"))], names)
+    return names
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("kind", "options", "mode"), LAYERS[:4])
+def test_a_mask_with_holes(
+    tf: Any, recipe: Any, kind: str, options: Any, mode: str, bidirectional: bool,
+    rng: np.random.Generator,
+) -> None:  # fmt: skip
+    """Left padding, holes and no steps: outputs, last states and all gradients."""
+    layer = real_layer(tf, kind, options, True, bidirectional, rng)
+    D, n = 1 + bidirectional, 1 + (mode == "lstm")
+    direction: Any = "bidirectional" if bidirectional else "unidirectional"
+    packed = cupyrnn.params_from_keras(
+        layer.weights, direction=direction, rnn_mode=mode if kind == "SimpleRNN" else None
+    )
+    x, states = rng.standard_normal((T, B, I)), [*rng.standard_normal((D * n, B, H))]
+    dy, dstates = rng.standard_normal((T, B, D * H)), [*rng.standard_normal((D * n, B, H))]
+    expected, gradients = run(tf, layer, (x, *states), (dy, *dstates), MASK)
+    compact, spread = recipe["compact"], recipe["spread"]
+
+    def joined(states: Any) -> Any:
+        return [np.stack(states[k::n]) for k in range(n)] + [None] * (2 - n)
+
+    out, pullback = cupyrnn.vjp(
+        cupyrnn.cudnn_rnn,
+        compact(x, MASK),
+        *joined(states),
+        packed,
+        sequence_lengths=MASK.sum(0),
+    )
+    names = pullback.names[: 1 + n]
+    grads = pullback(**dict(zip(names, (compact(dy, MASK), *joined(dstates)), strict=False)))
+    found = (spread(out.output, MASK), *out[1:3]), (spread(grads[0], MASK), *grads[1:3])
+    for ours, theirs in zip(found, (expected, gradients[: 1 + D * n]), strict=True):
+        for a, e in zip(ours[: 1 + n], (theirs[0], *joined(theirs[1:])), strict=False):
+            assert_close(a, e, "float64", "output or gradient")
+    weights = cupyrnn.gradient_to_keras(packed, grads.params_backprop)
+    for a, e in zip(weights, gradients[1 + D * n :], strict=True):
+        assert_close(a, e, "float64", "gradient")
+    if not bidirectional:  # Keras's default at masked steps
+        y = layer(x.swapaxes(0, 1), initial_state=states, mask=MASK.T)[0]
+        repeated = spread(out.output, MASK, repeat=True)
+        assert_close(repeated, np.asarray(y).swapaxes(0, 1), "float64", "repeated")
 
 
 def test_a_bias_is_not_dropped() -> None:
