@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from without_a_gpu.cuda_on_cpu import runner
 
 from . import library, patch
@@ -121,8 +123,31 @@ def install(*, pool: bool = False) -> None:
     from cupy.cuda import compiler
 
     keep_compiled(compiler._NVRTCProgram)
+    cupy.random.default_rng = Generator
     if not pool:
         cupy.cuda.set_allocator(None)
+
+
+class Generator:
+    """
+    Stands for CuPy's random generator, which needs cuRAND: NumPy draws the numbers.
+
+    It has the methods of CuPy's, and no others of NumPy's.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        import cupy
+
+        if name.startswith("_") or not hasattr(cupy.random.Generator, name):
+            raise AttributeError(f"'Generator' object has no attribute {name!r}")
+
+        def draw(*args: Any, **kwargs: Any) -> Any:
+            return cupy.asarray(getattr(self._rng, name)(*args, **kwargs))
+
+        return draw
 
 
 def _set_loader() -> None:

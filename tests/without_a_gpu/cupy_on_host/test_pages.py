@@ -1,0 +1,39 @@
+"""Pages that promise the same lines for CuPy: their examples, with only the import changed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+# A page, what is shortened there, and names of arrays that must be CuPy's afterwards.
+PAGES = {
+    "README.md": ({}, ("w", "h_grad")),
+    "docs/guide/training.md": ({"range(1, 401)": "range(1, 4)"}, ("x", "outputs")),
+}
+
+
+def on_cupy(page: str) -> str:
+    """Return the examples of a page as one program that imports CuPy as np."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    assert code.count("import numpy as np\n") == 1
+    return code.replace("import numpy as np\n", "import cupy as np\n")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_with_cupy_for_numpy(cupy: Any, page: str) -> None:
+    code, (shorter, arrays) = on_cupy(page), PAGES[page]
+    for long, short in shorter.items():
+        assert long in code
+        code = code.replace(long, short)
+    names: dict[str, Any] = {}
+    exec(compile(code, page, "exec"), names)
+    for name in arrays:
+        value = names[name][0] if isinstance(names[name], list) else names[name]
+        assert isinstance(value, cupy.ndarray), name
+        assert bool(cupy.isfinite(value).all()), name
