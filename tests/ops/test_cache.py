@@ -117,6 +117,18 @@ def test_a_folder_that_cannot_be_written_is_read(
     assert [loaded(), loaded()] == [False, False]
 
 
+def test_code_for_another_processor_is_not_loaded(
+    loaded: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processors that share a home folder share the files of the cache."""
+    config = importlib.import_module("numba").config
+    assert [loaded(), loaded()] == [False, True]
+    with monkeypatch.context() as patch:
+        patch.setattr(config, "CPU_NAME", "generic")
+        assert [loaded(), loaded()] == [False, True]
+    assert loaded()
+
+
 KEY = "0123456789abcdef" * 2
 LEFT = [  # what lies in a folder, how many days nobody has read it, and whether it stays
     (f"lstm.forward-00000000-{KEY}.nbc", 31, False),  # of other sources

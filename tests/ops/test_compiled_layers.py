@@ -29,12 +29,16 @@ MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu", "block_gru")
 
 
 def run(
-    mode: str, shape: tuple[int, ...], dtype: str = "float64", z: float | None = None
+    mode: str,
+    shape: tuple[int, ...],
+    dtype: str = "float64",
+    z: float | None = None,
+    **fields: Any,
 ) -> list[Any]:
     """Return the outputs and gradients of a layer; `z` is the first number of x."""
     T, B, I, H = shape
     name, I = (mode, I) if mode == "block_gru" else (f"cudnn_rnn-{mode}", max(I, 1))
-    call = call_of(Case(name, (T, B, I, H), dtype), np.random.default_rng(0))
+    call = call_of(Case(name, (T, B, I, H), dtype, **fields), np.random.default_rng(0))
     if z is not None:
         call.inputs[call.case.op.record.inputs[0]][0, 0, 0] = z
     return [*numbers(call).values()]
@@ -54,15 +58,34 @@ def with_threads(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shape", [(9, 9, 5, 40), (9, 1, 5, 150), (9, 3, 130, 129)])
+@pytest.mark.parametrize("extent", ["full", "lengths"])
 def test_any_number_of_threads_gives_the_same_bits(
-    with_threads: Callable[[int], None], mode: str, shape: tuple[int, ...]
+    with_threads: Callable[[int], None], mode: str, shape: tuple[int, ...], extent: str
 ) -> None:
     results = []
     for n in (1, 2, 3, 8):  # more than there are processors, perhaps
         with_threads(n)
-        results.append(run(mode, shape))
+        results.append(run(mode, shape, extent=extent))
     for other in results[1:]:
         assert_same_bits(other, results[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_projection_to_whole_vectors(
+    compiled_loops: ModuleType, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P fills a vector and H does not: what lies behind H numbers is not read as one."""
+    lanes = (
+        importlib.import_module("cupyrnn.compiled.simd").VECTOR_BYTES // np.dtype(dtype).itemsize
+    )
+    H = lanes + 2
+    case = Case("cudnn_rnn-lstm", (3, 2, 4, H), dtype, projected=True)
+    assert lanes == case.P
+    actual, expected = beside_numpy(
+        lambda: run("lstm", case.size, dtype, projected=True), monkeypatch
+    )
+    for a, e in zip(actual, expected, strict=True):
+        assert_close(a, e, dtype, "projection", at_least=1.0)
 
 
 @pytest.mark.parametrize("mode", MODES)

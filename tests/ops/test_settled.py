@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from problems import grus
 from problems.refusals import CALLS, B, H, I
+from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.checks import calls
@@ -126,7 +128,8 @@ def test_neither_values_nor_identity_are_remembered() -> None:
 
 def test_what_a_model_knows_of_its_sizes_is_compared_in_every_call() -> None:
     """Of the same vector another model may be made, which does not fit it."""
-    net = {name: a for name, a in CALLS["cudnn_rnn"].items() if isinstance(a, np.ndarray)}
+    names = ("input", "input_h", "input_c", "params")  # a call with lengths is not remembered
+    net = {name: CALLS["cudnn_rnn"][name] for name in names}
     packed = cupyrnn.PackedParams(net["params"], 2, H, I, "lstm", "bidirectional", 0)
     for _ in range(2):
         cupyrnn.cudnn_rnn(**{**net, "params": packed})
@@ -134,6 +137,29 @@ def test_what_a_model_knows_of_its_sizes_is_compared_in_every_call() -> None:
         with pytest.raises(ValueError, match=r"^cudnn_rnn: "):
             cupyrnn.cudnn_rnn(**{**net, "params": packed._replace(**change)})
     cupyrnn.cudnn_rnn(**{**net, "params": packed})
+
+
+def test_a_gradient_after_one_of_another_save(rng: np.random.Generator) -> None:
+    """With host_reserved, without it, and with that of another call."""
+    call = call_of(Case("cudnn_rnn-lstm", (3, 2, 3, 4)), rng)
+    saves: tuple[Any, ...] = ("all", "states", 2, 3)
+    outs = {save: call.forward(cupyrnn, save=save) for save in saves}
+    given = call.cotangents(rng, outs["all"])
+    after: dict[Any, Any] = {}
+
+    def gradient(save: Any, reserved: Any) -> Any:
+        host_reserved = None if reserved is None else outs[reserved].host_reserved
+        try:
+            found = call.gradient(cupyrnn, outs[save], given, host_reserved=host_reserved)
+        except ValueError as error:
+            return str(error)
+        return [a.tobytes() for a in found]
+
+    for way, other in itertools.product(itertools.product(saves, (None, *saves)), repeat=2):
+        sys.modules["cupyrnn.cudnn_rnn"]._SETTLED.clear()  # type: ignore[attr-defined]
+        first = gradient(*way)
+        assert after.setdefault(way, first) == first
+        assert gradient(*other) == after.setdefault(other, gradient(*other))
 
 
 def test_attributes_of_equal_value_keep_their_meaning() -> None:

@@ -69,6 +69,34 @@ def test_each_operand_has_its_scale(ops: Ops, rng: np.random.Generator) -> None:
     assert_close(norms, expected, "float32", "norms")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_norms_of_steps_that_cancel_are_finite(ops: Ops, dtype: str) -> None:
+    """The sum of their squares over pairs of steps is zero, but for rounding of either sign."""
+    T, B, I, H = 3, 64, 60, 60
+    rng = np.random.default_rng(0)
+
+    def number(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(dtype)
+
+    inputs = {"x": number(1, B, I).repeat(T, 0), "w": np.zeros((I + H, 4 * H), dtype)}
+    # Only c passes from step to step, and only its gradient is not zero: h is 0 at every step.
+    inputs |= {"b": np.repeat([0.5, 0.5, -1e9, -1e9], H).astype(dtype)}
+    inputs |= {n: np.zeros((B, H), dtype) for n in ("cs_prev", "h_prev")}
+    out = ops.block_lstm(**inputs, cell_clip=0)
+    assert not out.h.any()
+    step, alone = number(B, H), np.array([1, 0, 0], dtype)
+    given = {"h_grad": None, "weight_gradients": "norms"} | inputs | out._asdict()
+    found, one = (
+        ops.block_lstm_grad(cs_grad=np.stack([a * step for a in factors]), **given)
+        for factors in (np.array([1, 0.3, -1.3], dtype), alone)
+    )
+    for name in ("w_grad", "b_grad"):
+        norms, of_one_step = getattr(found, name), getattr(one, name)
+        assert norms.shape == (B,)
+        assert (norms >= 0).all()  # NaN is not
+        assert (norms <= 1e-3 * of_one_step).all()
+
+
 def test_no_gradient_has_norm_zero(rng: np.random.Generator) -> None:
     call = call_of(Case("block_lstm", (4, 3, 2, 5)), rng)
     out = call.forward(cupyrnn)

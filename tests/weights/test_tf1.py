@@ -356,6 +356,23 @@ def test_peepholes_and_a_projection(rng: np.random.Generator) -> None:
         cupyrnn.block_lstm_to_onnx([weights])
 
 
+def test_a_projection_to_less_than_the_units(rng: np.random.Generator) -> None:
+    """The kernel has I + P rows, which may be fewer than H. None are left for x in the last."""
+    H, P = 12, 3
+    for I in (4, 0):
+        shapes = {"kernel": (I + P, 4 * H), "bias": (4 * H,), "projection/kernel": (H, P)}
+        variables = {f"rnn/lstm_cell/{n}": rng.standard_normal(s) for n, s in shapes.items()}
+        if I:
+            weights = cupyrnn.block_lstm_from_tf1(variables)
+            np.testing.assert_array_equal(weights.w, variables["rnn/lstm_cell/kernel"])
+            np.testing.assert_array_equal(weights.w_p, variables["rnn/lstm_cell/projection/kernel"])
+            packed = cupyrnn.params_from_tf1(variables, forget_bias=1)
+            assert (packed.input_size, packed.num_units, packed.num_proj) == (I, H, P)
+        else:
+            with pytest.raises(ValueError, match=r"has shape \(3, 48\), expected \(I\+P, 4\*H\)"):
+                cupyrnn.block_lstm_from_tf1(variables)
+
+
 def test_a_projection_of_another_shape() -> None:
     path = "rnn/lstm_cell"
     variables = {f"{path}/kernel": np.ones((5, 16)), f"{path}/bias": np.ones(16)}
