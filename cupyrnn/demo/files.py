@@ -111,10 +111,11 @@ def _remove_what_killed_runs_left(final: Path) -> None:
         if not own.fullmatch(name):
             continue
         path = final.with_name(name)
-        with contextlib.suppress(OSError):  # gone, no file, or another user's
+        # Gone, no file, or another user's. No other file ever has this name.
+        with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDONLY | _CAREFULLY)
             try:
-                if stat.S_ISREG(os.fstat(fd).st_mode) and _locked(fd) and _is_at(fd, path):
+                if stat.S_ISREG(os.fstat(fd).st_mode) and _locked(fd):
                     path.unlink()
             finally:
                 os.close(fd)

@@ -152,7 +152,6 @@ class OfWeights:
             if a is None or ready(a):
                 return a
             if id(a) not in found:
-                a[...] = 0  # several may be views of one
                 found[id(a)] = self._xp.zeros(a.shape, a.dtype)
                 self._moved.append((a, found[id(a)]))
             return found[id(a)]
@@ -166,7 +165,7 @@ class OfWeights:
     def values(self) -> Any:
         """Return what has been written, in the dtype of the computation and without norms."""
         for to, a in self._moved:
-            to += a
+            to[...] = a
         return self._form.finished(self._memory, self._made)
 
     def finished(self) -> Any:

@@ -126,6 +126,17 @@ def test_tracing(said: str) -> None:
 
 
 @each
+def test_what_is_traced_without_gradients_has_them(said: str) -> None:
+    """As modules are often traced. A traced net of torch.nn has gradients, too."""
+    net, x = Net(said), torch.randn(4, 3, 2)
+    with torch.no_grad(), warnings.catch_warnings():
+        if not isinstance(net.rnn, (ct.BlockLSTM, ct.CudnnRNN)):  # which check shapes in Python
+            warnings.simplefilter("ignore")
+        traced = torch.jit.trace(net, (x,))
+    close(slopes(traced, x), slopes(net, x))
+
+
+@each
 def test_autocast(said: str) -> None:
     net, x = make(said), torch.randn(4, 3, 2, requires_grad=True)
     wanted = [x, *net.parameters()]
@@ -248,6 +259,19 @@ def test_what_changes_its_weights(said: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "CudnnRNN", "PeepholeLSTM", "BlockGRU"])
+def test_dropout_without_gradients(kind: str) -> None:
+    """A module in training drops the same values under no_grad."""
+    net, x = getattr(ct, kind)(3, 8, num_layers=2, dropout=0.5), torch.randn(5, 2, 3)
+    with_and_without = []
+    for grad in (True, False):
+        torch.manual_seed(7)
+        with torch.set_grad_enabled(grad):
+            with_and_without.append(net(x)[0])
+    assert torch.equal(*with_and_without)
+    assert not torch.equal(with_and_without[0], net.eval()(x)[0])
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_dropout(kind: str) -> None:
     """New in every call, none in eval; only dropout draws random numbers, like torch.nn's."""
     x, drew = torch.randn(5, 2, 3), []

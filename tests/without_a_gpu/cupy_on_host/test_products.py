@@ -137,3 +137,7 @@ def test_long_sums_are_whole(
             gemm(left[1], b[1], out[1], accumulate=True)
             assert (cupy.asnumpy(out[1]) == 2 * whole).all(), K
         assert sums == 8 * (parts if kind.itemsize == 2 else [K])
+        # A sum in two parts would be rounded twice where the result is of halves.
+        sums.clear()
+        gemm(a[0].T, b[0], cupy.empty((M, N), kind))
+        assert sums == [K]
