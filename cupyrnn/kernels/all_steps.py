@@ -58,9 +58,23 @@ __device__ __forceinline__ Numbers<A, UNITS> of_units(S (&structs)[UNITS], int k
     return all;
 }
 
+// A number of a state as it is computed with, or as it is stored; zero where both are null.
+template <typename A, typename T>
+__device__ __forceinline__ A number_at(const A* computed, const T* given, long long n)
+{
+    return given ? A(wide(given[n])) : computed ? computed[n] : A(0.f);
+}
+// Leaves it in each that is not null.
+template <typename A, typename T>
+__device__ __forceinline__ void leave_at(A* computed, T* given, long long n, A v)
+{
+    if (computed) computed[n] = v;
+    if (given) store(given + n, v);
+}
+
 template <template <typename> class Cell, typename T, typename Seat, typename Products>
 __device__ __forceinline__ void all_steps(
-    const Cell<typename Acc<T>::type>& cell, const Forward<Cell, T>& arrays, const Steps& at,
+    const Cell<typename Acc<T>::type>& cell, const Forward<Cell, T> arrays, const Steps& at,
     const Seat& me, Products& products)
 {
     typedef typename Acc<T>::type A;
@@ -72,7 +86,7 @@ __device__ __forceinline__ void all_steps(
     products.load([&](auto product, int k, int unit, int c) -> N {
         const Weights<T> w = arrays.w[product.NUMBER];
         if (k >= H || unit >= H) return N(0.f);
-        return products.held(w.w[k * w.row + (cell.column(c) * H + unit) * w.column]);
+        return products.held(w.w[k * w.row + (weight_of(cell, c, 0) * H + unit) * w.column]);
     });
     typename C::Unit units[U] = {};
 #pragma unroll
@@ -84,7 +98,8 @@ __device__ __forceinline__ void all_steps(
     each_of(sequences, me, [&](int r, int u) {
 #pragma unroll
         for (int k = 0; k < C::CARRIED; ++k)
-            array_of<A>(states[r][u])[k] = arrays.states[k][own(r, u)];
+            array_of<A>(states[r][u])[k] =
+                number_at<A>(arrays.states[k], arrays.first[k], own(r, u));
     });
 #pragma unroll
     for (int r = 0; r < R; ++r)
@@ -94,7 +109,7 @@ __device__ __forceinline__ void all_steps(
             for (int u = 0; u < U; ++u) made[u][0] = states[r][u].h;
             products.template put<1>(Product<0>(), 0, r, made);
         }
-    long long from = at[0], to = at[1];
+    long long from = at[0], to = at.end(0);
     int active = me.active(from, to);
     struct Next { Numbers<A, U> z[R][C::width(0) + (LAST == 1 ? C::width(1) : 0)]; } next = {};
     auto fetch = [&]() {
@@ -110,6 +125,7 @@ __device__ __forceinline__ void all_steps(
                                 + me.unit + cell.column(k) * H);
     };
     fetch();
+    T* const output = arrays.output ? arrays.output + me.unit : nullptr;
     products.meet();
     // All is done when the first sequence, the longest, is.
     for (int s = 0; s < steps && from + me.first < to; ++s) {
@@ -117,8 +133,8 @@ __device__ __forceinline__ void all_steps(
         const long long n = from + me.row;
         const Next current = next;
         if (s + 1 < steps) {  // What comes next is on its way while this step is computed.
-            from = to;
-            to = at[s + 2];
+            from = at[s + 1];
+            to = at.end(s + 1);
             active = me.active(from, to);
             fetch();
         }
@@ -147,6 +163,9 @@ __device__ __forceinline__ void all_steps(
 #pragma unroll
                     for (int k = C::saved_before(p); k < C::saved_before(p + 1); ++k)
                         me.put(arrays.saved[k] + e, of_units<A>(saved[r], k));
+                    if (p == LAST && output)
+                        me.put(output + (n + r) * arrays.output_row,
+                               of_units<A>(saved[r], C::SAVED - 1));
                 }
             products.meet();
         };
@@ -156,13 +175,13 @@ __device__ __forceinline__ void all_steps(
     each_of(sequences, me, [&](int r, int u) {
 #pragma unroll
         for (int k = 0; k < C::CARRIED; ++k)
-            arrays.states[k][own(r, u)] = array_of<A>(states[r][u])[k];
+            leave_at(arrays.states[k], arrays.last[k], own(r, u), array_of<A>(states[r][u])[k]);
     });
 }
 
 template <template <typename> class Cell, typename T, typename Seat, typename Products>
 __device__ __forceinline__ void all_steps(
-    const Cell<typename Acc<T>::type>& cell, const Backward<Cell, T>& arrays, const Steps& at,
+    const Cell<typename Acc<T>::type>& cell, const Backward<Cell, T> arrays, const Steps& at,
     const Seat& me, Products& products)
 {
     typedef typename Acc<T>::type A;
@@ -176,7 +195,7 @@ __device__ __forceinline__ void all_steps(
         const Weights<T> w = arrays.w[product.NUMBER];
         const int column = k / WIDTH;
         if (column >= H || unit >= H) return N(0.f);
-        const int delta = cell.column(k % WIDTH) * H + column;
+        const int delta = weight_of(cell, k % WIDTH, 0) * H + column;
         return products.held(w.w[unit * w.row + delta * w.column]);
     });
     typename C::Unit units[U] = {};
@@ -188,9 +207,18 @@ __device__ __forceinline__ void all_steps(
     each_of(sequences, me, [&](int r, int u) {
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)
-            array_of<A>(gradients[r][u])[k] = arrays.gradients[k][own(r, u)];
+            array_of<A>(gradients[r][u])[k] =
+                number_at<A>(arrays.gradients[k], arrays.last[k], own(r, u));
     });
-    long long to = at[steps], from = at[steps - 1];
+    const long long given_row = arrays.given[0] && arrays.given_row ? arrays.given_row : H;
+    // How many bytes the states before the first step are behind those after each step: to choose
+    // between two numbers costs less than between two pointers.
+    long long start[C::READ];
+#pragma unroll
+    for (int k = 0; k < C::READ; ++k)
+        start[k] = (long long)arrays.first[k] - (long long)arrays.read[k];
+    int step = steps - 1;
+    long long to = at.end(step), from = at[step];
     int active = me.active(from, to);
     Numbers<T, U> read[R][C::READ] = {}, given[R][C::GIVEN] = {};
     typename C::Factors factors[R][U];
@@ -198,14 +226,21 @@ __device__ __forceinline__ void all_steps(
 #pragma unroll
         for (int r = 0; r < R; ++r)
             if (r < active) {
-                const long long e = (from + me.row + r) * H + me.unit;
+                const long long row = from + me.row + r, e = row * H + me.unit;
 #pragma unroll
-                for (int k = 0; k < C::READ; ++k) read[r][k] = me.get(arrays.read[k] + e);
+                for (int k = 0; k < C::READ; ++k) {
+                    const char* numbers = reinterpret_cast<const char*>(arrays.read[k] + e);
+                    if (k >= C::READ - before_of<C>(0) && arrays.first[k])
+                        numbers += step ? (at[step - 1] - from) * H * int(sizeof(T))
+                                        : start[k] - from * H * int(sizeof(T));
+                    read[r][k] = me.get(reinterpret_cast<const T*>(numbers));
+                }
 #pragma unroll
                 for (int k = 0; k < C::GIVEN; ++k)
                     if (!Seat::BRANCHES || arrays.given[k])
                         given[r][k] = me.get(
-                            (arrays.given[k] ? arrays.given[k] : arrays.read[0]) + e);
+                            (arrays.given[k] ? arrays.given[k] : arrays.read[0])
+                                + (k ? e : row * given_row + me.unit));
             }
     };
     auto make_factors = [&]() {
@@ -251,15 +286,16 @@ __device__ __forceinline__ void all_steps(
                     for (int k = 0; k < C::deltas(p); ++k)
                         me.put(
                             arrays.deltas[p] + (n + r) * (C::deltas(p) * H) + me.unit
-                                + cell.column(k) * H,
+                                + place_of(cell, k, 0) * H,
                             of_units<A>(d, k));
                     products.template put<C::width(p)>(product, LAST == 1 ? p : s & 1, r, d);
                 }
         };
         before(Product<LAST>(), [&](int r, int u) { return gradients[r][u].h; });
         if (s > 0) {
-            to = from;
-            from = at[s - 1];
+            step = s - 1;
+            to = at.end(step);
+            from = at[step];
             active = me.active(from, to);
             fetch();
         }
@@ -284,7 +320,8 @@ __device__ __forceinline__ void all_steps(
     each_of(sequences, me, [&](int r, int u) {
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)
-            arrays.gradients[k][own(r, u)] = array_of<A>(gradients[r][u])[k];
+            leave_at(arrays.gradients[k], arrays.made[k], own(r, u),
+                     array_of<A>(gradients[r][u])[k]);
     });
 }
 """

@@ -30,7 +30,7 @@ from .blas import address
 #   State, Saved, Read, Gradients
 #                               structs of as many numbers, by name; h first in State, Gradients
 #   Unit unit(u, H)             what the weights beside the matrices are for unit u
-#   int column(int k)           where column k begins in a row, in units of H
+#   int column(int k)           where column k of z begins in a row, in units of H
 #   A forward(Product<p>, unit, z, sums, State& state, Saved& saved)
 #                               what is behind product p; returns what the next one multiplies
 #   Factors factors(unit, read) what of the gradient depends on saved values only
@@ -38,6 +38,13 @@ from .blas import address
 #                               what is before product p, backwards: dh is the gradient of what it
 #                               makes, the given one of h included; returns, for p = 0, the part of
 #                               the gradient of h_prev that goes past the products
+#
+# and, where it is not as said here,
+#
+#   int weight(int k)           where column k of a matrix begins; else column(k)
+#   int place(int k)            where delta k begins; else column(k)
+#   int BEFORE                  how many arrays of READ, the last ones, are states before a step;
+#                               else 0, and a driver passes all of them row by row
 SOURCE = r"""
 __device__ constexpr int larger_of(int a, int b) { return a > b ? a : b; }
 
@@ -55,6 +62,13 @@ template <template <typename> class Cell, typename T> struct Forward {
     const A* z[C::PRODUCTS];    // [n, width * H], read: x @ w_x
     A* states[C::STATES];       // [B, H], updated, not rounded
     T* saved[C::SAVED];         // [n, H], written
+    // A launch over all steps can use arrays of the caller instead of `states`: it reads the first
+    // states and writes the last ones. Null: zeros, and nothing is written.
+    const T* first[C::CARRIED];  // [B, H]
+    T* last[C::CARRIED];         // [B, H]
+    // If not null, h of each step is written here too. Its rows begin output_row numbers apart.
+    T* output;
+    long long output_row;
 };
 // and backwards.
 template <template <typename> class Cell, typename T> struct Backward {
@@ -66,16 +80,60 @@ template <template <typename> class Cell, typename T> struct Backward {
     const T* given[C::GIVEN];   // [n, H], read; null: zeros
     A* gradients[C::GRADIENTS]; // [B, H], updated
     T* deltas[C::PRODUCTS];     // [n, deltas * H], written
+    // For a launch over all steps. Where first[k] is not null, read[k] has the states after each
+    // step, and first[k] the states before the first one: for the last C::BEFORE arrays.
+    const T* first[C::READ];     // [B, H]
+    // The gradients of the last states (null: zeros) and of the first ones, if `gradients` is null.
+    const T* last[C::GRADIENTS]; // [B, H]
+    T* made[C::GRADIENTS];       // [B, H]
+    long long given_row;         // how far apart the rows of given[0] begin; 0: H
 };
 
 struct Steps {
     const long long* starts;  // [steps + 1], read: the first row of each step; null: s*B
     long long steps, B, H;
+    long long back;           // 1: time runs backwards, step 0 has the last rows; not with starts
     __device__ __forceinline__ long long operator[](int s) const
     {
-        return starts ? starts[s] : s * B;
+        return starts ? starts[s] : (back ? steps - 1 - s : s) * B;
+    }
+    __device__ __forceinline__ long long end(int s) const
+    {
+        return starts ? starts[s + 1] : (*this)[s] + B;
     }
 };
+
+// What a cell may leave out: see above.
+template <typename C>
+__device__ __forceinline__ auto weight_of(const C& cell, int k, int) -> decltype(cell.weight(k))
+{
+    return cell.weight(k);
+}
+template <typename C> __device__ __forceinline__ int weight_of(const C& cell, int k, long)
+{
+    return cell.column(k);
+}
+template <typename C>
+__device__ __forceinline__ auto place_of(const C& cell, int k, int) -> decltype(cell.place(k))
+{
+    return cell.place(k);
+}
+template <typename C> __device__ __forceinline__ int place_of(const C& cell, int k, long)
+{
+    return cell.column(k);
+}
+template <typename C> __device__ constexpr auto before_of(int) -> decltype(C::BEFORE + 0)
+{
+    return C::BEFORE;
+}
+template <typename C> __device__ constexpr int before_of(long) { return 0; }
+
+// Number n of a vector of weights: in the storage type, or in the type of the computation.
+template <typename A>
+__device__ __forceinline__ A number_of(const A* vector, bool stored, long long n)
+{
+    return stored ? A(wide(reinterpret_cast<const Stored*>(vector)[n])) : vector[n];
+}
 
 // A struct of numbers as an array of them.
 template <typename A, typename S> __device__ __forceinline__ A* array_of(S& numbers)
@@ -150,6 +208,11 @@ def _record(fields: tuple[tuple[str, Any], ...], compute: np.dtype[Any]) -> np.d
 
 def _word(value: Array | int | None) -> int:
     return value if isinstance(value, int) else 0 if value is None else address(value)
+
+
+def stored(compute: np.dtype[Any], *vectors: Array | None) -> bool:
+    """Return whether vectors are in the storage type, and not in that of the computation."""
+    return any(v is not None and v.dtype != compute for v in vectors)
 
 
 def gate_members(gate: HardSigmoid | None) -> tuple[bool, float, float]:

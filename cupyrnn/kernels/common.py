@@ -173,9 +173,28 @@ __global__ void column_sums(
     sum = block_sum(sum, shared);
     if (threadIdx.y == 0 && column < columns) store(sums + blockIdx.y * columns + column, sum);
 }
+
+// The sums over slices, rounded once. The first `again` of them are written twice: cuDNN's layers
+// have two biases, whose gradients are the same.
+template <typename A, typename T>
+__global__ void sum_slices(
+    const A* slices,       // [S, columns], read
+    T* sums, T* more,      // [columns] and [again], written
+    long long S, long long columns, long long again)
+{
+    __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
+    const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
+    A sum = A(0);
+    for (long long row = threadIdx.y; row < S && column < columns; row += ROW_THREADS)
+        sum += slices[row * columns + column];
+    sum = block_sum(sum, shared);
+    if (threadIdx.y == 0 && column < columns) store(sums + column, sum);
+    if (threadIdx.y == 0 && column < again) store(more + column, sum);
+}
 """
 
 
 def source(dtype_name: str, cell: str) -> str:
     """Return the whole source of a cell's module for one storage type."""
-    return _COMMON + _TRAITS.get(dtype_name, "") + _SUMS + cell
+    stored = f"typedef {TYPES[dtype_name]} Stored;  // the storage type of the module\n"
+    return _COMMON + _TRAITS.get(dtype_name, "") + stored + _SUMS + cell

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import persistent
-from .cell import Cell, gate_members
+from .cell import Cell, gate_members, stored
 from .run import backward, forward
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 STRUCT = r"""
 template <typename A> struct GRU {
     static const int PRODUCTS = 2, SAVED = 4, READ = 4, STATES = 2, CARRIED = 1;
-    static const int GRADIENTS = 1, GIVEN = 1;
+    static const int GRADIENTS = 1, GIVEN = 1, BEFORE = 1;
     static __device__ constexpr int width(int p) { return p ? 1 : 2; }
     static __device__ constexpr int deltas(int p) { return width(p); }
     static __device__ constexpr int saved_before(int p) { return 2 * p; }
@@ -35,12 +35,17 @@ template <typename A> struct GRU {
     const A* b_ru;  // [2*H]; null backwards, as the next
     const A* b_c;   // [H]
     Gate<A> gate;
+    bool stored;  // whether vectors are in the storage type
 
     __device__ __forceinline__ int column(int k) const { return k; }
     __device__ __forceinline__ Unit unit(int u, int H) const
     {
         Unit v = {};
-        if (b_ru) v.b_r = b_ru[u], v.b_u = b_ru[H + u], v.b_c = b_c[u];
+        if (b_ru) {
+            v.b_r = number_of(b_ru, stored, u);
+            v.b_u = number_of(b_ru, stored, H + u);
+            v.b_c = number_of(b_c, stored, u);
+        }
         return v;
     }
     __device__ __forceinline__ A forward(
@@ -84,7 +89,7 @@ CELL = Cell(
     name="gru",
     struct="GRU",
     source=STRUCT,
-    fields={"b_ru": "pointer", "b_c": "pointer", "gate": "gate"},
+    fields={"b_ru": "pointer", "b_c": "pointer", "gate": "gate", "stored": "?"},
     widths=(2, 1),
     carries_h=True,
     within=1,
@@ -95,7 +100,8 @@ SOURCE, KERNELS = FORWARD_KERNELS.loop
 
 def _struct(cell: GRU, compute: np.dtype[Any]) -> np.void:
     """Return the cell as C++ has it."""
-    return CELL.record(compute, cell.b_ru, cell.b_c, gate_members(cell.gate))
+    vectors = cell.b_ru, cell.b_c
+    return CELL.record(compute, *vectors, gate_members(cell.gate), stored(compute, *vectors))
 
 
 def forward_steps(cell: GRU, run: ForwardRun) -> None:

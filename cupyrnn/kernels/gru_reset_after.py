@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import persistent
-from .cell import Cell, gate_members
+from .cell import Cell, gate_members, stored
 from .run import backward, forward
 
 if TYPE_CHECKING:
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from ..cells.gru_reset_after import GRUResetAfter
 
 STRUCT = r"""
-// The columns of w_h and of the deltas are hc, r, u, those of z are r, u, c.
+// The columns of z are r, u, c. Those of w_h are hc, r, u and the deltas hc, r, u, c; if packed, as
+// cuDNN has weights, r, u, hc and r, u, c, hc.
 template <typename A> struct GRUResetAfter {
     static const int PRODUCTS = 1, SAVED = 5, READ = 5, STATES = 1, CARRIED = 1;
-    static const int GRADIENTS = 1, GIVEN = 1;
+    static const int GRADIENTS = 1, GIVEN = 1, BEFORE = 1;
     static __device__ constexpr int width(int) { return 3; }
     static __device__ constexpr int deltas(int) { return 4; }
     static __device__ constexpr int saved_before(int p) { return p ? SAVED : 0; }
@@ -33,14 +34,28 @@ template <typename A> struct GRUResetAfter {
     struct Factors { A hc, r, u, c, past; };
     struct Gradients { A h; };
 
-    const A* b;     // [3*H]
-    const A* b_hc;  // [H]
+    const A* b;     // [3*H]; null backwards, as the next
+    const A* b_hc;  // [H]; packed: [3*H], what is added to h_prev @ w_h
     Gate<A> gate;
+    bool packed;
+    bool stored;  // whether vectors are in the storage type
 
     __device__ __forceinline__ int column(int k) const { return k; }
+    __device__ __forceinline__ int weight(int k) const { return packed ? (k + 2) % 3 : k; }
+    __device__ __forceinline__ int place(int k) const
+    {
+        return !packed ? k : k == 0 ? 3 : k == 3 ? 2 : k - 1;
+    }
     __device__ __forceinline__ Unit unit(int u, int H) const
     {
-        return {{b[u], b[H + u], b[2 * H + u]}, b_hc[u]};
+        Unit v = {};
+        if (!b) return v;
+#pragma unroll
+        for (int k = 0; k < 3; ++k) v.b[k] = number_of(b, stored, k * H + u);
+#pragma unroll
+        for (int k = 0; k < 2; ++k) if (packed) v.b[k] += number_of(b_hc, stored, k * H + u);
+        v.b_hc = number_of(b_hc, stored, packed ? 2 * H + u : u);
+        return v;
     }
     __device__ __forceinline__ A forward(
         Product<0>, const Unit& v, const A* z, const A* sums, State& state, Saved& saved) const
@@ -67,11 +82,32 @@ template <typename A> struct GRUResetAfter {
 };
 """
 
+SUMS_SOURCE = r"""
+// The gradients of two biases [3*H]: sums over slices [S, 4*H] of the deltas of r, u, c and hc.
+template <typename A, typename T>
+__global__ void gru_biases(const A* slices, T* b_x, T* b_h, long long S, long long H)
+{
+    __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
+    const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
+    const bool inside = column < 4 * H;
+    A sum = A(0);
+    if (inside)
+        for (long long row = threadIdx.y; row < S; row += ROW_THREADS)
+            sum += slices[row * 4 * H + column];
+    sum = block_sum(sum, shared);
+    if (threadIdx.y > 0 || !inside) return;
+    if (column < 3 * H) store(b_x + column, sum);
+    if (column < 2 * H) store(b_h + column, sum);
+    if (column >= 3 * H) store(b_h + column - H, sum);
+}
+"""
+SUMS_KERNELS = ("column_sums<{T}, {A}>", "gru_biases<{A}, {T}>")
+
 CELL = Cell(
     name="gru_reset_after",
     struct="GRUResetAfter",
     source=STRUCT,
-    fields={"b": "pointer", "b_hc": "pointer", "gate": "gate"},
+    fields={"b": "pointer", "b_hc": "pointer", "gate": "gate", "packed": "?", "stored": "?"},
     widths=(3,),
     apart=True,
     carries_h=True,
@@ -82,7 +118,8 @@ SOURCE, KERNELS = FORWARD_KERNELS.loop
 
 def _struct(cell: GRUResetAfter, compute: np.dtype[Any]) -> np.void:
     """Return the cell as C++ has it."""
-    return CELL.record(compute, cell.b, cell.b_hc, gate_members(cell.gate))
+    vectors = cell.b, cell.b_hc
+    return CELL.record(compute, *vectors, gate_members(cell.gate), False, stored(compute, *vectors))
 
 
 def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._typing import Array
 from . import persistent, step
-from .cell import Cell, gate_members
+from .cell import Cell, gate_members, stored
 from .launch import SUMS, add_slices, launch, sum_grid
 from .run import backward, forward
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STRUCT = r"""
 template <typename A> struct LSTM {
     static const int PRODUCTS = 1, SAVED = 7, READ = 7, STATES = 2, CARRIED = 2;
-    static const int GRADIENTS = 2, GIVEN = 2;
+    static const int GRADIENTS = 2, GIVEN = 2, BEFORE = 1;
     static __device__ constexpr int width(int) { return 4; }
     static __device__ constexpr int deltas(int) { return 4; }
     static __device__ constexpr int saved_before(int p) { return p ? SAVED : 0; }
@@ -34,12 +34,14 @@ template <typename A> struct LSTM {
     struct Factors { A o, d, i, ci, f, next; };
     struct Gradients { A h, cs; };
 
-    const A* b;  // [4*H]: the bias, forget_bias included
+    const A *b, *b_more;  // [4*H]: the bias, and what is added to it; null: zeros
     const A *wci, *wcf, *wco;  // [H]; all three null: no peepholes
     typename Acc<A>::real cell_clip;
     Gate<A> gate;
     int at[4];  // which quarter of z belongs to each gate: i, ci, f, o
     bool clipped;
+    typename Acc<A>::real forget_bias;
+    bool stored;  // whether vectors are in the storage type
 
     // An index that is known only when it runs would have all of this struct in slow memory.
     __device__ __forceinline__ int column(int k) const
@@ -50,8 +52,17 @@ template <typename A> struct LSTM {
     {
         Unit v = {};
 #pragma unroll
-        for (int k = 0; k < 4; ++k) if (b) v.b[k] = b[column(k) * H + u];
-        if (wci) v.wci = wci[u], v.wcf = wcf[u], v.wco = wco[u];
+        for (int k = 0; k < 4; ++k) {
+            const int n = column(k) * H + u;
+            if (b) v.b[k] = number_of(b, stored, n);
+            if (b_more) v.b[k] += number_of(b_more, stored, n);
+        }
+        if (forget_bias) v.b[2] += A(forget_bias);
+        if (wci) {
+            v.wci = number_of(wci, stored, u);
+            v.wcf = number_of(wcf, stored, u);
+            v.wco = number_of(wco, stored, u);
+        }
         return v;
     }
     __device__ __forceinline__ A forward(
@@ -112,48 +123,62 @@ template <typename A> struct LSTM {
 };
 """
 
-PEEPHOLE_SUMS = r"""
-// The sums over time and batch of di*cs_prev, df*cs_prev and do*cs, by slices of the rows.
-template <typename T>
-__global__ void lstm_peephole_sums(
-    const T* dz,                       // [n, 4*H], read
-    const T* cs, const T* cs_prev,     // [n, H], read
-    typename Acc<T>::type* sums,       // [gridDim.y, 3, H], written
-    long long n, long long H,
+SUMS_SOURCE = r"""
+// The sums over time and batch of dz and, where sums are 7*H wide, of di*cs_prev, df*cs_prev and
+// do*cs, by slices of the rows.
+template <typename T, typename S>
+__global__ void lstm_sums(
+    const T* dz,                    // [n, 4*H], read
+    const T* cs, const T* first,    // [n, H], after each step, and [B, H], before the first one
+    S* sums,                        // [gridDim.y, width], written
+    S* more,                        // [4*H], written: those of dz again; or null
+    long long n, long long H, long long B,
+    long long back,                 // 1: time runs backwards
+    long long width,                // 4*H or 7*H
     int at_i, int at_f, int at_o)
 {
     typedef typename Acc<T>::type A;
     __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
     const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
-    A sum[3] = {A(0), A(0), A(0)};
-    if (column < H)
+    const long long gate = column / H, unit = column % H;
+    const int term = gate == at_i ? 0 : gate == at_f ? 1 : gate == at_o ? 2 : 3;
+    const bool inside = column < 4 * H, has_term = inside && width > 4 * H && term < 3;
+    // Where the state of a row stands, and in the first step's rows.
+    const long long off = term == 2 ? 0 : back ? B : -B, off_first = back ? B - n : 0;
+    A sum = A(0), of_term = A(0);
+    if (inside)
         for (long long row = (long long)blockIdx.y * ROW_THREADS + threadIdx.y; row < n;
              row += (long long)gridDim.y * ROW_THREADS) {
-            const T* d = dz + row * 4 * H + column;
-            const A after = wide(cs[row * H + column]);
-            const A before = wide(cs_prev[row * H + column]);
-            sum[0] += wide(d[at_i * H]) * before;
-            sum[1] += wide(d[at_f * H]) * before;
-            sum[2] += wide(d[at_o * H]) * after;
+            const A d = wide(dz[row * 4 * H + column]);
+            sum += d;
+            if (has_term) {
+                const long long state = row + off;
+                of_term += d * wide(state >= 0 && state < n ? cs[state * H + unit]
+                                                            : first[(row + off_first) * H + unit]);
+            }
         }
-    for (int k = 0; k < 3; ++k) {
-        const A total = block_sum(sum[k], shared);
-        if (threadIdx.y == 0 && column < H) sums[(blockIdx.y * 3 + k) * H + column] = total;
-    }
+    sum = block_sum(sum, shared);
+    of_term = block_sum(of_term, shared);
+    if (threadIdx.y > 0 || !inside) return;
+    S* const slice = sums + blockIdx.y * width;
+    store(slice + column, sum);
+    if (more) store(more + column, sum);
+    if (has_term) store(slice + (4 + term) * H + unit, of_term);
 }
 """
 
-_PEEPHOLE = "lstm_peephole_sums<{T}>"
+SUMS_KERNELS = ("lstm_sums<{T}, {A}>", "lstm_sums<{T}, {T}>", "sum_slices<{A}, {T}>")
 CELL = Cell(
     name="lstm",
     struct="LSTM",
-    source=STRUCT + PEEPHOLE_SUMS,
+    source=STRUCT + SUMS_SOURCE,
     fields={
-        **dict.fromkeys(("b", "wci", "wcf", "wco"), "pointer"),
+        **dict.fromkeys(("b", "b_more", "wci", "wcf", "wco"), "pointer"),
         **{"cell_clip": "real", "gate": "gate", "at": "4i4", "clipped": "?"},
+        **{"forget_bias": "real", "stored": "?"},
     },
     widths=(4,),
-    more=(step.TOTAL, _PEEPHOLE, *SUMS),
+    more=(step.TOTAL, SUMS_KERNELS[0], *SUMS),
 )
 FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
 SOURCE, KERNELS = FORWARD_KERNELS.loop
@@ -161,9 +186,9 @@ SOURCE, KERNELS = FORWARD_KERNELS.loop
 
 def _struct(cell: LSTM, compute: np.dtype[Any]) -> np.void:
     """Return the cell as C++ has it."""
-    clip, vectors = cell.cell_clip, (cell.b, *(cell.peephole or (None,) * 3))
-    gate = gate_members(cell.gate)
-    return CELL.record(compute, *vectors, clip or 0, gate, cell.columns, clip is not None)
+    clip, vectors = cell.cell_clip, (cell.b, None, *(cell.peephole or (None,) * 3))
+    attributes = clip or 0, gate_members(cell.gate), cell.columns, clip is not None, 0
+    return CELL.record(compute, *vectors, *attributes, stored(compute, *vectors))
 
 
 def forward_steps(cell: LSTM, run: ForwardRun) -> None:
@@ -184,10 +209,11 @@ def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
     (dz, *_), n, H = run.deltas, len(run.deltas[0]), totals.shape[1]
     if n == 0 or H == 0:
         return
-    grid = sum_grid(n, H)
-    slices = cupy.empty((grid[1], 3 * H), totals.dtype)
+    grid = sum_grid(n, 4 * H)
+    slices = cupy.empty((grid[1], 7 * H), totals.dtype)
+    # The states before all steps, as those before one step of n rows.
+    sizes = (np.int64(k) for k in (n, H, n, 0, 7 * H))
     at_i, _, at_f, at_o = (np.int32(k) for k in cell.columns)
-    sizes = (np.int64(n), np.int64(H), at_i, at_f, at_o)
-    args = (dz, run.saved.cs, run.before.c, slices, *sizes)
-    launch(SOURCE, KERNELS, _PEEPHOLE, dz.dtype, grid, args)
-    add_slices(SOURCE, KERNELS, dz.dtype, slices, totals.reshape(3 * H))
+    args = (dz, run.saved.cs, run.before.c, slices, None, *sizes, at_i, at_f, at_o)
+    launch(SOURCE, KERNELS, SUMS_KERNELS[0], dz.dtype, grid, args)
+    add_slices(SOURCE, KERNELS, dz.dtype, slices[:, 4 * H :].copy(), totals.reshape(3 * H))

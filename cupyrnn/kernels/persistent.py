@@ -326,8 +326,10 @@ def run(
     batches: Sequence[int],
     cell: np.void,
     weights: Sequence[Array],
-    arrays: Sequence[Array | None],
+    arrays: Sequence[Array | int | None],
     state: Array,
+    *,
+    back: bool = False,
 ) -> bool:
     """
     Take all steps in one launch, on the current stream; return False if the loop is to take them.
@@ -346,6 +348,8 @@ def run(
         Those of ``Forward`` or ``Backward`` in C++, behind the matrices.
     state : [B, H]
         One of the states, in the dtype of the computation.
+    back
+        Whether time runs backwards: step 0 has the last rows. All steps have as many rows then.
     """
     asked = _asked()
     if asked == "loop":
@@ -360,13 +364,17 @@ def run(
         return False
     starts = _starts(batches)
     args: list[Any] = [cell, words(*weights_of(weights), *arrays)]
-    args.append(words(starts, len(batches), B, H))
+    args.append(words(starts, len(batches), B, H, int(back)))
     places = -(-B // choice.sequences), 1
     kernel = kernels.rows
     if choice.kernel == "tiles":
         kernel, block = kernels.tiles, Block((tiles.threads_of(H), 1))
         # Two numbers are read at once where all arrays begin at a multiple of two.
-        pairs = all(a is None or address(a) % (2 * a.itemsize) == 0 for a in arrays)
+        pairs = all(
+            a % 2 == 0 if isinstance(a, int) else address(a) % (2 * a.itemsize) == 0
+            for a in arrays
+            if a is not None
+        )
         name = tiles.template_of(kernels.tiles, H, pairs and H % 2 == 0)
     elif choice.kernel == "grid":
         kernel, over = kernels.grid, grid_for(kernels.grid, dtype, (B, H), device)

@@ -27,7 +27,8 @@ def forward(kernels: persistent.Kernels, struct: np.void, run: ForwardRun) -> No
     of, products = kernels.cell, len(kernels.cell.widths)
     h, (B, H), compute = run.saved[-1], run.carried[-1].shape, run.carried[-1].dtype
     projections, inner = run.w[products:], (None,) * of.within
-    arrays = (*run.xw, *run.carried, *inner, *run.saved)
+    unused = (None,) * (2 * len(run.carried) + 2)
+    arrays = (*run.xw, *run.carried, *inner, *run.saved, *unused)
     if not projections and persistent.run(
         kernels, run.batches, struct, run.w, arrays, run.carried[-1]
     ):
@@ -36,7 +37,7 @@ def forward(kernels: persistent.Kernels, struct: np.void, run: ForwardRun) -> No
     inner = tuple(cupy.empty((B, H), compute) for _ in inner)
     left = cupy.empty((len(h), H), h.dtype) if projections else h
     pointers = words(
-        *(None,) * (3 * products), *run.xw, *run.carried, *inner, *run.saved[:-1], left
+        *(None,) * (3 * products), *run.xw, *run.carried, *inner, *run.saved[:-1], left, *unused
     )
     stages, operand, before = [], h, run.carried[0]
     for p, (z, w) in enumerate(zip(run.xw, run.w[:products], strict=True)):
@@ -72,7 +73,8 @@ def backward(
 
     of, products = kernels.cell, len(kernels.cell.widths)
     dh, (B, H), compute = run.carried[0], run.carried[-1].shape, run.carried[-1].dtype
-    arrays = (*read, *run.cotangents, *run.carried, *run.deltas)
+    unused = (None,) * (len(read) + 2 * len(run.carried) + 1)
+    arrays = (*read, *run.cotangents, *run.carried, *run.deltas, *unused)
     if len(run.w) == len(run.deltas) == products and persistent.run(
         kernels, run.batches, struct, [w.T for w in run.w], arrays, run.carried[-1]
     ):
@@ -85,7 +87,8 @@ def backward(
         stages.append(loop.pointwise(step.TOTAL, dtype, (dh, given[0], total), P))
         stages.append(loop.product(total, w, gradients[0]))
         given[0] = None
-    pointers = words(*(None,) * (3 * products), *read, *given, *gradients, *run.deltas[:products])
+    nulls, deltas = (None,) * (3 * products), run.deltas[:products]
+    pointers = words(*nulls, *read, *given, *gradients, *deltas, *unused)
     d_operand: Any = None
     for p in reversed(range(products)):
         name = step.template_of(of, "backward", p)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import persistent
-from .cell import Cell
+from .cell import Cell, stored
 from .run import backward, forward
 
 if TYPE_CHECKING:
@@ -32,11 +32,18 @@ template <typename A> struct SimpleRNN {
     struct Factors { A slope; };
     struct Gradients { A h; };
 
-    const A* b;  // [H]
+    const A *b, *b_more;  // [H]: the bias, and what is added to it; null: zeros
     bool relu;
+    bool stored;  // whether vectors are in the storage type
 
     __device__ __forceinline__ int column(int) const { return 0; }
-    __device__ __forceinline__ Unit unit(int u, int) const { return {b[u]}; }
+    __device__ __forceinline__ Unit unit(int u, int) const
+    {
+        Unit v = {};
+        if (b) v.b = number_of(b, stored, u);
+        if (b_more) v.b += number_of(b_more, stored, u);
+        return v;
+    }
     __device__ __forceinline__ A forward(
         Product<0>, const Unit& v, const A* z, const A* sums, State& state, Saved& saved) const
     {
@@ -61,7 +68,7 @@ CELL = Cell(
     name="simple_rnn",
     struct="SimpleRNN",
     source=STRUCT,
-    fields={"b": "pointer", "relu": "?"},
+    fields={"b": "pointer", "b_more": "pointer", "relu": "?", "stored": "?"},
     widths=(1,),
 )
 FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
@@ -70,7 +77,7 @@ SOURCE, KERNELS = FORWARD_KERNELS.loop
 
 def _struct(cell: SimpleRNN, compute: np.dtype[Any]) -> np.void:
     """Return the cell as C++ has it."""
-    return CELL.record(compute, cell.b, cell.relu)
+    return CELL.record(compute, cell.b, None, cell.relu, stored(compute, cell.b))
 
 
 def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:

@@ -36,7 +36,8 @@ __global__ void forward_step(
         for (int k = 0; k < WIDTH; ++k) {
             z[k] = z_row[cell.column(k) * H];
             // To add the negative zero changes nothing, not even a zero, and is left out.
-            sums[k] = C::APART ? product[row * (WIDTH * H) + cell.column(k) * H + column] : -A(0);
+            sums[k] = C::APART
+                ? product[row * (WIDTH * H) + weight_of(cell, k, 0) * H + column] : -A(0);
         }
         typename C::State state;
         typename C::Saved saved;
@@ -91,7 +92,7 @@ __global__ void backward_step(
             if (C::updates(P) >> k & 1) arrays.gradients[k][at] = array_of<A>(gradients)[k];
 #pragma unroll
         for (int k = 0; k < C::deltas(P); ++k)
-            store(arrays.deltas[P] + (first + row) * (C::deltas(P) * H) + cell.column(k) * H
+            store(arrays.deltas[P] + (first + row) * (C::deltas(P) * H) + place_of(cell, k, 0) * H
                       + column,
                   d[k]);
     }

@@ -61,8 +61,8 @@ def taken_by(
         asked.append(args[-1].shared)
         launch.launch(*args)
 
-    def counted(kernels: Any, *args: Any) -> bool:
-        done = run(kernels, *args)
+    def counted(kernels: Any, *args: Any, **told: Any) -> bool:
+        done = run(kernels, *args, **told)
         found.setdefault(kernels.name, []).append(done and not (shared and not asked[-1]))
         return done
 

@@ -149,8 +149,8 @@ def test_sigmoid_and_tanh_are_right_to_the_last_places(
     ("barrier", "message"),
     [
         ("= sum;\n    __syncthreads();", "a race for 4 bytes of shared"),
-        # The sums of the three peepholes share their memory.
-        ("{\n    __syncthreads();\n    shared", r"lstm_peephole.*a race for 4 bytes"),
+        # The sums of biases and of peepholes share their memory.
+        ("{\n    __syncthreads();\n    shared", r"lstm_sums.*a race for 4 bytes"),
     ],
 )
 def test_a_missing_barrier_is_caught(

@@ -34,13 +34,13 @@ class Wrong(NamedTuple):
 
 
 # In the loops, whatever multiplies: after a step, and between the products of a step back.
-AFTER_A_STEP = f"saved[r], k));\n                }}\n            {MEETING}"
+AFTER_A_STEP = f"C::SAVED - 1));\n                }}\n            {MEETING}"
 BETWEEN_PRODUCTS = f"* R + r]; }});\n                {MEETING}"
 IN_A_STEP_BACK = f"if (any) {{\n            {MEETING}"
 ONE_TURN = ("p : s & 1", "p : 0"), ("0 : s & 1", "0 : 0")
 LOOPS = {
     "no barrier between zeros and the first state": Wrong("lstm", f"begin();\n    {BARRIER}"),
-    "no barrier before the first step": Wrong("gru", f"fetch();\n    {MEETING}"),
+    "no barrier before the first step": Wrong("gru", f"nullptr;\n    {MEETING}"),
     "no barrier after a step": Wrong("lstm", AFTER_A_STEP),
     "no barrier between zeros and the first deltas": Wrong(
         "lstm", f"make_factors();\n    {BARRIER}"
@@ -52,7 +52,7 @@ LOOPS = {
     "one place for two deltas": Wrong(
         "lstm", "p : s & 1, r", "p : 0, r", more=(("0 : s & 1", "0 : 0"),)
     ),
-    "a step too early": Wrong("simple_rnn", "to = at[s + 2];", "to = at[s + 1];", {ORDERS}),
+    "a step too early": Wrong("simple_rnn", "to = at.end(s + 1);", "to = at.end(s);", {ORDERS}),
 }
 ROWS = LOOPS | {
     "a wrong lane": Wrong(
@@ -92,7 +92,7 @@ GRID = {
     ),
     "no wait": Wrong("simple_rnn", "while (int(arrived(counter) - target) < 0) { }", ""),
     "no arrival": Wrong("simple_rnn", "arrive(counter);", ""),
-    "no meeting before the first step": Wrong("gru", f"fetch();\n    {MEETING}"),
+    "no meeting before the first step": Wrong("gru", f"nullptr;\n    {MEETING}"),
     "no meeting after a step": Wrong("lstm", AFTER_A_STEP),
     "no meeting in a step back": Wrong("lstm", IN_A_STEP_BACK),
     "no meeting between the products of a step back": Wrong("gru", BETWEEN_PRODUCTS),

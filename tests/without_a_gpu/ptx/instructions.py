@@ -223,7 +223,8 @@ OPERATIONS = _table()
 _ADDRESS = re.compile(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\d+)\s*)?\]")
 _PRODUCT = re.compile(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32")
 _MEETING = re.compile(r"(red|ld)\.(release|acquire|relaxed)\.gpu\.global(?:\.add)?\.u32")
-_ACCESS = re.compile(r"(ld|st)\.(global|shared|param)(\.nc)?(?:\.(v2|v4))?\.(\w+)")
+# Without a space, as of pointers that NVRTC has lost sight of: of this package's, always global.
+_ACCESS = re.compile(r"(ld|st)(?:\.(global|shared|param))?(\.nc)?(?:\.(v2|v4))?\.(\w+)")
 # Of mma.sync.m16n8k16, by the number of an element: its row and column in each lane, as the manual
 # of PTX has them.
 _GROUP, _IN_GROUP = np.arange(32) // 4, np.arange(32) % 4
@@ -245,6 +246,12 @@ class Compiler:
         for parameter in entry.parameters:
             self.offsets[parameter.name] = start, parameter.size
             start += parameter.size
+        # Of registers with the address of a part of a parameter: its name, and where that begins.
+        self.parts: dict[str, tuple[str, int]] = {name: (name, 0) for name in self.offsets}
+        for i in entry.instructions:
+            if i.opcode in ("mov.b64", "add.s64") and i.operands[1] in self.parts:
+                name, at = self.parts[i.operands[1]]
+                self.parts[i.operands[0]] = name, at + sum(map(int, i.operands[2:]))
         self.flushed = self._flushed()
 
     def step(self, instruction: Instruction) -> Step:
@@ -258,6 +265,8 @@ class Compiler:
         name, operands = instruction.opcode, instruction.operands
         if match := _ACCESS.fullmatch(name):
             return self._access(instruction, *match.groups())
+        if operands and operands[0] in self.parts:
+            return lambda f: f.__setitem__(operands[0], np.zeros(f.n, np.uint64))  # never read
         if match := _MEETING.fullmatch(name):
             return self._meeting(instruction)
         if re.fullmatch(r"mov\.b(32|64)", name) and any(o.startswith("{") for o in operands):
@@ -377,6 +386,7 @@ class Compiler:
     def _access(
         self, instruction: Instruction, what: str, space: str, _nc: str, vector: str, kind: str
     ) -> Step:
+        space = space or "global"
         if kind not in TYPES or kind in ("pred", "f16", "bf16"):
             raise PtxError(f"unknown type {kind}")
         count, dtype = int((vector or "v1")[1:]), TYPES[kind]
@@ -481,10 +491,11 @@ class Compiler:
         self, place: str, targets: list[tuple[str, np.dtype[Any] | None]], dtype: np.dtype[Any]
     ) -> Step:
         match = _ADDRESS.fullmatch(place)
-        if match is None or match[1] not in self.offsets:
+        if match is None or match[1] not in self.parts:
             raise PtxError(f"unknown parameter {place}")
-        start, size = self.offsets[match[1]]
-        offset = int(match[2] or 0)
+        parameter, offset = self.parts[match[1]]
+        start, size = self.offsets[parameter]
+        offset += int(match[2] or 0)
         wanted = len(targets) * dtype.itemsize
         if not 0 <= offset <= size - wanted or offset % wanted:
             raise PtxError(f"{wanted} bytes of a parameter of {size} bytes")
