@@ -18,10 +18,10 @@ from checks import (
     DIFFERENCE_TOLERANCE,
     FINITE_DIFFERENCE_STEP,
     SYMMETRY_TOLERANCE,
-    TOLERANCES,
     Ops,
     assert_close,
     layouts,
+    tolerance,
 )
 from problems import grus, lstms, nets
 from problems.nets import BI, MODES
@@ -954,7 +954,7 @@ def test_products(dtype: str, shapes: Any, rng: np.random.Generator) -> None:
             assert_close(out.real, a.real.astype(float) @ value, real, "value", at_least=1e-3)
             expected = a.imag.astype(float) @ value + a.real.astype(float) @ tangent
             assert_close(out.imag, expected, real, "tangent")
-    assert TOLERANCES[real] < 1e-5
+    assert tolerance(real) < 1e-5
 
 
 def test_an_interrupt_leaves_nothing_behind() -> None:

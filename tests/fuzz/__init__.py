@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-from checks import TOLERANCES, layouts
+from checks import TOLERANCES, layouts, tolerance
 from problems import onnx_nodes
 
 import cupyrnn
@@ -735,7 +735,7 @@ def compare(call: Call, result: Any) -> None:
         if n == "reserve_space" and call.arguments.get("save", "all") != "all":
             continue  # Its last numbers say what call it is of.
         error, scale = np.abs(a.astype(np.float64) - e).max(), max(1.0, np.abs(e).max())
-        if error > TOLERANCES[call.dtype] * scale:
+        if error > tolerance(call.dtype) * scale:
             raise Failure(f"{n} is off by {error:.3g} of {scale:.3g}")
 
 

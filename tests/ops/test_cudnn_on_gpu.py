@@ -9,7 +9,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from checks import TOLERANCES, Ops, assert_close, assert_gradients
+from checks import Ops, assert_close, assert_gradients, tolerance
 from problems.nets import (
     BI,
     SKIP,
@@ -75,7 +75,7 @@ def but_for_turned_slopes(a: Any, e: Any) -> Any:
     In bfloat16, cuDNN 9.19 takes the slope of a relu near zero to be 1 in place of 0, or 0 in place
     of 1, for one unit of some 10,000; the same in every call. This package's own steps do not.
     """
-    off = np.abs(a - e) > TOLERANCES["bfloat16"] * np.max(np.abs(e))
+    off = np.abs(a - e) > tolerance("bfloat16") * np.max(np.abs(e))
     assert np.sum(off) <= 1 + a.size // 1000
     return np.where(off, e, a)
 

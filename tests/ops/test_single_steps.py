@@ -80,7 +80,7 @@ def test_one_step_is_that_of_the_loops(
     assert found.keys() == expected.keys()
     for n, e in expected.items():
         assert found[n].dtype == e.dtype
-        assert_close(found[n], e, case.dtype, n, at_least=1.0)
+        assert_close(found[n], e, case.dtype, n, at_least=1.0, terms=case.terms)
 
 
 @each(*STEPS, *NETS, **BIG, places=["numba"])

@@ -103,6 +103,16 @@ class Case(NamedTuple):
         return self.widths[0][1]
 
     @property
+    def terms(self) -> int:
+        """
+        The terms of the longest sum of a step: over the inputs and the state, or over the gates.
+
+        The sums of weight gradients over all rows are not counted: they are sums of partial sums.
+        """
+        read = [self.sizes[2], *(self.D * P for _, P in self.widths)]
+        return max(max(K + P, 4 * H) for K, (H, P) in zip(read, self.widths, strict=False))
+
+    @property
     def bends(self) -> bool:
         """Whether a slope jumps somewhere: a number that is rounded there has another one."""
         told = dict(self.attributes)

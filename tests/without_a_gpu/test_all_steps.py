@@ -17,7 +17,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from checks import TOLERANCES
+from checks import tolerance
 from problems import nets
 from problems.nets import BI, Case
 from problems.pairs import pairs
@@ -365,7 +365,7 @@ def test_the_ptx_agrees(
     if name == "tiles" and arch == "compute_75":  # which has no tiles
         arch = "compute_80"
     frame.has(monkeypatch, 2, B, H)
-    tolerances = TOLERATED.get(dtype) or (TOLERANCES[dtype], TOLERANCES[dtype])
+    tolerances = TOLERATED.get(dtype) or (tolerance(dtype), tolerance(dtype))
     call = calls(3, B, H, dtype, (1, 3, 2, 3, 3, 1, 2, 3, 3)[:B])[cell]
     found = interpreted(cupy_on_cpu, monkeypatch, call, arch, tolerances)
     assert all(all(found) for found in taken.values())
