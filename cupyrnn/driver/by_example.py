@@ -24,10 +24,9 @@ from .pages import products_of
 
 _T = TypeVar("_T")
 
-# Bytes of what is made at once of the pairs of steps or of the gradients of some examples, and
-# steps that are paired with those before them at once.
+# Steps that are paired at once with those before them.
 _STEPS = 256
-# A pair of steps is counted this often: most products of two equal factors are made by half.
+# Cost of a pair of steps relative to a full product: most symmetric products are half computed.
 _PAIRS = 0.7
 
 

@@ -197,6 +197,24 @@ def test_the_number_of_cases_is_that_of_the_results() -> None:
     assert f"({gradients} cases)" in text(DOCS / "guide/conformance.md")
 
 
+def test_runs_on_a_gpu_are_reported_on_one_page() -> None:
+    """Other pages name every card and link to it, or name none."""
+    page = text(ROOT / "tests/benchmarks/results/gpu_tests.md")
+    rows = re.findall(r"^\| (H\d+).*? \| .*? \| ([\d,]+) \|", page, re.MULTILINE)
+    cards, passed = ({row[n] for row in rows} for n in (0, 1))
+    pages = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")]
+    for path in pages:
+        for block in re.split(r"\n(?=\n|- |\|)|\n#", text(path)):
+            named = set(re.findall(r"\bH[12]00\b", block))
+            if named and re.search(r"\btests\b.*\b(ran|run|passed)\b", block, re.DOTALL):
+                assert named == cards, f"{path}: {block}"
+                assert "benchmarks/gpu.md" in block, f"{path}: {block}"
+    readme = re.findall(r"([\d,]+)\s+tests for a GPU", text(ROOT / "README.md"))
+    assert set(readme) <= passed
+    assert not re.search("never run|no GPU", text(ROOT / "pyproject.toml"))
+    assert "never run yet" not in text(ROOT / "CONTRIBUTING.md")
+
+
 def test_bits_per_character_are_the_same_everywhere() -> None:
     page = text(DOCS / "guide/main_job.md")
     table = dict(re.findall(r"^\| (.+?) \| (\d\.\d\d) \|$", page, re.MULTILINE))
