@@ -16,6 +16,9 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from statistics import median
+
+import gpu_picture
 
 HERE = Path(__file__).parent
 ROOT, RESULTS = HERE.parents[1], HERE / "results"
@@ -117,13 +120,29 @@ def table(results: Results, columns: Columns, numba: bool, labels: Iterable[str]
     return lines
 
 
-def readme_table(results: Results) -> list[str]:
-    """Return the lines of README's table."""
-    found = [results.ratios(1, op, BOTH, numba) for op in OPS for numba in (False, True)]
-    sizes = [size for size, variant in found[0] if not variant]
-    return [
-        f"| {' | '.join([size, *(of.get((size, ''), '–') for of in found)])} |" for size in sizes
-    ]
+def speed_table(results: Results) -> list[str]:
+    """Return the lines of README's table: ranges on a CPU, counts and medians on a GPU."""
+    on_gpu = gpu_picture.ratios()
+    lines = []
+    for name, op, cell in (
+        ("TensorFlow's LSTM", BLOCK, ""),
+        ("PyTorch's LSTM", lstm(), "lstm"),
+        ("PyTorch's GRU", lstm(mode="gru"), "gru"),
+    ):
+        cells = [" to ".join(span(of_sequences(results, op, numba))) for numba in (True, False)]
+        for time in gpu_picture.TIMES:
+            of_cell = [row[time] for row in on_gpu if row["cell"] == cell]
+            faster = sum(ratio > 1 for ratio in of_cell)
+            middle = rounded(median(of_cell)) if of_cell else ""
+            cells.append(f"{faster} of {len(of_cell)} rows, median {middle}" if of_cell else "–")
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    return lines
+
+
+def of_sequences(results: Results, op: str, numba: bool) -> list[str]:
+    """Return the ratios of forward and backward of plain sequences, on one thread."""
+    found = results.ratios(1, op, BOTH, numba).items()
+    return [v for (size, variant), v in found if not variant and not size.startswith("(1, ")]
 
 
 def replaced(page: str, head: str, which: int, lines: Callable[[list[str]], list[str]]) -> str:
@@ -160,51 +179,28 @@ def with_spans(page: str, start: str, spans: list[tuple[str, str]]) -> str:
     return before + start + prose + gap + behind
 
 
-def nets() -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the lines of the table of nets, and their ratios by way, with one thread."""
+def nets() -> list[str]:
+    """Return the lines of the table of nets."""
     shown: dict[str, dict[str, list[str]]] = {}
     for chapter, _, row in rows_of((RESULTS / "nets.md").read_text()):
         by_way = shown.setdefault(f"{row['net'][0]} | {row['original in'][0]}", {})
         by_way.setdefault(chapter.split(", ")[1], []).append(row["ratio"][0].split()[0])
-    ways = "with Numba", "NumPy alone"
-    lines = [
-        f"| {' | '.join([net, *(' / '.join(of[way]) for way in ways)])} |"
+    return [
+        f"| {' | '.join([net, *(' / '.join(of[way]) for way in ('with Numba', 'NumPy alone'))])} |"
         for net, of in shown.items()
     ]
-    return lines, [span(of[way][0] for of in shown.values()) for way in ways]
 
 
 def fill() -> None:
     """Write what is shown of the results."""
-    results, (net_lines, of_nets) = Results(RESULTS / "cpu.md"), nets()
+    results = Results(RESULTS / "cpu.md")
     readme, index = README.read_text(), INDEX.read_text()
-    head = "(T, B, I, H) | BlockLSTM of TensorFlow 2.21: NumPy alone"
-    readme = replaced(readme, head.partition(" |")[0], 0, lambda _: readme_table(results))
-    plain = [
-        [
-            value
-            for (size, variant), value in results.ratios(1, op, BOTH, numba).items()
-            if not variant and not size.startswith("(1, ")
-        ]
-        for numba in (True, False)
-        for op in OPS
-    ]
-    spans = [span(values) for values in plain]
-    cells = TABLES["one step (B, I, H)"]
-    ops = dict.fromkeys(op for op, *_ in cells)
-    steps = [
-        span(v for op in ops for what in ("forward", "backward", BOTH)
-             for v in results.ratios(1, op, what, numba).values())
-        for numba in (True, False)
-    ]  # fmt: skip
-    readme = with_spans(readme, "**Speed.**", spans)
-    readme = with_spans(readme, "Single steps of the block ops", steps + of_nets)
+    readme = replaced(readme, "compared with", 0, lambda _: speed_table(results))
+    spans = [span(of_sequences(results, op, numba=True)) for op in OPS[1:]]
     name = results.processor
-    readme = re.sub(r"one thread of (an?|one) [^.]*\.\n", f"one thread of an {name}.\n", readme)
+    readme = re.sub(r"one thread of an? [^.]*\. The", f"one thread of an {name}. The", readme)
     README.write_text(readme)
-    FAQ.write_text(
-        with_spans(FAQ.read_text(), "On a CPU, yes in most cases with Numba", spans[1:3])
-    )
+    FAQ.write_text(with_spans(FAQ.read_text(), "On a CPU, yes in most cases with Numba", spans))
     for title, columns in TABLES.items():
         for which, numba in enumerate((False, True)):
 
@@ -212,7 +208,7 @@ def fill() -> None:
                 return table(results, of, n, labels)
 
             index = replaced(index, title, which, lines)
-    index = replaced(index, "net", 0, lambda _: net_lines)
+    index = replaced(index, "net", 0, lambda _: nets())
     found = re.search(r"(\d+) of (\d+) rows with a target miss it", results.page)
     if found is not None:
         index = re.sub(r"\d+ of \d+ rows miss their target", f"{found[1]} of {found[2]} rows miss"

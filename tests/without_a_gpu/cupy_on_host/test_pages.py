@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 # A page, what is shortened there, and names of arrays that must be CuPy's afterwards.
 PAGES = {
-    "README.md": ({}, ("w", "h_grad")),
+    "README.md": ({}, ("w", "error")),
     "docs/guide/training.md": ({"range(1, 401)": "range(1, 4)"}, ("x", "outputs")),
 }
 
