@@ -1,0 +1,134 @@
+"""Each benchmark script runs, what it compares computes the same, and its statistics are right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cases
+import checkouts
+import cpu
+import gpu
+import needs
+import nets
+import numpy as np
+import pages
+import pytest
+import timing
+from cases import Case
+from checks import TF_FLOAT16_TOLERANCE, assert_close
+from on_gpu.timing import SPIN
+from timing import BACKWARD, BOTH, FORWARD, PASSES, Timing
+from without_a_gpu.cuda_on_cpu import nvrtc
+
+from cupyrnn.kernels import compile
+
+CASE = Case("lstm_block_cell", "float32", (1, 32, 32))
+ONE_CASE = ["--quick", "--threads", "1", "--only", r"^lstm_block_cell float32 \(1, 32, 32\)$"]
+
+
+def run(script: Any, *arguments: str | Path, ends_with: int = 0) -> str:
+    """Run a script and return what it prints."""
+    command = [sys.executable, Path(script.__file__), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == ends_with, done.stderr
+    return done.stdout
+
+
+def test_cpu(tmp_path: Path) -> None:
+    out = tmp_path / "cpu.md"
+    printed = run(cpu, *ONE_CASE, "--all", "--out", out)
+    assert printed == out.read_text() + "\n"
+    assert f"NumPy {np.__version__}" in printed
+    assert pages.processor() in printed
+    rows = [line for line in printed.splitlines() if "| (1, 32, 32) |" in line]
+    assert [row.split(" | ")[2] for row in rows] == [*PASSES]
+
+
+def test_cpu_against_another_checkout() -> None:
+    root = Path(cpu.__file__).parents[2]
+    printed = run(cpu, "--against", root, "--starts", "1", *ONE_CASE)
+    rows = [line for line in printed.splitlines() if line.startswith(f"| {CASE} | NumPy | 1 |")]
+    assert sorted(row.split(" | ")[3] for row in rows) == sorted(PASSES)
+    assert "failed" not in printed
+
+
+def test_gpu_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs NumPy and CuPy alone, and says what is missing."""
+    missing = ("pytest", "hypothesis", "ml_dtypes", "numba", "torch", "cupy")
+    lines = f"import sys; sys.modules |= dict.fromkeys({missing}); import gpu; print(gpu.main([]))"
+    command = [sys.executable, "-c", lines]
+    folder = Path(gpu.__file__).parent
+    printed = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True).stdout
+    assert "gpu.py: nothing to run on: CuPy cannot be imported" in printed
+    assert printed.endswith("\n2\n")
+
+
+def test_the_wait_of_gpu_compiles() -> None:
+    needs.tool(nvrtc.have_nvrtc())
+    cubin = nvrtc.compile_cubin(SPIN, ("spin",), "sm_90", compile.OPTIONS)
+    assert "spin" in cubin.kernels
+
+
+def test_nets() -> None:
+    """The published models are not installed, so one of two numbers stands for one."""
+    twice = nets.Net(lambda: np.array([2.0, 4.0]), lambda wrap: lambda: wrap(np.array)([2.0, 4.0]))
+    case = nets.CASES[0]._replace(make=lambda _: twice)
+    found = nets.measure(case, 1, nets.timing.QUICK)
+    assert found["difference"] == 0
+    text = nets.report(["machine"], {(1, True): {case: found}})
+    assert f"| {case.package}, {case.what} | {case.runs_in} |" in text
+    wrong = case._replace(make=lambda _: twice._replace(original=lambda: np.zeros(3)))
+    with pytest.raises(ValueError, match=r"outputs are \(2,\), the original's \(3,\)"):
+        nets.measure(wrong, 1, nets.timing.QUICK)
+
+
+@pytest.mark.parametrize("case", [c for c in cases.all_cases() if cases.smallest(c)], ids=str)
+def test_peers_compute_the_same(case: Case) -> None:
+    """TensorFlow, PyTorch and this package are given the same problem."""
+    if case.sequence:
+        case = case._replace(shape=(10, *case.shape[1:]))  # rounding adds up over the steps
+    mine = cases.ours(case)
+    outputs = mine.forward()
+    ours = mine.results(outputs, mine.backward(outputs))
+    try:
+        peers = cases.peers(case)
+    except ImportError:
+        pytest.skip(f"needs {case.peer}: pip install '.[oracle]'")
+    for other in peers:
+        outputs = other.forward()
+        theirs = other.results(outputs, other.backward(outputs))
+        assert theirs.keys() <= ours.keys()
+        assert any("grad" in name or "backprop" in name or "d_" in name for name in theirs)
+        for name, expected in theirs.items():
+            a = np.asarray(ours[name], np.float64)
+            if case.dtype == "float16":
+                assert cases.relative_error(a, expected) <= TF_FLOAT16_TOLERANCE, name
+            else:
+                assert_close(a, expected, case.dtype, f"{other.name} {name}")
+
+
+def test_ratios_are_taken_within_rounds() -> None:
+    """A slow spell of the machine, which hits both, changes no ratio."""
+
+    def timings(*forward: float) -> Timing:
+        return Timing({FORWARD: [*forward], BACKWARD: [*forward], BOTH: [*forward]}, 12)
+
+    mine, other = timings(1, 1, 10, 1, 1, 1), timings(2, 2, 20, 2, 2, 3)
+    assert timing.ratio(other, mine, FORWARD) == (2.0, 2.0, 3.0, 6)
+    assert str(timing.ratio(timings(3), timings(1), FORWARD)) == "3.00 (once)"
+
+
+@pytest.mark.parametrize(("n", "left_out"), [(5, 0), (8, 0), (9, 1), (25, 7), (60, 21)])
+def test_intervals_are_those_of_the_sign_test(n: int, left_out: int) -> None:
+    values = [float(v) for v in np.random.default_rng(n).permutation(n)]
+    assert timing.median_interval(values) == (left_out, n - 1 - left_out)
+
+
+def test_one_process_of_seven_is_no_difference() -> None:
+    slow, fast = [(0.002, 0.006)] * 3, [(0.001, 0.006)] * 3
+    starts = [[(slow, fast)]] * 7
+    assert [row.verdict for row in checkouts.compare(starts)] == ["**slower**", "", "**slower**"]
+    assert checkouts.compare([*starts[:6], [(fast, slow)]])[0].verdict == ""
