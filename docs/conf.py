@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -108,15 +109,52 @@ class IndexLeadsToSections(SphinxTransform):
                 node["entries"] = [(*e[:2], place, *e[3:]) for e in node["entries"]]
 
 
-def hide_new(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Leave out the fields of a named tuple that have nothing but "Alias for field number"."""
-    if lines and lines[0].startswith("Alias for field number"):
-        lines.clear()
+class TablesOfNumbers(SphinxTransform):
+    """Mark tables of many columns with short cells, which site.css sets in small letters."""
+
+    default_priority = 800
+
+    def apply(self) -> None:
+        """Give these tables the class "numbers"."""
+        for table in self.document.findall(nodes.table):
+            columns = len(list(table.findall(nodes.colspec)))
+            cells = [entry.astext() for entry in table.findall(nodes.entry)]
+            if columns >= 5 and max(map(len, cells)) <= 60:
+                table["classes"].append("numbers")
+
+
+def skip_fields(
+    app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
+    """Leave out the fields of named tuples that only have Python's own docstring."""
+    return True if (obj.__doc__ or "").startswith("Alias for field number") else None
+
+
+def list_functions(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Put a table of its functions, a line for each, behind every page in the reference's index."""
+    if docname != "reference/index":
+        return
+    tables = ""
+    for page in re.findall(r"^   (\w+)$", source[0], re.MULTILINE):
+        text = (HERE / "reference" / f"{page}.rst").read_text(encoding="utf-8")
+        module, names = "", []
+        for directive, name in re.findall(r"^\.\. (\w+):: (\S+)$", text, re.MULTILINE):
+            if directive == "currentmodule":
+                module = name
+            elif directive == "autofunction":
+                names.append(f"   ~{module}.{name}\n")
+        title = text.partition("\n")[0]
+        line = f":doc:`{title} <{page}>`"
+        tables += f"\n{line}\n{'-' * len(line)}\n"
+        tables += f"\n.. autosummary::\n   :nosignatures:\n\n{''.join(names)}" if names else ""
+    source[0] += tables
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Add what the theme and Sphinx do not have."""
     app.add_transform(IndexLeadsToSections)
+    app.add_transform(TablesOfNumbers)
     app.connect("builder-inited", copy_notebooks)
-    app.connect("autodoc-process-docstring", hide_new)
+    app.connect("autodoc-skip-member", skip_fields)
+    app.connect("source-read", list_functions)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             __import__(package)
         except ImportError:
-            _fail(f'{package} is not installed: pip install "cupyrnn[conformance]"')
+            _fail(f'{package} is not installed; in a clone: pip install ".[conformance]"')
     try:
         return _write(given.folder, given.op) if given.command == "write" else _run(given)
     except OSError as error:

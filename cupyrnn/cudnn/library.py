@@ -22,7 +22,7 @@ from .descriptors import ALGORITHMS, Problem
 PATH_VARIABLE = "CUPYRNN_CUDNN"
 SONAME = "libcudnn.so.9"
 INSTALL = (
-    'install it with: pip install "cupyrnn[cudnn13]" for CUDA 13, pip install "cupyrnn[cudnn12]"'
+    'install it in a clone with pip install ".[cudnn13]" for CUDA 13, pip install ".[cudnn12]"'
     " for CUDA 12"
 )
 

@@ -15,8 +15,7 @@ def demo_module(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise SystemExit(
-            f"python -m cupyrnn: {error.name} is missing, install it with"
-            ' pip install "cupyrnn[demo]"'
+            f'python -m cupyrnn: {error.name} is missing; in a clone: pip install ".[demo]"'
         ) from None
 
 
@@ -24,16 +23,16 @@ def array_module(backend: str) -> ModuleType:
     """Return the array module to train with; "auto" is CuPy where there is a GPU."""
     if backend == "numpy":
         return np
-    install = 'install it with pip install "cupyrnn[cuda13x]" or "cupyrnn[cuda12x]"'
+    install = 'in a clone: pip install ".[cuda13x]" or ".[cuda12x]"'
     try:
         cupy: ModuleType = importlib.import_module("cupy")
         if cupy.is_available():
             return cupy
         missing = "CuPy finds no GPU, --backend numpy needs none"
     except ModuleNotFoundError:
-        missing = f"CuPy is missing, {install}"
+        missing = f"CuPy is missing; {install}"
     except Exception as error:  # a broken CuPy raises whatever broke it
-        missing = f"CuPy does not work ({error}), {install}"
+        missing = f"CuPy does not work ({error}); {install}"
     if backend == "auto":
         return np
     raise SystemExit(f"python -m cupyrnn: {missing}")

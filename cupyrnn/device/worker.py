@@ -181,7 +181,7 @@ def begin() -> tuple[dict[str, Any], Callable[[Any], Any]]:
         name = cupy.cuda.runtime.getDeviceProperties(number)["name"].decode()
     except Exception as error:
         missing = isinstance(error, ModuleNotFoundError)
-        install = '; install it with pip install "cupyrnn[cuda12x]" or "cupyrnn[cuda13x]"'
+        install = '; in a clone: pip install ".[cuda12x]" or ".[cuda13x]"'
         raise ValueError(
             f"no GPU that CuPy can use: {type(error).__name__}: {error}{install * missing}"
         ) from error

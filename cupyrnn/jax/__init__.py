@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 if find_spec("jax") is None:
     raise ModuleNotFoundError(
-        'cupyrnn.jax: JAX is not installed, install it with pip install "cupyrnn[jax]"',
+        'cupyrnn.jax: JAX is not installed; in a clone: pip install ".[jax]"',
         name="jax",
     )
 

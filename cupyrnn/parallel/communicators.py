@@ -268,7 +268,7 @@ def communicator(xp: ModuleType = np, comm: Any = None, *, timeout: float = 300.
     except (ImportError, RuntimeError) as error:
         raise ImportError(
             "communicator: this process was started by mpiexec, but mpi4py does not work"
-            f' ({error}); install it with pip install "cupyrnn[mpi]"'
+            f' ({error}); in a clone: pip install ".[mpi]"'
         ) from error
     mpi = (MPI.COMM_WORLD if comm is None else comm).Dup()
     if mpi.Get_size() == 1:

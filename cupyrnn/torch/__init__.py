@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 if find_spec("torch") is None:
     raise ModuleNotFoundError(
-        'cupyrnn.torch: PyTorch is not installed, install it with pip install "cupyrnn[torch]"',
+        'cupyrnn.torch: PyTorch is not installed; in a clone: pip install ".[torch]"',
         name="torch",
     )
 

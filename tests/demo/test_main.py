@@ -335,7 +335,7 @@ def test_missing_extra(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SystemExit) as error:
         demo.main(["--out", str(tmp_path / "x.png")])
     assert f"{name} is missing" in str(error.value.code)
-    assert 'pip install "cupyrnn[demo]"' in str(error.value.code)
+    assert 'pip install ".[demo]"' in str(error.value.code)
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -729,8 +729,8 @@ def message_of(monkeypatch: pytest.MonkeyPatch, setting: Path) -> str:
     assert isinstance(found, str)
     start = f"libcudnn.so.9 was not found (CUPYRNN_CUDNN={setting}; "
     install = (
-        '); install it with: pip install "cupyrnn[cudnn13]" for CUDA 13,'
-        ' pip install "cupyrnn[cudnn12]" for CUDA 12'
+        '); install it in a clone with pip install ".[cudnn13]" for CUDA 13,'
+        ' pip install ".[cudnn12]" for CUDA 12'
     )
     assert found.startswith(start)
     assert found.endswith(install)
@@ -772,8 +772,8 @@ def test_all_places_that_were_looked_in_are_named() -> None:
         " cuda.pathfinder: not installed;"
         " the wheels nvidia-cudnn-cu12 and nvidia-cudnn-cu13: not installed;"
         " libcudnn-of-the-test.so.9: cannot open shared object file: No such file or directory);"
-        ' install it with: pip install "cupyrnn[cudnn13]" for CUDA 13,'
-        ' pip install "cupyrnn[cudnn12]" for CUDA 12'
+        ' install it in a clone with pip install ".[cudnn13]" for CUDA 13,'
+        ' pip install ".[cudnn12]" for CUDA 12'
     )
 
 
