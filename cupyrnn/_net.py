@@ -15,7 +15,7 @@ import numpy as np
 from ._typing import Array, NamedTuple, cached_property
 from .cells.contract import Cell, Form, States, each
 from .cells.lstm import LSTMStates
-from .checks.arrays import cast, cast_all, compute_dtype, contiguous
+from .checks.arrays import cast, cast_all, compute_dtype, contiguous, on_device
 from .checks.attributes import (
     check_bool,
     check_choice,
@@ -328,6 +328,36 @@ def check_packed(
     unchecked = ("input_c",) if is_lstm else ("input_c", "output_c", "output_c_backprop")
     check_shapes(op, call, made, {n: a for n, a in optional.items() if n not in unchecked})
     return check_sequences(op, call, run, D), made
+
+
+def packed_states(
+    op: str, states: tuple[Any, Any, Any], net: Settled, time_major: object
+) -> tuple[Any, Any]:
+    """
+    Return input_h and input_c, with zeros instead of None.
+
+    Without a PackedParams no size is known. Then input_c may still be None if input_h is not, and
+    the checks refuse other calls.
+    """
+    input, h, c = states
+    is_lstm, known = net.said.rnn_mode == "lstm", net.known
+    if h is not None and (c is not None or not is_lstm):
+        return h, c
+    xp, _ = check_arrays(op, {"input": input, "params": net.params}, {"input_h": h})
+    major = check_bool(op, "time_major", time_major)
+    if known is not None:
+        B = expect_rank(op, "input", input, f"({'T, B' if major else 'B, T'}, I)")[int(major)]
+        leading = [known.L * known.D, B] if major else [B, known.L * known.D]
+        P, H = known.P, known.H
+    elif h is not None and not net.said.num_proj:
+        *leading, P = expect_rank(op, "input_h", h, "(L*D, B, P)")
+        H = P
+    else:
+        return h, c
+    with on_device(xp, input):
+        h = xp.zeros((*leading, P), input.dtype) if h is None else h
+        c = xp.zeros((*leading, H), input.dtype) if c is None and is_lstm else c
+    return h, c
 
 
 def leaves_of_rows(net: Net, sizes: Sizes, rows: Rows, every: int | None = None) -> Leaves:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from ._net import PackedCall, Run, RunArguments, check_packed, host_reserved_of, packed_fingerprint
+from ._net import (
+    PackedCall,
+    Run,
+    RunArguments,
+    check_packed,
+    host_reserved_of,
+    packed_fingerprint,
+    packed_states,
+)
 from ._typing import AnyArray, Array, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, Lengths, Resets, Save
 from .arithmetic.gates import RecurrentActivation
 from .checks.arrays import contiguous_all, on_device
@@ -166,7 +174,7 @@ def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> Leaves:
 @traceable
 def cudnn_rnn(
     input: ArrayT,
-    input_h: AnyArray,
+    input_h: AnyArray | None,
     input_c: AnyArray | None,
     params: AnyArray | PackedParams,
     *,
@@ -312,8 +320,10 @@ def cudnn_rnn(
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     extent = sequence_lengths, resets
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
-    states, said = (input, input_h, input_c), settled(op, params, attributes)
-    call = _check(op, states, said, run, engine)
+    said = settled(op, params, attributes)
+    if input_h is None or input_c is None:
+        input_h, input_c = packed_states(op, (input, input_h, input_c), said, time_major)
+    call = _check(op, (input, input_h, input_c), said, run, engine)
     xp, dtype, net = call.run.xp, call.run.dtype, call.net
     with on_device(xp, input):
         c = input_c if net.rnn_mode == "lstm" else None
@@ -340,7 +350,7 @@ def cudnn_rnn(
 @named
 def cudnn_rnn_engine(
     input: Array,
-    input_h: Array,
+    input_h: Array | None,
     input_c: Array | None,
     params: Array | PackedParams,
     *,
@@ -367,10 +377,11 @@ def cudnn_rnn_engine(
     ----------
     input : [T, B, I]
         The sequences. Of this and the next three arrays only shape, dtype and device count.
-    input_h : [L*D, B, P]
-        h before the first step.
+    input_h : [L*D, B, P] or None
+        h before the first step. None stands for zeros if params is a PackedParams.
     input_c : [L*D, B, H] or None
-        The cell states of an LSTM before the first step. The other cells ignore it.
+        The cell states of an LSTM before the first step. None stands for zeros. The other cells
+        ignore it.
     params : [params_size] or PackedParams
         All weights and biases. A PackedParams also determines rnn_mode, input_mode, direction,
         num_proj and recurrent_activation.
@@ -435,15 +446,16 @@ def cudnn_rnn_engine(
     op, extent = "cudnn_rnn_engine", (sequence_lengths, resets)
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
-    states = input, input_h, input_c
-    found: Any = _check(op, states, settled(op, params, attributes), run, engine).engine
+    said = settled(op, params, attributes)
+    states = input, *packed_states(op, (input, input_h, input_c), said, time_major)
+    found: Any = _check(op, states, said, run, engine).engine
     return found  # type: ignore[no-any-return]
 
 
 @traceable
 def cudnn_rnn_backprop(
     input: ArrayT,
-    input_h: AnyArray,
+    input_h: AnyArray | None,
     input_c: AnyArray | None,
     params: AnyArray | PackedParams,
     output: AnyArray | None,
@@ -481,10 +493,11 @@ def cudnn_rnn_backprop(
     input : [T, B, I]
         The sequences of the forward call. All other arrays have the same dtype. Complex arrays hold
         values and tangents, see `cupyrnn.jvp`.
-    input_h : [L*D, B, P]
-        h before the first step.
+    input_h : [L*D, B, P] or None
+        h before the first step. None stands for zeros if params is a PackedParams.
     input_c : [L*D, B, H] or None
-        The cell states of an LSTM before the first step. The other cells ignore it.
+        The cell states of an LSTM before the first step. None stands for zeros. The other cells
+        ignore it.
     params : [params_size] or PackedParams
         All weights and biases, packed as `cudnn_rnn_params_layout` says. A PackedParams also
         determines rnn_mode, input_mode, direction, num_proj and recurrent_activation.
@@ -587,8 +600,10 @@ def cudnn_rnn_backprop(
         "reserve_space": reserve_space,
         "host_reserved": host_reserved,
     }
-    states, said = (input, input_h, input_c), settled(op, params, attributes)
-    call = _check(op, states, said, run, engine, given)
+    said = settled(op, params, attributes)
+    if input_h is None or input_c is None:
+        input_h, input_c = packed_states(op, (input, input_h, input_c), said, time_major)
+    call = _check(op, (input, input_h, input_c), said, run, engine, given)
     xp, dtype, is_lstm = call.run.xp, call.run.dtype, call.net.rnn_mode == "lstm"
     input_gradient = check_bool(op, "input_gradient", input_gradient)
     by = check_weight_gradients(op, weight_gradients)

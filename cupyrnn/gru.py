@@ -18,6 +18,7 @@ from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Gradients, States
 from .cells.gru import GRU, GRUOutputs
 from .checks.arrays import cast, compute_dtype, on_device, operand_dtype
+from .checks.calls import zeros_for_none
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
@@ -71,7 +72,7 @@ def _gates_gradient(
 @traceable
 def gru_block_cell(
     x: ArrayT,
-    h_prev: AnyArray,
+    h_prev: AnyArray | None,
     w_ru: AnyArray,
     w_c: AnyArray,
     b_ru: AnyArray,
@@ -95,8 +96,8 @@ def gru_block_cell(
         formats are computed in float32. A complex64 or complex128 array holds values and, as
         imaginary parts, tangents, whose squares vanish beside 1, see `cupyrnn.jvp`; complex data
         are refused. Real arrays of the same precision beside it have no tangents.
-    h_prev : [B, H]
-        The output of the previous step.
+    h_prev : [B, H] or None
+        The output of the previous step. None stands for zeros.
     w_ru : [I+H, 2*H]
         The weights of r and u, rows for x above rows for h_prev.
     w_c : [I+H, H]
@@ -144,6 +145,8 @@ def gru_block_cell(
     array([[0.4092, 0.4092, 0.4092]])
     """
     op, attributes = "gru_block_cell", (recurrent_activation,)
+    if h_prev is None:
+        (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
     xp, call = check_block(op, GRU_FORM, arrays, {}, attributes)
     weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
@@ -158,7 +161,7 @@ def gru_block_cell(
 @traceable
 def block_gru(
     x: ArrayT,
-    h_prev: AnyArray,
+    h_prev: AnyArray | None,
     w_ru: AnyArray,
     w_c: AnyArray,
     b_ru: AnyArray,
@@ -180,8 +183,8 @@ def block_gru(
     x : [T, B, I]
         The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype. Half
         formats are computed in float32. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    h_prev : [B, H]
-        The output before the first step.
+    h_prev : [B, H] or None
+        The output before the first step. None stands for zeros.
     w_ru : [I+H, 2*H]
         The weights of r and u, rows for x above rows for h_prev.
     w_c : [I+H, H]
@@ -236,6 +239,8 @@ def block_gru(
     array([0.4092, 0.3485, 0.3086, 0.2826])
     """
     op, attributes = "block_gru", (recurrent_activation,)
+    if h_prev is None:
+        (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
     xp, call = check_block(op, GRU_FORM, arrays, {}, attributes)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
@@ -252,10 +257,10 @@ def block_gru(
 
 @traceable
 def gru_block_cell_grad(
-    h_prev: ArrayT,
+    h_prev: AnyArray | None,
     w_ru: AnyArray,
     w_c: AnyArray,
-    r: AnyArray,
+    r: ArrayT,
     u: AnyArray,
     c: AnyArray,
     d_h: AnyArray,
@@ -282,13 +287,13 @@ def gru_block_cell_grad(
 
     Parameters
     ----------
-    h_prev : [B, H]
-        The output of the previous step; float16, bfloat16, float32 or float64. All other arrays
-        have the same dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
+    h_prev : [B, H] or None
+        The output of the previous step. None stands for zeros.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
         The weights, rows for x above rows for the state.
     r, u, c : [B, H]
-        What `gru_block_cell` returned.
+        What `gru_block_cell` returned, in float16, bfloat16, float32 or float64. All arrays have
+        the same dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     d_h : [B, H]
         The gradient of h.
     x, b_ru, b_c : [B, I], [2*H], [H], optional
@@ -326,6 +331,8 @@ def gru_block_cell_grad(
     array([[0.6738, 0.6738, 0.6738]])
     """
     op, attributes = "gru_block_cell_grad", (recurrent_activation,)
+    if h_prev is None:
+        (h_prev,) = zeros_for_none(op, {"r": r}, 1, h_prev)
     arrays = {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h}
     optional = {"x": x, "b_ru": b_ru, "b_c": b_c}
     xp, call = check_block(op, GRU_FORM, arrays, optional, attributes)
@@ -341,7 +348,7 @@ def gru_block_cell_grad(
 @traceable
 def gru_block_cell_backward(
     x: ArrayT,
-    h_prev: AnyArray,
+    h_prev: AnyArray | None,
     w_ru: AnyArray,
     w_c: AnyArray,
     r: AnyArray,
@@ -367,8 +374,8 @@ def gru_block_cell_backward(
     x : [B, I]
         The input of the step; float16, bfloat16, float32 or float64. All other arrays have the same
         dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    h_prev : [B, H]
-        The output of the previous step.
+    h_prev : [B, H] or None
+        The output of the previous step. None stands for zeros.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
         The weights, rows for x above rows for the state.
     r, u, c : [B, H]
@@ -407,6 +414,8 @@ def gru_block_cell_backward(
     array([0.3809, 0.3809, 0.3809])
     """
     op, attributes = "gru_block_cell_backward", (recurrent_activation,)
+    if h_prev is None:
+        (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
     saved, biases = {"r": r, "u": u, "c": c}, {"b_ru": b_ru, "b_c": b_c}
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
     xp, call = check_block(op, GRU_FORM, arrays, biases, attributes)
@@ -419,7 +428,7 @@ def gru_block_cell_backward(
 @traceable
 def block_gru_grad(
     x: ArrayT,
-    h_prev: AnyArray,
+    h_prev: AnyArray | None,
     w_ru: AnyArray,
     w_c: AnyArray,
     r: AnyArray,
@@ -448,8 +457,8 @@ def block_gru_grad(
     x : [T, B, I]
         The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype.
         Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    h_prev : [B, H]
-        The output before the first step.
+    h_prev : [B, H] or None
+        The output before the first step. None stands for zeros.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
         The weights, rows for x above rows for the state.
     r, u, c, h : [T, B, H]
@@ -502,6 +511,8 @@ def block_gru_grad(
     array([[1.6008, 1.6008, 1.6008]])
     """
     op, attributes = "block_gru_grad", (recurrent_activation,)
+    if h_prev is None:
+        (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
     saved, biases = {"r": r, "u": u, "c": c, "h": h}, {"b_ru": b_ru, "b_c": b_c}
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
     xp, call = check_block(op, GRU_FORM, arrays, biases, attributes)

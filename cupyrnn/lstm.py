@@ -17,6 +17,7 @@ from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Gradients
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .checks.arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
+from .checks.calls import zeros_for_none
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
@@ -66,8 +67,8 @@ def _gates_gradient(
 @traceable
 def lstm_block_cell(
     x: ArrayT,
-    cs_prev: AnyArray,
-    h_prev: AnyArray,
+    cs_prev: AnyArray | None,
+    h_prev: AnyArray | None,
     w: AnyArray,
     b: AnyArray,
     *,
@@ -101,8 +102,8 @@ def lstm_block_cell(
         formats are computed in float32. A complex64 or complex128 array holds values and, as
         imaginary parts, tangents, whose squares vanish beside 1, see `cupyrnn.jvp`; complex data
         are refused. Real arrays of the same precision beside it have no tangents.
-    cs_prev, h_prev : [B, H]
-        The cell state and the output of the previous step.
+    cs_prev, h_prev : [B, H] or None
+        The cell state and the output of the previous step. None stands for zeros.
     w : [I+H, 4*H]
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     b : [4*H]
@@ -160,6 +161,8 @@ def lstm_block_cell(
     array([[0.0594, 0.0594, 0.0594]])
     """
     op = "lstm_block_cell"
+    if cs_prev is None or h_prev is None:
+        cs_prev, h_prev = zeros_for_none(op, {"x": x, "w": w}, 4, cs_prev, h_prev)
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b}
     peephole = {"wci": wci, "wcf": wcf, "wco": wco}
     attributes = forget_bias, cell_clip, gate_order, recurrent_activation
@@ -177,8 +180,8 @@ def lstm_block_cell(
 @traceable
 def block_lstm(
     x: ArrayT,
-    cs_prev: AnyArray,
-    h_prev: AnyArray,
+    cs_prev: AnyArray | None,
+    h_prev: AnyArray | None,
     w: AnyArray,
     b: AnyArray,
     *,
@@ -205,8 +208,8 @@ def block_lstm(
     x : [T, B, I]
         The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype. Half
         formats are computed in float32. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    cs_prev, h_prev : [B, H]
-        The cell state and the output before the first step.
+    cs_prev, h_prev : [B, H] or None
+        The cell state and the output before the first step. None stands for zeros.
     w : [I+H, 4*H]
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     b : [4*H]
@@ -297,6 +300,8 @@ def block_lstm(
     (4, 2, 3)
     """
     op = "block_lstm"
+    if cs_prev is None or h_prev is None:
+        cs_prev, h_prev = zeros_for_none(op, {"x": x, "w": w}, 4, cs_prev, h_prev)
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b}
     peephole = {"wci": wci, "wcf": wcf, "wco": wco}
     attributes = forget_bias, cell_clip, gate_order, recurrent_activation
@@ -316,8 +321,8 @@ def block_lstm(
 
 @traceable
 def lstm_block_cell_grad(
-    cs_prev: ArrayT,
-    i: AnyArray,
+    cs_prev: AnyArray | None,
+    i: ArrayT,
     cs: AnyArray,
     f: AnyArray,
     o: AnyArray,
@@ -354,11 +359,11 @@ def lstm_block_cell_grad(
 
     Parameters
     ----------
-    cs_prev : [B, H]
-        The cell state before the step; float16, bfloat16, float32 or float64. All other arrays have
-        the same dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
+    cs_prev : [B, H] or None
+        The cell state before the step. None stands for zeros.
     i, cs, f, o, ci, co : [B, H]
-        What `lstm_block_cell` returned.
+        What `lstm_block_cell` returned, in float16, bfloat16, float32 or float64. All arrays have
+        the same dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     cs_grad, h_grad : [B, H], optional
         The gradients of cs and h; None stands for zeros.
     wci, wcf, wco : [H], optional
@@ -407,6 +412,8 @@ def lstm_block_cell_grad(
     array([[0.4176, 0.4176, 0.4176]])
     """
     op = "lstm_block_cell_grad"
+    if cs_prev is None:
+        (cs_prev,) = zeros_for_none(op, {"i": i}, 1, cs_prev)
     arrays = {"cs_prev": cs_prev, "i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co}
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "x": x, "h_prev": h_prev, "w": w, "b": b}
     optional |= {"wci": wci, "wcf": wcf, "wco": wco}
@@ -425,8 +432,8 @@ def lstm_block_cell_grad(
 @traceable
 def lstm_block_cell_backward(
     x: ArrayT,
-    cs_prev: AnyArray,
-    h_prev: AnyArray,
+    cs_prev: AnyArray | None,
+    h_prev: AnyArray | None,
     w: AnyArray,
     i: AnyArray,
     cs: AnyArray,
@@ -460,8 +467,8 @@ def lstm_block_cell_backward(
     x : [B, I]
         The input of the step; float16, bfloat16, float32 or float64. All other arrays have the same
         dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    cs_prev, h_prev : [B, H]
-        The states before the step.
+    cs_prev, h_prev : [B, H] or None
+        The states before the step. None stands for zeros.
     w : [I+H, 4*H]
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     i, cs, f, o, ci, co : [B, H]
@@ -509,6 +516,8 @@ def lstm_block_cell_backward(
     array([[0.1021, 0.1021]])
     """
     op = "lstm_block_cell_backward"
+    if cs_prev is None or h_prev is None:
+        cs_prev, h_prev = zeros_for_none(op, {"x": x, "w": w}, 4, cs_prev, h_prev)
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co}
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved}
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b}
@@ -523,8 +532,8 @@ def lstm_block_cell_backward(
 @traceable
 def block_lstm_grad(
     x: ArrayT,
-    cs_prev: AnyArray,
-    h_prev: AnyArray,
+    cs_prev: AnyArray | None,
+    h_prev: AnyArray | None,
     w: AnyArray,
     i: AnyArray,
     cs: AnyArray,
@@ -561,8 +570,8 @@ def block_lstm_grad(
     x : [T, B, I]
         The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype.
         Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    cs_prev, h_prev : [B, H]
-        The states before the first step.
+    cs_prev, h_prev : [B, H] or None
+        The states before the first step. None stands for zeros.
     w : [I+H, 4*H]
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     i, cs, f, o, ci, co, h : [T, B, H]
@@ -627,6 +636,8 @@ def block_lstm_grad(
     array([0.3145, 0.2674, 0.2021, 0.12  ])
     """
     op = "block_lstm_grad"
+    if cs_prev is None or h_prev is None:
+        cs_prev, h_prev = zeros_for_none(op, {"x": x, "w": w}, 4, cs_prev, h_prev)
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co, "h": h}
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved}
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b}

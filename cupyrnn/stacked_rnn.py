@@ -17,12 +17,20 @@ from ._typing import AnyArray, ArrayT, Lengths, Resets, Save, StackedRNNGrads, S
 from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Attributes, Form, FormedWeights
 from .checks.arrays import on_device
-from .checks.attributes import check_choice, check_list, counted, shown, type_shown, unless_zero
-from .checks.calls import Settled, expect_rank, signature
+from .checks.attributes import (
+    check_bool,
+    check_choice,
+    check_list,
+    counted,
+    shown,
+    type_shown,
+    unless_zero,
+)
+from .checks.calls import Settled, check_arrays, expect_rank, signature
 from .derivatives.traced import traceable
 from .driver.reserve import Leaves, Note, check_reserve, fingerprint
 from .driver.stack import as_given, time_major_of
-from .weights.block_forms import GateOrder, check_projections, check_weights
+from .weights.block_forms import GateOrder, check_projections, check_weights, zero_states
 from .weights.entries import NetWeights
 from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from .weights.gradients import WeightGradients, check_weight_gradients
@@ -106,6 +114,28 @@ def _joined(xp: ModuleType, others: Sequence[Any], dtype: np.dtype[Any]) -> Any:
     return others[0] if others else xp.zeros((), dtype)
 
 
+def _with_zeros(
+    op: str, states: tuple[Any, Any, Any], weights: Any, direction: object, run: RunArguments
+) -> tuple[Any, Any, Any]:
+    """Return input, input_h and input_c, with zeros instead of a state that is None."""
+    form, (input, h, c) = _form_of(op, weights), states
+    arrays = {
+        f"weights[{n}].{name}": a
+        for n, entry in enumerate(weights)
+        for name, a in entry._asdict().items()
+    }
+    xp, _ = check_arrays(op, {"input": input}, arrays)
+    D, major = 1 + (direction == "bidirectional"), check_bool(op, "time_major", run.time_major)
+    B = expect_rank(op, "input", input, f"({'T, B' if major else 'B, T'}, I)")[int(major)]
+    count = len(form.States._fields) - 1
+    others = tuple(c) if count > 1 and c is not None else (c,) * count
+    with on_device(xp, input):
+        h, *found = zero_states(
+            form, weights, D, (B, major), (h, *others), lambda shape: xp.zeros(shape, input.dtype)
+        )
+    return input, h, c if count == 0 else found[0] if count == 1 else tuple(found)
+
+
 _SETTLED = Settled()
 
 
@@ -124,6 +154,8 @@ def _check(
     `states` are input, input_h and input_c; `backward`, by name, what only the gradient takes.
     """
     given, kinds = backward or {}, tuple(map(type, weights)) if type(weights) is list else ()
+    if states[1] is None or (states[2] is None and kinds[:1] != (BlockGRUParams,)):
+        states = _with_zeros(op, states, weights, direction, run)
     # Lengths and resets have values, and other weights may have a form that is not their type's.
     if not kinds or not _KINDS.issuperset(kinds) or not run.sequence_lengths is run.resets is None:
         return _check_all(op, states, weights, attributes, direction, run, backward)
@@ -285,7 +317,7 @@ def _backward(
 @traceable
 def stacked_rnn(
     input: ArrayT,
-    input_h: AnyArray | LayerStates,
+    input_h: AnyArray | LayerStates | None,
     input_c: AnyArray | LayerStates | None,
     weights: Sequence[BlockParams],
     *,
@@ -323,12 +355,14 @@ def stacked_rnn(
         complex128 array are tangents, see `cupyrnn.jvp`. They must be so small that their squares
         vanish beside 1; other complex data are refused. Real arrays of the same precision beside a
         complex one have no tangents.
-    input_h : [L*D, B, P]
-        h before the first step. The order is layer 0 forward, layer 0 backward, layer 1 forward and
-        so on. If the layers have different P, a list with an array [D, B, P] for each layer.
-    input_c : [L*D, B, H]
+    input_h : [L*D, B, P] or None
+        h before the first step; None stands for zeros. The order is layer 0 forward, layer 0
+        backward, layer 1 forward and so on. If the layers have different P, a list with an array
+        [D, B, P] for each layer.
+    input_c : [L*D, B, H] or None
         The cell states of LSTMs before the first step, or a list with an array [D, B, H] for each
-        layer. None for GRUs. A cell of your own with several states beside h takes a tuple of them.
+        layer. None stands for zeros; GRUs have none. A cell of your own with several states beside
+        h takes a tuple of them.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         The weights of each of the L*D layers and directions, in the order of input_h. All are LSTMs
         or all are GRUs. An LSTM has w [K+P, 4*H] and b [4*H]; with peepholes also wci, wcf and wco
@@ -439,7 +473,7 @@ def stacked_rnn(
 @traceable
 def stacked_rnn_backprop(
     input: ArrayT,
-    input_h: AnyArray | LayerStates,
+    input_h: AnyArray | LayerStates | None,
     input_c: AnyArray | LayerStates | None,
     weights: Sequence[BlockParams],
     output: AnyArray | None,
@@ -471,11 +505,11 @@ def stacked_rnn_backprop(
     input : [T, B, I]
         The sequences of the forward call. All other arrays have the same dtype. Complex arrays hold
         values and tangents, see `cupyrnn.jvp`.
-    input_h : [L*D, B, P]
+    input_h : [L*D, B, P] or None
         h before the first step. If it was a list in the forward call, it is a list here too, and so
-        are all other states and their gradients.
-    input_c : [L*D, B, H]
-        The cell states of LSTMs before the first step, as in the forward call. None for GRUs.
+        are all other states and their gradients. None stands for zeros.
+    input_c : [L*D, B, H] or None
+        The cell states of LSTMs before the first step, as in the forward call.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         The weights of the forward call.
     output, output_h, output_c : [T, B, D*P], [L*D, B, P] and [L*D, B, H], or None

@@ -71,7 +71,9 @@ class PreparedStep:
         return [form.cell(self._xp, w) for w in weights]
 
     @traceable
-    def __call__(self, x: ArrayT, h: AnyArray, c: AnyArray | None = None) -> StepOutputs[ArrayT]:
+    def __call__(
+        self, x: ArrayT, h: AnyArray | None = None, c: AnyArray | None = None
+    ) -> StepOutputs[ArrayT]:
         """
         Run one step.
 
@@ -80,10 +82,10 @@ class PreparedStep:
         x : [B, I]
             The input. All arrays have the dtype of the parameters, or one is real and another
             complex, with tangents.
-        h : [L, B, P]
-            The states before the step.
+        h : [L, B, P], optional
+            The states before the step. None stands for zeros.
         c : [L, B, H], optional
-            The cell states of an LSTM; None for other cells.
+            The cell states of an LSTM. None stands for zeros. Other cells have none.
 
         Returns
         -------
@@ -103,7 +105,7 @@ class PreparedStep:
         >>> import cupyrnn
         >>> packed = cupyrnn.init_params(num_layers=2, num_units=3, input_size=4, rnn_mode="gru")
         >>> step = cupyrnn.prepare_step(packed)
-        >>> output, h, _ = step(np.ones((1, 4), np.float32), packed.zero_state(1).input_h)
+        >>> output, h, _ = step(np.ones((1, 4), np.float32))
         >>> output.shape, h.shape
         ((1, 3), (2, 1, 3))
         """
@@ -117,6 +119,8 @@ class PreparedStep:
             raise TypeError(
                 f"prepare_step: c is {type_shown(c)}, expected None for {self._net.rnn_mode}"
             )
+        if states[0] is None or states[-1] is None:
+            states = self._with_zeros(x, states)
         dtype = self._check(x, states)
         B, net, xp = x.shape[0], self._net, self._xp
         with on_device(xp, x):
@@ -160,6 +164,17 @@ class PreparedStep:
             if output_c is not None:
                 output_c[layer] = last.c
             values = saved.h
+
+    def _with_zeros(self, x: Array, states: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the states, with zeros instead of None."""
+        op, net, xp = "prepare_step", self._net, self._xp
+        check_arrays(op, {"x": x, "params": self._params})
+        B, _ = expect_rank(op, "x", x, "(B, I)")
+        with on_device(xp, x):
+            return tuple(
+                xp.zeros((net.L, B, size), x.dtype) if state is None else state
+                for state, size in zip(states, (net.P, net.H), strict=False)
+            )
 
     def _check(self, x: Array, states: tuple[Any, ...]) -> np.dtype[Any]:
         """Check the arguments; return the dtype of the step."""

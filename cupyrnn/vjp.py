@@ -17,6 +17,7 @@ from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs, LSTMStates
 from .checks.arrays import module_of, on_device
 from .checks.attributes import check_bool, check_save, counted, shown, type_shown
+from .checks.calls import zeros_for_none
 from .derivatives.traced import traceable
 from .driver import padded as _padded
 from .driver.padded import Extent, Padded, Recomputed, check_extent
@@ -64,6 +65,14 @@ def _sample(a: Any) -> Any:
     step = a.shape[-1] - 1 if a.ndim > 1 else a.size // _ELEMENTS
     flat = a.reshape(-1) if a.flags.c_contiguous else a.flat
     return crc32(flat[:: -max(step, 1)].tobytes())
+
+
+def _states_of(op: str, call: dict[str, Any]) -> dict[str, Any]:
+    """Return the states before the first step of a block op by name, with zeros instead of None."""
+    names = [n for n in ("cs_prev", "h_prev") if n in call]
+    matrix, gates = ("w", 4) if "w" in call else ("w_c", 1)
+    like = {"x": call["x"], matrix: call[matrix]}
+    return dict(zip(names, zeros_for_none(op, like, gates, *map(call.get, names)), strict=True))
 
 
 def _copy_of_lists(value: Any) -> Any:
@@ -226,7 +235,7 @@ class Pullback(Generic[G]):
         self._samples = [_sample(a) for a in self._inputs]
         reads: tuple[str, ...] = ()
         if every is not None:
-            self._given = given
+            self._given = given | _states_of(record.name, given)
             self._states = kept = _keep(record.gradient.__name__, given, outputs, every)
             if type(outputs.h) is np.ndarray and np.may_share_memory(kept.states.h, outputs.h):
                 reads = ("h",)  # the rest are copies

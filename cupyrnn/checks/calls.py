@@ -78,16 +78,16 @@ class Settled(dict[Any, Any]):
             self[key] = found
 
 
-# The states before the first step, whose place nothing else can take.
-_STATES = {"cs_prev": "(B, H)", "h_prev": "(B, H)"}
-_STATES |= {"input_h": "(L*D, B, P)", "input_c": "(L*D, B, H)"}
+# The states of nets, whose sizes may be unknown.
+_STATES = {"input_h": "(L*D, B, P)", "input_c": "(L*D, B, H)"}
 
 
 def _instead(op: str, name: str, value: object) -> str:
     """Return what to pass in place of an argument that is no array, as the end of an error."""
     kind = type(value)
     if value is None and name in _STATES:
-        return f"; pass zeros of shape {_STATES[name]}"
+        packed = ", or a PackedParams as params" if op.startswith("cudnn_rnn") else ""
+        return f"; pass zeros of shape {_STATES[name]}{packed}"
     if kind.__module__ == "torch" or kind.__module__.startswith("torch."):
         return f"; pass {name}.numpy(), or use cupyrnn.torch"
     if kind.__name__ == "PackedParams":
@@ -168,6 +168,24 @@ def check_arrays(
         for name, a in given.items():
             _check_tangents(op, xp, name, a)
     return xp, with_tangents
+
+
+def zeros_for_none(
+    op: str, like: Mapping[str, Array], gates: int, *states: Array | None
+) -> list[Array]:
+    """
+    Return the states [B, H] of a block op, zeros for each that is None.
+
+    The first array of `like` has B as its last axis but one; the last one has gates*H columns.
+    """
+    xp, _ = check_arrays(op, like)
+    for name, a in like.items():
+        if a.ndim < 2:
+            raise ValueError(f"{op}: {name} has shape {a.shape}, expected at least two axes")
+    rows, *_, columns = *like.values(), *like.values()
+    shape = rows.shape[-2], columns.shape[-1] // gates
+    with on_device(xp, rows):
+        return [xp.zeros(shape, rows.dtype) if a is None else a for a in states]
 
 
 def _check_tangents(op: str, xp: ModuleType, name: str, a: Array) -> None:

@@ -20,10 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._ops import Record
+from ..cells.contract import Form
 from ..checks.attributes import check_integer, check_list, misfit, shown, type_shown
 from ..checks.calls import check_lengths, check_resets
 from ..derivatives.duals import along
-from ..weights.block_forms import LSTM_FORM, default_clip
+from ..weights.block_forms import LSTM_FORM, default_clip, zero_states
 from ..weights.packed import PackedParams
 from .host import on_host, varying
 from .linear import linear
@@ -297,6 +298,34 @@ def _as_jax(name: str, n: str, given: Any) -> Any:
         raise TypeError(f"{name}: {n} {what}, expected floating-point arrays") from None
 
 
+def _fill_states(
+    name: str, arrays: dict[str, Any], attributes: dict[str, Any], form: Form | None
+) -> None:
+    """Set the states that are None to zeros, where their sizes are known."""
+    states = [n for n in ("cs_prev", "h_prev", "input_h", "input_c") if n in arrays]
+    missing = [n for n in states if arrays[n] is None]
+    if not missing:
+        return
+    n, x = next(iter(arrays.items()))
+    x = _as_jax(name, n, x)
+    if x.ndim != 3:
+        axes = "T, B" if attributes.get("time_major", True) else "B, T"
+        raise ValueError(f"{name}: {n} has shape {x.shape}, expected ({axes}, I)")
+    if name.startswith("block_"):
+        matrix, gates = ("w", 4) if "w" in arrays else ("w_c", 1)
+        w = _as_jax(name, matrix, arrays[matrix])
+        zeros = jnp.zeros((x.shape[1], w.shape[-1] // gates), x.dtype)
+        arrays |= dict.fromkeys(missing, zeros)
+    elif form is not None:
+        D, major = 1 + (attributes["direction"] == "bidirectional"), attributes["time_major"]
+        weights, batch = _as_jax(name, "weights", arrays["weights"]), (x.shape[int(major)], major)
+        given = [arrays[n] for n in states[: len(form.States._fields)]]
+        make = functools.partial(jnp.zeros, dtype=x.dtype)
+        arrays |= zip(states, zero_states(form, weights, D, batch, given, make), strict=False)
+    elif missing == ["input_c"] and attributes["rnn_mode"] == "lstm" and not attributes["num_proj"]:
+        arrays["input_c"] = jnp.zeros_like(_as_jax(name, "input_h", arrays["input_h"]))
+
+
 def _outputs_of(record: Record, attributes: dict[str, Any]) -> Any:
     """Return the outputs of an op by name, of all its arguments."""
     name = record.name
@@ -305,7 +334,8 @@ def _outputs_of(record: Record, attributes: dict[str, Any]) -> Any:
     if "weights" in arrays:
         check_list(name, "weights", arrays["weights"], "weight tuples")
     first = next(iter(arrays.get("weights", ())), None)
-    is_lstm = first is None or getattr(first, "form", None) is LSTM_FORM
+    form: Form | None = getattr(first, "form", None)
+    is_lstm = first is None or form is LSTM_FORM
     if is_lstm and attributes.get("cell_clip", 0) is None:
         attributes["cell_clip"] = default_clip(name, attributes["gate_order"])
     for n, value in attributes.items():
@@ -314,6 +344,7 @@ def _outputs_of(record: Record, attributes: dict[str, Any]) -> Any:
         except TypeError:
             what = f"{n} is {shown(value)}, expected what Python knows while JAX traces"
             raise TypeError(f"{name}: {what}") from None
+    _fill_states(name, arrays, attributes, form)
     wanted = {n: a for n, a in arrays.items() if a is not None or n not in record.optional}
     given = {n: _as_jax(name, n, a) for n, a in wanted.items()}
     x, major = next(iter(given.values())), attributes.get("time_major", True)

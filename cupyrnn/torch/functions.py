@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, get_args
 
-import numpy as np
 import torch
 
 from .._typing import Save
@@ -19,17 +18,26 @@ from ..checks.attributes import (
     check_dropout,
     check_integer,
     check_list,
-    check_real,
     check_save,
     counted,
     named,
     shown,
-    type_shown,
 )
-from ..weights.block_forms import COLUMNS, PEEPHOLES, GateOrder, check_forget_bias
+from ..weights.block_forms import GateOrder
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..weights.params import DIRECTIONS, GATES, Direction, InputMode, RNNMode
-from .arrays import name_of
+from .arguments import (
+    Lengths,
+    Resets,
+    check_block_weights,
+    check_kinds,
+    check_seeds,
+    extras,
+    keeps,
+    lstm_attributes,
+    or_zeros,
+    stacked_states,
+)
 from .definitions import (
     BLOCK_GRU,
     BLOCK_LSTM,
@@ -37,13 +45,8 @@ from .definitions import (
     GRU_BLOCK_CELL,
     LSTM_BLOCK_CELL,
     STACKED_RNN,
-    block_shapes,
 )
 from .ops import check_tensor
-
-Lengths: TypeAlias = "torch.Tensor | Sequence[int]"
-Resets: TypeAlias = "torch.Tensor | Sequence[Sequence[bool]]"
-Extras: TypeAlias = "tuple[torch.Tensor | None, torch.Tensor | None]"  # of both, as ops take them
 
 
 class RNNOutputs(NamedTuple):
@@ -71,83 +74,6 @@ for _tuple in (LSTMOutputs, GRUOutputs, RNNOutputs):
         _tuple, serialized_type_name=f"cupyrnn.{_tuple.__name__}"
     )
 
-_INTEGERS = {
-    *(torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
-}
-
-
-def extras(op: str, sequence_lengths: Any, resets: Any) -> Extras:
-    """Return what stays on the host as tensors: integers and booleans, never rounded."""
-    if sequence_lengths is not None:
-        listed = isinstance(sequence_lengths, (list, tuple))
-        if listed and any(isinstance(n, bool) for n in sequence_lengths):
-            raise TypeError(
-                f"{op}: sequence_lengths is {shown(sequence_lengths)}, expected integers"
-            )
-        if listed and not sequence_lengths:
-            sequence_lengths = torch.zeros(0, dtype=torch.int64, device="cpu")
-        sequence_lengths = _on_host(op, "sequence_lengths", sequence_lengths, "integers")
-        if sequence_lengths.dtype not in _INTEGERS:
-            dtype = name_of(sequence_lengths.dtype)
-            raise TypeError(f"{op}: sequence_lengths has dtype {dtype}, expected integers")
-    if resets is not None:
-        resets = _on_host(op, "resets", resets, "booleans")
-        if resets.dtype != torch.bool:
-            raise TypeError(f"{op}: resets has dtype {name_of(resets.dtype)}, expected bool")
-    return sequence_lengths, resets
-
-
-def _on_host(op: str, name: str, value: Any, what: str) -> torch.Tensor:
-    """Return a list or an array as a tensor of the host, a tensor as it is."""
-    if isinstance(value, torch.Tensor):
-        return value
-    if isinstance(value, (list, tuple)):  # Of a list of NumPy's arrays PyTorch warns.
-        value = [a.tolist() if isinstance(a, np.ndarray) else a for a in value]
-    try:
-        return torch.tensor(value, device="cpu")
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise TypeError(
-            f"{op}: {name} is {shown(value)}, expected a list or a tensor of {what}"
-        ) from None
-
-
-def check_seeds(op: str, seeds: Any) -> None:
-    """Check that seeds, where there are any, are two integers in a tensor."""
-    if seeds is None:
-        return
-    if not isinstance(seeds, torch.Tensor) or seeds.dtype not in _INTEGERS or seeds.shape != (2,):
-        raise TypeError(f"{op}: seeds is {shown(seeds)}, expected a tensor of two integers")
-
-
-def seeds_of(rate: float) -> torch.Tensor | None:
-    """Return new seeds of dropout, which depend on torch.manual_seed."""
-    return torch.randint(2**62, (2,), device="cpu") if rate else None
-
-
-def keeps(rate: float) -> bool:
-    """Return whether a net keeps what its gradient needs."""
-    # What is traced is checked without gradients and used with them.
-    traced = not torch.compiler.is_compiling() and torch._C._is_tracing()  # the compiler can't ask
-    return torch.is_grad_enabled() or rate > 0 or traced
-
-
-def save_of(op: str, save: Save) -> Save:
-    """Return what a module keeps: checked, a number as a Python integer."""
-    every = check_save(op, save)
-    return save if every is None or isinstance(save, str) else every
-
-
-def lstm_attributes(op: str, given: Attributes) -> tuple[float, float, str, str]:
-    """Return the attributes with TensorFlow's defaults."""
-    forget_bias, cell_clip, gate_order, recurrent_activation = given
-    check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
-    check_gate(op, recurrent_activation)
-    if cell_clip is None:
-        cell_clip = 3.0 if gate_order == "icfo" else 0.0
-    bias = check_forget_bias(op, forget_bias, gate_order)
-    return bias, check_real(op, "cell_clip", cell_clip), gate_order, recurrent_activation
-
 
 def lstm_outputs(found: Sequence[Any]) -> LSTMOutputs:
     cs, h, i, f, o, ci, co = found
@@ -162,8 +88,8 @@ def gru_outputs(found: Sequence[Any]) -> GRUOutputs:
 @named
 def lstm_block_cell(
     x: torch.Tensor,
-    cs_prev: torch.Tensor,
-    h_prev: torch.Tensor,
+    cs_prev: torch.Tensor | None,
+    h_prev: torch.Tensor | None,
     w: torch.Tensor,
     b: torch.Tensor,
     *,
@@ -182,8 +108,8 @@ def lstm_block_cell(
     ----------
     x : [B, I]
         The input. All tensors have its device and dtype.
-    cs_prev, h_prev : [B, H]
-        The cell state and the output before the step.
+    cs_prev, h_prev : [B, H] or None
+        The cell state and the output before the step. None stands for zeros.
     w : [I+H, 4*H]
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     b : [4*H]
@@ -224,14 +150,15 @@ def lstm_block_cell(
     """
     given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     attributes = lstm_attributes("lstm_block_cell", given)
+    cs_prev, h_prev = or_zeros("lstm_block_cell", x, ("w", w), 4, cs_prev, h_prev)
     return lstm_outputs(LSTM_BLOCK_CELL(x, cs_prev, h_prev, w, b, wci, wcf, wco, *attributes))
 
 
 @named
 def block_lstm(
     x: torch.Tensor,
-    cs_prev: torch.Tensor,
-    h_prev: torch.Tensor,
+    cs_prev: torch.Tensor | None,
+    h_prev: torch.Tensor | None,
     w: torch.Tensor,
     b: torch.Tensor,
     *,
@@ -253,8 +180,8 @@ def block_lstm(
     ----------
     x : [T, B, I]
         The input. All tensors have its device and dtype.
-    cs_prev, h_prev : [B, H]
-        The cell state and the output before the first step.
+    cs_prev, h_prev : [B, H] or None
+        The cell state and the output before the first step. None stands for zeros.
     w : [I+H, 4*H]
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     b : [4*H]
@@ -300,6 +227,7 @@ def block_lstm(
     """
     given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     attributes = lstm_attributes("block_lstm", given)
+    cs_prev, h_prev = or_zeros("block_lstm", x, ("w", w), 4, cs_prev, h_prev)
     of_steps = extras("block_lstm", sequence_lengths, resets)
     reverse = check_bool("block_lstm", "reverse", reverse)
     inputs = (x, cs_prev, h_prev, w, b, wci, wcf, wco)
@@ -309,7 +237,7 @@ def block_lstm(
 @named
 def gru_block_cell(
     x: torch.Tensor,
-    h_prev: torch.Tensor,
+    h_prev: torch.Tensor | None,
     w_ru: torch.Tensor,
     w_c: torch.Tensor,
     b_ru: torch.Tensor,
@@ -324,8 +252,8 @@ def gru_block_cell(
     ----------
     x : [B, I]
         The input. All tensors have its device and dtype.
-    h_prev : [B, H]
-        The output before the step.
+    h_prev : [B, H] or None
+        The output before the step. None stands for zeros.
     w_ru : [I+H, 2*H]
         The weights of r and u, rows for x above rows for h_prev.
     w_c : [I+H, H]
@@ -358,13 +286,14 @@ def gru_block_cell(
     torch.Size([1, 3])
     """
     check_gate("gru_block_cell", recurrent_activation)
+    (h_prev,) = or_zeros("gru_block_cell", x, ("w_c", w_c), 1, h_prev)
     return gru_outputs(GRU_BLOCK_CELL(x, h_prev, w_ru, w_c, b_ru, b_c, recurrent_activation))
 
 
 @named
 def block_gru(
     x: torch.Tensor,
-    h_prev: torch.Tensor,
+    h_prev: torch.Tensor | None,
     w_ru: torch.Tensor,
     w_c: torch.Tensor,
     b_ru: torch.Tensor,
@@ -382,8 +311,8 @@ def block_gru(
     ----------
     x : [T, B, I]
         The input. All tensors have its device and dtype.
-    h_prev : [B, H]
-        The output before the first step.
+    h_prev : [B, H] or None
+        The output before the first step. None stands for zeros.
     w_ru : [I+H, 2*H]
         The weights of r and u, rows for x above rows for h_prev.
     w_c : [I+H, H]
@@ -421,6 +350,7 @@ def block_gru(
     """
     of_steps = extras("block_gru", sequence_lengths, resets)
     check_gate("block_gru", recurrent_activation)
+    (h_prev,) = or_zeros("block_gru", x, ("w_c", w_c), 1, h_prev)
     reverse = check_bool("block_gru", "reverse", reverse)
     inputs = (x, h_prev, w_ru, w_c, b_ru, b_c)
     return gru_outputs(BLOCK_GRU(*inputs, *of_steps, recurrent_activation, reverse))
@@ -457,7 +387,8 @@ def cudnn_rnn(
         The states before the first step, in the order layer 0 forward, layer 0 backward, layer 1
         forward and so on. Its shape determines L.
     input_c : [L*D, B, H] or None
-        The cell states of an LSTM. The other cells ignore it.
+        The cell states of an LSTM. None stands for zeros without a projection. The other cells
+        ignore it.
     params : [params_size]
         All weights and biases, packed as `cupyrnn.cudnn_rnn_params_layout` says.
     sequence_lengths : list or tensor of [B] integers on the CPU, optional
@@ -511,8 +442,13 @@ def cudnn_rnn(
     """
     op = "cudnn_rnn"
     check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
+    if input_h is None:
+        raise TypeError(f"{op}: input_h is None, expected zeros (L*D, B, P): params has no sizes")
     if rnn_mode == "lstm" and input_c is None:
-        raise TypeError(f"{op}: input_c is None, expected a tensor like input")
+        if num_proj:
+            raise TypeError(f"{op}: input_c is None, expected a tensor (L*D, B, H)")
+        check_tensor(op, "input_h", input_h)
+        input_c = input_h.new_zeros(input_h.shape)
     check_choice(op, "input_mode", input_mode, get_args(InputMode))
     check_choice(op, "direction", direction, DIRECTIONS)
     check_gate(op, recurrent_activation)
@@ -528,43 +464,10 @@ def cudnn_rnn(
     return RNNOutputs(output, h, c)
 
 
-def _check_block_weights(
-    op: str, weights: Any, I: int, D: int, H: int, P: int
-) -> tuple[list[torch.Tensor], tuple[str, ...]]:
-    """Check the tensors of all layers and directions; return them, and what each has."""
-    is_gru = isinstance(weights[0], BlockGRUParams)
-    kinds = (BlockGRUParams,) if is_gru else (BlockLSTMParams, PeepholeLSTMParams)
-    for n, entry in enumerate(weights):
-        if not isinstance(entry, kinds):
-            expected = " or ".join(kind.__name__ for kind in kinds)
-            raise TypeError(f"{op}: weights[{n}] is {type_shown(entry)}, expected a {expected}")
-    given = [{f: t for f, t in w._asdict().items() if t is not None} for w in weights]
-    names = BlockGRUParams._fields if is_gru else BlockLSTMParams._fields
-    for group in () if is_gru else (PEEPHOLES, ("w_p",)):
-        if any(name in entry for entry in given for name in group):
-            names = (*names, *group)
-    flat = []
-    for n, entry in enumerate(given):
-        K, symbol = (I, "I") if n < D else (D * P, "D*P")
-        for name, shape in block_shapes(names, K, H, P).items():
-            if name in PEEPHOLES and not any(other in entry for other in PEEPHOLES):
-                entry[name] = entry["w"].new_zeros(shape)  # which is none
-            t = entry.get(name)
-            check_tensor(op, f"weights[{n}].{name}", t)
-            if tuple(entry[name].shape) != shape:
-                found = tuple(entry[name].shape)
-                raise ValueError(
-                    f"{op}: weights[{n}].{name} has shape {found}, expected {shape} with"
-                    f" {symbol} = {K}, H = {H} and P = {P}"
-                )
-            flat.append(entry[name])
-    return flat, names
-
-
 @named
 def stacked_rnn(
     input: torch.Tensor,
-    input_h: torch.Tensor,
+    input_h: torch.Tensor | None,
     input_c: torch.Tensor | None,
     weights: Sequence[BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams],
     *,
@@ -590,9 +493,9 @@ def stacked_rnn(
         The sequences. All tensors have its device and dtype.
     input_h : [L*D, B, H], or [L*D, B, P] of LSTMs with a projection
         The outputs before the first step, in the order layer 0 forward, layer 0 backward, layer 1
-        forward and so on.
+        forward and so on. None stands for zeros, here and for input_c.
     input_c : [L*D, B, H] or None
-        The cell states of LSTMs; None for GRUs.
+        The cell states of LSTMs. GRUs have none.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         The tensors of each of the L*D layers and directions, in the order of input_h, with the
         shapes of `cupyrnn.stacked_rnn`.
@@ -653,23 +556,28 @@ def stacked_rnn(
         raise ValueError(
             f"{op}: weights has {counted(len(weights), 'entry')}, expected L*D with D = {D}"
         )
+    check_kinds(op, weights)
     is_lstm = not isinstance(weights[0], BlockGRUParams)
     states = {"input": input, "input_h": input_h} | ({"input_c": input_c} if is_lstm else {})
     major = check_bool(op, "time_major", time_major)
     axes, places = ("T, B", "L*D, B") if major else ("B, T", "B, L*D")
     for name, t in states.items():
+        if t is None and name != "input":
+            continue
         check_tensor(op, name, t)
         if t.dim() != 3:  # type: ignore[union-attr]
             symbols = f"({axes}, I)" if name == "input" else f"({places}, H)"
             shape = tuple(t.shape)  # type: ignore[union-attr]
             raise ValueError(f"{op}: {name} has shape {shape}, expected {symbols}")
+    if input_h is None or (is_lstm and input_c is None):
+        input_h, input_c = stacked_states(op, (input, input_h, input_c), weights, major)
     if input_h.shape[0 if major else 1] != len(weights):
         raise ValueError(
             f"{op}: input_h has shape {tuple(input_h.shape)}, expected ({places}, H) with L*D ="
             f" {len(weights)}"
         )
     H = input_c.shape[2] if is_lstm and input_c is not None else input_h.shape[2]
-    flat, names = _check_block_weights(op, weights, input.shape[2], D, H, input_h.shape[2])
+    flat, names = check_block_weights(op, weights, input.shape[2], D, H, input_h.shape[2])
     if not is_lstm:
         for name, value in (("forget_bias", forget_bias), ("cell_clip", cell_clip)):
             if value is not None:

@@ -17,16 +17,8 @@ from ..checks.attributes import check_bool, check_dropout, check_integer, misfit
 from ..weights.block_forms import PEEPHOLES, GateOrder
 from ..weights.init import init_block_lstm, init_params
 from ..weights.params import DEFAULTS, Direction, InputMode, RNNMode, check_net
-from .functions import (
-    Lengths,
-    Resets,
-    RNNOutputs,
-    block_lstm,
-    cudnn_rnn,
-    lstm_attributes,
-    save_of,
-    seeds_of,
-)
+from .arguments import Lengths, Resets, lstm_attributes, save_of, seeds_of
+from .functions import RNNOutputs, block_lstm, cudnn_rnn
 from .ops import check_tensor, refuse_torchscript
 
 
@@ -271,14 +263,11 @@ class BlockLSTM(Leaf):
         extent: dict[str, Any] = {"sequence_lengths": sequence_lengths, "resets": resets}
         if isinstance(x, torch.fx.Proxy):
             return self.as_node(x, state=state, **extent)
-        check_tensor("block_lstm", "x", x)
-        if state is None:
-            B = x.shape[1] if x.ndim == 3 else 0  # of other shapes the op refuses x
-            zeros = x.new_zeros((B, self.w.shape[1] // 4))
-            state = (zeros, zeros)
-        check_pair("block_lstm", "state", state, "(cs_prev, h_prev)")
+        if state is not None:
+            check_pair("block_lstm", "state", state, "(cs_prev, h_prev)")
         given = {**extent, "wci": self.wci, "wcf": self.wcf, "wco": self.wco, **self.attributes}
-        return block_lstm(x, *state, self.w, self.b, **given)
+        cs_prev, h_prev = (None, None) if state is None else state
+        return block_lstm(x, cs_prev, h_prev, self.w, self.b, **given)
 
 
 class CudnnRNN(Leaf):

@@ -11,8 +11,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .._typing import Save
 from ..checks.attributes import check_dropout, check_save, named, type_shown
+from .arguments import Extras, Resets, extras, keeps, save_of, seeds_of
 from .definitions import CUDNN_RNN
-from .functions import Extras, Resets, extras, keeps, save_of, seeds_of
 from .modules import Leaf, check_pair
 from .ops import check_tensor
 

@@ -14,8 +14,9 @@ from ..checks.attributes import check_bool, check_dropout, check_integer, named
 from ..weights.block_forms import PEEPHOLES, GateOrder
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.init import init_block_gru
+from .arguments import Extras, lstm_attributes, save_of, seeds_of
 from .definitions import block_shapes
-from .functions import Extras, lstm_attributes, save_of, seeds_of, stacked_rnn
+from .functions import stacked_rnn
 from .modules import draw, drawn_block_lstm, generator, parameter_of, warn_of_dropout
 from .recurrent import Recurrent, States, save_shown
 

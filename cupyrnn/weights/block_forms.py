@@ -301,7 +301,7 @@ def _shape_of(symbols: str, K: int, H: int, P: int) -> tuple[int, ...]:
     return tuple(sum(map(size_of, axis.split("+"))) for axis in symbols.split(", "))
 
 
-def _size_of(form: Form, weights: Any) -> int | None:
+def size_of(form: Form, weights: Any) -> int | None:
     """Return the H of a layer that its weights agree on, by the axes that are a multiple of H."""
     sizes = set()
     for name, a in weights._asdict().items():
@@ -311,6 +311,36 @@ def _size_of(form: Form, weights: Any) -> int | None:
             if last == "H" and "+" not in term:
                 sizes.add(size / int(factor or 1))
     return int(sizes.pop()) if len(sizes) == 1 else None
+
+
+def zero_states(
+    form: Form, weights: Sequence[Any], D: int, batch: tuple[int, bool], given: Any, zeros: Any
+) -> list[Any]:
+    """
+    Return the states `given` of a stacked net, with zeros instead of None: h, then the others.
+
+    They are lists of layers if one of them is, or if the layers differ in size. None stays where
+    the weights do not say the sizes. `batch` is B and time_major; `zeros` makes an array.
+    """
+    widths = []
+    for entry in weights[::D]:
+        H, projection = size_of(form, entry), getattr(entry, form.projection or " ", None)
+        widths.append((H, H if projection is None else projection.shape[-1]))
+    B, major = batch
+    if any(width[0] is None for width in widths):
+        return list(given)
+    layered = len({*widths}) > 1 or any(isinstance(state, (list, tuple)) for state in given)
+
+    def of_shape(places: int, size: int | None) -> Any:
+        return zeros((places, B, size) if major else (B, places, size))
+
+    found = []
+    for n, state in enumerate(given):
+        sizes = [width[n == 0] for width in widths]
+        if state is None and layered:
+            state = [of_shape(D, size) for size in sizes]
+        found.append(of_shape(len(weights), sizes[0]) if state is None else state)
+    return found
 
 
 def check_projections(op: str, form: Form, weights: Sequence[Any]) -> bool:
@@ -363,7 +393,7 @@ def check_weights(
                     f"{named} is None, expected an array of shape {symbols} = {shape} like"
                     f" weights[{n}].{given[0]}"
                 )
-            sizes = {_size_of(form, other) for other in weights}
+            sizes = {size_of(form, other) for other in weights}
             if not (layered or projects) and len(sizes) > 1 and None not in sizes:
                 each_size = " and ".join(str(size) for size in sorted(sizes))  # type: ignore[type-var]
                 raise ValueError(

@@ -299,7 +299,6 @@ ONE = [cupyrnn.init_block_lstm(num_units=3, input_size=3)]
         ({"gate_order": ["icfo"]}, ValueError, r"gate_order is \['icfo'\], expected one of"),
         ({"input": "x"}, TypeError, "input is a str, expected a jax.Array or numpy.ndarray"),
         ({"input": None}, TypeError, "input is None, expected a jax.Array or numpy.ndarray"),
-        ({"input_h": None}, TypeError, "input_h is None, expected a numpy.ndarray like input"),
         ({"input": [[[0.0]]]}, TypeError, "input is a list, expected a jax.Array or numpy.ndarray"),
         ({"input_h": [0.0]}, TypeError, "input_h is a list, expected arrays of JAX or NumPy"),
         ({"input": np.ones((4, 2, 3), object)}, TypeError, "input has dtype object, expected"),
@@ -441,3 +440,21 @@ def test_results_are_on_all_devices_of_the_inputs(kind: str, jit: bool) -> None:
         (found,) = gradient(weights, *given)
         assert len(found.sharding.device_set) == 2
         assert_alike(np.asarray(found + weights[0] * 0), np.asarray(expected[0]))
+
+
+def test_none_for_a_state_is_zeros() -> None:
+    T, B, I, H = 5, 3, 4, 6
+    x, z = np.ones((T, B, I), "f4"), np.zeros((B, H), "f4")
+    lstm = cupyrnn.init_block_lstm(num_units=H, input_size=I)
+    gru = cupyrnn.init_block_gru(num_units=H, input_size=I)
+    params = np.full(cupyrnn.cudnn_rnn_params_size(1, H, I), 0.1, "f4")
+    cj, one, two = cupyrnn.jax, (z[None], z[None]), (None, None)
+    for found, expected in (
+        (cj.block_lstm(x, *two, *lstm), cj.block_lstm(x, z, z, *lstm)),
+        (cj.block_gru(x, None, *gru), cj.block_gru(x, z, *gru)),
+        (cj.stacked_rnn(x, *two, [lstm]), cj.stacked_rnn(x, *one, [lstm])),
+        (cj.stacked_rnn(x, *two, [gru]), cj.stacked_rnn(x, z[None], None, [gru])),
+        (cj.cudnn_rnn(x, z[None], None, params), cj.cudnn_rnn(x, *one, params)),
+    ):
+        for a, e in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_array_equal(a, e)

@@ -37,8 +37,8 @@ PEEPHOLES = ("wci", "wcf", "wco")
 OUTPUTS = ("output", "output_h", "output_c")
 OPTIONAL = ("cs_grad", "h_grad", *OUTPUTS, *(f"{n}_backprop" for n in OUTPUTS))
 OF_BLOCKS = [(op, name) for op, name in ARGUMENTS if op in BLOCKS]
-SHAPES_OF_ZEROS = dict.fromkeys(("cs_prev", "h_prev"), "(B, H)")
-SHAPES_OF_ZEROS |= {"input_h": "(L*D, B, P)", "input_c": "(L*D, B, H)"}
+# States that may be None; input_h only if the parameters have sizes.
+STATES = ("cs_prev", "h_prev", "input_c")
 
 
 def first_of(op: str) -> str:
@@ -144,11 +144,11 @@ def test_none(op: str, name: str) -> None:
         other = next(p for p in PEEPHOLES if p != name)
         message = f"{name} is None, expected an array of shape (H,) = ({H},) like {other}"
         raises(op, TypeError, message, **{name: None})
-    elif parameter.default is None or name in OPTIONAL:
+    elif parameter.default is None or name in (*OPTIONAL, *STATES):
         call(op, **{name: None})
     else:
-        zeros = SHAPES_OF_ZEROS.get(name)
-        hint = f"; pass zeros of shape {zeros}" if zeros else ""
+        hint = "; pass zeros of shape (L*D, B, P), or a PackedParams as params"
+        hint = hint if name == "input_h" else ""
         raises(op, TypeError, f"{name} is None, {expected_type(op, name)}{hint}", **{name: None})
 
 

@@ -81,7 +81,6 @@ ERRORS: list[Any] = [
     ({"weights": small()["weights"] * 2 + small()["weights"][:1], "direction": BI}, ValueError, "weights has 5 entries, expected L*D with D = 2: bidirectional"),
     ({"input": np.zeros((2, 3))}, ValueError, "input has shape (2, 3), expected (T, B, I)"),
     ({"input_h": np.zeros((2, 2, 4))}, ValueError, "input_h has shape (2, 2, 4), expected (L*D, B, H) = (2, 1, 4); input is [T, B, I], time first, unless time_major=False"),
-    ({"input_c": None}, TypeError, "input_c is None, expected a numpy.ndarray like input; pass zeros of shape (L*D, B, H)"),
     ({"input_c": np.zeros((2, 1, 5))}, ValueError, "input_c has shape (2, 1, 5), expected (L*D, B, H) = (2, 1, 4)"),
     ({"direction": "both"}, ValueError, "direction is 'both', expected one of unidirectional, bidirectional"),
     ({"dropout": 1.5}, ValueError, "dropout is 1.5, expected in [0, 1]"),

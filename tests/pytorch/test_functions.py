@@ -473,3 +473,27 @@ def test_without_the_framework_the_extra_is_named(module: str, what: str) -> Non
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     message = f"cupyrnn.{module}: {what} is not installed; in a clone: pip install"
     assert f'ModuleNotFoundError: {message} ".[{module}]"' in run.stderr
+
+    message = f"cupyrnn.{module}: {what} is not installed, install it with pip install"
+    assert f'ModuleNotFoundError: {message} "cupyrnn[{module}]"' in run.stderr
+
+
+def test_none_for_a_state_is_zeros() -> None:
+    T, B, I, H = 5, 3, 4, 6
+    x, z = torch.randn(T, B, I), torch.zeros(B, H)
+    lstm = cupyrnn.BlockLSTMParams(torch.randn(I + H, 4 * H), torch.randn(4 * H))
+    sizes = (I + H, 2 * H), (I + H, H), (2 * H,), (H,)
+    gru = cupyrnn.BlockGRUParams(*map(torch.randn, sizes))
+    params = torch.randn(cupyrnn.cudnn_rnn_params_size(1, H, I))
+    one, two = (z[None], z[None]), (None, None)
+    for found, expected in (
+        (ct.block_lstm(x, *two, *lstm), ct.block_lstm(x, z, z, *lstm)),
+        (ct.lstm_block_cell(x[0], None, z, *lstm), ct.lstm_block_cell(x[0], z, z, *lstm)),
+        (ct.block_gru(x, None, *gru), ct.block_gru(x, z, *gru)),
+        (ct.gru_block_cell(x[0], None, *gru), ct.gru_block_cell(x[0], z, *gru)),
+        (ct.stacked_rnn(x, *two, [lstm]), ct.stacked_rnn(x, *one, [lstm])),
+        (ct.stacked_rnn(x, *two, [gru]), ct.stacked_rnn(x, z[None], None, [gru])),
+        (ct.cudnn_rnn(x, z[None], None, params), ct.cudnn_rnn(x, *one, params)),
+    ):
+        for a, e in zip(found, expected, strict=True):
+            assert torch.equal(a, e)

@@ -1,0 +1,168 @@
+"""What the functions and the modules check of their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from .._typing import Save
+from ..arithmetic.gates import check_gate
+from ..cells.contract import Attributes
+from ..checks.attributes import check_choice, check_real, check_save, shown, type_shown
+from ..weights.block_forms import COLUMNS, PEEPHOLES, check_forget_bias
+from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
+from .arrays import name_of
+from .definitions import block_shapes
+from .ops import check_tensor
+
+Lengths: TypeAlias = "torch.Tensor | Sequence[int]"
+Resets: TypeAlias = "torch.Tensor | Sequence[Sequence[bool]]"
+Extras: TypeAlias = "tuple[torch.Tensor | None, torch.Tensor | None]"  # of both, as ops take them
+
+_INTEGERS = {
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+}
+
+
+def extras(op: str, sequence_lengths: Any, resets: Any) -> Extras:
+    """Return what stays on the host as tensors: integers and booleans, never rounded."""
+    if sequence_lengths is not None:
+        listed = isinstance(sequence_lengths, (list, tuple))
+        if listed and any(isinstance(n, bool) for n in sequence_lengths):
+            raise TypeError(
+                f"{op}: sequence_lengths is {shown(sequence_lengths)}, expected integers"
+            )
+        if listed and not sequence_lengths:
+            sequence_lengths = torch.zeros(0, dtype=torch.int64, device="cpu")
+        sequence_lengths = _on_host(op, "sequence_lengths", sequence_lengths, "integers")
+        if sequence_lengths.dtype not in _INTEGERS:
+            dtype = name_of(sequence_lengths.dtype)
+            raise TypeError(f"{op}: sequence_lengths has dtype {dtype}, expected integers")
+    if resets is not None:
+        resets = _on_host(op, "resets", resets, "booleans")
+        if resets.dtype != torch.bool:
+            raise TypeError(f"{op}: resets has dtype {name_of(resets.dtype)}, expected bool")
+    return sequence_lengths, resets
+
+
+def _on_host(op: str, name: str, value: Any, what: str) -> torch.Tensor:
+    """Return a list or an array as a tensor of the host, a tensor as it is."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, (list, tuple)):  # Of a list of NumPy's arrays PyTorch warns.
+        value = [a.tolist() if isinstance(a, np.ndarray) else a for a in value]
+    try:
+        return torch.tensor(value, device="cpu")
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(
+            f"{op}: {name} is {shown(value)}, expected a list or a tensor of {what}"
+        ) from None
+
+
+def check_seeds(op: str, seeds: Any) -> None:
+    """Check that seeds, where there are any, are two integers in a tensor."""
+    if seeds is None:
+        return
+    if not isinstance(seeds, torch.Tensor) or seeds.dtype not in _INTEGERS or seeds.shape != (2,):
+        raise TypeError(f"{op}: seeds is {shown(seeds)}, expected a tensor of two integers")
+
+
+def seeds_of(rate: float) -> torch.Tensor | None:
+    """Return new seeds of dropout, which depend on torch.manual_seed."""
+    return torch.randint(2**62, (2,), device="cpu") if rate else None
+
+
+def keeps(rate: float) -> bool:
+    """Return whether a net keeps what its gradient needs."""
+    # What is traced is checked without gradients and used with them.
+    traced = not torch.compiler.is_compiling() and torch._C._is_tracing()  # the compiler can't ask
+    return torch.is_grad_enabled() or rate > 0 or traced
+
+
+def save_of(op: str, save: Save) -> Save:
+    """Return what a module keeps: checked, a number as a Python integer."""
+    every = check_save(op, save)
+    return save if every is None or isinstance(save, str) else every
+
+
+def or_zeros(op: str, x: Any, named: tuple[str, Any], gates: int, *states: Any) -> Sequence[Any]:
+    """Return the states [B, H] of a block op, zeros for each that is None."""
+    if all(state is not None for state in states):
+        return states
+    name, w = named
+    check_tensor(op, "x", x)
+    check_tensor(op, name, w)
+    axes = "(B, I)" if op.endswith("_cell") else "(T, B, I)"
+    for what, t, symbols in (("x", x, axes), (name, w, f"(I+H, {gates}*H)")):
+        if t.dim() != symbols.count(",") + 1:
+            raise ValueError(f"{op}: {what} has shape {tuple(t.shape)}, expected {symbols}")
+    zeros = x.new_zeros((x.shape[-2], w.shape[1] // gates))
+    return [zeros if state is None else state for state in states]
+
+
+def lstm_attributes(op: str, given: Attributes) -> tuple[float, float, str, str]:
+    """Return the attributes with TensorFlow's defaults."""
+    forget_bias, cell_clip, gate_order, recurrent_activation = given
+    check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
+    check_gate(op, recurrent_activation)
+    if cell_clip is None:
+        cell_clip = 3.0 if gate_order == "icfo" else 0.0
+    bias = check_forget_bias(op, forget_bias, gate_order)
+    return bias, check_real(op, "cell_clip", cell_clip), gate_order, recurrent_activation
+
+
+def check_kinds(op: str, weights: Any) -> None:
+    """Check that all weights are of one kind of cell."""
+    is_gru = isinstance(weights[0], BlockGRUParams)
+    kinds = (BlockGRUParams,) if is_gru else (BlockLSTMParams, PeepholeLSTMParams)
+    for n, entry in enumerate(weights):
+        if not isinstance(entry, kinds):
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise TypeError(f"{op}: weights[{n}] is {type_shown(entry)}, expected a {expected}")
+
+
+def stacked_states(op: str, states: Any, weights: Any, major: bool) -> tuple[Any, Any]:
+    """Return input_h and input_c, zeros for each that is None."""
+    (input, h, c), entry = states, weights[0]
+    name = "w_c" if isinstance(entry, BlockGRUParams) else "w"
+    for field in (name, "w_p"):
+        if (t := getattr(entry, field, None)) is not None or field == name:
+            check_tensor(op, f"weights[0].{field}", t)
+    H = getattr(entry, name).shape[-1] // (4 if name == "w" else 1)
+    projection = getattr(entry, "w_p", None)
+    leading = (len(weights), input.shape[1]) if major else (input.shape[0], len(weights))
+    if h is None:
+        h = input.new_zeros((*leading, H if projection is None else projection.shape[-1]))
+    return h, input.new_zeros((*leading, H)) if c is None and name == "w" else c
+
+
+def check_block_weights(
+    op: str, weights: Any, I: int, D: int, H: int, P: int
+) -> tuple[list[torch.Tensor], tuple[str, ...]]:
+    """Check the tensors of all layers and directions; return them, and what each has."""
+    is_gru = isinstance(weights[0], BlockGRUParams)
+    given = [{f: t for f, t in w._asdict().items() if t is not None} for w in weights]
+    names = BlockGRUParams._fields if is_gru else BlockLSTMParams._fields
+    for group in () if is_gru else (PEEPHOLES, ("w_p",)):
+        if any(name in entry for entry in given for name in group):
+            names = (*names, *group)
+    flat = []
+    for n, entry in enumerate(given):
+        K, symbol = (I, "I") if n < D else (D * P, "D*P")
+        for name, shape in block_shapes(names, K, H, P).items():
+            if name in PEEPHOLES and not any(other in entry for other in PEEPHOLES):
+                entry[name] = entry["w"].new_zeros(shape)  # which is none
+            t = entry.get(name)
+            check_tensor(op, f"weights[{n}].{name}", t)
+            if tuple(entry[name].shape) != shape:
+                found = tuple(entry[name].shape)
+                raise ValueError(
+                    f"{op}: weights[{n}].{name} has shape {found}, expected {shape} with"
+                    f" {symbol} = {K}, H = {H} and P = {P}"
+                )
+            flat.append(entry[name])
+    return flat, names
