@@ -100,6 +100,32 @@ def contiguous_all(xp: ModuleType, arrays: Sequence[Array | None]) -> list[Any]:
     return [None if a is None else contiguous(xp, a) for a in arrays]
 
 
+def address(a: Array | None) -> int:
+    """
+    Return the address of an array in C order on its device, 0 (null) for None.
+
+    Kernels and libraries that get an address alone read the array in C order. An array in another
+    layout would make them read memory that is not its own, so it is refused here.
+    """
+    if a is None:
+        return 0
+    array: Any = a
+    if not array.flags.c_contiguous:
+        raise RuntimeError(
+            f"an array with shape {a.shape} and strides {a.strides} reached a kernel, which reads"
+            " arrays in C order; this is a bug in cupyrnn, please report it"
+        )
+    pointer: int = array.data.ptr
+    return pointer
+
+
+def strided_address(a: Array) -> int:
+    """Return the address of an array on its device, for code that gets its strides too."""
+    array: Any = a
+    pointer: int = array.data.ptr
+    return pointer
+
+
 def cast(a: Array, dtype: np.dtype[Any]) -> Array:
     """Return `a` in the dtype of the computation: itself, never a copy, where it has it."""
     return a if a.dtype == dtype else a.astype(dtype)

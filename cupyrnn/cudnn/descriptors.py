@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,6 @@ ALGORITHMS = {"cudnn": 0, "cudnn_persist_dynamic": 2, "cudnn_small_h": 3}
 
 Pair: TypeAlias = tuple[int, int]
 Triple: TypeAlias = tuple[int, int, int]
-
-
-def address(a: Any) -> int:
-    """Return the address of an array, 0 (NULL) where there is none."""
-    return 0 if a is None else a.data.ptr
 
 
 class Problem(NamedTuple):

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..checks.arrays import tf32_allowed
+from ..checks.arrays import address, tf32_allowed
 from . import library
-from .descriptors import ALGORITHMS, Lengths, Pair, Problem, Triple, address, all_lengths
+from .descriptors import ALGORITHMS, Lengths, Pair, Problem, Triple, all_lengths
 from .handles import Handle, Handles
 
 Enter: TypeAlias = Callable[[AbstractContextManager[int]], int]

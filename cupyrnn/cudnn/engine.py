@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from .._typing import Array
-from ..checks.arrays import tf32_allowed
+from ..checks.arrays import address, tf32_allowed
 from ..kernels import persistent
 from . import eight, nine
-from .descriptors import Lengths, Problem, address
+from .descriptors import Lengths, Problem
 from .library import PATH_VARIABLE, CudnnError, Library, find
 
 Descriptors: TypeAlias = nine.Nine | eight.Eight

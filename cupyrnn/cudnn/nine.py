@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checks.arrays import tf32_allowed
-from .descriptors import Lengths, Pair, Problem, Triple, address, all_lengths
+from ..checks.arrays import address, tf32_allowed
+from .descriptors import Lengths, Pair, Problem, Triple, all_lengths
 from .handles import Handle, Handles
 from .library import INFERENCE, TRAINING, WGRAD_ADD, Library
 

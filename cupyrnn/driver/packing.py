@@ -329,9 +329,10 @@ class Packing(Rows):
         return taken
 
     def pack(self, a: Array) -> Array:
-        """Return the rows [N, K] of a[T, B, K], a view where it can be."""
+        """Return the rows [N, K] of a[T, B, K] in C order, a view where they do not move."""
         if self._segments is None:
-            a = a[::-1] if self._backwards else a
+            # Reversed rows of one sequence could be a view with a negative stride.
+            a = self._xp.ascontiguousarray(a[::-1]) if self._backwards else a
             return a.reshape(self._T * self._B, a.shape[2])
         rows = a.reshape(self._T * self._B, a.shape[2]).take(self._padded, 0)
         return self.reverse(rows) if self._backwards else rows

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array
-from ..checks.arrays import aligned, tf32_allowed
+from ..checks.arrays import aligned, strided_address, tf32_allowed
 
 # cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasGemmAlgo_t
 _CUDA_TYPE = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}
@@ -60,12 +60,6 @@ def _operand(a: Array) -> tuple[Array, int, int]:
         a = a.copy(order="C")
         layout = (_OP_N, max(a.shape[-1], 1))
     return a, *layout
-
-
-def address(a: Any) -> int:
-    """Return where an array begins on its device."""
-    pointer: int = a.data.ptr
-    return pointer
 
 
 def _compute_type(kind: str) -> int:
@@ -149,11 +143,11 @@ class Product:
         beta = scalars.ctypes.data + (scalars.itemsize if accumulate else 0)
         alpha = scalars.ctypes.data + scalars.itemsize
         parts = _parts(a, b, out, (beta, alpha))
-        b_ptr = address(b)
+        b_ptr = strided_address(b)
         ld_out = max(out.strides[0] // out.itemsize, N, 1)
         handle = cupy.cuda.device.get_cublas_handle()
         gemm_ex = cupy.cuda.cublas.gemmEx
-        self.a, self.out = address(a), address(out)
+        self.a, self.out = strided_address(a), strided_address(out)
         self._alive = a, b, out
         self._nothing = None if accumulate else out
 
@@ -204,10 +198,10 @@ def gemm_each(a: Array, b: Array, out: Array) -> None:
     for terms, scale, a_behind, b_behind in _parts(a, b, out, (zero, one)):
         cupy.cuda.cublas.gemmStridedBatchedEx(
             cupy.cuda.device.get_cublas_handle(), op_b, op_a, N, M, terms, one,
-            address(b) + b_behind, type_in, ld_b, skip_b,
-            address(a) + a_behind, type_in, ld_a, skip_a,
+            strided_address(b) + b_behind, type_in, ld_b, skip_b,
+            strided_address(a) + a_behind, type_in, ld_a, skip_a,
             scale,
-            address(out), _CUDA_TYPE[out.dtype.name], ld_out, skip_out,
+            strided_address(out), _CUDA_TYPE[out.dtype.name], ld_out, skip_out,
             n, _compute_type(kind), _GEMM_DEFAULT,
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ import numpy as np
 from .._typing import Array
 from ..arithmetic.dual import real_dtype
 from ..arithmetic.gates import HardSigmoid
-from .blas import address
+from ..checks.arrays import address, strided_address
 
 # A cell is a struct template Name<A>, A what is computed with. A launch passes it by value: its
 # members are what the weights beside the matrices are, and its attributes. It has
@@ -207,7 +207,7 @@ def _record(fields: tuple[tuple[str, Any], ...], compute: np.dtype[Any]) -> np.d
 
 
 def _word(value: Array | int | None) -> int:
-    return value if isinstance(value, int) else 0 if value is None else address(value)
+    return value if isinstance(value, int) else address(value)
 
 
 def stored(compute: np.dtype[Any], *vectors: Array | None) -> bool:
@@ -227,4 +227,8 @@ def words(*values: Array | int | None) -> np.void:
 
 def weights_of(matrices: Sequence[Array]) -> list[Any]:
     """Return matrices as ``Weights``: each one and its strides."""
-    return [value for w in matrices for value in (w, *(n // w.itemsize for n in w.strides))]
+    return [
+        value
+        for w in matrices
+        for value in (strided_address(w), *(n // w.itemsize for n in w.strides))
+    ]

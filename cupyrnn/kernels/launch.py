@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from .._typing import Array
-from .blas import Product, address, without_rounding
+from ..checks.arrays import address
+from .blas import Product, without_rounding
 from .compile import kernel
 
 # Does its part of step number s.
@@ -60,7 +61,7 @@ def _addresses(values: Sequence[Any]) -> tuple[Any, Any]:
             places[n:].view(np.uint8)[: value.nbytes] = np.frombuffer(value.tobytes(), np.uint8)
         elif isinstance(value, np.generic):
             places[n : n + 1].view(value.dtype)[0] = value
-        elif value is not None:  # None is a null pointer.
+        else:
             places[n] = address(value)
     return places, places.ctypes.data + 8 * np.array(at, np.uint64)
 

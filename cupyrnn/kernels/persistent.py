@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._typing import Array
-from ..checks.arrays import compute_dtype
+from ..checks.arrays import address, compute_dtype
 from . import grid, rows, step, tiles, timed
-from .blas import address
 from .cell import Cell, weights_of, words
 from .launch import Block, blocks_at_once, launch
 

@@ -96,6 +96,16 @@ def test_gradients(
             assert error <= 1.01 * UNITS[case.dtype] * np.abs(due).max(initial=0) + 1e-5, n
 
 
+# Reversed arrays of one sequence may be views with negative strides.
+@each(*(n for n, op in TABLE.items() if not op.is_cell), extent="full", rows=None,
+      size=[(T, B, 3, 5) for T in (1, 2, 5) for B in (1, 2)],
+      mostly_slow="cuda_on_cpu")  # fmt: skip
+def test_gradients_of_one_or_two_sequences(
+    ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_gradients(ops, case, rng, monkeypatch)
+
+
 @each(*(n for n, op in TABLE.items() if not op.is_cell and "norm" not in n),
       **LONG, places=["numpy", "numba"])  # fmt: skip
 def test_outputs_in_long_double(ops: Any, case: Case, rng: np.random.Generator) -> None:

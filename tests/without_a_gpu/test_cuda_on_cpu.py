@@ -6,6 +6,7 @@ import concurrent.futures
 import re
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import needs
@@ -246,3 +247,12 @@ def test_the_disassembler_shows_what_a_loop_reloads() -> None:
         spilled = loop["LDL"], usage.spill_loads, usage.spill_stores, usage.stack
         assert [n > 0 for n in spilled] == [reloads] * 4
         assert usage.registers <= 64
+
+
+def test_the_limit_of_mappings_is_a_reason_to_skip(tmp_path: Path) -> None:
+    limit = tmp_path / "max_map_count"
+    limit.write_text("65530\n")
+    reason = "needs vm.max_map_count above 65536: it is 65530"
+    assert runner.too_few_mappings(1 << 15, str(limit)) == reason
+    assert runner.too_few_mappings(1 << 14, str(limit)) is None
+    assert runner.too_few_mappings(1 << 15, str(tmp_path / "none")) is None

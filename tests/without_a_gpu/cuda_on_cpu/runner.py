@@ -16,9 +16,11 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import needs
 import numpy as np
 
 from without_a_gpu.kernel import Allocation, Kernel, full_size
@@ -204,7 +206,19 @@ class HostKernel(Kernel):
         _keep_fibers(self._library)
         message = self._library.cuda_on_cpu_launch(self._number, launch, ctypes.c_void_p(params))
         if message is not None:
+            if b"too many threads are alive" in message:
+                needs.tool(too_few_mappings(prod(grid) * prod(block)))
             raise KernelError(f"{self.name}: {message.decode()}")
+
+
+def too_few_mappings(threads: int, file: str = "/proc/sys/vm/max_map_count") -> str | None:
+    """Return why so many threads cannot be alive at once: each has a stack and a guard page."""
+    try:
+        most = int(Path(file).read_text())
+    except OSError:
+        return None
+    needed = 2 * threads
+    return f"needs vm.max_map_count above {needed}: it is {most}" if most <= needed else None
 
 
 _launched: dict[ctypes.PyDLL, None] = {}

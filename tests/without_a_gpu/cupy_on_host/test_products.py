@@ -8,6 +8,7 @@ import needs
 import numpy as np
 import pytest
 
+from cupyrnn.checks.arrays import address, strided_address
 from cupyrnn.kernels.blas import gemm, gemm_each
 from without_a_gpu.cupy_on_host.calls import calls
 
@@ -141,3 +142,12 @@ def test_long_sums_are_whole(
         sums.clear()
         gemm(a[0].T, b[0], cupy.empty((M, N), kind))
         assert sums == [K]
+
+
+def test_addresses_are_of_arrays_in_c_order(host: Any, cupy: Any) -> None:
+    a = cupy.zeros((3, 4))
+    assert address(a) == strided_address(a.T) == a.data.ptr
+    assert address(None) == 0
+    for other in (a.T, a[:, :2], a[::-1]):
+        with pytest.raises(RuntimeError, match="reads arrays in C order"):
+            address(other)
