@@ -474,9 +474,6 @@ def test_without_the_framework_the_extra_is_named(module: str, what: str) -> Non
     message = f"cupyrnn.{module}: {what} is not installed; in a clone: pip install"
     assert f'ModuleNotFoundError: {message} ".[{module}]"' in run.stderr
 
-    message = f"cupyrnn.{module}: {what} is not installed, install it with pip install"
-    assert f'ModuleNotFoundError: {message} "cupyrnn[{module}]"' in run.stderr
-
 
 def test_none_for_a_state_is_zeros() -> None:
     T, B, I, H = 5, 3, 4, 6
