@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,16 +157,3 @@ def test_what_cudnn_8_does_not_have(
     monkeypatch.setitem(sys.modules, "cupy.cuda.cudnn", None)
     eight.module.cache_clear()
     assert lack() == f"{nine}; this CuPy has no cupy.cuda.cudnn"
-
-
-def test_an_incomplete_cudnn_8_is_not_called(
-    cupy_on_cpu: Any, legacy: Callable[[int], Legacy], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cudnn = legacy(params_size(SMALL))
-    monkeypatch.setattr(libcudnn, "missing_sublibrary", lambda folder, names: f"no {names[3]}")
-    reason = engine.why_not(net_of(SMALL), "float32", None)
-    assert reason == f"{libcudnn.find()}; cupy.cuda.cudnn: no libcudnn_adv_train.so.8"
-    assert not cudnn.log
-    assert eight._loaded_from("libc.so") == str(Path(eight._loaded_from("libc.so")).resolve())
-    assert os.path.isdir(eight._loaded_from("libc.so"))
-    assert eight._loaded_from("libnone.so") == ""

@@ -6,7 +6,6 @@ import ctypes
 import functools
 import gc
 import importlib
-import operator
 import re
 import sys
 import threading
@@ -134,23 +133,6 @@ def test_every_argument_of_both_passes(
     assert stub.last("cudnnSetStream")["stream"] == 0x57
 
 
-def test_gradients_that_are_not_given_are_zeros(cupy_on_cpu: Any, stub: Stub) -> None:
-    net, args = net_of(SMALL), given(cupy_on_cpu, SMALL, "float64")
-    output, _, _, reserve = engine.forward(net, args)
-    seen: list[Any] = []
-    zeros = cupy_on_cpu.zeros
-
-    def remember(*args: Any) -> Any:
-        seen.append(zeros(*args))
-        return seen[-1]
-
-    cupy_on_cpu.zeros = remember
-    engine.backward(net, args, output, (None, None, None), reserve)
-    called = stub.last("cudnnRNNBackwardData_v8")
-    at = {pointer(a): a.shape for a in seen}
-    assert [at[called[n]] for n in ("dy", "dhy", "dcy")] == [(3, 2, 5), (1, 2, 5), (1, 2, 5)]
-
-
 def test_inference_has_no_reserve(cupy_on_cpu: Any, stub: Stub) -> None:
     case = Case("gru", 3, 2, 4, 5, 2, BI)
     net = net_of(case, is_training=False, dropout=0.5)
@@ -247,26 +229,6 @@ def test_a_net_is_described_once(
         forward(ops, case._replace(T=T), problem(np.random.default_rng(0), case._replace(T=T)))
     assert len(back(out)) <= 40
     assert back(out) == both
-
-
-def test_what_is_kept_has_a_bound(cupy_on_cpu: Any, stub: Stub) -> None:
-    def run(cases: Any) -> None:
-        for case in cases:
-            net = net_of(case, dropout=0.5, seed2=case.T)
-            engine.forward(net, given(cupy_on_cpu, case, "float32"))
-
-    alive = [0]
-    for T in range(2, 22):
-        run([Case("lstm", T, 2, 4, 5, 2, lengths=(T, T - 1))])
-        alive.append(stub.dll.stub_alive())
-    assert alive[1] == 6
-    assert max(alive) == alive[-1] == 8 * 6
-    thread = threading.Thread(target=run, args=([Case("gru", T, 2, 4, 5, 2) for T in (3, 4)],))
-    thread.start()
-    thread.join()
-    del thread
-    gc.collect()
-    assert stub.dll.stub_alive() == 8 * 6
 
 
 def test_what_a_description_depends_on(
@@ -397,75 +359,6 @@ def test_an_engine_that_fails_is_said_once(
     assert chosen() == "cupy"
 
 
-@pytest.mark.parametrize("op", ["cudnn_rnn", "raw_ops.CudnnRNN"])
-def test_the_warning_names_the_line_of_the_caller(
-    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch, op: str
-) -> None:
-    """However deep in the package it is given: `stacklevel` is not a count that can be wrong."""
-    monkeypatch.setattr("cupyrnn.cudnn.engine._warned", set())
-    arguments = there(cupy_on_cpu, SMALL)
-    stub.dll.stub_fail(b"cudnnSetRNNDescriptor_v8", 4000)
-    with pytest.warns(RuntimeWarning, match="does not take cuDNN") as caught:
-        operator.attrgetter(op)(cupyrnn)(**arguments)
-    assert caught[0].filename == __file__
-
-
-@pytest.mark.usefixtures("nowhere")
-def test_no_cudnn_is_no_fault(cupy_on_cpu: Any) -> None:
-    arguments = there(cupy_on_cpu, SMALL)
-    assert cupyrnn.cudnn_rnn_engine(**arguments) == "cupy"
-
-
-def test_why_not_is_asked_on_the_device_of_the_input(
-    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with cupy_on_cpu.cuda.Device(1):
-        arguments = there(cupy_on_cpu, SMALL)
-    devices: list[int] = []
-    current = cupy_on_cpu.cuda.get_device_id
-
-    def look() -> int:
-        devices.append(current())
-        return devices[-1]
-
-    monkeypatch.setattr(cupy_on_cpu.cuda, "get_device_id", look)
-    assert cupyrnn.cudnn_rnn_engine(**arguments) == "cudnn"
-    out = cupyrnn.cudnn_rnn(**arguments)
-    inputs = [arguments[n] for n in ("input", "input_h", "input_c", "params")]
-    cupyrnn.cudnn_rnn_backprop(*inputs, *out[:3], None, None, None, *out[3:4])
-    assert set(devices) == {1}
-    assert stub.names().count("cudnnCreate") == 1
-
-
-def test_a_workspace_of_no_bytes(
-    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """cuDNN refuses it, also where it asks for none."""
-    path = install(tmp_path / "none", SOURCE.replace("WORK = 40", "WORK = 0"))
-    monkeypatch.setenv("CUPYRNN_CUDNN", str(path))
-    args, net = given(cupy_on_cpu, SMALL, "float32"), net_of(SMALL)
-    sizes, empty = {}, cupy_on_cpu.empty
-
-    def look(*args: Any) -> Any:
-        a = empty(*args)
-        sizes[a.data.ptr] = a.size
-        return a
-
-    monkeypatch.setattr(cupy_on_cpu, "empty", look)
-    output, h, c, reserve = engine.forward(net, args)
-    # An array of no elements has no address in CuPy.
-    assert sizes[Stub(path).last("cudnnRNNForward")["work"]] == 1
-    sizes.clear()
-    engine.backward(net, args, output, (output, h, c), reserve)
-    for name in ("cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"):
-        assert sizes[Stub(path).last(name)["work"]] == 1
-
-
-def test_one_layer_has_no_dropout(cupy_on_cpu: Any, stub: Stub) -> None:
-    engine.forward(net_of(SMALL, dropout=0.5), given(cupy_on_cpu, SMALL, "float32"))
-    assert stub.last("cudnnRNNForward")["rnn"] == rnn_text(SMALL, "float32")
-
-
 def test_tf32_where_the_user_asks_for_it(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -552,21 +445,6 @@ def test_an_algorithm_by_name(cupy_on_cpu: Any, stub: Stub, mode: str, name: Any
     assert built == ([1] if number == 2 else [])
 
 
-def test_auto_takes_no_algorithm_but_the_standard_one(
-    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = Case("lstm", 3, 1, 4, 5)
-    arguments = there(cupy_on_cpu, case, "f4")
-    assert cupyrnn.cudnn_rnn_engine(**arguments) == "cudnn"
-    assert stub.names().count("cudnnBuildRNNDynamic") == 0
-    monkeypatch.setenv("CUPYRNN_ENGINE", "cudnn_small_h")
-    assert cupyrnn.cudnn_rnn_engine(**arguments) == "cudnn_small_h"
-    message = "cuDNN's SMALL_H does not take float64"
-    source = "the environment variable CUPYRNN_ENGINE is 'cudnn_small_h'"
-    with pytest.raises(RuntimeError, match=f"^cudnn_rnn: {source}, but {message}$"):
-        cupyrnn.cudnn_rnn(**there(cupy_on_cpu, case))
-
-
 def test_auto_takes_one_launch_where_it_is_the_fastest(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -644,13 +522,6 @@ def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
     # What it needs to compile may be missing.
     stub.dll.stub_fail(b"cudnnBuildRNNDynamic", 3008)
     assert str(reason(engine="cudnn_persist_dynamic", T=4)).startswith("cudnnBuildRNNDynamic of ")
-
-
-def test_params_of_another_size_are_refused(cupy_on_cpu: Any, stub: Stub) -> None:
-    args = given(cupy_on_cpu, SMALL, "float64")
-    args = args._replace(params=args.params[:-1])
-    with pytest.raises(RuntimeError, match=r"^cuDNN has 1760 bytes of params, not 1752$"):
-        engine.forward(net_of(SMALL), args)
 
 
 def test_what_is_refused_and_why(stub: Stub) -> None:
@@ -765,18 +636,6 @@ def test_libraries_that_would_end_the_process_are_refused(
     assert "undefined symbol: cudnnRNNBackwardData_v8" in message_of(monkeypatch, path)
 
 
-@pytest.mark.usefixtures("nowhere")
-def test_all_places_that_were_looked_in_are_named() -> None:
-    assert libcudnn.find() == (
-        "libcudnn-of-the-test.so.9 was not found (CUPYRNN_CUDNN: not set;"
-        " cuda.pathfinder: not installed;"
-        " the wheels nvidia-cudnn-cu12 and nvidia-cudnn-cu13: not installed;"
-        " libcudnn-of-the-test.so.9: cannot open shared object file: No such file or directory);"
-        ' install it in a clone with pip install ".[cudnn13]" for CUDA 13,'
-        ' pip install ".[cudnn12]" for CUDA 12'
-    )
-
-
 @pytest.mark.cuda_on_cpu
 @pytest.mark.usefixtures("nowhere")
 def test_where_it_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -816,10 +675,3 @@ def test_where_it_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUPYRNN_CUDNN", "set/libcudnn.so.9")
     assert path() == str(set_path)
-
-
-@pytest.mark.parametrize(
-    ("version", "text"), [(92800, "9.28.0"), (91301, "9.13.1"), (8907, "8.9.7")]
-)
-def test_versions_as_people_write_them(version: int, text: str) -> None:
-    assert libcudnn.dotted(version) == text
