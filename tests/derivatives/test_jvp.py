@@ -65,7 +65,10 @@ def loss_gradient(call: Call) -> Any:
     def gradient(inputs: dict[str, Any], cotangents: dict[str, Any]) -> Any:
         at = call._replace(inputs=call.inputs | inputs)
         out = at.forward(cupyrnn)
-        used = {record.cotangent.format(n): at.turned(getattr(out, n)) for n in record.outputs}
+        used = {
+            record.cotangent.format(n): at.swap_if_batch_first(getattr(out, n))
+            for n in record.outputs
+        }
         used = {n: used[n] for n in cotangents}
         given = dict.fromkeys(record.cotangents)
         given |= of_arrays(lambda g, out: g + out, cotangents, used)

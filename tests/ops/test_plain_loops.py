@@ -12,7 +12,7 @@ from problems.properties import (
     assert_slopes,
     each,
     named,
-    relaid,
+    outputs_with_layout,
 )
 from problems.table import TABLE, Case, call_of, kind_of, plain, small_blocks
 
@@ -37,9 +37,9 @@ def test_outputs(
     case = case.within(ops)
     small_blocks(case, monkeypatch)
     call = call_of(case, rng)
-    out, wide = call.forward(ops), call.wide()
+    out, wide = call.forward(ops), call.as_float64()
     expected = plain(wide, wide.inputs)
-    found = call.turned({n: a for n, a in out._asdict().items() if n in expected})
+    found = call.swap_if_batch_first({n: a for n, a in out._asdict().items() if n in expected})
     assert_all_close(found, expected, case, "out")
     if ops.xp is np and case.layers == 1 and case.dtype in UNITS:
         # Rounded once, at the end: nothing but that rounding and float32's errors.
@@ -56,7 +56,9 @@ def test_outputs(
         if case.dropout:
             wide = wide._replace(case=wide.case._replace(dropout=0.0))
             expected = plain(wide, wide.inputs)
-        found = call.turned({n: a for n, a in inference._asdict().items() if n in expected})
+        found = call.swap_if_batch_first(
+            {n: a for n, a in inference._asdict().items() if n in expected}
+        )
         assert_all_close(found, expected, case, "inference")
 
 
@@ -72,11 +74,11 @@ def test_gradients(
     case = case.within(ops)
     rounded = np.dtype(kind_of(case)).itemsize == 2
     if rounded and case.op.is_net:  # what it saves is the package's own, and rounded in each step
-        case, rounded = case.smooth, False
+        case, rounded = case.without_kinks, False
         case = case._replace(size=(min(case.size[0], 5), *case.size[1:]))
     small_blocks(case, monkeypatch)
     call = call_of(case, rng)
-    wide, out = call.wide(), call.forward(ops)
+    wide, out = call.as_float64(), call.forward(ops)
     cotangents = call.cotangents(rng, out)
     of_wide = tree_map(lambda a: None if a is None else a.astype(np.float64), cotangents)
     saved = wide.forward(cupyrnn)
@@ -86,8 +88,10 @@ def test_gradients(
         saved = tree_map(lambda a: a.astype(np.float64), out)
         expected = wide.slopes(wide.gradient(cupyrnn, saved, of_wide))
     if not (case.op.is_net or case.op.is_cell):
-        out = out._make(np.where(call.past[..., None], np.nan, a).astype(a.dtype) for a in out)
-    found = call.slopes(call.gradient(ops, relaid(call, out), cotangents))
+        out = out._make(
+            np.where(call.padding_mask[..., None], np.nan, a).astype(a.dtype) for a in out
+        )
+    found = call.slopes(call.gradient(ops, outputs_with_layout(call, out), cotangents))
     assert_all_close(found, expected, case, "gradient")
     if rounded and ops.xp is np:  # in float32 up to one rounding at the end
         for n, a in named(found, "gradient").items():

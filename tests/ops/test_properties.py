@@ -37,8 +37,8 @@ def own_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
 
 
-def there(ops: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments in the memory of the place, but for what the host must know."""
+def to_device(ops: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments on the device, without those that stay on the host."""
     return {n: a if n in ON_HOST else ops.to_device(a) for n, a in arguments.items()}
 
 
@@ -52,13 +52,13 @@ def test_inputs_are_not_written_and_results_are_new(
 ) -> None:
     """And a call that is repeated gives the same bits."""
     call, record = call_of(case, rng), case.op.record
-    arguments = there(ops, call.arguments(ops))
+    arguments = to_device(ops, call.arguments(ops))
     results = [record.forward(**arguments) for _ in range(3)]
-    cotangents = there(ops, call.turned(call.cotangents(rng, call.forward(ops))))
-    told = record.told(arguments, results[0]._asdict()) | cotangents
-    given = named(told, "argument")
+    cotangents = to_device(ops, call.swap_if_batch_first(call.cotangents(rng, call.forward(ops))))
+    gradient_kwargs = record.told(arguments, results[0]._asdict()) | cotangents
+    given = named(gradient_kwargs, "argument")
     before = {n: a.copy() for n, a in given.items()}
-    results += [record.gradient(**told) for _ in range(3)]
+    results += [record.gradient(**gradient_kwargs) for _ in range(3)]
     assert_same_bits(tree_map(host, given), tree_map(host, before))
     for same in (results[:3], results[3:]):
         for other in same[1:]:
@@ -82,19 +82,19 @@ TO_THE_GATES |= {"recurrent_activation": GATES, "gate_order": ["icfo", "ifco"]}
 def test_gradients_up_to_the_gates(ops: Any, case: Case, rng: np.random.Generator) -> None:
     """They are those of the whole gradient, which is made of them, and write into no argument."""
     call, record = call_of(case, rng), case.op.record
-    arguments = there(ops, call.arguments(ops))
+    arguments = to_device(ops, call.arguments(ops))
     out = record.forward(**arguments)
-    told = record.told(arguments, out._asdict())
-    told |= there(ops, call.cotangents(rng, call.forward(ops)))
-    given = named(told, "argument")
+    gradient_kwargs = record.told(arguments, out._asdict())
+    gradient_kwargs |= to_device(ops, call.cotangents(rng, call.forward(ops)))
+    given = named(gradient_kwargs, "argument")
     before = {n: a.copy() for n, a in given.items()}
-    found = getattr(cupyrnn, f"{record.name}_grad")(**told)
+    found = getattr(cupyrnn, f"{record.name}_grad")(**gradient_kwargs)
     assert_same_bits(tree_map(host, given), tree_map(host, before))
     for a, b in itertools.product(given.values(), named(found, "gates").values()):
         assert not np.may_share_memory(host(a), host(b))
     gates, whole = (
         {n: host(a).astype(float) for n, a in result._asdict().items() if a is not None}
-        for result in (found, record.gradient(**told))
+        for result in (found, record.gradient(**gradient_kwargs))
     )
     x, h = (call.inputs[n].astype(float) for n in ("x", "h_prev"))
     if "dicfo" in gates:
@@ -194,7 +194,10 @@ def test_vjp_is_the_two_calls(
     out = call.forward(ops)
     cotangents = call.cotangents(rng, out)
     expected = call.gradient(ops, out, cotangents)
-    arguments, given = there(ops, call.arguments(ops)), there(ops, call.turned(cotangents))
+    arguments, given = (
+        to_device(ops, call.arguments(ops)),
+        to_device(ops, call.swap_if_batch_first(cotangents)),
+    )
     same, pullback = cupyrnn.vjp(op, **arguments)
     assert_same_bits(tree_map(host_or_none, same), out)
     for _ in range(2):
@@ -227,7 +230,7 @@ def test_through_clip_is_the_gradient_that_knows_no_clip(
     cotangents = call.cotangents(rng, out)
     unclipped = call._replace(case=case._replace(attributes=(*case.attributes, ("cell_clip", 0.0))))
     true, through = (c.gradient(ops, out, cotangents) for c in (call, unclipped))
-    assert (true.x_grad != through.x_grad).any() == (not call.past.all())
+    assert (true.x_grad != through.x_grad).any() == (not call.padding_mask.all())
     for save in ("all", "states", 2):
         _, pullback = cupyrnn.vjp(cupyrnn.block_lstm, **call.arguments(ops), save=save)
         for clip, expected in ((False, true), (True, through)):
@@ -247,7 +250,7 @@ OF_SEQUENCES = [name for name, op in TABLE.items() if op.record.by_example]
 
 @each(*OF_SEQUENCES, **ONCE, **BY_EXAMPLE)
 def test_gradients_of_each_example(ops: Any, case: Case, rng: np.random.Generator) -> None:
-    assert_of_examples(ops, call_of(case.smooth, rng), rng)
+    assert_of_examples(ops, call_of(case.without_kinks, rng), rng)
 
 
 @each(*OF_SEQUENCES, **(PLAIN | {"extent": "full", "direction": "forward"}), places=["numpy"])

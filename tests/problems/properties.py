@@ -15,7 +15,7 @@ from cupyrnn.derivatives.tree import leaves_by_name, tree_map
 from cupyrnn.driver import layer
 
 from .pairs import pairs
-from .table import TABLE, Call, Case, cases, corners, kind_of, laid, plain
+from .table import TABLE, Call, Case, cases, corners, kind_of, plain, with_layout
 
 MARKS = {"cuda_on_cpu": pytest.mark.cuda_on_cpu, "cupy": pytest.mark.gpu}
 
@@ -122,11 +122,11 @@ def assert_reaches_the_same(call: Callable[[], list[Any]], monkeypatch: pytest.M
         assert_close(a[same], e[same], dtype, "where it is finite", at_least=1.0)
 
 
-def relaid(call: Call, out: Any) -> Any:
-    """Return results in the memory that a case names, but for what the host must know."""
+def outputs_with_layout(call: Call, out: Any) -> Any:
+    """Return outputs with the memory layout that a case names; host_reserved stays as it is."""
     if call.case.memory in ("C", "zero strides"):
         return out
-    kept = {n: tree_map(lambda a: laid(call.case, a) if np.ndim(a) else a, a)
+    kept = {n: tree_map(lambda a: with_layout(call.case, a) if np.ndim(a) else a, a)
             for n, a in out._asdict().items() if n != "host_reserved"}  # fmt: skip
     return out._replace(**kept)
 
@@ -140,7 +140,7 @@ def assert_slopes(
     inputs = tree_map(lambda a: None if a is None else np.nan_to_num(a), known)
     directions = tree_map(lambda a: None if a is None else rng.standard_normal(a.shape), known)
 
-    def off(moved: list[str]) -> float:
+    def relative_error(moved: list[str]) -> float:
         def ahead(a: Any, d: Any, n: str) -> Any:
             return None if a is None else a + 1j * COMPLEX_STEP * d * (n in moved)
 
@@ -161,8 +161,8 @@ def assert_slopes(
         # A gradient of tanh is made of 1 and h*h, which cancel near 1: it may be off by as much.
         return abs(slope / COMPLEX_STEP - every.sum()) / (np.abs(every).sum() + 1e-2)
 
-    if not off([*inputs]) <= COMPLEX_STEP_TOLERANCE:  # NaN is no success
-        parts = {n: f"{off([n]):.3g}" for n in inputs}
+    if not relative_error([*inputs]) <= COMPLEX_STEP_TOLERANCE:  # NaN is no success
+        parts = {n: f"{relative_error([n]):.3g}" for n in inputs}
         raise AssertionError(f"gradients are not those of the plain loop, off by {parts}")
 
 

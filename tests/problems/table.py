@@ -113,15 +113,14 @@ class Case(NamedTuple):
         return max(max(K + P, 4 * H) for K, (H, P) in zip(read, self.widths, strict=False))
 
     @property
-    def bends(self) -> bool:
-        """Whether a slope jumps somewhere: a number that is rounded there has another one."""
-        told = dict(self.attributes)
-        return (
-            bool(told.get("cell_clip")) or told.get("recurrent_activation", "sigmoid") != "sigmoid"
-        )
+    def has_kinks(self) -> bool:
+        """Whether a slope jumps somewhere. Numbers rounded there have another slope."""
+        attributes = dict(self.attributes)
+        gate = attributes.get("recurrent_activation", "sigmoid")
+        return bool(attributes.get("cell_clip")) or gate != "sigmoid"
 
     @property
-    def smooth(self) -> Case:
+    def without_kinks(self) -> Case:
         """The same without clip and hard sigmoids."""
         kept = [(n, v) for n, v in self.attributes if n != "recurrent_activation"]
         return self._replace(attributes=tuple((n, 0.0 if n == "cell_clip" else v) for n, v in kept))
@@ -133,13 +132,13 @@ class Case(NamedTuple):
     def __str__(self) -> str:
         """All that is not as in a plain call, in the name of a test."""
         T, B, I, H = self.size
-        said = [f"T{T}-B{B}-I{I}-H{H}"]
+        parts = [f"T{T}-B{B}-I{I}-H{H}"]
         for name, value in self._asdict().items():
             if name in ("name", "size", "dtype", "attributes"):
                 continue
             if value != self._field_defaults[name]:
-                said.append(str(value) if isinstance(value, str) else f"{name}={value}")
-        return "-".join([*said, *(f"{n}={v}" for n, v in self.attributes)])
+                parts.append(str(value) if isinstance(value, str) else f"{name}={value}")
+        return "-".join([*parts, *(f"{n}={v}" for n, v in self.attributes)])
 
 
 def cases(name: str, chosen: list[dict[str, Any]]) -> list[Case]:
@@ -185,44 +184,44 @@ class Call(NamedTuple):
     steps: int | None = None
 
     @property
-    def past(self) -> Any:
-        """Return where in [T, B] nothing is computed."""
+    def padding_mask(self) -> Any:
+        """Where in [T, B] nothing is computed, behind the end of a sequence."""
         T, B, *_ = self.case.sizes
         ends = np.full(B, T if self.steps is None else self.steps)
         return np.arange(T)[:, None] >= (ends if self.lengths is None else self.lengths)
 
     @property
-    def said(self) -> dict[str, Any]:
-        """What the op is told beside its inputs."""
+    def kwargs(self) -> dict[str, Any]:
+        """Return the keyword arguments of the op, without its inputs."""
         case = self.case
-        said: dict[str, Any] = {} if case.op.is_net else {"seq_len_max": self.steps}
-        said |= {"sequence_lengths": self.lengths, "resets": self.resets}
-        said = {n: a for n, a in said.items() if a is not None}
+        kwargs: dict[str, Any] = {} if case.op.is_net else {"seq_len_max": self.steps}
+        kwargs |= {"sequence_lengths": self.lengths, "resets": self.resets}
+        kwargs = {n: a for n, a in kwargs.items() if a is not None}
         if case.direction == "reverse":
-            said["reverse"] = True
+            kwargs["reverse"] = True
         if case.op.is_net:
-            said["direction"] = nets.BI if case.D == 2 else nets.UNI
+            kwargs["direction"] = nets.BI if case.D == 2 else nets.UNI
             if case.dropout:
-                said |= {"dropout": case.dropout, "seed": 5, "seed2": -3}
+                kwargs |= {"dropout": case.dropout, "seed": 5, "seed2": -3}
             if case.save != "all":
-                said["save"] = case.save
+                kwargs["save"] = case.save
             if not case.time_major:
-                said["time_major"] = False
+                kwargs["time_major"] = False
                 if self.resets is not None:
-                    said["resets"] = self.resets.T
+                    kwargs["resets"] = self.resets.T
             if case.op.record.name == "cudnn_rnn":
-                said["rnn_mode"] = _net_of(case).rnn_mode
-                said["num_proj"] = case.P if case.projected else 0
-        return said | dict(case.attributes)
+                kwargs["rnn_mode"] = _net_of(case).rnn_mode
+                kwargs["num_proj"] = case.P if case.projected else 0
+        return kwargs | dict(case.attributes)
 
-    def turned(self, arrays: Any) -> Any:
-        """Return arrays time first where they are batch first, and the other way round."""
+    def swap_if_batch_first(self, arrays: Any) -> Any:
+        """Exchange the first two axes if the call is batch first. Twice changes nothing."""
         if self.case.time_major:
             return arrays
         return tree_map(lambda a: a.swapaxes(0, 1) if getattr(a, "ndim", 0) == 3 else a, arrays)
 
-    def wide(self) -> Call:
-        """Return the same numbers in float64."""
+    def as_float64(self) -> Call:
+        """Return the call with the same numbers in float64."""
         inputs = tree_map(lambda a: None if a is None else a.astype(np.float64), self.inputs)
         return self._replace(case=self.case._replace(dtype="float64"), inputs=inputs)
 
@@ -232,37 +231,43 @@ class Call(NamedTuple):
 
     def arguments(self, ops: Any) -> dict[str, Any]:
         """Return all arguments of the op."""
-        said = self.said
+        kwargs = self.kwargs
         name = self.case.op.record.name
-        if name == "cudnn_rnn" and {"dropout", "resets", "reverse", "save"} & {*said}:
-            said["engine"] = nets.own(ops)
-        return self.turned(self.inputs) | said
+        if name == "cudnn_rnn" and {"dropout", "resets", "reverse", "save"} & {*kwargs}:
+            kwargs["engine"] = nets.own(ops)
+        return self.swap_if_batch_first(self.inputs) | kwargs
 
     def gradient(self, ops: Any, out: Any, cotangents: dict[str, Any], **more: Any) -> Any:
         """Return what the gradient of the op returns."""
         record = self.case.op.record
-        told = record.told(self.arguments(ops), out._asdict())
-        return getattr(ops, record.gradient.__name__)(**told | self.turned(cotangents) | more)
+        gradient_kwargs = record.told(self.arguments(ops), out._asdict())
+        return getattr(ops, record.gradient.__name__)(
+            **gradient_kwargs | self.swap_if_batch_first(cotangents) | more
+        )
 
     def slopes(self, found: Any) -> dict[str, Any]:
         """Return the gradients by the names of the inputs, time first."""
         record = self.case.op.record
         named = {n: getattr(found, record.slope.format(n)) for n in self.inputs}
-        return self.turned({n: a for n, a in named.items() if self.inputs[n] is not None})
+        return self.swap_if_batch_first(
+            {n: a for n, a in named.items() if self.inputs[n] is not None}
+        )
 
     def cotangents(self, rng: np.random.Generator, out: Any) -> dict[str, Any]:
         """Return gradients of the outputs, time first, off zero, lest the sums cancel."""
         record, found = self.case.op.record, {}
-        past = self.past[0] if self.case.op.is_cell else self.past
+        padding = self.padding_mask[0] if self.case.op.is_cell else self.padding_mask
         for name in record.outputs:
-            like = self.turned(getattr(out, name))
+            like = self.swap_if_batch_first(getattr(out, name))
             drawn = tree_map(lambda a: 0.5 + rng.standard_normal(a.shape), like)
             if name not in ("output_h", "output_c"):
-                drawn[past] = np.nan
+                drawn[padding] = np.nan
             elif not isinstance(drawn, tuple) and not drawn.ndim:
                 drawn = None
             found[record.cotangent.format(name)] = tree_map(
-                lambda a: None if a is None else laid(self.case, a.astype(kind_of(self.case))),
+                lambda a: (
+                    None if a is None else with_layout(self.case, a.astype(kind_of(self.case)))
+                ),
                 drawn,
             )
         return found
@@ -287,16 +292,18 @@ def right_calls(name: str, **fields: Any) -> dict[str, dict[str, Any]]:
     call = call_of(Case(name, **fields), rng)
     out = call.forward(cupyrnn)
     record, arguments = call.case.op.record, call.arguments(cupyrnn)
-    told = record.told(arguments, out._asdict()) | call.turned(call.cotangents(rng, out))
-    return {record.name: arguments, record.gradient.__name__: told}
+    gradient_kwargs = record.told(arguments, out._asdict()) | call.swap_if_batch_first(
+        call.cotangents(rng, out)
+    )
+    return {record.name: arguments, record.gradient.__name__: gradient_kwargs}
 
 
 def kind_of(case: Case) -> Any:
     return needs.dtype(case.dtype)
 
 
-def laid(case: Case, a: Any) -> Any:
-    """Return an array as it lies in the memory that a case names."""
+def with_layout(case: Case, a: Any) -> Any:
+    """Return an array with the memory layout that a case names."""
     if case.memory == "C" or a is None:
         return a
     if case.memory == "zero strides":
@@ -330,15 +337,15 @@ def call_of(case: Case, rng: np.random.Generator) -> Call:
     assert {*call.inputs} == {
         n for n in case.op.record.inputs if case.peephole or n not in lstms.PEEPHOLES
     }
-    if case.bends and np.dtype(kind_of(case)).itemsize > 2 and T < 10:
+    if case.has_kinks and np.dtype(kind_of(case)).itemsize > 2 and T < 10:
         # So large that some gates reach 0 and 1, and states the clip; over many steps errors grow.
         for name, factor in (("w", 4), ("w_ru", 4), ("params", 2)):
             if name in call.inputs:
                 call.inputs[name] *= factor
     x = call.inputs[case.op.record.inputs[0]]
-    if call.past.any():
-        x[call.past] = np.nan
-    inputs = tree_map(lambda a: laid(case, a), call.inputs)
+    if call.padding_mask.any():
+        x[call.padding_mask] = np.nan
+    inputs = tree_map(lambda a: with_layout(case, a), call.inputs)
     return call._replace(inputs=inputs)
 
 
@@ -352,7 +359,7 @@ def plain(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
     case, op = call.case, call.case.op
     x, states, weights = op.parts(case, inputs)
     T, B, *_ = case.sizes
-    past = np.vstack([call.past, np.ones((1, B), bool)])
+    padding = np.vstack([call.padding_mask, np.ones((1, B), bool)])
     marks = np.zeros((T + 1, B), bool)
     if call.resets is not None:
         marks[:T] = call.resets
@@ -367,15 +374,15 @@ def plain(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
             place = n * case.D + d
             backwards = d == 1 or case.direction == "reverse"
             for t in reversed(range(T)) if backwards else range(T):
-                forgets = marks[t + 1] & ~past[t + 1] if backwards else marks[t]
+                forgets = marks[t + 1] & ~padding[t + 1] if backwards else marks[t]
                 before = [np.where(forgets[:, None], 0, s[place]) for s in last]
                 after, kept = op.step(weights[place], x[t], before, dict(case.attributes))
-                here = ~past[t][:, None]
+                runs = ~padding[t][:, None]
                 for s, a, b in zip(last, after, [s[place] for s in last], strict=True):
-                    s[place] = np.where(here, a, b)
-                y[t, :, d * P : (d + 1) * P] = np.where(here, after[0], 0)
+                    s[place] = np.where(runs, a, b)
+                y[t, :, d * P : (d + 1) * P] = np.where(runs, after[0], 0)
                 for name, a in () if op.is_net else kept.items():
-                    saved.setdefault(name, np.zeros((T, *a.shape), dtype))[t] = np.where(here, a, 0)
+                    saved.setdefault(name, np.zeros((T, *a.shape), dtype))[t] = np.where(runs, a, 0)
         x = y
     if op.is_net:
         h, *others = (_joined(case, [a[None] for a in s], tuple) for s in last)
@@ -424,14 +431,14 @@ def _parts_of_block(case: Case, inputs: dict[str, Any]) -> Any:
 
 
 def _net_of(case: Case) -> nets.Case:
-    told = dict(case.attributes)
+    attributes = dict(case.attributes)
     return nets.Case(
         case.name.partition("-")[2],
         *case.sizes,
         case.layers,
         nets.BI if case.D == 2 else nets.UNI,
         case.P if case.projected else 0,
-        told.get("input_mode", nets.LINEAR),
+        attributes.get("input_mode", nets.LINEAR),
     )
 
 
@@ -459,14 +466,14 @@ def _draw_stack(kind: Any) -> Any:
         def entry(K: int, H: int, P: int) -> Any:
             sizes = {"K": K, "H": H, "P": P}
             arrays = {}
-            for name, said in _shapes_of(kind).items():
+            for name, shown in _shapes_of(kind).items():
                 if not (
                     case.projected
                     if name == "w_p"
                     else case.peephole or name not in lstms.PEEPHOLES
                 ):
                     continue
-                shape = eval(f"({said},)", {}, sizes)  # "K+P, 4*H"
+                shape = eval(f"({shown},)", {}, sizes)  # "K+P, 4*H"
                 scale = 0.7 if len(shape) == 1 else 1 / max(1, shape[0]) ** 0.5
                 if name == "u":  # of more than 1 it would add up the rounding of all steps
                     scale = 0.4
@@ -506,27 +513,27 @@ def _parts_of_stack(case: Case, inputs: dict[str, Any]) -> Any:
     return inputs["input"], [inputs["input_h"], *others], inputs["weights"]
 
 
-def _lstm(w: Any, x: Any, states: list[Any], said: dict[str, Any]) -> Any:
+def _lstm(w: Any, x: Any, states: list[Any], kwargs: dict[str, Any]) -> Any:
     h, c = states
     w, b, *rest = w
     peephole = dict(zip(("wci", "wcf", "wco", "w_p"), rest, strict=False))
-    told = {n: a for n, a in peephole.items() if a is not None}
-    out = reference.lstm(x[None], c, h, w, b, **told, **said)
+    peephole = {n: a for n, a in peephole.items() if a is not None}
+    out = reference.lstm(x[None], c, h, w, b, **peephole, **kwargs)
     saved = {n: a[0] for n, a in out._asdict().items() if n != "h"}
     return [out.h[0], out.cs[0]], saved
 
 
-def _gru(w: Any, x: Any, states: list[Any], said: dict[str, Any]) -> Any:
-    out = reference.gru(x[None], states[0], *w, **said)
+def _gru(w: Any, x: Any, states: list[Any], kwargs: dict[str, Any]) -> Any:
+    out = reference.gru(x[None], states[0], *w, **kwargs)
     return [out.h[0]], {n: a[0] for n, a in out._asdict().items() if n != "h"}
 
 
 def _packed(mode: str) -> Step:
-    def step(w: Any, x: Any, states: list[Any], said: dict[str, Any]) -> Any:
+    def step(w: Any, x: Any, states: list[Any], kwargs: dict[str, Any]) -> Any:
         W, R, proj, b_x, b_h = w
         h, *c = states
         W = np.tile(np.eye(x.shape[-1]), (len(R) // x.shape[-1], 1)) if W is None else W
-        gates = {n: a for n, a in said.items() if n == "recurrent_activation"}
+        gates = {n: a for n, a in kwargs.items() if n == "recurrent_activation"}
         if mode == "lstm":
             both, w_p = np.concatenate([W, R], 1).T, None if proj is None else proj.T
             gates["gate_order"] = "ifco"
@@ -550,7 +557,7 @@ def _gates(w: Any, x: Any, h: Any, n: int) -> list[Any]:
     return np.split(np.concatenate([x, h], -1) @ w, n, -1)
 
 
-def _slstm(w: Any, x: Any, states: list[Any], said: Any) -> Any:
+def _slstm(w: Any, x: Any, states: list[Any], kwargs: Any) -> Any:
     """The equations of the paper, without what keeps them from overflowing."""
     h, c, n, m = states
     zi, zf, zc, zo = np.split(np.concatenate([x, h], -1) @ w.w + w.b, 4, -1)
@@ -566,7 +573,7 @@ def _norm(a: Any) -> Any:
     return a / np.sqrt((a * a).mean(-1, keepdims=True) + 1e-5)
 
 
-def _layer_norm(weights: Any, x: Any, states: list[Any], said: Any) -> Any:
+def _layer_norm(weights: Any, x: Any, states: list[Any], kwargs: Any) -> Any:
     """Equations (20) to (22) of the paper."""
     h, c = states
     w, b, b_c, g_x, g_h, g_c = weights
@@ -577,21 +584,21 @@ def _layer_norm(weights: Any, x: Any, states: list[Any], said: Any) -> Any:
     return [_sigmoid(o) * np.tanh(_norm(c) * g_c + b_c), c], {}
 
 
-def _mgu(w: Any, x: Any, states: list[Any], said: Any) -> Any:
+def _mgu(w: Any, x: Any, states: list[Any], kwargs: Any) -> Any:
     """Equations (5) to (7) of the paper."""
     (h,) = states
     f = _sigmoid(np.concatenate([x, h], -1) @ w.w_f + w.b_f)
     return [(1 - f) * h + f * np.tanh(np.concatenate([x, f * h], -1) @ w.w_c + w.b_c)], {}
 
 
-def _cifg(w: Any, x: Any, states: list[Any], said: Any) -> Any:
+def _cifg(w: Any, x: Any, states: list[Any], kwargs: Any) -> Any:
     h, c = states
     f, g, o = _gates(w.w, x, h, 3)
     c = _sigmoid(f) * c + (1 - _sigmoid(f)) * np.tanh(g)
     return [_sigmoid(o) * np.tanh(c), c], {}
 
 
-def _indrnn(w: Any, x: Any, states: list[Any], said: Any) -> Any:
+def _indrnn(w: Any, x: Any, states: list[Any], kwargs: Any) -> Any:
     """Equation (2) of the paper."""
     return [np.tanh(x @ w.w_x + states[0] * w.u + w.b)], {}
 

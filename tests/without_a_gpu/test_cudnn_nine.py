@@ -52,7 +52,7 @@ from without_a_gpu.cudnn_stub.expected import (
 from without_a_gpu.cudnn_stub.fixtures import forget
 
 
-def there(cupy: Any, case: Case, dtype: str = "f8") -> dict[str, Any]:
+def to_device(cupy: Any, case: Case, dtype: str = "f8") -> dict[str, Any]:
     """Return the inputs of a net on the device."""
     inputs = problem(np.random.default_rng(0), case, np.dtype(dtype))
     return {n: cupy.asarray(a) for n, a in inputs.items()}
@@ -321,7 +321,7 @@ def test_what_is_not_aligned_is_copied(cupy_on_cpu: Any, stub: Stub, dtype: str)
 def test_an_engine_that_fails_is_said_once(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    arguments = there(cupy_on_cpu, SMALL)
+    arguments = to_device(cupy_on_cpu, SMALL)
 
     def chosen(**more: Any) -> str:
         return cupyrnn.cudnn_rnn_engine(**arguments | more)
@@ -452,7 +452,7 @@ def test_auto_takes_one_launch_where_it_is_the_fastest(
 
     def taken(H: int, T: int = 3, num_proj: int = 0) -> str:
         case = Case("lstm", T, 16, 4, H, num_proj=num_proj)
-        return cupyrnn.cudnn_rnn_engine(**there(cupy_on_cpu, case, "f4"), **case.attributes)
+        return cupyrnn.cudnn_rnn_engine(**to_device(cupy_on_cpu, case, "f4"), **case.attributes)
 
     assert taken(64) == "cudnn"
     monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "90")
@@ -514,7 +514,7 @@ def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
             what = "training" if trains else "inference"
             expected = f"H = {most + 1} for '{mode}' in {what}, at most {most}"
             assert reason(**changed, H=most + 1) == start + expected
-    arguments = there(cupy_on_cpu, SMALL)
+    arguments = to_device(cupy_on_cpu, SMALL)
     message = "engine is 'cudnn_persist_dynamic', but cuDNN's PERSIST_DYNAMIC does not take B = 2"
     for op in (cupyrnn.cudnn_rnn, cupyrnn.cudnn_rnn_engine):
         with pytest.raises(RuntimeError, match=f"^{op.__name__}: {message}, only 1$"):

@@ -162,16 +162,16 @@ def test_all_of_a_call_is_on_the_device_of_its_arguments_and_on_the_current_stre
         streams.add(numbers[7])
         return start(function, *numbers)
 
-    def there(arrays: dict[str, Any]) -> dict[str, Any]:
+    def to_device(arrays: dict[str, Any]) -> dict[str, Any]:
         with cupy.cuda.Device(1):
             return {n: a if n in ON_HOST else ops.to_device(a) for n, a in arrays.items()}
 
     monkeypatch.setattr(cupy.cuda.driver, "launchKernel", noting)
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=77))
     call, record = table.call_of(case, rng), case.op.record
-    given = there(call.arguments(ops))
+    given = to_device(call.arguments(ops))
     out = record.forward(**given)
-    cotangents = there(call.turned(call.cotangents(rng, out)))
+    cotangents = to_device(call.swap_if_batch_first(call.cotangents(rng, out)))
     gradients = [record.gradient]
     if case.op.is_cell:
         gradients.append(getattr(cupyrnn, f"{record.name}_grad"))

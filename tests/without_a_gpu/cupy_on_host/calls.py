@@ -50,17 +50,17 @@ def calls_of(
     """Return a call of an op of the table, a net by own kernels, and one of its gradient."""
     rng, record = np.random.default_rng(0), TABLE[name].record
     call = call_of(Case(name, shape, dtype), rng)._replace(lengths=lengths)
-    given = there(xp, call.inputs) | call.said
+    given = to_device(xp, call.inputs) | call.kwargs
     if call.case.op.is_net:
         given["engine"] = "cupy"
     forward = partial(record.forward, **given)
     out = forward()
-    cotangents = there(xp, call.cotangents(rng, out))
+    cotangents = to_device(xp, call.cotangents(rng, out))
     told = record.told(given, out._asdict()) | cotangents
     return [forward, partial(record.gradient, **told)]
 
 
-def there(xp: Any, arrays: dict[str, Any]) -> dict[str, Any]:
+def to_device(xp: Any, arrays: dict[str, Any]) -> dict[str, Any]:
     return {n: None if a is None else xp.asarray(a) for n, a in arrays.items()}
 
 
