@@ -86,10 +86,10 @@ _, slope = cupyrnn.jvp(
 close(np.asarray(slope), np.asarray(g.params_backprop @ direction), 1e-11)
 
 # Weights there and back; a step of a stream; one process of a training.
-again = cupyrnn.params_from_torch(cupyrnn.params_to_torch(packed))
+again = cupyrnn.weights.params_from_torch(cupyrnn.weights.params_to_torch(packed))
 assert (again.params == packed.params).all()
 lstm = cupyrnn.init_params(num_layers=1, num_units=3, input_size=4)
-keras = cupyrnn.params_to_keras(lstm)
+keras = cupyrnn.weights.params_to_keras(lstm)
 assert [a.shape for a in keras] == [(4, 12), (3, 12), (12,)]
 step, state = cupyrnn.prepare_step(lstm), lstm.zero_state(2)
 x = x.astype(np.float32)

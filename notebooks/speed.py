@@ -53,7 +53,7 @@ def block_lstm(a: dict[str, Any]) -> Any:
 
 
 def cudnn_rnn(a: dict[str, Any]) -> Any:
-    packed = cupyrnn.params_from_block_lstm(a["w"], a["b"], forget_bias=1, cell_clip=0)
+    packed = cupyrnn.weights.params_from_block_lstm(a["w"], a["b"], forget_bias=1, cell_clip=0)
     first = (a["x"], a["zero"][None], a["zero"][None], packed)
 
     def backward(out: Any) -> Any:

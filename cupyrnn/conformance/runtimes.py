@@ -69,7 +69,7 @@ def cupyrnn_gradients(
 ) -> Mapping[str, Any]:
     """The gradients of `run_onnx_node`, by `vjp`."""
     from ..onnx_node import run_onnx_node
-    from ..vjp import vjp
+    from ..pullback import vjp
 
     op_type, arrays, attributes = _node(path, inputs)
     _, pullback = vjp(run_onnx_node, op_type, arrays, **attributes)  # type: ignore[arg-type]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     DeviceCell: TypeAlias = Literal["lstm", "gru", "rnn_tanh", "rnn_relu", "block_gru"]
 
+__all__ = ["RecurrenceKernels", "forget_kernels", "recurrence_kernels"]
+
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 # The files of the kernels of the cells.
 CELLS = {
@@ -29,6 +31,10 @@ CELLS = {
     "rnn_relu": "simple_rnn",
     "block_gru": "gru",
 }
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 class RecurrenceKernels(NamedTuple):
@@ -111,7 +117,7 @@ def recurrence_kernels(
     Examples
     --------
     >>> import cupyrnn
-    >>> found = cupyrnn.recurrence_kernels(
+    >>> found = cupyrnn.device.recurrence_kernels(
     ...     "lstm", batch_size=16, num_units=64, num_steps=1000, processors=132, architecture=90
     ... )
     >>> found.forward.kernel
@@ -163,7 +169,7 @@ def forget_kernels() -> None:
     Examples
     --------
     >>> import cupyrnn
-    >>> cupyrnn.forget_kernels()
+    >>> cupyrnn.device.forget_kernels()
     """
     timed: Any = import_module("..kernels.timed", __package__)
     timed.forget()

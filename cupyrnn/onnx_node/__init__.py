@@ -20,9 +20,9 @@ from .._typing import Array, Arrays
 from ..checks.arrays import cast, compute_dtype, on_device
 from ..checks.attributes import check_choice, check_count, check_integer, check_list, shown
 from ..checks.calls import check_arrays, check_lengths, expect_rank, expect_shape
-from ..cudnn_rnn import cudnn_rnn
 from ..derivatives.traced import traceable
-from ..stacked_rnn import stacked_rnn
+from ..ops.cudnn_rnn import cudnn_rnn
+from ..ops.stacked_rnn import stacked_rnn
 from ..weights.activations import gate_of
 from ..weights.forms import as_arrays
 from ..weights.onnx import block_gru_from_onnx, block_lstm_from_onnx, params_from_onnx

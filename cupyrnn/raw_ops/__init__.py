@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from .. import gru, lstm
 from .._typing import (
     AnyArray,
     ArrayT,
@@ -29,9 +28,10 @@ from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..checks.arrays import FLOATS
 from ..checks.attributes import check_choice, check_dropout, check_integer, shown
+from ..ops import gru, lstm
 
 # Not the module: in the package its name stands for the function.
-from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
+from ..ops.cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
 from ..weights import params as packed
 from ._op import Named, Net, Projected, calls
 

@@ -1,1 +1,18 @@
-"""Weights: the packed layout, initial values, and converters from and to other frameworks."""
+"""
+Converters of weights from and to PyTorch, Keras, TensorFlow 1, ONNX and gates by name.
+
+They take arrays and return arrays, and import no framework. The other modules of this folder hold
+the layout of the packed parameters and their initial values.
+"""
+
+from .._lazy import attach_stub
+
+
+def _hint_for(name: str) -> str:
+    """Return what the error about an unknown name adds: where the name is."""
+    outside = ("PackedParams", "BlockLSTMParams", "BlockGRUParams", "PeepholeLSTMParams")
+    known = name in outside or name.startswith(("init_", "cudnn_rnn_"))
+    return f"; use cupyrnn.{name}" if known else ""
+
+
+__all__, __dir__, __getattr__ = attach_stub(globals(), _hint_for)

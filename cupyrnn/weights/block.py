@@ -60,7 +60,7 @@ def params_from_block_lstm(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> packed = cupyrnn.params_from_block_lstm(
+    >>> packed = cupyrnn.weights.params_from_block_lstm(
     ...     np.ones((5, 8)), np.ones(8), forget_bias=1.0, cell_clip=0
     ... )
     >>> packed.params.shape
@@ -125,7 +125,7 @@ def params_to_block_lstm(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> w, b = cupyrnn.params_to_block_lstm(np.arange(56.0), 2, 3)
+    >>> w, b = cupyrnn.weights.params_to_block_lstm(np.arange(56.0), 2, 3)
     >>> w.shape, b.shape
     ((5, 8), (8,))
     """
@@ -170,7 +170,7 @@ def gradient_to_block_lstm(
     >>> import numpy as np
     >>> import cupyrnn
     >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
-    >>> w_grad, b_grad = cupyrnn.gradient_to_block_lstm(packed, np.ones(56))
+    >>> w_grad, b_grad = cupyrnn.weights.gradient_to_block_lstm(packed, np.ones(56))
     >>> w_grad.shape, b_grad.shape
     ((5, 8), (8,))
     """

@@ -143,8 +143,8 @@ def params_from_gates(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> gate = cupyrnn.Gate(np.ones((2, 3)), np.ones((2, 2)), np.zeros(2))
-    >>> packed = cupyrnn.params_from_gates([{"r": gate, "u": gate, "c": gate}])
+    >>> gate = cupyrnn.weights.Gate(np.ones((2, 3)), np.ones((2, 2)), np.zeros(2))
+    >>> packed = cupyrnn.weights.params_from_gates([{"r": gate, "u": gate, "c": gate}])
     >>> packed[1:5]
     (1, 2, 3, 'gru')
     """
@@ -260,7 +260,7 @@ def params_to_gates(
     --------
     >>> import cupyrnn
     >>> packed = cupyrnn.init_params(num_layers=2, num_units=3, input_size=4)
-    >>> for gates in cupyrnn.params_to_gates(packed):
+    >>> for gates in cupyrnn.weights.params_to_gates(packed):
     ...     print(list(gates), gates["f"].input.shape)
     ['i', 'f', 'ci', 'o'] (3, 4)
     ['i', 'f', 'ci', 'o'] (3, 3)
@@ -333,9 +333,9 @@ def block_lstm_from_gates(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> gate = cupyrnn.Gate(np.ones((2, 3)), np.ones((2, 2)), np.zeros(2), None, np.ones(2))
+    >>> gate = cupyrnn.weights.Gate(np.ones((2, 3)), np.ones((2, 2)), np.zeros(2), None, np.ones(2))
     >>> gates = {"i": gate, "f": gate, "ci": gate._replace(peephole=None), "o": gate}
-    >>> weights = cupyrnn.block_lstm_from_gates(gates)
+    >>> weights = cupyrnn.weights.block_lstm_from_gates(gates)
     >>> weights.w.shape, weights.wci.shape
     ((5, 8), (2,))
     """
@@ -384,7 +384,7 @@ def block_lstm_to_gates(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> gates = cupyrnn.block_lstm_to_gates(np.ones((5, 8)), np.ones(8))
+    >>> gates = cupyrnn.weights.block_lstm_to_gates(np.ones((5, 8)), np.ones(8))
     >>> gates["ci"].input.shape, gates["ci"].recurrent.shape
     ((2, 3), (2, 2))
     """
@@ -436,8 +436,8 @@ def block_gru_from_gates(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> gate = cupyrnn.Gate(np.ones((2, 3)), np.ones((2, 2)))
-    >>> [a.shape for a in cupyrnn.block_gru_from_gates({"r": gate, "u": gate, "c": gate})]
+    >>> gate = cupyrnn.weights.Gate(np.ones((2, 3)), np.ones((2, 2)))
+    >>> [a.shape for a in cupyrnn.weights.block_gru_from_gates({"r": gate, "u": gate, "c": gate})]
     [(5, 4), (5, 2), (4,), (2,)]
     """
     op = "block_gru_from_gates"
@@ -473,7 +473,7 @@ def block_gru_to_gates(w_ru: Array, w_c: Array, b_ru: Array, b_c: Array) -> dict
     >>> import numpy as np
     >>> import cupyrnn
     >>> weights = np.ones((5, 4)), np.ones((5, 2)), np.ones(4), np.ones(2)
-    >>> cupyrnn.block_gru_to_gates(*weights)["u"].recurrent.shape
+    >>> cupyrnn.weights.block_gru_to_gates(*weights)["u"].recurrent.shape
     (2, 2)
     """
     op = "block_gru_to_gates"

@@ -105,7 +105,7 @@ def params_from_keras(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> packed = cupyrnn.params_from_keras([np.ones((3, 8)), np.ones((2, 8)), np.ones(8)])
+    >>> packed = cupyrnn.weights.params_from_keras([np.ones((3, 8)), np.ones((2, 8)), np.ones(8)])
     >>> packed.rnn_mode, packed.num_units, packed.input_size
     ('lstm', 2, 3)
     """
@@ -255,7 +255,7 @@ def params_to_keras(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> [a.shape for a in cupyrnn.params_to_keras(np.arange(56.0), 1, 2, 3)]
+    >>> [a.shape for a in cupyrnn.weights.params_to_keras(np.arange(56.0), 1, 2, 3)]
     [(3, 8), (2, 8), (8,)]
     """
     op = "params_to_keras"
@@ -358,7 +358,7 @@ def gradient_to_keras(params: PackedParams, params_backprop: Array) -> list[Arra
     >>> import numpy as np
     >>> import cupyrnn
     >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
-    >>> d_kernel, d_recurrent, d_bias = cupyrnn.gradient_to_keras(packed, np.ones(56))
+    >>> d_kernel, d_recurrent, d_bias = cupyrnn.weights.gradient_to_keras(packed, np.ones(56))
     >>> d_bias
     array([1., 1., 1., 1., 1., 1., 1., 1.])
     """
@@ -406,7 +406,8 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> weights = cupyrnn.block_gru_from_keras([np.ones((3, 6)), np.ones((2, 6)), np.ones(6)])
+    >>> arrays = [np.ones((3, 6)), np.ones((2, 6)), np.ones(6)]
+    >>> weights = cupyrnn.weights.block_gru_from_keras(arrays)
     >>> out = cupyrnn.block_gru(np.ones((4, 1, 3)), np.zeros((1, 2)), *weights)
     >>> out.h.shape
     (4, 1, 2)
@@ -467,7 +468,7 @@ def block_gru_to_keras(
     >>> import numpy as np
     >>> import cupyrnn
     >>> weights = np.ones((5, 4)), np.ones((5, 2)), np.ones(4), np.ones(2)
-    >>> [a.shape for a in cupyrnn.block_gru_to_keras(*weights)]
+    >>> [a.shape for a in cupyrnn.weights.block_gru_to_keras(*weights)]
     [(3, 6), (2, 6), (6,)]
     """
     op = "block_gru_to_keras"

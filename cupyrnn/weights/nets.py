@@ -45,7 +45,7 @@ def reverse_update_gate(weights: Any) -> Any:
     --------
     >>> import cupyrnn
     >>> weights = cupyrnn.init_block_gru(num_units=2, input_size=3)
-    >>> other = cupyrnn.reverse_update_gate(weights)
+    >>> other = cupyrnn.weights.reverse_update_gate(weights)
     >>> bool((other.w_ru[:, :2] == weights.w_ru[:, :2]).all())
     True
     >>> bool((other.w_ru[:, 2:] == -weights.w_ru[:, 2:]).all())
@@ -112,7 +112,7 @@ def join_params(
     >>> import cupyrnn
     >>> below = cupyrnn.init_params(num_layers=1, num_units=3, input_size=5)
     >>> above = cupyrnn.init_params(num_layers=1, num_units=3, input_size=3)
-    >>> cupyrnn.join_params([below, above])[1:4]
+    >>> cupyrnn.weights.join_params([below, above])[1:4]
     (2, 3, 5)
     """
     op = "join_params"
@@ -189,7 +189,7 @@ def split_params(params: PackedParams) -> list[PackedParams]:
     --------
     >>> import cupyrnn
     >>> packed = cupyrnn.init_params(num_layers=3, num_units=2, input_size=4)
-    >>> [layer.input_size for layer in cupyrnn.split_params(packed)]
+    >>> [layer.input_size for layer in cupyrnn.weights.split_params(packed)]
     [4, 2, 2]
     """
     op = "split_params"

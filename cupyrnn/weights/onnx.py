@@ -158,7 +158,7 @@ def params_from_onnx(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> packed = cupyrnn.params_from_onnx(np.ones((2, 8, 3)), np.ones((2, 8, 2)))
+    >>> packed = cupyrnn.weights.params_from_onnx(np.ones((2, 8, 3)), np.ones((2, 8, 2)))
     >>> packed[1:6]
     (1, 2, 3, 'lstm', 'bidirectional')
     """
@@ -263,7 +263,7 @@ def params_to_onnx(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> W, R, B, _ = cupyrnn.params_to_onnx(np.arange(56.0), 2, 3)
+    >>> W, R, B, _ = cupyrnn.weights.params_to_onnx(np.arange(56.0), 2, 3)
     >>> W.shape, R.shape, B.shape
     ((1, 8, 3), (1, 8, 2), (1, 16))
     """
@@ -320,7 +320,7 @@ def block_lstm_from_onnx(
     >>> import numpy as np
     >>> import cupyrnn
     >>> W, R, P = np.ones((1, 8, 3)), np.ones((1, 8, 2)), np.ones((1, 6))
-    >>> (weights,) = cupyrnn.block_lstm_from_onnx(W, R, P=P)
+    >>> (weights,) = cupyrnn.weights.block_lstm_from_onnx(W, R, P=P)
     >>> x, zeros = np.ones((4, 1, 3)), np.zeros((1, 2))
     >>> out = cupyrnn.block_lstm(x, zeros, zeros, **weights.arguments, forget_bias=0, cell_clip=0)
     >>> out.h.shape
@@ -364,7 +364,7 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> node = cupyrnn.block_lstm_to_onnx([(np.ones((5, 8)), np.ones(8))])
+    >>> node = cupyrnn.weights.block_lstm_to_onnx([(np.ones((5, 8)), np.ones(8))])
     >>> node.W.shape, node.R.shape, node.B.shape, node.P
     ((1, 8, 3), (1, 8, 2), (1, 16), None)
     """
@@ -422,7 +422,7 @@ def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[Bloc
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> (weights,) = cupyrnn.block_gru_from_onnx(np.ones((1, 6, 3)), np.ones((1, 6, 2)))
+    >>> (weights,) = cupyrnn.weights.block_gru_from_onnx(np.ones((1, 6, 3)), np.ones((1, 6, 2)))
     >>> cupyrnn.block_gru(np.ones((4, 1, 3)), np.zeros((1, 2)), *weights).h.shape
     (4, 1, 2)
     """
@@ -458,7 +458,7 @@ def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
     >>> import numpy as np
     >>> import cupyrnn
     >>> weights = np.ones((5, 4)), np.ones((5, 2)), np.ones(4), np.ones(2)
-    >>> node = cupyrnn.block_gru_to_onnx([weights])
+    >>> node = cupyrnn.weights.block_gru_to_onnx([weights])
     >>> node.W.shape, node.R.shape, node.B.shape
     ((1, 6, 3), (1, 6, 2), (1, 12))
     """

@@ -62,7 +62,7 @@ def dequantize(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> cupyrnn.dequantize(np.array([[-2, 3]], np.int8), np.float32(0.5), np.int8(1))
+    >>> cupyrnn.weights.dequantize(np.array([[-2, 3]], np.int8), np.float32(0.5), np.int8(1))
     array([[-1.5,  1. ]], dtype=float32)
     """
     op = "dequantize"
@@ -150,7 +150,7 @@ def params_from_quantized_onnx(
     >>> import cupyrnn
     >>> W, R = np.ones((1, 3, 8), np.int8), np.ones((1, 2, 8), np.int8)
     >>> scale, zero = np.full(1, 0.01, np.float32), np.zeros(1, np.int8)
-    >>> cupyrnn.params_from_quantized_onnx(W, R, None, scale, zero, scale, zero)[1:5]
+    >>> cupyrnn.weights.params_from_quantized_onnx(W, R, None, scale, zero, scale, zero)[1:5]
     (1, 2, 3, 'lstm')
     """
     op = "params_from_quantized_onnx"

@@ -74,7 +74,7 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
     >>> import numpy as np
     >>> import cupyrnn
     >>> variables = {"rnn/lstm_cell/kernel": np.ones((5, 8)), "rnn/lstm_cell/bias": np.ones(8)}
-    >>> weights = cupyrnn.block_lstm_from_tf1(variables)
+    >>> weights = cupyrnn.weights.block_lstm_from_tf1(variables)
     >>> x, zeros = np.ones((4, 1, 3)), np.zeros((1, 2))
     >>> out = cupyrnn.block_lstm(x, zeros, zeros, **weights.arguments, forget_bias=1, cell_clip=0)
     >>> out.h.shape
@@ -138,7 +138,7 @@ def block_lstm_to_tf1(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> list(cupyrnn.block_lstm_to_tf1(np.ones((5, 8)), np.ones(8), prefix="rnn/lstm_cell"))
+    >>> list(cupyrnn.weights.block_lstm_to_tf1(np.ones((5, 8)), np.ones(8), prefix="rnn/lstm_cell"))
     ['rnn/lstm_cell/kernel', 'rnn/lstm_cell/bias']
     """
     op = "block_lstm_to_tf1"
@@ -200,7 +200,7 @@ def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Blo
     >>> import cupyrnn
     >>> variables = {"gates/kernel": np.ones((5, 4)), "gates/bias": np.ones(4)}
     >>> variables |= {"candidate/kernel": np.ones((5, 2)), "candidate/bias": np.ones(2)}
-    >>> weights = cupyrnn.block_gru_from_tf1(variables)
+    >>> weights = cupyrnn.weights.block_gru_from_tf1(variables)
     >>> cupyrnn.block_gru(np.ones((4, 1, 3)), np.zeros((1, 2)), *weights).h.shape
     (4, 1, 2)
     """
@@ -254,7 +254,7 @@ def block_gru_to_tf1(
     >>> import numpy as np
     >>> import cupyrnn
     >>> weights = np.ones((5, 4)), np.ones((5, 2)), np.ones(4), np.ones(2)
-    >>> list(cupyrnn.block_gru_to_tf1(*weights))
+    >>> list(cupyrnn.weights.block_gru_to_tf1(*weights))
     ['gates/kernel', 'gates/bias', 'candidate/kernel', 'candidate/bias']
     """
     op = "block_gru_to_tf1"
@@ -315,7 +315,7 @@ def params_from_tf1(
     >>> import numpy as np
     >>> import cupyrnn
     >>> variables = {"rnn/lstm_cell/kernel": np.ones((5, 8)), "rnn/lstm_cell/bias": np.ones(8)}
-    >>> cupyrnn.params_from_tf1(variables, forget_bias=1)[1:5]
+    >>> cupyrnn.weights.params_from_tf1(variables, forget_bias=1)[1:5]
     (1, 2, 3, 'lstm')
     """
     op = "params_from_tf1"
@@ -503,7 +503,7 @@ def params_to_tf1(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> for name, a in cupyrnn.params_to_tf1(np.arange(56.0), 1, 2, 3).items():
+    >>> for name, a in cupyrnn.weights.params_to_tf1(np.arange(56.0), 1, 2, 3).items():
     ...     print(name, a.shape)
     rnn/multi_rnn_cell/cell_0/cudnn_compatible_lstm_cell/kernel (5, 8)
     rnn/multi_rnn_cell/cell_0/cudnn_compatible_lstm_cell/bias (8,)

@@ -69,7 +69,7 @@ def params_from_torch(
     >>> import numpy as np
     >>> import cupyrnn
     >>> state = {"weight_ih_l0": np.ones((8, 3)), "weight_hh_l0": np.ones((8, 2))}
-    >>> cupyrnn.params_from_torch(state)[1:5]
+    >>> cupyrnn.weights.params_from_torch(state)[1:5]
     (1, 2, 3, 'lstm')
     """
     op = "params_from_torch"
@@ -185,7 +185,7 @@ def params_to_torch(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> state = cupyrnn.params_to_torch(np.arange(56.0), 1, 2, 3)
+    >>> state = cupyrnn.weights.params_to_torch(np.arange(56.0), 1, 2, 3)
     >>> {name: a.shape for name, a in state.items() if "weight" in name}
     {'weight_ih_l0': (8, 3), 'weight_hh_l0': (8, 2)}
     """
@@ -237,7 +237,7 @@ def gradient_to_torch(params: PackedParams, params_backprop: Array) -> dict[str,
     >>> x, dy = np.ones((4, 1, 3)), np.ones((4, 1, 2))
     >>> out, pullback = cupyrnn.vjp(cupyrnn.cudnn_rnn, x, *packed.zero_state(1), packed)
     >>> g = pullback(output_backprop=dy)
-    >>> for name, a in cupyrnn.gradient_to_torch(packed, g.params_backprop).items():
+    >>> for name, a in cupyrnn.weights.gradient_to_torch(packed, g.params_backprop).items():
     ...     print(name, a.shape)
     weight_ih_l0 (8, 3)
     weight_hh_l0 (8, 2)

@@ -28,7 +28,7 @@ def of(stored: dict[str, Any], kind: str) -> dict[str, Any]:
 
 @pytest.mark.compiled
 def test_lstm(ops: Ops, stored: dict[str, Any]) -> None:
-    packed = cupyrnn.params_from_torch(of(stored, "weight_"))
+    packed = cupyrnn.weights.params_from_torch(of(stored, "weight_"))
     x, B = stored["input"], stored["input"].shape[1]
     D = 1 + ("ih_l0_reverse" in " ".join(stored))
     h = np.zeros((2 * D, B, stored["output"].shape[2] // D))
@@ -45,7 +45,7 @@ def test_lstm(ops: Ops, stored: dict[str, Any]) -> None:
 
     expected = of(stored, "grad_")
     for b, gradient in enumerate(backprop("examples")):
-        for name, a in cupyrnn.gradient_to_torch(packed, gradient).items():
+        for name, a in cupyrnn.weights.gradient_to_torch(packed, gradient).items():
             assert_close(a, expected[name][b], "float64", f"{name}, example {b}", at_least=1.0)
     squares = sum((a.reshape(B, -1) ** 2).sum(1) for a in expected.values())
     assert_close(backprop("norms"), np.sqrt(squares), "float64", "norms")

@@ -295,14 +295,16 @@ class _BlockOp:
     def torch(self) -> Contestant:
         """Return PyTorch's LSTM on the same numbers, without peepholes."""
         a = self.inputs
-        packed = cupyrnn.params_from_block_lstm(a["w"], a["b"], forget_bias=0.0, cell_clip=0.0)
+        packed = cupyrnn.weights.params_from_block_lstm(
+            a["w"], a["b"], forget_bias=0.0, cell_clip=0.0
+        )
         arguments = {"input": a["x"], "input_h": a["h_prev"][None], "input_c": a["cs_prev"][None]}
         arguments |= {n: getattr(packed, n) for n in ("params", "rnn_mode", "direction")}
         net = TorchNet(torch(), arguments, self.grads["h_grad"])
 
         def results(outputs: Any, grads: Any) -> dict[str, Any]:
             found = net.results(outputs, grads)
-            of_weights = cupyrnn.gradient_to_block_lstm(packed, found["params_backprop"])
+            of_weights = cupyrnn.weights.gradient_to_block_lstm(packed, found["params_backprop"])
             return {
                 "h": found["output"],
                 "x_grad": found["input_backprop"],

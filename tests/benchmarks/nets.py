@@ -209,7 +209,7 @@ class Silero(Encoded):
         ]
         self.out, self.bias = tensors["output.weight"][0, :, 0], tensors["output.bias"]
         recurrent = (tensors[n] for n in ("lstm.W", "lstm.R", "lstm.B"))
-        self.packed = cupyrnn.params_from_onnx(*recurrent)
+        self.packed = cupyrnn.weights.params_from_onnx(*recurrent)
 
     def encoded(self, chunks: Any) -> Any:
         """Return what the LSTM takes [N, 128] of chunks with their context [N, 576]."""
@@ -302,7 +302,7 @@ class Encoder:
 
     def __init__(self, state: dict[str, Any]) -> None:
         lstm = {n: a for n, a in state.items() if n.startswith("lstm.")}
-        self.packed = cupyrnn.params_from_torch(lstm, prefix="lstm.")
+        self.packed = cupyrnn.weights.params_from_torch(lstm, prefix="lstm.")
         self.w, self.b = state["linear.weight"].T, state["linear.bias"]
 
     def embed(self, mels: Any, wrap: Wrap) -> Callable[[], Any]:
@@ -352,7 +352,7 @@ class Beats(Encoded):
 
     def __init__(self, state: dict[str, Any]) -> None:
         lstm = {n: a for n, a in state.items() if n.startswith("lstm.")}
-        self.packed = cupyrnn.params_from_torch(lstm, prefix="lstm.")
+        self.packed = cupyrnn.weights.params_from_torch(lstm, prefix="lstm.")
         self.taps = np.ascontiguousarray(state["conv1.weight"][:, 0].T)
         self.v = {n: a.T for n, a in state.items()}
 
@@ -427,7 +427,9 @@ def original_g2p() -> Any:
 def cell_of(variables: Any, part: str) -> cupyrnn.PackedParams:
     """Return the encoder or the decoder of g2p_en, whose GRU is PyTorch's."""
     names = {"weight_ih": "w_ih", "weight_hh": "w_hh", "bias_ih": "b_ih", "bias_hh": "b_hh"}
-    return cupyrnn.params_from_torch({n: variables[f"{part}_{own}"] for n, own in names.items()})
+    return cupyrnn.weights.params_from_torch(
+        {n: variables[f"{part}_{own}"] for n, own in names.items()}
+    )
 
 
 class G2P:

@@ -47,7 +47,7 @@ def sizes_of(arguments: dict[str, Any]) -> tuple[int, int, int]:
 def weights_of(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the weights of a call by the names that PyTorch has for them."""
     kind = {n: arguments[n] for n in ("rnn_mode", "direction", "num_proj") if n in arguments}
-    weights = cupyrnn.params_to_torch(arguments["params"], *sizes_of(arguments), **kind)
+    weights = cupyrnn.weights.params_to_torch(arguments["params"], *sizes_of(arguments), **kind)
     return {name: np.asarray(a) for name, a in weights.items()}
 
 
@@ -113,7 +113,7 @@ class TorchNet:
         found = {name: a.detach().numpy() for name, a in named.items()}
         of = {name: a.numpy() for name, a in zip(self.leaves, grads, strict=True)}
         found |= {f"{n}_backprop": of.pop(n) for n in ("input", *STATES) if n in of}
-        packed = cupyrnn.params_from_torch(of, rnn_mode=self.mode)
+        packed = cupyrnn.weights.params_from_torch(of, rnn_mode=self.mode)
         return found | {"params_backprop": packed.params}
 
     def warmed_up(self) -> TorchNet:

@@ -188,9 +188,9 @@ def test_parameters_of_every_form(ops: Ops, rng: np.random.Generator) -> None:
     x, (h, c) = rng.standard_normal((1, 3, 4)), packed.zero_state(3)
 
     def there_and_back(packed: Any) -> Any:
-        state = cupyrnn.params_to_torch(packed)
-        packed = cupyrnn.params_from_torch(state)
-        return cupyrnn.params_from_keras(cupyrnn.params_to_keras(packed)).params
+        state = cupyrnn.weights.params_to_torch(packed)
+        packed = cupyrnn.weights.params_from_torch(state)
+        return cupyrnn.weights.params_from_keras(cupyrnn.weights.params_to_keras(packed)).params
 
     def run(packed: Any, x: Any, h: Any, c: Any) -> Any:
         out = cupyrnn.cudnn_rnn(x, h, c, packed)
@@ -461,12 +461,14 @@ def test_torchs_double_backward(
     net_of: Any = {"rnn_mode": mode, "direction": BI, "num_proj": P}
 
     def gradient(x: Any, state: Any) -> Any:
-        params = cupyrnn.params_from_torch(state, rnn_mode=mode).params
+        params = cupyrnn.weights.params_from_torch(state, rnn_mode=mode).params
         out, pullback = cupyrnn.vjp(
             cupyrnn.cudnn_rnn, x, h, c, params, **net_of, sequence_lengths=lengths
         )
         g = pullback(output_backprop=weight + out.output)
-        return g.input_backprop, cupyrnn.params_to_torch(g.params_backprop, L, H, I, **net_of)
+        return g.input_backprop, cupyrnn.weights.params_to_torch(
+            g.params_backprop, L, H, I, **net_of
+        )
 
     _, (found_x, found) = cupyrnn.jvp(gradient, (x, state), (along_x, direction))
     names = [n for n, _ in net.named_parameters()]
@@ -779,12 +781,14 @@ def test_threads_do_not_meet() -> None:
         assert done.wait(60)
         return 2 * x
 
-    state = cupyrnn.params_to_torch(cupyrnn.init_params(num_layers=1, num_units=2, input_size=3))
+    state = cupyrnn.weights.params_to_torch(
+        cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+    )
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(cupyrnn.jvp, wait, (X,), (X,))
         assert begun.wait(60)
         try:
-            as_it_is = cupyrnn.params_from_torch(defaultdict(int, state))
+            as_it_is = cupyrnn.weights.params_from_torch(defaultdict(int, state))
             assert _under_way.get() is None
             nested: list[Any] = []
             nested.append(nested)
@@ -793,7 +797,7 @@ def test_threads_do_not_meet() -> None:
         finally:
             done.set()
         assert (other.result()[1] == 2).all()
-    np.testing.assert_array_equal(as_it_is.params, cupyrnn.params_from_torch(state).params)
+    np.testing.assert_array_equal(as_it_is.params, cupyrnn.weights.params_from_torch(state).params)
 
     def write(x: Any) -> Any:
         np.zeros(3)[:] = x
@@ -813,14 +817,14 @@ def test_threads_do_not_meet() -> None:
 
 def test_structures_that_know_more_than_their_items() -> None:
     """As arguments, of an op inside, and as results."""
-    state = cupyrnn.params_to_torch(
+    state = cupyrnn.weights.params_to_torch(
         cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype="float64")
     )
     primal = defaultdict(int, state)
 
     def function(state: Any) -> Any:
         assert type(state) is defaultdict
-        params = cupyrnn.params_from_torch(state).params
+        params = cupyrnn.weights.params_from_torch(state).params
         return Counter(), defaultdict(list, a=params), OrderedDict(b=params[:2])
 
     (_, a, b), along = cupyrnn.jvp(function, (primal,), (primal,))

@@ -39,10 +39,11 @@ from cupyrnn import raw_ops
 
 # Those of raw_ops have a capital.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    n: getattr(cupyrnn, n)
-    for n in cupyrnn.__all__
+    n: getattr(module, n)
+    for module in (cupyrnn, cupyrnn.weights, cupyrnn.device)
+    for n in module.__all__
     # vjp is among the surroundings, and forget_kernels takes nothing.
-    if inspect.isfunction(getattr(cupyrnn, n)) and n not in ("vjp", "forget_kernels")
+    if inspect.isfunction(getattr(module, n)) and n not in ("vjp", "forget_kernels")
 } | {n: getattr(raw_ops, n) for n in raw_ops.__all__}
 
 # The axes of arrays by the names of arguments and results. S is T, B for a sequence and B for one
@@ -299,7 +300,7 @@ def draw_jvp(rng: np.random.Generator) -> Call:
     return Call("jvp", arguments, dtype, {"rnn_mode": "gru"}, True)
 
 
-WHOLE = ("reverse_update_gate", "join_params", "split_params", "params_to_dynet")
+WHOLE = ("reverse_update_gate", "join_params", "split_params")
 WHOLE += ("gradient_to_torch", "gradient_to_keras", "gradient_to_block_lstm")
 
 
@@ -308,8 +309,6 @@ def draw_whole(rng: np.random.Generator, name: str) -> Call:
     dtype, tame = DTYPES[rng.integers(len(DTYPES))], bool(rng.random() < 0.6)
     s = draw_symbols(rng, "params_to_torch", {"num_layers", "direction", "params"})
     s["rnn_mode"] = "gru" if name.startswith("reverse") else "lstm"
-    if name == "params_to_dynet":
-        s |= {"D": 1, "direction": "unidirectional"}
     if name == "gradient_to_block_lstm":
         s |= {"D": 1, "direction": "unidirectional"}
     if name.startswith("gradient") and not name.endswith("torch"):
@@ -320,7 +319,7 @@ def draw_whole(rng: np.random.Generator, name: str) -> Call:
     net = (s[n] for n in (*NET[:4], "direction", "num_proj"))
     packed: Any = cupyrnn.PackedParams(draw_array(rng, "params", s, dtype, tame), *net)
     if name == "join_params":
-        return Call(name, {"nets": cupyrnn.split_params(packed)}, dtype, s, tame)
+        return Call(name, {"nets": cupyrnn.weights.split_params(packed)}, dtype, s, tame)
     if name == "reverse_update_gate" and rng.random() < 0.5:
         packed = draw_weights(rng, {**s, "L": 1, "D": 1}, dtype, tame)[0]
     given = {next(iter(signature(name))): packed}
@@ -361,12 +360,6 @@ def draw_call(rng: np.random.Generator, name: str) -> Call:
         return draw_whole(rng, name)
     if name == "dequantize" or "quantized" in name:
         return draw_quantized(rng, name)
-    if name == "params_from_dynet":
-        whole = draw_whole(rng, "params_to_dynet")
-        return whole._replace(
-            name=name,
-            arguments={"weights": cupyrnn.params_to_dynet(**{"params": whole.arguments["params"]})},
-        )
     if "onnx" in name and name != "params_to_onnx":
         return draw_onnx(rng, name)
     own = signature(name)

@@ -56,7 +56,7 @@ def expected_type(op: str, name: str) -> str:
 
 def test_every_public_function_is_covered() -> None:
     functions = [a for n in cupyrnn.__all__ if inspect.isfunction(a := getattr(cupyrnn, n))]
-    cells = ("cupyrnn.lstm", "cupyrnn.gru")
+    cells = ("cupyrnn.ops.lstm", "cupyrnn.ops.gru")
     assert {f.__name__ for f in functions if f.__module__ in cells} == set(BLOCKS)
 
 

@@ -94,7 +94,7 @@ def test_keras(keras: Any, kind: str, activation: Any, rng: np.random.Generator)
     d_x = tape.gradient(total, [x_tf, *(v.value for v in layer.trainable_variables)])[0]
     h = np.zeros((1, B, H))
     if kind == "gru before":
-        block = cupyrnn.block_gru_from_keras(weights)
+        block = cupyrnn.weights.block_gru_from_keras(weights)
         out = cupyrnn.block_gru(x, h[0], *block, recurrent_activation=activation)
         grads = cupyrnn.block_gru_grad(
             x, h[0], *block[:2], *out, d_y, recurrent_activation=activation
@@ -103,7 +103,9 @@ def test_keras(keras: Any, kind: str, activation: Any, rng: np.random.Generator)
         assert_all_parts(out.r, out.u)
     else:
         mode: Any = kind
-        packed = cupyrnn.params_from_keras(weights, rnn_mode=mode, recurrent_activation=activation)
+        packed = cupyrnn.weights.params_from_keras(
+            weights, rnn_mode=mode, recurrent_activation=activation
+        )
         net = cupyrnn.cudnn_rnn(x, h, h, packed)
         back = cupyrnn.cudnn_rnn_backprop(
             x, h, h, packed, None, None, None, d_y, None, None, net.reserve_space

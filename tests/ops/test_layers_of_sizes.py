@@ -74,8 +74,13 @@ def test_onnx_nodes_of_different_h_are_one_net(rng: np.random.Generator) -> None
     x = rng.standard_normal((T, B, I))
     states = [np.zeros((1, B, 6)), np.zeros((1, B, 2))]
     ways: list[tuple[int, Any]] = [
-        (3, lambda node: [cupyrnn.params_to_block_lstm(cupyrnn.params_from_onnx(*node))]),
-        (4, lambda node: cupyrnn.block_lstm_from_onnx(*node)),
+        (
+            3,
+            lambda node: [
+                cupyrnn.weights.params_to_block_lstm(cupyrnn.weights.params_from_onnx(*node))
+            ],
+        ),
+        (4, lambda node: cupyrnn.weights.block_lstm_from_onnx(*node)),
     ]
     for count, weights_of_node in ways:
         weights = [entry for node in nodes for entry in weights_of_node(node[:count])]

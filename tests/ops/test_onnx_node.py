@@ -103,15 +103,15 @@ def test_packed_weights_round_trip(mode: Any, D: int, rng: np.random.Generator) 
     shapes = (D, G * H, I), (D, G * H, H), (D, 2 * G * H)
     W, R, B = (rng.standard_normal(shape) for shape in shapes)
     told = mode if G == 1 else None
-    packed = cupyrnn.params_from_onnx(W, R, B, rnn_mode=told, linear_before_reset=1)
+    packed = cupyrnn.weights.params_from_onnx(W, R, B, rnn_mode=told, linear_before_reset=1)
     direction: Any = ("unidirectional", "bidirectional")[D - 1]
     assert packed[1:] == (1, H, I, mode, direction, 0, "linear_input", "sigmoid")
-    back = cupyrnn.params_to_onnx(packed)
+    back = cupyrnn.weights.params_to_onnx(packed)
     assert_same_bits([*back], [W, R, B, None])
-    same = cupyrnn.params_to_onnx(packed.params, H, I, rnn_mode=mode, direction=direction)
+    same = cupyrnn.weights.params_to_onnx(packed.params, H, I, rnn_mode=mode, direction=direction)
     np.testing.assert_array_equal(same.B, B)
-    unbiased = cupyrnn.params_from_onnx(W, R, rnn_mode=told, linear_before_reset=1)
-    assert not np.any(cupyrnn.params_to_onnx(unbiased).B)
+    unbiased = cupyrnn.weights.params_from_onnx(W, R, rnn_mode=told, linear_before_reset=1)
+    assert not np.any(cupyrnn.weights.params_to_onnx(unbiased).B)
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
@@ -124,7 +124,7 @@ def test_packed_weights_say_the_activations(
     more = more | {"linear_before_reset": 1} if op_type == "GRU" else more
     x, W, R, B, *_ = node(rng, op_type, D, 6, 4, 3, 5, scale=1.0)
     attributes = of_directions(more, D)
-    packed = cupyrnn.params_from_onnx(W, R, B, **attributes)
+    packed = cupyrnn.weights.params_from_onnx(W, R, B, **attributes)
     out = cupyrnn.cudnn_rnn(x, *packed.zero_state(4), packed)
     expected = cupyrnn.run_onnx_node(op_type, [x, W, R, B], direction=direction, **attributes)
     y = np.concatenate(list(expected.Y.transpose(1, 0, 2, 3)), axis=-1)
@@ -139,8 +139,8 @@ def test_weights_of_block_lstm_round_trip(
     peepholes: bool, D: int, rng: np.random.Generator
 ) -> None:
     W, R, B, P = (rng.standard_normal(shape) for shape in ((D, 12, 2), (D, 12, 3), (D, 24), (D, 9)))
-    weights = cupyrnn.block_lstm_from_onnx(W, R, B, P if peepholes else None)
-    back = cupyrnn.block_lstm_to_onnx(weights)
+    weights = cupyrnn.weights.block_lstm_from_onnx(W, R, B, P if peepholes else None)
+    back = cupyrnn.weights.block_lstm_to_onnx(weights)
     np.testing.assert_array_equal(back.W, W)
     np.testing.assert_array_equal(back.R, R)
     assert back.B is not None
@@ -149,13 +149,13 @@ def test_weights_of_block_lstm_round_trip(
     np.testing.assert_array_equal(back.P, P if peepholes else None)
     if not peepholes:
         pairs = [of[:2] for of in weights]
-        np.testing.assert_array_equal(cupyrnn.block_lstm_to_onnx(pairs).W, W)
+        np.testing.assert_array_equal(cupyrnn.weights.block_lstm_to_onnx(pairs).W, W)
 
 
 @pytest.mark.parametrize("D", [1, 2])
 def test_weights_of_block_gru_round_trip(D: int, rng: np.random.Generator) -> None:
     W, R, B = (rng.standard_normal(shape) for shape in ((D, 9, 2), (D, 9, 3), (D, 18)))
-    back = cupyrnn.block_gru_to_onnx(cupyrnn.block_gru_from_onnx(W, R, B))
+    back = cupyrnn.weights.block_gru_to_onnx(cupyrnn.weights.block_gru_from_onnx(W, R, B))
     np.testing.assert_array_equal(back.W, W)
     np.testing.assert_array_equal(back.R, R)
     assert back.B is not None
@@ -221,32 +221,32 @@ LSTM = zeros((1, 8, 3), (1, 8, 2))
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: cupyrnn.params_from_onnx(*GRU_WEIGHTS), ValueError, "params_from_onnx: linear_before_reset is 0, expected 1: a GRU that resets before the product is not the GRU of cuDNN; block_gru_from_onnx takes it"),
-        (lambda: cupyrnn.params_from_onnx(*zeros((1, 2, 3), (1, 2, 2))), ValueError, "params_from_onnx: rnn_mode is left out, and the shapes, of an RNN, do not tell rnn_tanh from rnn_relu: say which"),
-        (lambda: cupyrnn.params_from_onnx(*zeros((0, 99, 3), (1, 99, 33)), rnn_mode="gru", linear_before_reset=1), ValueError, "params_from_onnx: W has shape (0, 99, 3) and R (1, 99, 33), expected (D, 3*H, I) and (D, 3*H, H) with D = 1 or 2"),
-        (lambda: cupyrnn.params_from_onnx(*zeros((3, 8, 3), (3, 8, 2))), ValueError, "params_from_onnx: W has shape (3, 8, 3) and R (3, 8, 2), expected (D, 4*H, I) and (D, 4*H, H) with D = 1 or 2"),
-        (lambda: cupyrnn.params_from_onnx(*zeros((1, 8, 3), (2, 8, 2))), ValueError, "params_from_onnx: R has shape (2, 8, 2), expected (D, 4*H, H) = (1, 8, 2)"),
-        (lambda: cupyrnn.params_from_onnx(None, None), TypeError, "params_from_onnx: W is None, expected a numpy.ndarray or cupy.ndarray"),
-        (lambda: cupyrnn.params_from_onnx(*GRU_WEIGHTS, linear_before_reset=-7), ValueError, "params_from_onnx: linear_before_reset is -7, expected 0 or 1"),
-        (lambda: cupyrnn.params_from_onnx(*LSTM, activation_alpha="junk"), TypeError, "params_from_onnx: activation_alpha is a str, expected a list of real numbers"),
-        (lambda: cupyrnn.params_from_onnx(*LSTM, activations=["HardSigmoid", "Tanh", "Tanh"], activation_alpha=[0.2, 0.2]), ValueError, "params_from_onnx: activation_alpha has 2 entries, expected at most 1, one for each activation that has alpha: hardsigmoid"),
-        (lambda: cupyrnn.params_from_onnx(*LSTM, activations=["Sigmoid"]), ValueError, "params_from_onnx: activations has 1 entry, expected 3 for lstm with D = 1"),
-        (lambda: cupyrnn.params_from_onnx(*LSTM, activations=["Elu", "Tanh", "Tanh"]), ValueError, "params_from_onnx: activations[0] is 'Elu', expected Sigmoid or HardSigmoid: CudnnRNN has no others in lstm, and all directions alike"),
-        (lambda: cupyrnn.params_from_onnx(*LSTM, activations=["HardSigmoid", "Tanh", "Relu"]), ValueError, "params_from_onnx: activations[2] is 'Relu', expected Tanh: CudnnRNN has no others in lstm, and all directions alike"),
-        (lambda: cupyrnn.params_from_onnx(*LSTM, activations=[b"HardSigmoid", b"Tanh", b"Tanh"], activation_alpha=[0.3]), ValueError, "params_from_onnx: HardSigmoid has activation_alpha = [0.3] and activation_beta = [0.5], expected 0.2 or 1/6, and 0.5"),
-        (lambda: cupyrnn.params_from_onnx(*LSTM, activations=["HardSigmoid", "Tanh", "Tanh"], activation_beta=[0.4]), ValueError, "params_from_onnx: HardSigmoid has activation_alpha = [0.2] and activation_beta = [0.4], expected 0.2 or 1/6, and 0.5"),
-        (lambda: cupyrnn.block_lstm_to_onnx([zeros((5, 8), (8,), (2,), (2,), (2,)), zeros((5, 8), (8,))]), ValueError, "block_lstm_to_onnx: weights[1] is not of the shapes of weights[0]"),
-        (lambda: cupyrnn.block_lstm_from_onnx(*GRU_WEIGHTS), ValueError, "block_lstm_from_onnx: W has shape (1, 6, 3), expected (D, 4*H, I) = (1, 8, 3)"),
-        (lambda: cupyrnn.block_gru_from_onnx(*GRU_WEIGHTS, np.zeros((1, 6))), ValueError, "block_gru_from_onnx: B has shape (1, 6), expected (D, 6*H) = (1, 12)"),
-        (lambda: cupyrnn.params_to_onnx(cupyrnn.init_params(num_layers=2, num_units=3, input_size=4)), ValueError, "params_to_onnx: params is of a net with L = 2, expected 1: a node is a layer"),
-        (lambda: cupyrnn.params_to_onnx(cupyrnn.init_params(num_layers=1, num_units=3, input_size=4, num_proj=2)), ValueError, "params_to_onnx: params is of a net with num_proj, which ONNX does not have"),
-        (lambda: cupyrnn.block_lstm_to_onnx([]), ValueError, "block_lstm_to_onnx: weights has 0 entries, expected 1 or 2, one for each direction"),
-        (lambda: cupyrnn.block_lstm_to_onnx([zeros((5, 8))]), ValueError, "block_lstm_to_onnx: weights[0] has 1 array, expected 2 or 5 or 6"),
-        (lambda: cupyrnn.block_lstm_to_onnx([zeros((5, 8), (8,)), zeros((6, 8), (8,))]), ValueError, "block_lstm_to_onnx: weights[1] is not of the shapes of weights[0]"),
-        (lambda: cupyrnn.block_lstm_to_onnx([zeros((5, 8), (7,))]), ValueError, "block_lstm_to_onnx: weights[0].b has shape (7,), expected (4*H,) = (8,)"),
-        (lambda: cupyrnn.block_lstm_to_onnx([[*zeros((5, 8), (8,)), None, np.zeros(2), None]]), ValueError, "block_lstm_to_onnx: weights[0].wci is None, expected all of wci, wcf, wco or none"),
-        (lambda: cupyrnn.block_gru_to_onnx([zeros((5, 4), (5, 2), (4,), (3,))]), ValueError, "block_gru_to_onnx: weights[0].b_c has shape (3,), expected (H,) = (2,)"),
-        (lambda: cupyrnn.block_gru_to_onnx([None]), TypeError, "block_gru_to_onnx: weights[0] is None, expected a list of arrays"),
+        (lambda: cupyrnn.weights.params_from_onnx(*GRU_WEIGHTS), ValueError, "params_from_onnx: linear_before_reset is 0, expected 1: a GRU that resets before the product is not the GRU of cuDNN; block_gru_from_onnx takes it"),
+        (lambda: cupyrnn.weights.params_from_onnx(*zeros((1, 2, 3), (1, 2, 2))), ValueError, "params_from_onnx: rnn_mode is left out, and the shapes, of an RNN, do not tell rnn_tanh from rnn_relu: say which"),
+        (lambda: cupyrnn.weights.params_from_onnx(*zeros((0, 99, 3), (1, 99, 33)), rnn_mode="gru", linear_before_reset=1), ValueError, "params_from_onnx: W has shape (0, 99, 3) and R (1, 99, 33), expected (D, 3*H, I) and (D, 3*H, H) with D = 1 or 2"),
+        (lambda: cupyrnn.weights.params_from_onnx(*zeros((3, 8, 3), (3, 8, 2))), ValueError, "params_from_onnx: W has shape (3, 8, 3) and R (3, 8, 2), expected (D, 4*H, I) and (D, 4*H, H) with D = 1 or 2"),
+        (lambda: cupyrnn.weights.params_from_onnx(*zeros((1, 8, 3), (2, 8, 2))), ValueError, "params_from_onnx: R has shape (2, 8, 2), expected (D, 4*H, H) = (1, 8, 2)"),
+        (lambda: cupyrnn.weights.params_from_onnx(None, None), TypeError, "params_from_onnx: W is None, expected a numpy.ndarray or cupy.ndarray"),
+        (lambda: cupyrnn.weights.params_from_onnx(*GRU_WEIGHTS, linear_before_reset=-7), ValueError, "params_from_onnx: linear_before_reset is -7, expected 0 or 1"),
+        (lambda: cupyrnn.weights.params_from_onnx(*LSTM, activation_alpha="junk"), TypeError, "params_from_onnx: activation_alpha is a str, expected a list of real numbers"),
+        (lambda: cupyrnn.weights.params_from_onnx(*LSTM, activations=["HardSigmoid", "Tanh", "Tanh"], activation_alpha=[0.2, 0.2]), ValueError, "params_from_onnx: activation_alpha has 2 entries, expected at most 1, one for each activation that has alpha: hardsigmoid"),
+        (lambda: cupyrnn.weights.params_from_onnx(*LSTM, activations=["Sigmoid"]), ValueError, "params_from_onnx: activations has 1 entry, expected 3 for lstm with D = 1"),
+        (lambda: cupyrnn.weights.params_from_onnx(*LSTM, activations=["Elu", "Tanh", "Tanh"]), ValueError, "params_from_onnx: activations[0] is 'Elu', expected Sigmoid or HardSigmoid: CudnnRNN has no others in lstm, and all directions alike"),
+        (lambda: cupyrnn.weights.params_from_onnx(*LSTM, activations=["HardSigmoid", "Tanh", "Relu"]), ValueError, "params_from_onnx: activations[2] is 'Relu', expected Tanh: CudnnRNN has no others in lstm, and all directions alike"),
+        (lambda: cupyrnn.weights.params_from_onnx(*LSTM, activations=[b"HardSigmoid", b"Tanh", b"Tanh"], activation_alpha=[0.3]), ValueError, "params_from_onnx: HardSigmoid has activation_alpha = [0.3] and activation_beta = [0.5], expected 0.2 or 1/6, and 0.5"),
+        (lambda: cupyrnn.weights.params_from_onnx(*LSTM, activations=["HardSigmoid", "Tanh", "Tanh"], activation_beta=[0.4]), ValueError, "params_from_onnx: HardSigmoid has activation_alpha = [0.2] and activation_beta = [0.4], expected 0.2 or 1/6, and 0.5"),
+        (lambda: cupyrnn.weights.block_lstm_to_onnx([zeros((5, 8), (8,), (2,), (2,), (2,)), zeros((5, 8), (8,))]), ValueError, "block_lstm_to_onnx: weights[1] is not of the shapes of weights[0]"),
+        (lambda: cupyrnn.weights.block_lstm_from_onnx(*GRU_WEIGHTS), ValueError, "block_lstm_from_onnx: W has shape (1, 6, 3), expected (D, 4*H, I) = (1, 8, 3)"),
+        (lambda: cupyrnn.weights.block_gru_from_onnx(*GRU_WEIGHTS, np.zeros((1, 6))), ValueError, "block_gru_from_onnx: B has shape (1, 6), expected (D, 6*H) = (1, 12)"),
+        (lambda: cupyrnn.weights.params_to_onnx(cupyrnn.init_params(num_layers=2, num_units=3, input_size=4)), ValueError, "params_to_onnx: params is of a net with L = 2, expected 1: a node is a layer"),
+        (lambda: cupyrnn.weights.params_to_onnx(cupyrnn.init_params(num_layers=1, num_units=3, input_size=4, num_proj=2)), ValueError, "params_to_onnx: params is of a net with num_proj, which ONNX does not have"),
+        (lambda: cupyrnn.weights.block_lstm_to_onnx([]), ValueError, "block_lstm_to_onnx: weights has 0 entries, expected 1 or 2, one for each direction"),
+        (lambda: cupyrnn.weights.block_lstm_to_onnx([zeros((5, 8))]), ValueError, "block_lstm_to_onnx: weights[0] has 1 array, expected 2 or 5 or 6"),
+        (lambda: cupyrnn.weights.block_lstm_to_onnx([zeros((5, 8), (8,)), zeros((6, 8), (8,))]), ValueError, "block_lstm_to_onnx: weights[1] is not of the shapes of weights[0]"),
+        (lambda: cupyrnn.weights.block_lstm_to_onnx([zeros((5, 8), (7,))]), ValueError, "block_lstm_to_onnx: weights[0].b has shape (7,), expected (4*H,) = (8,)"),
+        (lambda: cupyrnn.weights.block_lstm_to_onnx([[*zeros((5, 8), (8,)), None, np.zeros(2), None]]), ValueError, "block_lstm_to_onnx: weights[0].wci is None, expected all of wci, wcf, wco or none"),
+        (lambda: cupyrnn.weights.block_gru_to_onnx([zeros((5, 4), (5, 2), (4,), (3,))]), ValueError, "block_gru_to_onnx: weights[0].b_c has shape (3,), expected (H,) = (2,)"),
+        (lambda: cupyrnn.weights.block_gru_to_onnx([None]), TypeError, "block_gru_to_onnx: weights[0] is None, expected a list of arrays"),
     ],
 )  # fmt: skip
 def test_errors_of_weights(call: Any, error: Any, message: str) -> None:

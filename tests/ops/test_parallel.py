@@ -109,7 +109,7 @@ def test_one_process() -> None:
 
 def test_one_process_returns_what_it_is_given(rng: np.random.Generator) -> None:
     comm = parallel.communicator()
-    grads = cupyrnn.GRUGrads(*rng.standard_normal((6, 2, 3)))
+    grads = cupyrnn.typing.GRUGrads(*rng.standard_normal((6, 2, 3)))
     for arrays in (grads, {"a": np.float32([1]), "b": None}, (np.ones(2),), {}):
         assert parallel.all_reduce_gradients(comm, arrays, weight=5) is arrays
         assert parallel.broadcast_parameters(comm, arrays) is arrays
@@ -304,9 +304,9 @@ def test_mean_and_sum(tmp_path: Path) -> None:
     mixed = parallel.all_reduce_gradients(
         comm, (np.full(2, 1/3), np.ones(1, np.float16)), reduce="sum")
     assert mixed[0][0] == 1 and mixed[1].dtype == np.float16 and mixed[1][0] == 3
-    tuple_ = cupyrnn.GRUGrads(*np.full((6, 2), comm.rank, float))
+    tuple_ = cupyrnn.typing.GRUGrads(*np.full((6, 2), comm.rank, float))
     out = parallel.all_reduce_gradients(comm, tuple_)
-    assert type(out) is cupyrnn.GRUGrads and (out.d_w_c == 1).all()
+    assert type(out) is cupyrnn.typing.GRUGrads and (out.d_w_c == 1).all()
     said.append(True)
     """
     assert said(3, code, tmp_path) == [[True]] * 3

@@ -42,7 +42,7 @@ def both(net: Net, given: Net, **others: Any) -> list[Any]:
 def plans(compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What has been computed as it was laid out, forward or backward."""
     del compiled_loops
-    for op in ("cudnn_rnn", "stacked_rnn", "weights.block_forms"):
+    for op in ("ops.cudnn_rnn", "ops.stacked_rnn", "weights.block_forms"):
         module = importlib.import_module(f"cupyrnn.{op}")
         monkeypatch.setattr(module, "_SETTLED", Settled())
     called: list[str] = []

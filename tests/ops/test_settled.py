@@ -156,7 +156,7 @@ def test_a_gradient_after_one_of_another_save(rng: np.random.Generator) -> None:
         return [a.tobytes() for a in found]
 
     for way, other in itertools.product(itertools.product(saves, (None, *saves)), repeat=2):
-        sys.modules["cupyrnn.cudnn_rnn"]._SETTLED.clear()  # type: ignore[attr-defined]
+        sys.modules["cupyrnn.ops.cudnn_rnn"]._SETTLED.clear()  # type: ignore[attr-defined]
         first = gradient(*way)
         assert after.setdefault(way, first) == first
         assert gradient(*other) == after.setdefault(other, gradient(*other))

@@ -64,7 +64,7 @@ def names(entries: dict[str, str]) -> list[str]:
 
 def public() -> Iterator[tuple[str, Any]]:
     """Yield what the package, raw_ops, parallel and torch offer, by its name."""
-    modules = [cupyrnn, raw_ops, parallel]
+    modules = [cupyrnn, cupyrnn.weights, cupyrnn.device, cupyrnn.typing, raw_ops, parallel]
     for framework in ("torch", "jax"):
         if importlib.util.find_spec(framework) is not None:
             with warnings.catch_warnings():  # of PyTorch's own

@@ -23,13 +23,14 @@ import pytest
 import cupyrnn
 import cupyrnn.parallel
 from cupyrnn import _typing, raw_ops
+from cupyrnn.weights import block_forms
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_everything_is_annotated() -> None:
-    functions = [getattr(cupyrnn, n) for n in cupyrnn.__all__]
-    functions += [getattr(cupyrnn.raw_ops, n) for n in raw_ops.__all__]
+    modules = (cupyrnn, cupyrnn.weights, cupyrnn.device, raw_ops)
+    functions = [getattr(module, n) for module in modules for n in module.__all__]
     for function in filter(inspect.isfunction, functions):
         hints = set(function.__annotations__)
         assert hints == {*inspect.signature(function).parameters, "return"}, function.__name__
@@ -71,24 +72,57 @@ def test_what_is_loaded_later_is_there_as_if_it_had_been() -> None:
     )
     code = code if importlib.util.find_spec("torch") else code.replace(" import cupyrnn.torch;", "")
     kinds = [f"{n}={type(getattr(cupyrnn, n)).__name__}" for n in cupyrnn.__all__]
-    for order in ("0", "cupyrnn.params_to_torch", "cupyrnn.raw_ops"):
+    for order in ("0", "cupyrnn.weights.params_to_torch", "cupyrnn.raw_ops"):
         words = code.replace("ORDER", order)
         run = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True)
         assert (run.stdout.split(), run.stderr) == (kinds, "")
 
 
 def test_type_checkers_see_the_names_that_there_are() -> None:
-    tree = ast.parse(Path(cupyrnn.__file__ or "").read_text(encoding="utf-8"))
-    imported = {
-        alias.asname: node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-        if alias.asname
-    }
-    assert {*imported} == {*cupyrnn.__all__, "reference"}
-    later = vars(cupyrnn)["_MODULES"]
-    assert {name: imported[name] for name in later} == later
+    for package in (cupyrnn, cupyrnn.weights):
+        stub = Path(package.__file__ or "").with_suffix(".pyi")
+        tree = ast.parse(stub.read_text(encoding="utf-8"))
+        imported = [
+            alias.asname
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        ]
+        assert len({*imported}) == len(imported)
+        assert {*imported} == {*dir(package)} - {"__version__"}
+        assert {*package.__all__} <= {*imported}
+    assert len(dir(cupyrnn)) <= 45
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("params_from_torch", "cupyrnn.weights.params_from_torch"),
+        ("LSTMGrads", "cupyrnn.typing.LSTMGrads"),
+        ("forget_kernels", "cupyrnn.device.forget_kernels"),
+        ("BlockLSTMGrad", "cupyrnn.raw_ops.BlockLSTMGrad"),
+        ("LSTM", "cupyrnn.torch.LSTM"),
+        ("lstm", "cupyrnn.block_lstm"),
+        ("grad", "cupyrnn.vjp"),
+    ],
+)
+def test_an_unknown_name_says_what_to_use(name: str, use: str) -> None:
+    message = f"^module 'cupyrnn' has no attribute '{name}'; use {re.escape(use)}"
+    with pytest.raises(AttributeError, match=message):
+        getattr(cupyrnn, name)
+    with pytest.raises(AttributeError, match=r"; use cupyrnn\.init_params$"):
+        _ = cupyrnn.weights.init_params
+
+
+def test_the_functions_are_no_modules() -> None:
+    """Whatever was imported before."""
+    code = (
+        "import cupyrnn.pullback, cupyrnn.ops.lstm, cupyrnn.ops.cudnn_rnn, cupyrnn.reference as r;"
+        "from cupyrnn.reference import lstm; assert lstm is r.lstm is cupyrnn.reference.lstm;"
+        "print(callable(cupyrnn.vjp), callable(cupyrnn.cudnn_rnn), hasattr(cupyrnn, 'lstm'))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout == "True True False\n", run.stderr
 
 
 def test_the_script_for_type_checkers_runs() -> None:
@@ -97,7 +131,7 @@ def test_the_script_for_type_checkers_runs() -> None:
 
 def test_typing_marker_is_shipped() -> None:
     assert importlib.resources.files("cupyrnn").joinpath("py.typed").is_file()
-    assert typing.get_args(cupyrnn.weights.block_forms.GateOrder) == ("icfo", "ifco")
+    assert typing.get_args(block_forms.GateOrder) == ("icfo", "ifco")
 
 
 def test_the_version_is_the_same_everywhere() -> None:
@@ -218,7 +252,7 @@ def test_methods_and_modules_say_what_fits() -> None:
 
 
 def test_every_function_says_what_does_not_fit() -> None:
-    modules = (cupyrnn, raw_ops, cupyrnn.parallel)
+    modules = (cupyrnn, cupyrnn.weights, cupyrnn.device, raw_ops, cupyrnn.parallel)
     functions = [getattr(m, n) for m in modules for n in m.__all__]
     functions = [f for f in functions if inspect.isfunction(f) and f.__name__ != "vjp"]
     assert len(functions) > 75
@@ -254,7 +288,7 @@ def test_what_stands_in_the_wrong_place_is_named() -> None:
             cupyrnn.run_onnx_node(node, [x])
         ),
         "block_lstm_to_tf1: b is missing, expected w, b; a cupyrnn.BlockLSTMParams holds them:"
-        " block_lstm_to_tf1(*weights)": lambda: cupyrnn.block_lstm_to_tf1(
+        " block_lstm_to_tf1(*weights)": lambda: cupyrnn.weights.block_lstm_to_tf1(
             cupyrnn.init_block_lstm(num_units=5, input_size=3)  # type: ignore[call-arg]
         ),
         "block_gru: w_c, b_ru, b_c are missing, expected x, h_prev, w_ru, w_c, b_ru, b_c;"
@@ -319,8 +353,7 @@ def test_help_begins_with_the_map_of_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = readme.split("## Which function do I want?")[1].split("\n##")[0]
     named = {re.sub(r"^cupyrnn\.|…$", "", n) for n in re.findall(r"`([\w.]+…?)`", table)}
-    modules = {"cells", "parallel", "reference", "torch"}
-    known = {*cupyrnn.__all__, *modules, "params_from_", "block_lstm_from_"}
+    known = {*dir(cupyrnn)} - {"jax"}
     listed = re.findall(r"\w+", cupyrnn.__doc__.partition("Which to call::")[2])
     assert named & known == {name for name in listed if name in known}
     assert len(named & known) > 20
@@ -353,4 +386,4 @@ def test_named_tuples_are_like_those_of_typing() -> None:
     assert typing.get_type_hints(_Own) == typing.get_type_hints(_Usual)
     assert inspect.signature(_Own).parameters.keys() == inspect.signature(_Usual).parameters.keys()
     assert (_Own.__doc__, pickle.loads(pickle.dumps(own))) == ("A text.", own)
-    assert typing.get_origin(cupyrnn.GRUOutputs[np.ndarray]) is cupyrnn.GRUOutputs
+    assert typing.get_origin(cupyrnn.typing.GRUOutputs[np.ndarray]) is cupyrnn.typing.GRUOutputs

@@ -33,11 +33,11 @@ def block_weights(rng: np.random.Generator, kind: str, K: int, H: int) -> Any:
 
 
 def lstm_to_block(p: Any) -> Any:
-    return cupyrnn.params_to_block_lstm(p)
+    return cupyrnn.weights.params_to_block_lstm(p)
 
 
 def lstm_from_block(p: Any) -> Any:
-    return cupyrnn.params_from_block_lstm(*p, forget_bias=1.0, cell_clip=0.0)
+    return cupyrnn.weights.params_from_block_lstm(*p, forget_bias=1.0, cell_clip=0.0)
 
 
 BI = {"direction": "bidirectional"}
@@ -46,66 +46,82 @@ BI = {"direction": "bidirectional"}
 def conversions(rng: np.random.Generator) -> dict[str, tuple[Callable[..., Any], Any]]:
     """Return for each name a function and its argument: what it converts, with all it has."""
     gru, lstm = block_weights(rng, "gru", 3, 4), block_weights(rng, "peephole", 3, 4)
-    keras = cupyrnn.params_to_keras(packed(rng, **BI))
-    state = cupyrnn.params_to_torch(packed(rng, 2, rnn_mode="gru", **BI))
-    node = cupyrnn.params_to_onnx(packed(rng, rnn_mode="gru", **BI))
-    lstm_node = cupyrnn.block_lstm_to_onnx([lstm, lstm])
-    gru_node = cupyrnn.block_gru_to_onnx([gru])
-    variables = cupyrnn.params_to_tf1(packed(rng, 2))
+    keras = cupyrnn.weights.params_to_keras(packed(rng, **BI))
+    state = cupyrnn.weights.params_to_torch(packed(rng, 2, rnn_mode="gru", **BI))
+    node = cupyrnn.weights.params_to_onnx(packed(rng, rnn_mode="gru", **BI))
+    lstm_node = cupyrnn.weights.block_lstm_to_onnx([lstm, lstm])
+    gru_node = cupyrnn.weights.block_gru_to_onnx([gru])
+    variables = cupyrnn.weights.params_to_tf1(packed(rng, 2))
     one = packed(rng)
     canonical = cupyrnn.cudnn_rnn_params_to_canonical(1, 4, 3, one.params)
     return {
-        "params_to_keras": (cupyrnn.params_to_keras, packed(rng, **BI)),
-        "params_from_keras": (lambda a: cupyrnn.params_from_keras(a, **BI), keras),
-        "params_to_torch": (cupyrnn.params_to_torch, packed(rng, 2, rnn_mode="gru", **BI)),
-        "params_from_torch": (cupyrnn.params_from_torch, state),
-        "params_to_onnx": (cupyrnn.params_to_onnx, packed(rng, rnn_mode="gru", **BI)),
+        "params_to_keras": (cupyrnn.weights.params_to_keras, packed(rng, **BI)),
+        "params_from_keras": (lambda a: cupyrnn.weights.params_from_keras(a, **BI), keras),
+        "params_to_torch": (cupyrnn.weights.params_to_torch, packed(rng, 2, rnn_mode="gru", **BI)),
+        "params_from_torch": (cupyrnn.weights.params_from_torch, state),
+        "params_to_onnx": (cupyrnn.weights.params_to_onnx, packed(rng, rnn_mode="gru", **BI)),
         "params_from_onnx": (
-            lambda a: cupyrnn.params_from_onnx(a.W, a.R, a.B, linear_before_reset=1),
+            lambda a: cupyrnn.weights.params_from_onnx(a.W, a.R, a.B, linear_before_reset=1),
             node,
         ),
-        "params_to_tf1": (cupyrnn.params_to_tf1, packed(rng, 2)),
-        "params_from_tf1": (cupyrnn.params_from_tf1, variables),
+        "params_to_tf1": (cupyrnn.weights.params_to_tf1, packed(rng, 2)),
+        "params_from_tf1": (cupyrnn.weights.params_from_tf1, variables),
         "params_to_block_lstm": (lstm_to_block, one),
-        "params_from_block_lstm": (lstm_from_block, cupyrnn.params_to_block_lstm(one)),
-        "block_gru_to_keras": (lambda a: cupyrnn.block_gru_to_keras(*a), gru),
-        "block_gru_from_keras": (cupyrnn.block_gru_from_keras, cupyrnn.block_gru_to_keras(*gru)),
-        "block_gru_to_onnx": (cupyrnn.block_gru_to_onnx, [gru]),
+        "params_from_block_lstm": (lstm_from_block, cupyrnn.weights.params_to_block_lstm(one)),
+        "block_gru_to_keras": (lambda a: cupyrnn.weights.block_gru_to_keras(*a), gru),
+        "block_gru_from_keras": (
+            cupyrnn.weights.block_gru_from_keras,
+            cupyrnn.weights.block_gru_to_keras(*gru),
+        ),
+        "block_gru_to_onnx": (cupyrnn.weights.block_gru_to_onnx, [gru]),
         "block_gru_from_onnx": (
-            lambda a: cupyrnn.block_gru_from_onnx(a.W, a.R, a.B),
+            lambda a: cupyrnn.weights.block_gru_from_onnx(a.W, a.R, a.B),
             gru_node,
         ),
-        "block_gru_to_tf1": (lambda a: cupyrnn.block_gru_to_tf1(*a), gru),
-        "block_gru_from_tf1": (cupyrnn.block_gru_from_tf1, cupyrnn.block_gru_to_tf1(*gru)),
-        "block_lstm_to_onnx": (cupyrnn.block_lstm_to_onnx, [lstm, lstm]),
+        "block_gru_to_tf1": (lambda a: cupyrnn.weights.block_gru_to_tf1(*a), gru),
+        "block_gru_from_tf1": (
+            cupyrnn.weights.block_gru_from_tf1,
+            cupyrnn.weights.block_gru_to_tf1(*gru),
+        ),
+        "block_lstm_to_onnx": (cupyrnn.weights.block_lstm_to_onnx, [lstm, lstm]),
         "block_lstm_from_onnx": (
-            lambda a: cupyrnn.block_lstm_from_onnx(a.W, a.R, a.B, a.P),
+            lambda a: cupyrnn.weights.block_lstm_from_onnx(a.W, a.R, a.B, a.P),
             lstm_node,
         ),
-        "block_lstm_to_tf1": (lambda a: cupyrnn.block_lstm_to_tf1(*a), lstm),
-        "block_lstm_from_tf1": (cupyrnn.block_lstm_from_tf1, cupyrnn.block_lstm_to_tf1(*lstm)),
+        "block_lstm_to_tf1": (lambda a: cupyrnn.weights.block_lstm_to_tf1(*a), lstm),
+        "block_lstm_from_tf1": (
+            cupyrnn.weights.block_lstm_from_tf1,
+            cupyrnn.weights.block_lstm_to_tf1(*lstm),
+        ),
         "cudnn_rnn_params_to_canonical": (
             lambda p: cupyrnn.cudnn_rnn_params_to_canonical(1, 4, 3, p),
             one.params,
         ),
-        "block_gru_from_gates": (cupyrnn.block_gru_from_gates, cupyrnn.block_gru_to_gates(*gru)),
-        "block_gru_to_gates": (lambda a: cupyrnn.block_gru_to_gates(*a), gru),
-        "block_lstm_from_gates": (
-            cupyrnn.block_lstm_from_gates,
-            cupyrnn.block_lstm_to_gates(*lstm[:5]),
+        "block_gru_from_gates": (
+            cupyrnn.weights.block_gru_from_gates,
+            cupyrnn.weights.block_gru_to_gates(*gru),
         ),
-        "block_lstm_to_gates": (lambda a: cupyrnn.block_lstm_to_gates(*a[:5]), lstm),
+        "block_gru_to_gates": (lambda a: cupyrnn.weights.block_gru_to_gates(*a), gru),
+        "block_lstm_from_gates": (
+            cupyrnn.weights.block_lstm_from_gates,
+            cupyrnn.weights.block_lstm_to_gates(*lstm[:5]),
+        ),
+        "block_lstm_to_gates": (lambda a: cupyrnn.weights.block_lstm_to_gates(*a[:5]), lstm),
         **{
-            name: (partial(getattr(cupyrnn, name), one), random(rng, one.params.size))
+            name: (partial(getattr(cupyrnn.weights, name), one), random(rng, one.params.size))
             for name in ("gradient_to_block_lstm", "gradient_to_keras", "gradient_to_torch")
         },
-        "join_params": (cupyrnn.join_params, cupyrnn.split_params(packed(rng, 2, I=4))),
-        "split_params": (cupyrnn.split_params, packed(rng, 2)),
-        "params_from_dynet": (cupyrnn.params_from_dynet, cupyrnn.params_to_dynet(one)),
-        "params_to_dynet": (cupyrnn.params_to_dynet, one),
-        "params_from_gates": (cupyrnn.params_from_gates, cupyrnn.params_to_gates(one)),
-        "params_to_gates": (cupyrnn.params_to_gates, packed(rng, 2, rnn_mode="gru", **BI)),
-        "reverse_update_gate": (cupyrnn.reverse_update_gate, gru),
+        "join_params": (
+            cupyrnn.weights.join_params,
+            cupyrnn.weights.split_params(packed(rng, 2, I=4)),
+        ),
+        "split_params": (cupyrnn.weights.split_params, packed(rng, 2)),
+        "params_from_gates": (
+            cupyrnn.weights.params_from_gates,
+            cupyrnn.weights.params_to_gates(one),
+        ),
+        "params_to_gates": (cupyrnn.weights.params_to_gates, packed(rng, 2, rnn_mode="gru", **BI)),
+        "reverse_update_gate": (cupyrnn.weights.reverse_update_gate, gru),
         "cudnn_rnn_canonical_to_params": (
             lambda a: cupyrnn.cudnn_rnn_canonical_to_params(1, 4, 3, a.weights, a.biases),
             canonical,

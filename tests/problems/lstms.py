@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cupyrnn import LSTMGrads, LSTMOutputs
+from cupyrnn.typing import LSTMGrads, LSTMOutputs
 
 GRADIENT_NAMES = LSTMGrads._fields
 PEEPHOLES = ("wci", "wcf", "wco")

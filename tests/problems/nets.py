@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cupyrnn
-from cupyrnn import CudnnRNNGrads, CudnnRNNOutputs
+from cupyrnn.typing import CudnnRNNGrads, CudnnRNNOutputs
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 MODES = tuple(GATES)

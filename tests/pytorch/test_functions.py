@@ -449,7 +449,7 @@ def test_beside_torchs_lstm() -> None:
     torch.manual_seed(0)
     other = torch.nn.LSTM(2, 5, 2, bidirectional=True, dtype=torch.float64)
     net = ct.CudnnRNN(2, 5, 2, direction=BI, dtype=torch.float64)
-    packed = cupyrnn.params_from_torch(other.state_dict())
+    packed = cupyrnn.weights.params_from_torch(other.state_dict())
     net.load_state_dict({"params": torch.from_numpy(packed.params)})
     x = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
     for run in (other, net):

@@ -43,7 +43,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def torch_state() -> dict[str, Any]:
-    state = cupyrnn.params_to_torch(NET)
+    state = cupyrnn.weights.params_to_torch(NET)
     return {"decoder.weight": np.ones(3, np.float32)} | {
         f"encoder.rnn.{n}": a for n, a in state.items()
     }
@@ -96,7 +96,7 @@ def test_keras_3(heading: str, module: str, save: Any) -> None:
     keras = needs.module("keras")
     layer = keras.layers.LSTM(H, name="lstm")
     model = keras.Sequential([keras.Input((4, I)), layer], name="sequential")
-    layer.set_weights(cupyrnn.params_to_keras(NET))
+    layer.set_weights(cupyrnn.weights.params_to_keras(NET))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         save(model)
@@ -110,7 +110,7 @@ def test_keras_2() -> None:
         file.attrs["model_config"] = json.dumps({"class_name": "Sequential"})
         layer = file.create_group("model_weights/lstm")
         names = [f"lstm/{part}:0" for part in ("kernel", "recurrent_kernel", "bias")]
-        for name, a in zip(names, cupyrnn.params_to_keras(NET), strict=True):
+        for name, a in zip(names, cupyrnn.weights.params_to_keras(NET), strict=True):
             layer[name] = a
         layer.attrs["weight_names"] = [name.encode() for name in names]
     same_outputs(recipe("Keras 1 and 2: .h5"))
@@ -124,7 +124,7 @@ def tf() -> Any:
 
 
 def tf1_variables() -> dict[str, Any]:
-    arrays = cupyrnn.params_to_tf1(NET)
+    arrays = cupyrnn.weights.params_to_tf1(NET)
     renamed = {n.replace("cudnn_compatible_lstm", "lstm"): a for n, a in arrays.items()}
     for name, a in renamed.items():
         if name.endswith("bias"):
@@ -136,7 +136,7 @@ def tf1_variables() -> dict[str, Any]:
     ("heading", "variables"),
     [
         ("TensorFlow 1: a checkpoint", tf1_variables()),
-        ("TensorFlow 1: a checkpoint of CudnnLSTM", cupyrnn.params_to_tf1(NET)),
+        ("TensorFlow 1: a checkpoint of CudnnLSTM", cupyrnn.weights.params_to_tf1(NET)),
     ],
 )
 def test_a_tf1_checkpoint(heading: str, variables: dict[str, Any], tf: Any) -> None:
@@ -234,7 +234,7 @@ def test_onnx() -> None:
     nodes, initializers, before = [], [], "X"
     for n, net in enumerate(nets):
         names = []
-        for name, a in zip("WRB", cupyrnn.params_to_onnx(net), strict=False):
+        for name, a in zip("WRB", cupyrnn.weights.params_to_onnx(net), strict=False):
             names.append(f"{name}{n}")
             initializers.append(onnx.numpy_helper.from_array(a, names[-1]))
         nodes.append(onnx.helper.make_node("LSTM", [before, *names], [f"Y{n}"], hidden_size=H))
@@ -247,12 +247,12 @@ def test_onnx() -> None:
     )
     onnx.save(onnx.helper.make_model(graph), "model.onnx")
     packed = recipe(".onnx")
-    np.testing.assert_array_equal(packed.params, cupyrnn.join_params(nets).params)
+    np.testing.assert_array_equal(packed.params, cupyrnn.weights.join_params(nets).params)
 
 
 def test_tensorflow_lite() -> None:
     """By the operator's list of inputs, as TensorFlow Lite documents it."""
-    (gates,) = cupyrnn.params_to_gates(NET)
+    (gates,) = cupyrnn.weights.params_to_gates(NET)
     tensors: dict[int, Any] = {}
     for k, name in enumerate(("i", "f", "ci", "o")):
         gate = gates[name]
@@ -261,19 +261,9 @@ def test_tensorflow_lite() -> None:
     same_outputs(recipe("TensorFlow Lite", operator=operator, get=tensors.__getitem__))
 
 
-def test_dynet() -> None:
-    """DyNet itself is not there: objects with its two methods."""
-    layers = [
-        [SimpleNamespace(as_array=lambda a=a: a) for a in layer]
-        for layer in cupyrnn.params_to_dynet(NET)
-    ]
-    builder = SimpleNamespace(get_parameters=lambda: layers)
-    same_outputs(recipe("DyNet", builder=builder))
-
-
 def test_core_ml() -> None:
     """By the names of its specification: each matrix is one row of numbers."""
-    (gates,) = cupyrnn.params_to_gates(NET)
+    (gates,) = cupyrnn.weights.params_to_gates(NET)
     names = {"i": "inputGate", "f": "forgetGate", "ci": "blockInput", "o": "outputGate"}
     w = SimpleNamespace()
     for g, name in names.items():

@@ -1,4 +1,4 @@
-"""Weights by gate, DyNet's, nets joined and split, quantized ones: beside the definitions."""
+"""Weights by gate, nets joined and split, quantized ones: beside the definitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
-from cupyrnn import Gate, reference
+from cupyrnn import reference
+from cupyrnn.weights import Gate
 
 # ruff: noqa: E501 - a case a line
 
@@ -70,7 +71,7 @@ def test_nets_by_gate(mode: Any, D: int, rng: np.random.Generator) -> None:
     gates = gates_of(rng, mode, 2, D)
     told = mode if mode.startswith("rnn") else None
     direction: Any = ("unidirectional", "bidirectional")[D - 1]
-    packed = cupyrnn.params_from_gates(gates, rnn_mode=told, direction=direction)
+    packed = cupyrnn.weights.params_from_gates(gates, rnn_mode=told, direction=direction)
     assert packed[1:7] == (2, H, I, mode, direction, 0)
     x = expected = rng.standard_normal((T, B, I))
     for layer in range(2):
@@ -79,17 +80,19 @@ def test_nets_by_gate(mode: Any, D: int, rng: np.random.Generator) -> None:
             ways.append(plain(gates[layer * D + 1], mode, expected[::-1])[::-1])
         expected = np.concatenate(ways, axis=2)
     assert_close(output(packed, x), expected, "float64", "output")
-    for back, given in zip(cupyrnn.params_to_gates(packed), gates, strict=True):
+    for back, given in zip(cupyrnn.weights.params_to_gates(packed), gates, strict=True):
         for name, gate in back.items():
             np.testing.assert_equal(gate[:4], given[name][:4])
     turned = [{n: (g[0].T, g[1].T, *g[2:4]) for n, g in of.items()} for of in gates]
-    again = cupyrnn.params_from_gates(turned, rnn_mode=told, direction=direction, transposed=True)
+    again = cupyrnn.weights.params_from_gates(
+        turned, rnn_mode=told, direction=direction, transposed=True
+    )
     np.testing.assert_array_equal(again.params, packed.params)
 
 
 def test_a_projection_by_gate(rng: np.random.Generator) -> None:
     (gates,), projection = gates_of(rng, "lstm", 1, 1, P=1), rng.standard_normal((1, H))
-    packed = cupyrnn.params_from_gates([gates], projections=[projection])
+    packed = cupyrnn.weights.params_from_gates([gates], projections=[projection])
     x = rng.standard_normal((T, B, I))
     assert_close(output(packed, x), plain(gates, "lstm", x, projection), "float64", "output")
 
@@ -98,28 +101,30 @@ def test_peepholes_by_gate(rng: np.random.Generator) -> None:
     (gates,) = gates_of(rng, "lstm", 1, 1)
     gates = {n: g._replace(peephole=rng.standard_normal(H)) for n, g in gates.items()}
     gates["ci"] = gates["ci"]._replace(peephole=None)
-    weights = cupyrnn.block_lstm_from_gates(gates)
+    weights = cupyrnn.weights.block_lstm_from_gates(gates)
     x, c, h = rng.standard_normal((T, B, I)), *np.zeros((2, B, H))
     out = cupyrnn.block_lstm(x, c, h, **weights.arguments, forget_bias=0, cell_clip=0)
     assert_close(out.h, plain(gates, "lstm", x), "float64", "h")
-    again = cupyrnn.block_lstm_from_gates(cupyrnn.block_lstm_to_gates(**weights.arguments))
+    again = cupyrnn.weights.block_lstm_from_gates(
+        cupyrnn.weights.block_lstm_to_gates(**weights.arguments)
+    )
     np.testing.assert_equal(again, weights)
 
 
 def test_a_gru_that_resets_before_the_product_by_gate(rng: np.random.Generator) -> None:
     """And its update gate the other way round, as madmom has it."""
     (gates,) = gates_of(rng, "gru", 1, 1)
-    weights = cupyrnn.block_gru_from_gates(gates)
+    weights = cupyrnn.weights.block_gru_from_gates(gates)
     transposed = {
         name: gate._replace(input=gate.input.T, recurrent=gate.recurrent.T)
         for name, gate in gates.items()
     }
-    again = cupyrnn.block_gru_from_gates(transposed, transposed=True)
+    again = cupyrnn.weights.block_gru_from_gates(transposed, transposed=True)
     np.testing.assert_equal(again, weights)
     x, h, other = rng.standard_normal((T, B, I)), *np.zeros((2, B, H))
     out = cupyrnn.block_gru(x, h, *weights)
     before = [a.copy() for a in weights]
-    reversed_ = cupyrnn.block_gru(x, h, *cupyrnn.reverse_update_gate(weights))
+    reversed_ = cupyrnn.block_gru(x, h, *cupyrnn.weights.reverse_update_gate(weights))
     np.testing.assert_equal(weights, before)
 
     def step(x_t: Any, h: Any, keep: Any) -> Any:
@@ -134,9 +139,9 @@ def test_a_gru_that_resets_before_the_product_by_gate(rng: np.random.Generator) 
         h, other = step(x[t], h, True), step(x[t], other, False)
         assert_close(out.h[t], h, "float64", "h")
         assert_close(reversed_.h[t], other, "float64", "h")
-    twice = cupyrnn.reverse_update_gate(cupyrnn.reverse_update_gate(weights))
+    twice = cupyrnn.weights.reverse_update_gate(cupyrnn.weights.reverse_update_gate(weights))
     np.testing.assert_equal(twice, weights)
-    again = cupyrnn.block_gru_from_gates(cupyrnn.block_gru_to_gates(*weights))
+    again = cupyrnn.weights.block_gru_from_gates(cupyrnn.weights.block_gru_to_gates(*weights))
     np.testing.assert_equal(again, weights)
 
 
@@ -144,9 +149,9 @@ def test_a_gru_that_resets_before_the_product_by_gate(rng: np.random.Generator) 
 def test_the_update_gate_of_a_net(activation: Any, rng: np.random.Generator) -> None:
     """1 - gate(z) is gate(-z) for every activation: the step is h = (1-u)*h + u*c."""
     (gates,) = gates_of(rng, "gru", 1, 1)
-    packed = cupyrnn.params_from_gates([gates], recurrent_activation=activation)
+    packed = cupyrnn.weights.params_from_gates([gates], recurrent_activation=activation)
     x, h = rng.standard_normal((1, B, I)), rng.standard_normal((1, B, H))
-    turned = cupyrnn.cudnn_rnn(x, h, None, cupyrnn.reverse_update_gate(packed)).output[0]
+    turned = cupyrnn.cudnn_rnn(x, h, None, cupyrnn.weights.reverse_update_gate(packed)).output[0]
     kept = cupyrnn.cudnn_rnn(x, h, None, packed).output[0]
     slope = {"hard_sigmoid_0.2": 0.2, "hard_sigmoid_1/6": 1 / 6}.get(activation)
     z = {
@@ -162,29 +167,6 @@ def test_the_update_gate_of_a_net(activation: Any, rng: np.random.Generator) -> 
     assert_close(turned, (1 - gate["u"]) * h[0] + gate["u"] * new, "float64", "h")
 
 
-def test_dynet(rng: np.random.Generator) -> None:
-    """Gates i, f, o, g, and 1 added to the forget gate."""
-    weights = [
-        (
-            rng.standard_normal((4 * H, K)),
-            rng.standard_normal((4 * H, H)),
-            rng.standard_normal(4 * H),
-        )
-        for K in (I, H)
-    ]
-    packed = cupyrnn.params_from_dynet(weights)
-    x = expected = rng.standard_normal((T, B, I))
-    for w_x, w_h, b in weights:
-        i, f, o, g = np.split(np.concatenate([w_x, w_h], 1).T, 4, axis=1)
-        w, b = np.concatenate([i, f, g, o], 1), b.reshape(4, H)[[0, 1, 3, 2]].reshape(-1)
-        first = np.zeros((2, B, H))
-        expected = reference.lstm(expected, *first, w, b, forget_bias=1, gate_order="ifco").h
-    assert_close(output(packed, x), expected, "float64", "output")
-    for back, given in zip(cupyrnn.params_to_dynet(packed), weights, strict=True):
-        for a, e in zip(back, given, strict=True):
-            assert_close(a, e, "float64", "weights")
-
-
 @pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_relu"])
 def test_nets_are_joined_and_split(mode: Any, direction: Any, rng: np.random.Generator) -> None:
@@ -192,12 +174,13 @@ def test_nets_are_joined_and_split(mode: Any, direction: Any, rng: np.random.Gen
         num_layers=3, num_units=H, input_size=I, rnn_mode=mode, direction=direction, scheme="torch"
     )
     packed = packed._replace(num_proj=0)
-    parts = cupyrnn.split_params(packed)
-    joined = cupyrnn.join_params(parts)
+    parts = cupyrnn.weights.split_params(packed)
+    joined = cupyrnn.weights.join_params(parts)
     assert joined[1:] == packed[1:]
     np.testing.assert_array_equal(joined.params, packed.params)
     np.testing.assert_array_equal(
-        cupyrnn.join_params([cupyrnn.join_params(parts[:2]), parts[2]]).params, packed.params
+        cupyrnn.weights.join_params([cupyrnn.weights.join_params(parts[:2]), parts[2]]).params,
+        packed.params,
     )
     x = rng.standard_normal((T, B, I)).astype(np.float32)
     through = x
@@ -209,9 +192,9 @@ def test_nets_are_joined_and_split(mode: Any, direction: Any, rng: np.random.Gen
 def test_layers_of_an_auto_select_that_is_linear_have_input_matrices() -> None:
     """Of a layer above the first K is H, which would make it one of skip_input."""
     packed = cupyrnn.init_params(num_layers=3, num_units=3, input_size=2, rnn_mode="gru")
-    parts = cupyrnn.split_params(packed._replace(input_mode="auto_select"))
+    parts = cupyrnn.weights.split_params(packed._replace(input_mode="auto_select"))
     assert [part.input_mode for part in parts] == ["linear_input"] * 3
-    joined = cupyrnn.join_params(parts)
+    joined = cupyrnn.weights.join_params(parts)
     np.testing.assert_array_equal(joined.params, packed.params)
     for part in parts:  # each is a net of its own
         output(part, np.ones((T, B, part.input_size), np.float32))
@@ -227,8 +210,8 @@ def test_directions_are_joined(rng: np.random.Generator) -> None:
         )
         for K in (I, I, 2 * H, 2 * H)
     ]
-    packed = cupyrnn.join_params(
-        [cupyrnn.params_from_onnx(*node) for node in nodes], direction="bidirectional"
+    packed = cupyrnn.weights.join_params(
+        [cupyrnn.weights.params_from_onnx(*node) for node in nodes], direction="bidirectional"
     )
     x = expected = rng.standard_normal((T, B, I))
     for k in (0, 2):
@@ -252,7 +235,7 @@ def test_quantized_nodes(rng: np.random.Generator) -> None:
         for shape in ((D,), (D, 4 * H)):
             scales = rng.uniform(0.001, 0.02, (2, *shape)).astype(np.float32)
             zeros = rng.integers(info.min, info.max + 1, (2, *shape)).astype(dtype)
-            packed = cupyrnn.params_from_quantized_onnx(
+            packed = cupyrnn.weights.params_from_quantized_onnx(
                 W, R, b, scales[0], zeros[0], scales[1], zeros[1]
             )
             floats = [
@@ -261,14 +244,14 @@ def test_quantized_nodes(rng: np.random.Generator) -> None:
                 .astype(np.float32)
                 for q, s, z in zip((W, R), scales, zeros, strict=True)
             ]
-            expected = cupyrnn.params_from_onnx(*floats, b)
+            expected = cupyrnn.weights.params_from_onnx(*floats, b)
             assert packed[1:] == expected[1:]
             assert_close(packed.params, expected.params, "float32", "params")
     q = rng.integers(-128, 128, (3, 4)).astype(np.int8)
     scale, zero = rng.uniform(0.1, 1, 3).astype(np.float32), np.int8([1, 0, -1])
-    by_row = cupyrnn.dequantize(q, scale, zero, axis=0)
+    by_row = cupyrnn.weights.dequantize(q, scale, zero, axis=0)
     np.testing.assert_array_equal(by_row, (q.astype("f4") - zero[:, None]) * scale[:, None])
-    np.testing.assert_array_equal(cupyrnn.dequantize(q.T, scale, zero, axis=-1), by_row.T)
+    np.testing.assert_array_equal(cupyrnn.weights.dequantize(q.T, scale, zero, axis=-1), by_row.T)
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
@@ -283,20 +266,22 @@ def test_directions_merged_by_keras(mode: Any, merge_mode: Any, rng: np.random.G
         for _ in range(2)
         for shape in ((K, G * H), (H, G * H), bias)
     ]
-    packed = cupyrnn.params_from_keras(weights, direction="bidirectional", merge_mode=merge_mode)
+    packed = cupyrnn.weights.params_from_keras(
+        weights, direction="bidirectional", merge_mode=merge_mode
+    )
     scale = 0.5 if merge_mode == "ave" else 1
     x = expected = rng.standard_normal((T, B, I))
     for n in range(0, 18, 6):
-        layer = cupyrnn.params_from_keras(weights[n : n + 6], direction="bidirectional")
+        layer = cupyrnn.weights.params_from_keras(weights[n : n + 6], direction="bidirectional")
         both = output(layer, expected)
         expected = scale * (both[..., :H] + both[..., H:])
     both = output(packed, x)
     assert_close(scale * (both[..., :H] + both[..., H:]), expected, "float64", "output")
-    np.testing.assert_equal(cupyrnn.params_to_keras(packed, merge_mode=merge_mode), weights)
+    np.testing.assert_equal(cupyrnn.weights.params_to_keras(packed, merge_mode=merge_mode), weights)
     other = packed._replace(params=packed.params.copy())
     other.params[2 * G * H * (I + H)] += 1
     with pytest.raises(ValueError, match="for the two directions below, in layer 1"):
-        cupyrnn.params_to_keras(other, merge_mode=merge_mode)
+        cupyrnn.weights.params_to_keras(other, merge_mode=merge_mode)
 
 
 ONE: Any = Gate(np.ones((2, 3)), np.ones((2, 2)), np.ones(2))
@@ -317,54 +302,51 @@ def quantized(**changed: Any) -> Any:
         "R_scale": SCALE,
         "R_zero_point": zero,
     }
-    return cupyrnn.params_from_quantized_onnx(**{**given, **changed})
+    return cupyrnn.weights.params_from_quantized_onnx(**{**given, **changed})
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: cupyrnn.params_from_gates(LSTM), TypeError, "params_from_gates: gates is a dict, expected a list of mappings to Gates"),
-        (lambda: cupyrnn.params_from_gates([]), ValueError, "params_from_gates: gates has 0 entries, expected L*D with D = 1"),
-        (lambda: cupyrnn.params_from_gates([LSTM], direction="bidirectional"), ValueError, "params_from_gates: gates has 1 entry, expected L*D with D = 2"),
-        (lambda: cupyrnn.params_from_gates([{"h": ONE}]), ValueError, "params_from_gates: rnn_mode is left out, and the gate h does not tell rnn_tanh from rnn_relu: say which"),
-        (lambda: cupyrnn.params_from_gates([{"i": ONE}]), ValueError, "params_from_gates: gates[0] has the gates ['i'], expected i, f, ci, o"),
-        (lambda: cupyrnn.params_from_gates([{**LSTM, "f": np.ones(3)}]), TypeError, "params_from_gates: gates[0]['f'] is array([1., 1., 1.]), expected a Gate"),
-        (lambda: cupyrnn.params_from_gates([{**LSTM, "f": ONE._replace(input=np.ones((2, 4)))}]), ValueError, "params_from_gates: gates[0]['f'].input has shape (2, 4), expected (H, K) = (2, 3)"),
-        (lambda: cupyrnn.params_from_gates([{**LSTM, "f": ONE._replace(bias=np.ones(3))}]), ValueError, "params_from_gates: gates[0]['f'].bias has shape (3,), expected (H,) = (2,)"),
-        (lambda: cupyrnn.params_from_gates([{**LSTM, "f": ONE._replace(peephole=np.ones(2))}]), ValueError, "params_from_gates: gates[0]['f'] has a peephole, which CudnnRNN does not have; block_lstm_from_gates takes it"),
-        (lambda: cupyrnn.params_from_gates([LSTM], projections=[]), ValueError, "params_from_gates: projections has 0 entries, expected L*D = 1"),
-        (lambda: cupyrnn.params_to_gates(cupyrnn.init_params(num_layers=1, num_units=3, input_size=2, num_proj=2)), ValueError, "params_to_gates: params is of a net with num_proj, which this form does not have"),
-        (lambda: cupyrnn.block_lstm_from_gates({**LSTM, "i": ONE._replace(peephole=np.ones(2))}), ValueError, "block_lstm_from_gates: gates['f'] has no peephole, but gates['i'] has"),
-        (lambda: cupyrnn.block_lstm_from_gates({**LSTM, **dict.fromkeys("if", ONE._replace(peephole=np.ones(2)))}), ValueError, "block_lstm_from_gates: gates['o'] has no peephole, but gates['i'] has"),
-        (lambda: cupyrnn.block_lstm_from_gates({**LSTM, "ci": ONE._replace(peephole=np.ones(2))}), ValueError, "block_lstm_from_gates: gates['ci'] has a peephole, expected one in i, f and o alone"),
-        (lambda: cupyrnn.block_gru_from_gates(dict.fromkeys("ruc", ONE._replace(peephole=np.ones(2)))), ValueError, "block_gru_from_gates: gates['r'] has a peephole, which a GRU does not have"),
-        (lambda: cupyrnn.reverse_update_gate(NET), ValueError, "reverse_update_gate: weights is of a net with lstm, expected gru"),
-        (lambda: cupyrnn.reverse_update_gate(np.ones(3)), TypeError, "reverse_update_gate: weights is a numpy.ndarray, expected a PackedParams or a BlockGRUParams"),
-        (lambda: cupyrnn.params_from_dynet([]), ValueError, "params_from_dynet: weights has 0 entries, expected one for each layer"),
-        (lambda: cupyrnn.params_from_dynet([(np.ones((8, 3)), np.ones((8, 2)), np.ones(7))]), ValueError, "params_from_dynet: weights[0][2] has shape (7,), expected (4*H,) = (8,)"),
-        (lambda: cupyrnn.params_to_dynet(NET._replace(direction="bidirectional", params=np.zeros(192))), ValueError, "params_to_dynet: params is of a net with rnn_mode = lstm and D = 2, expected lstm and 1"),
-        (lambda: cupyrnn.join_params([]), ValueError, "join_params: nets has 0 entries, expected one or more"),
-        (lambda: cupyrnn.join_params([NET, 3]), TypeError, "join_params: nets[1] is an int, expected a PackedParams"),
-        (lambda: cupyrnn.join_params([NET], direction="bidirectional"), ValueError, "join_params: nets has 1 entry, expected two for each layer"),
-        (lambda: cupyrnn.join_params([NET, cupyrnn.init_params(num_layers=1, num_units=3, input_size=4)]), ValueError, "join_params: nets[1] has input_size = 4, expected 3, what is below it gives"),
-        (lambda: cupyrnn.join_params([NET, cupyrnn.init_params(num_layers=1, num_units=4, input_size=3)]), ValueError, "join_params: nets[1] has num_units = 4, expected 3 like nets[0]"),
-        (lambda: cupyrnn.join_params([NET, NET._replace(recurrent_activation="hard_sigmoid_0.2")]), ValueError, "join_params: nets[1] has recurrent_activation = 'hard_sigmoid_0.2', expected 'sigmoid' like nets[0]"),
-        (lambda: cupyrnn.join_params([NET, NET._replace(params=NET.params.astype("f8"))]), TypeError, "join_params: nets[1].params has dtype float64, expected float32 like nets[0].params"),
-        (lambda: cupyrnn.dequantize(np.ones(3), 1.0), TypeError, "dequantize: values has dtype float64, expected integers of 32 bits or fewer"),
-        (lambda: cupyrnn.dequantize(INT, np.zeros(1, "f4")), ValueError, "dequantize: scale is array([0.], dtype=float32), expected positive and finite"),
-        (lambda: cupyrnn.dequantize(INT, np.ones(3, "f4")), ValueError, "dequantize: scale has shape (3,), expected (), (1,), or a vector along axis"),
-        (lambda: cupyrnn.dequantize(INT, np.ones(3, "f4"), axis=2), ValueError, "dequantize: scale has shape (3,), expected (8,) along axis 2"),
-        (lambda: cupyrnn.dequantize(INT, np.ones(1, "f4"), axis="x"), TypeError, "dequantize: axis is 'x', expected an integer"),
-        (lambda: cupyrnn.dequantize(INT, np.ones(8, "f4"), axis=True), TypeError, "dequantize: axis is True, expected an integer"),
-        (lambda: cupyrnn.dequantize(INT, np.ones(8, "f4"), axis=3), ValueError, "dequantize: axis is 3, expected one of the 3 of values"),
-        (lambda: cupyrnn.dequantize(INT, np.float32(1), np.ones(2, np.int8)), ValueError, "dequantize: zero_point has shape (2,), expected that of scale, ()"),
-        (lambda: cupyrnn.dequantize(INT, np.float32(1), np.int32(300)), ValueError, "dequantize: zero_point is array(300, dtype=int32), expected in [-128, 127], the range of int8"),
+        (lambda: cupyrnn.weights.params_from_gates(LSTM), TypeError, "params_from_gates: gates is a dict, expected a list of mappings to Gates"),
+        (lambda: cupyrnn.weights.params_from_gates([]), ValueError, "params_from_gates: gates has 0 entries, expected L*D with D = 1"),
+        (lambda: cupyrnn.weights.params_from_gates([LSTM], direction="bidirectional"), ValueError, "params_from_gates: gates has 1 entry, expected L*D with D = 2"),
+        (lambda: cupyrnn.weights.params_from_gates([{"h": ONE}]), ValueError, "params_from_gates: rnn_mode is left out, and the gate h does not tell rnn_tanh from rnn_relu: say which"),
+        (lambda: cupyrnn.weights.params_from_gates([{"i": ONE}]), ValueError, "params_from_gates: gates[0] has the gates ['i'], expected i, f, ci, o"),
+        (lambda: cupyrnn.weights.params_from_gates([{**LSTM, "f": np.ones(3)}]), TypeError, "params_from_gates: gates[0]['f'] is array([1., 1., 1.]), expected a Gate"),
+        (lambda: cupyrnn.weights.params_from_gates([{**LSTM, "f": ONE._replace(input=np.ones((2, 4)))}]), ValueError, "params_from_gates: gates[0]['f'].input has shape (2, 4), expected (H, K) = (2, 3)"),
+        (lambda: cupyrnn.weights.params_from_gates([{**LSTM, "f": ONE._replace(bias=np.ones(3))}]), ValueError, "params_from_gates: gates[0]['f'].bias has shape (3,), expected (H,) = (2,)"),
+        (lambda: cupyrnn.weights.params_from_gates([{**LSTM, "f": ONE._replace(peephole=np.ones(2))}]), ValueError, "params_from_gates: gates[0]['f'] has a peephole, which CudnnRNN does not have; block_lstm_from_gates takes it"),
+        (lambda: cupyrnn.weights.params_from_gates([LSTM], projections=[]), ValueError, "params_from_gates: projections has 0 entries, expected L*D = 1"),
+        (lambda: cupyrnn.weights.params_to_gates(cupyrnn.init_params(num_layers=1, num_units=3, input_size=2, num_proj=2)), ValueError, "params_to_gates: params is of a net with num_proj, which this form does not have"),
+        (lambda: cupyrnn.weights.block_lstm_from_gates({**LSTM, "i": ONE._replace(peephole=np.ones(2))}), ValueError, "block_lstm_from_gates: gates['f'] has no peephole, but gates['i'] has"),
+        (lambda: cupyrnn.weights.block_lstm_from_gates({**LSTM, **dict.fromkeys("if", ONE._replace(peephole=np.ones(2)))}), ValueError, "block_lstm_from_gates: gates['o'] has no peephole, but gates['i'] has"),
+        (lambda: cupyrnn.weights.block_lstm_from_gates({**LSTM, "ci": ONE._replace(peephole=np.ones(2))}), ValueError, "block_lstm_from_gates: gates['ci'] has a peephole, expected one in i, f and o alone"),
+        (lambda: cupyrnn.weights.block_gru_from_gates(dict.fromkeys("ruc", ONE._replace(peephole=np.ones(2)))), ValueError, "block_gru_from_gates: gates['r'] has a peephole, which a GRU does not have"),
+        (lambda: cupyrnn.weights.reverse_update_gate(NET), ValueError, "reverse_update_gate: weights is of a net with lstm, expected gru"),
+        (lambda: cupyrnn.weights.reverse_update_gate(np.ones(3)), TypeError, "reverse_update_gate: weights is a numpy.ndarray, expected a PackedParams or a BlockGRUParams"),
+        (lambda: cupyrnn.weights.join_params([]), ValueError, "join_params: nets has 0 entries, expected one or more"),
+        (lambda: cupyrnn.weights.join_params([NET, 3]), TypeError, "join_params: nets[1] is an int, expected a PackedParams"),
+        (lambda: cupyrnn.weights.join_params([NET], direction="bidirectional"), ValueError, "join_params: nets has 1 entry, expected two for each layer"),
+        (lambda: cupyrnn.weights.join_params([NET, cupyrnn.init_params(num_layers=1, num_units=3, input_size=4)]), ValueError, "join_params: nets[1] has input_size = 4, expected 3, what is below it gives"),
+        (lambda: cupyrnn.weights.join_params([NET, cupyrnn.init_params(num_layers=1, num_units=4, input_size=3)]), ValueError, "join_params: nets[1] has num_units = 4, expected 3 like nets[0]"),
+        (lambda: cupyrnn.weights.join_params([NET, NET._replace(recurrent_activation="hard_sigmoid_0.2")]), ValueError, "join_params: nets[1] has recurrent_activation = 'hard_sigmoid_0.2', expected 'sigmoid' like nets[0]"),
+        (lambda: cupyrnn.weights.join_params([NET, NET._replace(params=NET.params.astype("f8"))]), TypeError, "join_params: nets[1].params has dtype float64, expected float32 like nets[0].params"),
+        (lambda: cupyrnn.weights.dequantize(np.ones(3), 1.0), TypeError, "dequantize: values has dtype float64, expected integers of 32 bits or fewer"),
+        (lambda: cupyrnn.weights.dequantize(INT, np.zeros(1, "f4")), ValueError, "dequantize: scale is array([0.], dtype=float32), expected positive and finite"),
+        (lambda: cupyrnn.weights.dequantize(INT, np.ones(3, "f4")), ValueError, "dequantize: scale has shape (3,), expected (), (1,), or a vector along axis"),
+        (lambda: cupyrnn.weights.dequantize(INT, np.ones(3, "f4"), axis=2), ValueError, "dequantize: scale has shape (3,), expected (8,) along axis 2"),
+        (lambda: cupyrnn.weights.dequantize(INT, np.ones(1, "f4"), axis="x"), TypeError, "dequantize: axis is 'x', expected an integer"),
+        (lambda: cupyrnn.weights.dequantize(INT, np.ones(8, "f4"), axis=True), TypeError, "dequantize: axis is True, expected an integer"),
+        (lambda: cupyrnn.weights.dequantize(INT, np.ones(8, "f4"), axis=3), ValueError, "dequantize: axis is 3, expected one of the 3 of values"),
+        (lambda: cupyrnn.weights.dequantize(INT, np.float32(1), np.ones(2, np.int8)), ValueError, "dequantize: zero_point has shape (2,), expected that of scale, ()"),
+        (lambda: cupyrnn.weights.dequantize(INT, np.float32(1), np.int32(300)), ValueError, "dequantize: zero_point is array(300, dtype=int32), expected in [-128, 127], the range of int8"),
         (lambda: quantized(R=INT), ValueError, "params_from_quantized_onnx: R has shape (1, 3, 8), expected (D, H, 4*H) with D = 1 or 2"),
         (lambda: quantized(W=INT[0]), ValueError, "params_from_quantized_onnx: W has shape (3, 8), expected (D, I, 4*H) with H = 2"),
         (lambda: quantized(B=np.zeros((1, 8), "f4")), ValueError, "params_from_quantized_onnx: B has shape (1, 8), expected (D, 8*H) = (1, 16)"),
         (lambda: quantized(W_scale=np.ones(3, "f4")), ValueError, "params_from_quantized_onnx: W_scale has shape (3,), expected (D,) = (1,) or (D, 4*H) = (1, 8)"),
         (lambda: quantized(W=INT.astype("f4")), TypeError, "params_from_quantized_onnx: of W, values has dtype float32, expected integers of 32 bits or fewer"),
-        (lambda: cupyrnn.params_from_keras([], merge_mode="mul"), ValueError, "params_from_keras: merge_mode is 'mul', expected one of concat, sum, ave"),
+        (lambda: cupyrnn.weights.params_from_keras([], merge_mode="mul"), ValueError, "params_from_keras: merge_mode is 'mul', expected one of concat, sum, ave"),
     ],
 )  # fmt: skip
 def test_errors(call: Any, error: Any, message: str) -> None:
@@ -375,7 +357,7 @@ def test_errors(call: Any, error: Any, message: str) -> None:
 def test_no_mask_is_dropped() -> None:
     masked = np.ma.masked_equal(INT, 1)
     for call in (
-        lambda: cupyrnn.dequantize(masked, np.float32(1)),
+        lambda: cupyrnn.weights.dequantize(masked, np.float32(1)),
         lambda: quantized(B=np.ma.masked_all((1, 16), "f4")),
     ):
         with pytest.raises(TypeError, match=r"^\w+: (values|B) is masked_array\("):

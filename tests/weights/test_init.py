@@ -173,7 +173,7 @@ def test_as_the_real_ones_do() -> None:
         packed = cupyrnn.init_params(
             num_layers=1, num_units=H, input_size=I, rnn_mode=mode, scheme="torch", seed=1
         )
-        ours = cupyrnn.params_to_torch(packed)
+        ours = cupyrnn.weights.params_to_torch(packed)
         for name, a in kind(I, H).state_dict().items():
             assert_same_statistics(ours[name], a.numpy(), name)
     tf.keras.utils.set_random_seed(1)
@@ -182,7 +182,7 @@ def test_as_the_real_ones_do() -> None:
         layer = kind(H)
         layer.build((None, None, I))
         packed = cupyrnn.init_params(num_layers=1, num_units=H, input_size=I, rnn_mode=mode, seed=1)
-        weights = cupyrnn.params_to_keras(packed)
+        weights = cupyrnn.weights.params_to_keras(packed)
         for name, a, e in zip(
             ["kernel", "recurrent", "bias"], weights, layer.get_weights(), strict=True
         ):

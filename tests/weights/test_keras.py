@@ -83,7 +83,7 @@ def test_a_real_layer(tf: Any, case: Any, rng: np.random.Generator) -> None:
     direction: Any = "bidirectional" if bidirectional else "unidirectional"
     told = mode if kind == "SimpleRNN" else None
     gates: Any = "hard_sigmoid_1/6" if "recurrent_activation" in options else "sigmoid"
-    packed = cupyrnn.params_from_keras(
+    packed = cupyrnn.weights.params_from_keras(
         layer.weights,
         rnn_mode=told,
         direction=direction,
@@ -107,12 +107,12 @@ def test_a_real_layer(tf: Any, case: Any, rng: np.random.Generator) -> None:
     for found, (a, *of_states) in ((out, expected), (g, gradients[: 1 + D * n])):
         for ours, theirs in zip(found[: 1 + n], (a, *joined(of_states)), strict=False):
             assert_close(ours, theirs, "float64", "output or gradient")
-    weights = cupyrnn.gradient_to_keras(packed, g.params_backprop)
+    weights = cupyrnn.weights.gradient_to_keras(packed, g.params_backprop)
     if not use_bias:
         weights = [a for n, a in enumerate(weights) if n % 3 < 2]
     for a, e in zip(weights, gradients[1 + D * n :], strict=True):
         assert_close(a, e, "float64", "gradient")
-    back = cupyrnn.params_to_keras(packed, use_bias=use_bias)
+    back = cupyrnn.weights.params_to_keras(packed, use_bias=use_bias)
     np.testing.assert_equal(back, layer.get_weights())
 
 
@@ -138,7 +138,7 @@ def test_a_mask_with_holes(
     layer = real_layer(tf, kind, options, True, bidirectional, rng)
     D, n = 1 + bidirectional, 1 + (mode == "lstm")
     direction: Any = "bidirectional" if bidirectional else "unidirectional"
-    packed = cupyrnn.params_from_keras(
+    packed = cupyrnn.weights.params_from_keras(
         layer.weights, direction=direction, rnn_mode=mode if kind == "SimpleRNN" else None
     )
     x, states = rng.standard_normal((T, B, I)), [*rng.standard_normal((D * n, B, H))]
@@ -162,7 +162,7 @@ def test_a_mask_with_holes(
     for ours, theirs in zip(found, (expected, gradients[: 1 + D * n]), strict=True):
         for a, e in zip(ours[: 1 + n], (theirs[0], *joined(theirs[1:])), strict=False):
             assert_close(a, e, "float64", "output or gradient")
-    weights = cupyrnn.gradient_to_keras(packed, grads.params_backprop)
+    weights = cupyrnn.weights.gradient_to_keras(packed, grads.params_backprop)
     for a, e in zip(weights, gradients[1 + D * n :], strict=True):
         assert_close(a, e, "float64", "gradient")
     if not bidirectional:  # Keras's default at masked steps
@@ -174,19 +174,19 @@ def test_a_mask_with_holes(
 def test_a_bias_is_not_dropped() -> None:
     """Either of the two packed ones, where Keras's layer is to have none."""
     packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, rnn_mode="gru")
-    assert len(cupyrnn.params_to_keras(packed, use_bias=False)) == 2
+    assert len(cupyrnn.weights.params_to_keras(packed, use_bias=False)) == 2
     for n in (-1, -7):  # of the recurrent biases, of the input biases
         params = packed.params.copy()
         params[n] = 1
         with pytest.raises(ValueError, match="use_bias is False, but params has biases"):
-            cupyrnn.params_to_keras(packed._replace(params=params), use_bias=False)
+            cupyrnn.weights.params_to_keras(packed._replace(params=params), use_bias=False)
 
 
 def test_the_equations_of_a_gru_that_resets_before_the_product(rng: np.random.Generator) -> None:
     """Keras's own, written out: its gates are z, r, h, in kernels and bias."""
     kernel, recurrent, bias = (rng.standard_normal(s) for s in ((I, 3 * H), (H, 3 * H), 3 * H))
     x, h = rng.standard_normal((T, B, I)), np.zeros((B, H))
-    weights = cupyrnn.block_gru_from_keras([kernel, recurrent, bias])
+    weights = cupyrnn.weights.block_gru_from_keras([kernel, recurrent, bias])
     out = cupyrnn.block_gru(x, h, *weights)
     (W_z, W_r, W_h), (U_z, U_r, U_h) = (np.split(a, 3, axis=1) for a in (kernel, recurrent))
     b_z, b_r, b_h = np.split(bias, 3)
@@ -195,7 +195,7 @@ def test_the_equations_of_a_gru_that_resets_before_the_product(rng: np.random.Ge
         r = 1 / (1 + np.exp(-(x_t @ W_r + h @ U_r + b_r)))
         h = z * h + (1 - z) * np.tanh(x_t @ W_h + (r * h) @ U_h + b_h)
         assert_close(h_t, h, "float64", "h")
-    np.testing.assert_equal(cupyrnn.block_gru_to_keras(*weights), (kernel, recurrent, bias))
+    np.testing.assert_equal(cupyrnn.weights.block_gru_to_keras(*weights), (kernel, recurrent, bias))
 
 
 @pytest.mark.parametrize("use_bias", [False, True])
@@ -203,17 +203,17 @@ def test_a_real_gru_that_resets_before_the_product(
     tf: Any, use_bias: bool, rng: np.random.Generator
 ) -> None:
     layer = real_layer(tf, "GRU", {"reset_after": False}, use_bias, False, rng)
-    weights = cupyrnn.block_gru_from_keras(layer.get_weights(), use_bias=use_bias)
+    weights = cupyrnn.weights.block_gru_from_keras(layer.get_weights(), use_bias=use_bias)
     x, dy, h_prev = (rng.standard_normal(s) for s in ((T, B, I), (T, B, H), (B, H)))
     (expected, _), (_, dh, *gradients) = run(tf, layer, (x, h_prev), (dy, np.zeros((B, H))))
     out = cupyrnn.block_gru(x, h_prev, *weights)
     assert_close(out.h, expected, "float64", "h")
     g = cupyrnn.block_gru_grad(x, h_prev, weights.w_ru, weights.w_c, *out, dy)
     assert_close(g.d_h_prev, dh, "float64", "h_prev")
-    ours = cupyrnn.block_gru_to_keras(g.d_w_ru, g.d_w_c, g.d_b_ru, g.d_b_c)
+    ours = cupyrnn.weights.block_gru_to_keras(g.d_w_ru, g.d_w_c, g.d_b_ru, g.d_b_c)
     for a, e in zip(ours[: 2 + use_bias], gradients, strict=True):
         assert_close(a, e, "float64", "gradient")
-    back = cupyrnn.block_gru_to_keras(*weights, use_bias=use_bias)
+    back = cupyrnn.weights.block_gru_to_keras(*weights, use_bias=use_bias)
     np.testing.assert_equal(back, layer.get_weights())
 
 
@@ -223,10 +223,10 @@ def test_cudnn_layers_round_trip(mode: Any, bidirectional: bool, rng: np.random.
     net: Any = {"num_layers": 2, "num_units": 3, "input_size": 4, "rnn_mode": mode}
     net["direction"] = "bidirectional" if bidirectional else "unidirectional"
     params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(**net))
-    weights = cupyrnn.params_to_keras(params, **net, cudnn=True)
+    weights = cupyrnn.weights.params_to_keras(params, **net, cudnn=True)
     G = 4 if mode == "lstm" else 3
     assert [a.shape for a in weights[:3]] == [(4, 3 * G), (3, 3 * G), (6 * G,)]
-    packed = cupyrnn.params_from_keras(weights, direction=net["direction"])
+    packed = cupyrnn.weights.params_from_keras(weights, direction=net["direction"])
     np.testing.assert_array_equal(packed.params, params)
     assert packed[1:-3] == tuple(net.values())
 
@@ -236,12 +236,12 @@ def test_files_of_cudnn_layers(name: str) -> None:
     """The stored output is that of the layer Keras 2 converts the file for."""
     golden = models.load(name)
     weights = [golden.variables[str(n)] for n in range(3)]
-    packed = cupyrnn.params_from_keras(weights)
+    packed = cupyrnn.weights.params_from_keras(weights)
     assert packed.rnn_mode == name.removeprefix("cudnn_")
     h, c = packed.zero_state(golden.x.shape[1])
     out = cupyrnn.cudnn_rnn(golden.x, h, c, packed.params, rnn_mode=packed.rnn_mode)
     assert_close(out.output, golden.y, "float64", "output")
-    np.testing.assert_equal(cupyrnn.params_to_keras(packed, cudnn=True), weights)
+    np.testing.assert_equal(cupyrnn.weights.params_to_keras(packed, cudnn=True), weights)
 
 
 def bad(*shapes: tuple[int, ...]) -> list[Any]:
@@ -251,27 +251,27 @@ def bad(*shapes: tuple[int, ...]) -> list[Any]:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: cupyrnn.params_from_keras(bad((3, 2), (2, 2), (2,))), ValueError, "params_from_keras: rnn_mode is left out, and the shapes, of an RNN, do not tell rnn_tanh from rnn_relu: say which"),
-        (lambda: cupyrnn.params_from_keras(bad((3, 5), (2, 5), (5,))), ValueError, "params_from_keras: weights[0] has shape (3, 5), expected (K, G*H) with H = 2 and G = 4 for lstm, 3 for gru or 1 for rnn_tanh and rnn_relu"),
-        (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8), (4,))), ValueError, "params_from_keras: weights[2] has shape (4,), expected (4*H,) = (8,)"),
-        (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8), (8,), (3, 8), (2, 8), (8,))), ValueError, "params_from_keras: weights[3] has shape (3, 8), expected (K, G*H) = (2, 8) of a second layer; a Bidirectional one wants direction='bidirectional'"),
-        (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8), (8,), (4, 8), (2, 8), (8,))), ValueError, "params_from_keras: weights[3] has shape (4, 8), expected (K, G*H) = (2, 8)"),
-        (lambda: cupyrnn.params_from_keras(bad((3, 2), (2, 2), (1,)), rnn_mode="rnn_relu"), ValueError, "params_from_keras: weights[2] has shape (1,), expected (H,) = (2,)"),
-        (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8)), use_bias=1), TypeError, "params_from_keras: use_bias is 1, expected a bool"),
-        (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8))), ValueError, "params_from_keras: weights has 2 arrays, expected 3 for each layer and direction with D = 1: kernel, recurrent kernel, bias; use_bias=False where layers have none"),
-        (lambda: cupyrnn.params_from_keras(bad((8,), (2, 8), (8,))), ValueError, "params_from_keras: weights[0] has shape (8,), expected (K, G*H)"),
-        (lambda: cupyrnn.params_from_keras(bad((3, 8), (8,), (8,))), ValueError, "params_from_keras: weights[1] has shape (8,), expected (H, G*H)"),
-        (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8), (16,)), recurrent_activation="hard_sigmoid_0.2"), ValueError, "params_from_keras: recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid: weights[2] has shape (16,), that of CuDNNLSTM"),
-        (lambda: cupyrnn.params_from_keras([None] * 3), TypeError, "params_from_keras: weights[0] is None, expected a numpy.ndarray or cupy.ndarray"),
-        (lambda: cupyrnn.block_gru_from_keras(bad((3, 6), (2, 6), (2, 6))), ValueError, "block_gru_from_keras: weights[2] has shape (2, 6), expected (3*H,) = (6,): a GRU with reset_after=True is that of cuDNN; params_from_keras takes it"),
-        (lambda: cupyrnn.block_gru_from_keras(bad((3, 6), (2, 6)), use_bias=True), ValueError, "block_gru_from_keras: weights has 2 arrays, expected 3: kernel, recurrent kernel, bias of one layer and direction"),
-        (lambda: cupyrnn.block_gru_from_keras(bad((3, 8), (2, 6), (6,))), ValueError, "block_gru_from_keras: weights[0] has shape (3, 8), expected (I, 3*H) = (3, 6)"),
-        (lambda: cupyrnn.block_gru_from_keras(3), TypeError, "block_gru_from_keras: weights is an int, expected a list of arrays"),
-        (lambda: cupyrnn.block_gru_to_keras(*bad((5, 4), (5, 2), (4,), (3,))), ValueError, "block_gru_to_keras: b_c has shape (3,), expected (H,) = (2,)"),
-        (lambda: cupyrnn.block_gru_to_keras(*bad((5, 4), (2, 2), (4,), (2,))), ValueError, "block_gru_to_keras: w_c has shape (2, 2), expected (I+H, H)"),
-        (lambda: cupyrnn.block_gru_to_keras(*bad((5, 4), (5, 2), (4,)), np.ones(2), use_bias=False), ValueError, "block_gru_to_keras: use_bias is False, but b_ru or b_c is not zero"),
-        (lambda: cupyrnn.params_to_keras(np.ones(56), 1, 2, 3, use_bias=False), ValueError, "params_to_keras: use_bias is False, but params has biases that are not zero"),
-        (lambda: cupyrnn.params_to_keras(np.ones(14), 1, 2, 3, rnn_mode="rnn_tanh", cudnn=True), ValueError, "params_to_keras: cudnn is True with rnn_mode = rnn_tanh and use_bias = True, expected lstm or gru and True: CuDNNLSTM and CuDNNGRU"),
+        (lambda: cupyrnn.weights.params_from_keras(bad((3, 2), (2, 2), (2,))), ValueError, "params_from_keras: rnn_mode is left out, and the shapes, of an RNN, do not tell rnn_tanh from rnn_relu: say which"),
+        (lambda: cupyrnn.weights.params_from_keras(bad((3, 5), (2, 5), (5,))), ValueError, "params_from_keras: weights[0] has shape (3, 5), expected (K, G*H) with H = 2 and G = 4 for lstm, 3 for gru or 1 for rnn_tanh and rnn_relu"),
+        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (2, 8), (4,))), ValueError, "params_from_keras: weights[2] has shape (4,), expected (4*H,) = (8,)"),
+        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (2, 8), (8,), (3, 8), (2, 8), (8,))), ValueError, "params_from_keras: weights[3] has shape (3, 8), expected (K, G*H) = (2, 8) of a second layer; a Bidirectional one wants direction='bidirectional'"),
+        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (2, 8), (8,), (4, 8), (2, 8), (8,))), ValueError, "params_from_keras: weights[3] has shape (4, 8), expected (K, G*H) = (2, 8)"),
+        (lambda: cupyrnn.weights.params_from_keras(bad((3, 2), (2, 2), (1,)), rnn_mode="rnn_relu"), ValueError, "params_from_keras: weights[2] has shape (1,), expected (H,) = (2,)"),
+        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (2, 8)), use_bias=1), TypeError, "params_from_keras: use_bias is 1, expected a bool"),
+        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (2, 8))), ValueError, "params_from_keras: weights has 2 arrays, expected 3 for each layer and direction with D = 1: kernel, recurrent kernel, bias; use_bias=False where layers have none"),
+        (lambda: cupyrnn.weights.params_from_keras(bad((8,), (2, 8), (8,))), ValueError, "params_from_keras: weights[0] has shape (8,), expected (K, G*H)"),
+        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (8,), (8,))), ValueError, "params_from_keras: weights[1] has shape (8,), expected (H, G*H)"),
+        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (2, 8), (16,)), recurrent_activation="hard_sigmoid_0.2"), ValueError, "params_from_keras: recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid: weights[2] has shape (16,), that of CuDNNLSTM"),
+        (lambda: cupyrnn.weights.params_from_keras([None] * 3), TypeError, "params_from_keras: weights[0] is None, expected a numpy.ndarray or cupy.ndarray"),
+        (lambda: cupyrnn.weights.block_gru_from_keras(bad((3, 6), (2, 6), (2, 6))), ValueError, "block_gru_from_keras: weights[2] has shape (2, 6), expected (3*H,) = (6,): a GRU with reset_after=True is that of cuDNN; params_from_keras takes it"),
+        (lambda: cupyrnn.weights.block_gru_from_keras(bad((3, 6), (2, 6)), use_bias=True), ValueError, "block_gru_from_keras: weights has 2 arrays, expected 3: kernel, recurrent kernel, bias of one layer and direction"),
+        (lambda: cupyrnn.weights.block_gru_from_keras(bad((3, 8), (2, 6), (6,))), ValueError, "block_gru_from_keras: weights[0] has shape (3, 8), expected (I, 3*H) = (3, 6)"),
+        (lambda: cupyrnn.weights.block_gru_from_keras(3), TypeError, "block_gru_from_keras: weights is an int, expected a list of arrays"),
+        (lambda: cupyrnn.weights.block_gru_to_keras(*bad((5, 4), (5, 2), (4,), (3,))), ValueError, "block_gru_to_keras: b_c has shape (3,), expected (H,) = (2,)"),
+        (lambda: cupyrnn.weights.block_gru_to_keras(*bad((5, 4), (2, 2), (4,), (2,))), ValueError, "block_gru_to_keras: w_c has shape (2, 2), expected (I+H, H)"),
+        (lambda: cupyrnn.weights.block_gru_to_keras(*bad((5, 4), (5, 2), (4,)), np.ones(2), use_bias=False), ValueError, "block_gru_to_keras: use_bias is False, but b_ru or b_c is not zero"),
+        (lambda: cupyrnn.weights.params_to_keras(np.ones(56), 1, 2, 3, use_bias=False), ValueError, "params_to_keras: use_bias is False, but params has biases that are not zero"),
+        (lambda: cupyrnn.weights.params_to_keras(np.ones(14), 1, 2, 3, rnn_mode="rnn_tanh", cudnn=True), ValueError, "params_to_keras: cudnn is True with rnn_mode = rnn_tanh and use_bias = True, expected lstm or gru and True: CuDNNLSTM and CuDNNGRU"),
     ],
 )  # fmt: skip
 def test_errors(call: Any, error: Any, message: str) -> None:

@@ -96,9 +96,9 @@ def test_torch_and_keras_round_trips(rng: np.random.Generator) -> None:
             continue
         c = {k: v for k, v in c.items() if k != "input_mode"}
         params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(**c))
-        state = cupyrnn.params_to_torch(params, **c)
+        state = cupyrnn.weights.params_to_torch(params, **c)
         assert not any(np.may_share_memory(a, params) for a in state.values())
-        packed = cupyrnn.params_from_torch(
+        packed = cupyrnn.weights.params_from_torch(
             {f"encoder.{k}": a for k, a in state.items()} | {"other": None},
             rnn_mode=c["rnn_mode"],
             prefix="encoder.",
@@ -109,17 +109,19 @@ def test_torch_and_keras_round_trips(rng: np.random.Generator) -> None:
         if c["rnn_mode"] not in ("lstm", "gru") or c["num_proj"]:
             continue
         c.pop("num_proj")
-        weights = cupyrnn.params_to_keras(params, **c)
-        again = cupyrnn.params_from_keras(weights, rnn_mode=c["rnn_mode"], direction=c["direction"])
+        weights = cupyrnn.weights.params_to_keras(params, **c)
+        again = cupyrnn.weights.params_from_keras(
+            weights, rnn_mode=c["rnn_mode"], direction=c["direction"]
+        )
         if c["rnn_mode"] == "gru":
             np.testing.assert_array_equal(again.params, params)
         # An LSTM's two biases come back as one, the sum of both.
-        np.testing.assert_equal(cupyrnn.params_to_keras(again.params, **c), weights)
+        np.testing.assert_equal(cupyrnn.weights.params_to_keras(again.params, **c), weights)
 
 
 def test_torch_without_biases() -> None:
     state = {"weight_ih_l0": np.ones((3, 2)), "weight_hh_l0": np.ones((3, 1))}
-    packed = cupyrnn.params_from_torch(state, rnn_mode="gru")
+    packed = cupyrnn.weights.params_from_torch(state, rnn_mode="gru")
     np.testing.assert_array_equal(packed.params, [1.0] * 9 + [0.0] * 6)
 
 
@@ -127,13 +129,13 @@ def test_torch_without_biases() -> None:
 def test_block_lstm_round_trip(gate_order: Any, rng: np.random.Generator) -> None:
     I, H = 3, 5
     w, b = rng.standard_normal((I + H, 4 * H)), rng.standard_normal(4 * H)
-    packed = cupyrnn.params_from_block_lstm(
+    packed = cupyrnn.weights.params_from_block_lstm(
         w, b, forget_bias=0.7, cell_clip=0, gate_order=gate_order
     )
-    back = cupyrnn.params_to_block_lstm(packed.params, H, I, gate_order=gate_order)
+    back = cupyrnn.weights.params_to_block_lstm(packed.params, H, I, gate_order=gate_order)
     np.testing.assert_array_equal(back.w, w)
     other = "icfo" if gate_order == "ifco" else "ifco"
-    swapped = cupyrnn.params_to_block_lstm(packed.params, H, I, gate_order=other)
+    swapped = cupyrnn.weights.params_to_block_lstm(packed.params, H, I, gate_order=other)
     x, cs, h = rng.standard_normal((6, 2, I)), *rng.standard_normal((2, 2, H))
     expected = cupyrnn.block_lstm(
         x, cs, h, w, b, forget_bias=0.7, cell_clip=0, gate_order=gate_order
@@ -149,7 +151,7 @@ def as_numpy(module: Any) -> dict[str, Any]:
 
 def both_passes(
     inputs: dict[str, Any], params: Any, cotangents: dict[str, Any], **attributes: Any
-) -> tuple[cupyrnn.CudnnRNNOutputs, cupyrnn.CudnnRNNGrads]:
+) -> tuple[cupyrnn.typing.CudnnRNNOutputs, cupyrnn.typing.CudnnRNNGrads]:
     """cudnn_rnn and its gradient; without input_c among the inputs, of a mode that has none."""
     out = cupyrnn.cudnn_rnn(**{"input_c": None, **inputs}, params=params, **attributes)
     more = out._asdict() | dict.fromkeys(("input_c", "output_c_backprop"))
@@ -185,10 +187,10 @@ def test_a_real_torch_net_gives_the_same_and_its_gradients(
     module = kind(I, H, layers, bidirectional=bidirectional, dtype=torch.float64, **more)
     rnn_mode: Any = mode
     state = as_numpy(module)
-    packed = cupyrnn.params_from_torch(state, rnn_mode=rnn_mode)
+    packed = cupyrnn.weights.params_from_torch(state, rnn_mode=rnn_mode)
     direction = "bidirectional" if bidirectional else "unidirectional"
     assert packed[1:] == (layers, H, I, mode, direction, P, "linear_input", "sigmoid")
-    back = cupyrnn.params_to_torch(packed)
+    back = cupyrnn.weights.params_to_torch(packed)
     np.testing.assert_equal(back, state)
     D, is_lstm = 1 + bidirectional, mode == "lstm"
     states = {"input_h": (layers * D, B, P or H), "input_c": (layers * D, B, H)}
@@ -219,7 +221,7 @@ def test_a_real_torch_net_gives_the_same_and_its_gradients(
     for name, t in tensors.items():
         assert_close(getattr(g, f"{name}_backprop"), t.grad.numpy(), "float64", name)
     grads = {n: p.grad.numpy() for n, p in module.named_parameters()}
-    expected = cupyrnn.params_from_torch(grads, rnn_mode=rnn_mode).params
+    expected = cupyrnn.weights.params_from_torch(grads, rnn_mode=rnn_mode).params
     assert_close(g.params_backprop, expected, "float64", "params_backprop")
 
 
@@ -227,9 +229,9 @@ def test_sizes_may_be_small_integers_of_numpy() -> None:
     H, I = np.int8(100), np.int8(3)
     params = np.arange(float(cupyrnn.cudnn_rnn_params_size(1, 100, 3)))
     for function, sizes in (
-        (cupyrnn.params_to_keras, (1, H, I)),
-        (cupyrnn.params_to_torch, (1, H, I)),
-        (cupyrnn.params_to_block_lstm, (H, I)),
+        (cupyrnn.weights.params_to_keras, (1, H, I)),
+        (cupyrnn.weights.params_to_torch, (1, H, I)),
+        (cupyrnn.weights.params_to_block_lstm, (H, I)),
     ):
         expected = function(params, *map(int, sizes))
         np.testing.assert_equal(function(params, *sizes), expected)
@@ -293,4 +295,4 @@ LAYOUT = ("cudnn_rnn_params_layout", (2, 3, 4))
 def test_errors(call: Any, changed: Any, error: Any, message: str) -> None:
     op, args = call
     with pytest.raises(error, match=f"^{re.escape(f'{op}: {message}')}$"):
-        getattr(cupyrnn, op)(*args, **changed)
+        getattr(cupyrnn if op in dir(cupyrnn) else cupyrnn.weights, op)(*args, **changed)

@@ -62,7 +62,7 @@ def test_beside_onnx_runtimes_operator(D: int, tmp_path: Path, rng: np.random.Ge
     stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     # X, W, R, B, sequence_lens, initial_h, initial_c, P, and the scales and zero points.
     W, R, b, *scales = (stored[node.input[n]] for n in (1, 2, 3, 8, 9, 10, 11))
-    packed = cupyrnn.params_from_quantized_onnx(W, R, b, *scales)
+    packed = cupyrnn.weights.params_from_quantized_onnx(W, R, b, *scales)
     direction: Any = "bidirectional" if D == 2 else "unidirectional"
     assert packed.direction == direction
     h = np.zeros((D, B, H), "f4")
@@ -79,14 +79,15 @@ def test_beside_onnx_runtimes_operator(D: int, tmp_path: Path, rng: np.random.Ge
 
     # The weights are those of the file: a float node with them is the packed net, to rounding.
     floats = [
-        cupyrnn.dequantize(q, s, z, axis=0) for q, s, z in ((W, *scales[:2]), (R, *scales[2:]))
+        cupyrnn.weights.dequantize(q, s, z, axis=0)
+        for q, s, z in ((W, *scales[:2]), (R, *scales[2:]))
     ]
     inputs = [x, *(a.transpose(0, 2, 1) for a in floats), b]
     same = cupyrnn.run_onnx_node("LSTM", inputs, direction=("forward", "bidirectional")[D - 1])
     expected = same.Y.transpose(0, 2, 1, 3).reshape(T, B, D * H)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     # Both are as far from the net before it was quantized.
-    exact = cupyrnn.params_from_onnx(*arrays.values(), rnn_mode="lstm")
+    exact = cupyrnn.weights.params_from_onnx(*arrays.values(), rnn_mode="lstm")
     before = cupyrnn.cudnn_rnn(x, h, h, exact, is_training=False).output
     assert 1e-4 < np.abs(before - found).max() < OF_7_BITS
     assert 1e-4 < np.abs(before - theirs).max() < OF_7_BITS
@@ -99,6 +100,6 @@ def test_the_ends_of_the_ranges(dtype: str, scale: str) -> None:
     limits = np.iinfo(dtype)
     q = np.array([limits.min, 0, limits.max], dtype)
     for zero in (limits.min, limits.max):
-        found = cupyrnn.dequantize(q, np.array(700, scale), np.array(zero, dtype))
+        found = cupyrnn.weights.dequantize(q, np.array(700, scale), np.array(zero, dtype))
         assert found.dtype == ("float64" if scale == "float64" else "float32")
         np.testing.assert_array_equal(found, 700.0 * (q.astype(int) - zero))

@@ -35,7 +35,7 @@ def run_packed(packed: cupyrnn.PackedParams, x: Any) -> Any:
 )
 def test_stored_nets(name: str, options: Any, net: Any) -> None:
     golden = models.load(name)
-    packed = cupyrnn.params_from_tf1(golden.variables, **options)
+    packed = cupyrnn.weights.params_from_tf1(golden.variables, **options)
     assert packed[1:-2] == net
     assert_close(run_packed(packed, golden.x), golden.y, "float64", "output")
 
@@ -54,12 +54,12 @@ def test_stored_lstm_cells(name: str, options: Any) -> None:
     path = kernel.removesuffix("/kernel")
     others = {f"{n}/Adam": np.ones(1) for n in golden.variables}
     others |= {"beta1_power": 0.9, "global_step": 3, "dense/kernel": np.ones((3, 4))}
-    weights = cupyrnn.block_lstm_from_tf1({**others, **golden.variables}, prefix="rnn")
+    weights = cupyrnn.weights.block_lstm_from_tf1({**others, **golden.variables}, prefix="rnn")
     assert (weights.wco is None) == (name == "basic_lstm")
     zeros = np.zeros((3, 3))
     out = cupyrnn.block_lstm(golden.x, zeros, zeros, **weights.arguments, **options)
     assert_close(out.h, golden.y, "float64", "h")
-    back = cupyrnn.block_lstm_to_tf1(*weights, prefix=path)
+    back = cupyrnn.weights.block_lstm_to_tf1(*weights, prefix=path)
     assert back.keys() == golden.variables.keys()
     for n, a in back.items():
         np.testing.assert_array_equal(a, golden.variables[n])
@@ -76,10 +76,10 @@ def test_a_stored_gru_cell(own_names: bool) -> None:
         new |= {"candidate/kernel": "w_c", "candidate/bias": "b_c"}
         path = "rnn/gru_cell/"
         variables = {path + new[n.removeprefix(path)] + ":0": a for n, a in variables.items()}
-    weights = cupyrnn.block_gru_from_tf1(variables)
+    weights = cupyrnn.weights.block_gru_from_tf1(variables)
     out = cupyrnn.block_gru(golden.x, np.zeros((3, 3)), *weights)
     assert_close(out.h, golden.y, "float64", "h")
-    back = cupyrnn.block_gru_to_tf1(*weights, prefix="rnn/gru_cell/")
+    back = cupyrnn.weights.block_gru_to_tf1(*weights, prefix="rnn/gru_cell/")
     for n, a in golden.variables.items():
         np.testing.assert_array_equal(back.pop(n), a)
     assert not back
@@ -93,7 +93,7 @@ def test_the_fused_cell_is_block_lstm(rng: np.random.Generator) -> None:
         f"{path}/bias": rng.standard_normal(8),
         **{f"{path}/w_{gate}_diag": rng.standard_normal(2) for gate in "ifo"},
     }
-    weights = cupyrnn.block_lstm_from_tf1(variables, prefix=path)
+    weights = cupyrnn.weights.block_lstm_from_tf1(variables, prefix=path)
     for a, leaf in zip(
         weights[:5], ("kernel", "bias", "w_i_diag", "w_f_diag", "w_o_diag"), strict=True
     ):
@@ -125,26 +125,26 @@ def test_the_cudnn_compatible_gru_cell(rng: np.random.Generator) -> None:
         v[f"candidate/{part}_projection/kernel"] = rng.standard_normal((rows, H))
         v[f"candidate/{part}_projection/bias"] = rng.standard_normal(H)
     path = "rnn/multi_rnn_cell/cell_0/cudnn_compatible_gru_cell/"
-    packed = cupyrnn.params_from_tf1({path + n: a for n, a in v.items()})
+    packed = cupyrnn.weights.params_from_tf1({path + n: a for n, a in v.items()})
     x = rng.standard_normal((5, 2, I))
     assert_close(run_packed(packed, x), cudnn_compatible_gru(v, x), "float64", "output")
-    back = cupyrnn.params_to_tf1(packed)
+    back = cupyrnn.weights.params_to_tf1(packed)
     np.testing.assert_equal(back, {path + n: a for n, a in v.items()})
     for leaf in ("kernel", "bias", "candidate/kernel", "w_f_diag"):  # which other cells have
         with pytest.raises(ValueError, match=r"cudnn_compatible_gru_cell"):
-            cupyrnn.params_from_tf1(back | {path + leaf: np.zeros(H)})
+            cupyrnn.weights.params_from_tf1(back | {path + leaf: np.zeros(H)})
 
 
 @pytest.mark.parametrize("prefix", ["rnn", "rnn/"])
 def test_a_prefix_ends_where_a_name_does(prefix: str) -> None:
     """What lies in rnn_2 is not in rnn."""
     one, other = (
-        cupyrnn.params_to_tf1(
+        cupyrnn.weights.params_to_tf1(
             cupyrnn.init_params(num_layers=1, num_units=H, input_size=2, seed=0), prefix=path
         )
         for H, path in ((3, "rnn"), (4, "rnn_2"))
     )
-    found, alone = (cupyrnn.params_from_tf1(v, prefix=prefix) for v in (one | other, one))
+    found, alone = (cupyrnn.weights.params_from_tf1(v, prefix=prefix) for v in (one | other, one))
     np.testing.assert_array_equal(found.params, alone.params)
 
 
@@ -166,14 +166,14 @@ def test_what_cudnn_lstm_saves_round_trips(net: Any, prefix: str, rng: np.random
         rng.standard_normal(cupyrnn.cudnn_rnn_params_size(**net)),
         *(net[n] for n in cupyrnn.PackedParams._fields[1:-2]),
     )
-    variables = cupyrnn.params_to_tf1(packed, prefix=prefix)
+    variables = cupyrnn.weights.params_to_tf1(packed, prefix=prefix)
     assert all(n.startswith(prefix) for n in variables)
     mode = net["rnn_mode"] if net["rnn_mode"].startswith("rnn") else None
-    again = cupyrnn.params_from_tf1(variables, rnn_mode=mode, prefix=prefix)
+    again = cupyrnn.weights.params_from_tf1(variables, rnn_mode=mode, prefix=prefix)
     assert again[1:] == packed[1:]
     x = rng.standard_normal((3, 2, 4))
     assert_close(run_packed(again, x), run_packed(packed, x), "float64", "output")
-    for n, a in cupyrnn.params_to_tf1(again).items():
+    for n, a in cupyrnn.weights.params_to_tf1(again).items():
         expected = variables[f"{prefix}/{n}" if prefix else n]
         assert_close(a, expected, "float64", n)
 
@@ -181,32 +181,32 @@ def test_what_cudnn_lstm_saves_round_trips(net: Any, prefix: str, rng: np.random
 def test_an_incomplete_checkpoint_is_refused() -> None:
     """Whatever is missing: a smaller net would be another one."""
     for options in ({}, {"rnn_mode": "gru"}, {"direction": "bidirectional"}):
-        whole = cupyrnn.params_to_tf1(
+        whole = cupyrnn.weights.params_to_tf1(
             cupyrnn.init_params(num_layers=2, num_units=2, input_size=3, **options)
         )
         for name in whole:
             part = {n: a for n, a in whole.items() if n != name}
             with pytest.raises(ValueError, match=r"^params_from_tf1: variables has "):
-                cupyrnn.params_from_tf1(part)
+                cupyrnn.weights.params_from_tf1(part)
         if options.get("direction"):
             part = {n: a for n, a in whole.items() if "bw" not in n}
             with pytest.raises(ValueError, match="has no cell for layer 0, bw"):
-                cupyrnn.params_from_tf1(part)
+                cupyrnn.weights.params_from_tf1(part)
 
 
 def test_cells_of_cudnn_lstm_have_their_forget_bias() -> None:
-    variables = cupyrnn.params_to_tf1(
+    variables = cupyrnn.weights.params_to_tf1(
         cupyrnn.init_params(num_layers=2, num_units=2, input_size=3, forget_bias=1)
     )
-    packed = cupyrnn.params_from_tf1(variables)
+    packed = cupyrnn.weights.params_from_tf1(variables)
     for none in (0, 0.0, np.float32(0)):
-        again = cupyrnn.params_from_tf1(variables, forget_bias=none)
+        again = cupyrnn.weights.params_from_tf1(variables, forget_bias=none)
         np.testing.assert_array_equal(again.params, packed.params)
     for forget_bias in (1, -0.5, np.nan):
         with pytest.raises(
             ValueError, match=r"forget_bias is .*, expected 0 or None for rnn/multi"
         ):
-            cupyrnn.params_from_tf1(variables, forget_bias=forget_bias)
+            cupyrnn.weights.params_from_tf1(variables, forget_bias=forget_bias)
 
 
 @pytest.mark.parametrize("shape", [(2, 100), (25, 100), (2, 3), (3,)])
@@ -214,14 +214,16 @@ def test_cells_of_cudnn_lstm_have_their_forget_bias() -> None:
 def test_a_layer_behind_a_cell(name: str, shape: tuple[int, ...]) -> None:
     """Its name could be a cell's, its shape cannot; of a clear name any shape is asked about."""
     net = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
-    variables = cupyrnn.params_to_tf1(net)
+    variables = cupyrnn.weights.params_to_tf1(net)
     for weights, bias in (("weights", "biases"), ("kernel", "bias")):
         dense = {f"{name}/{weights}": np.ones(shape), f"{name}/{bias}": np.ones(shape[-1])}
-        packed = cupyrnn.params_from_tf1(variables | dense)
-        np.testing.assert_array_equal(packed.params, cupyrnn.params_from_tf1(variables).params)
+        packed = cupyrnn.weights.params_from_tf1(variables | dense)
+        np.testing.assert_array_equal(
+            packed.params, cupyrnn.weights.params_from_tf1(variables).params
+        )
     for possible in ({f"{name}/kernel": np.ones((26, 100))}, {"lstm_1/kernel": np.ones(shape)}):
         with pytest.raises(ValueError, match="two cells for layer 0"):
-            cupyrnn.params_from_tf1(variables | possible)
+            cupyrnn.weights.params_from_tf1(variables | possible)
 
 
 def test_no_projection_is_dropped() -> None:
@@ -230,13 +232,13 @@ def test_no_projection_is_dropped() -> None:
     for n, K in rows.items():
         variables |= {f"cell_{n}/lstm_cell/kernel": np.ones((K, 8))}
         variables |= {f"cell_{n}/lstm_cell/bias": np.ones(8)}
-    assert cupyrnn.params_from_tf1(variables, forget_bias=1).num_layers == 2
+    assert cupyrnn.weights.params_from_tf1(variables, forget_bias=1).num_layers == 2
     variables["cell_1/lstm_cell/projection/kernel"] = np.ones((2, 2))
     with pytest.raises(ValueError, match="has cell_1/lstm_cell/projection/kernel, expected only"):
-        cupyrnn.params_from_tf1(variables, forget_bias=1)
+        cupyrnn.weights.params_from_tf1(variables, forget_bias=1)
     variables["cell_1/lstm_cell/gates/bias"] = variables.pop("cell_1/lstm_cell/projection/kernel")
     with pytest.raises(ValueError, match="has cell_1/lstm_cell/gates/bias, expected only"):
-        cupyrnn.params_from_tf1(variables, forget_bias=1)
+        cupyrnn.weights.params_from_tf1(variables, forget_bias=1)
 
 
 def test_two_equal_names_are_refused() -> None:
@@ -245,42 +247,46 @@ def test_two_equal_names_are_refused() -> None:
             variables = {f"lstm_cell/{n}": np.ones((5, 8)) for n in names}
             variables["lstm_cell/bias"] = np.ones(8)
             with pytest.raises(ValueError, match="which are the same variable: expected one of"):
-                cupyrnn.params_from_tf1(variables, forget_bias=1)
+                cupyrnn.weights.params_from_tf1(variables, forget_bias=1)
 
 
 def test_what_is_no_cell(rng: np.random.Generator) -> None:
     """An optimizer's slots, averages, dense layers: beside a cell, and without one."""
-    whole = cupyrnn.params_to_tf1(cupyrnn.init_params(num_layers=2, num_units=2, input_size=3))
+    whole = cupyrnn.weights.params_to_tf1(
+        cupyrnn.init_params(num_layers=2, num_units=2, input_size=3)
+    )
     others = {f"{n}/Adam_1": a for n, a in whole.items()}
     others |= {f"Adam/{n}": a for n, a in whole.items()}
     others |= {f"{n}/ExponentialMovingAverage": a for n, a in whole.items()}
     for path in ("dense", "rnn/dense_1", "logits", "out", "fully_connected"):
         others |= {f"{path}/kernel": np.ones((6, 8)), f"{path}/bias": np.ones(8)}
     both = {**others, **whole, "beta1_power": np.ones(())}
-    packed = cupyrnn.params_from_tf1(both)
-    np.testing.assert_array_equal(packed.params, cupyrnn.params_from_tf1(whole).params)
-    weights = cupyrnn.block_lstm_from_tf1(
+    packed = cupyrnn.weights.params_from_tf1(both)
+    np.testing.assert_array_equal(packed.params, cupyrnn.weights.params_from_tf1(whole).params)
+    weights = cupyrnn.weights.block_lstm_from_tf1(
         {"dense/kernel": np.ones((6, 8)), "dense/bias": np.ones(8)}, prefix="dense"
     )
     assert weights.w.shape == (6, 8)  # named by the caller, it is one
     del both["rnn/multi_rnn_cell/cell_1/cudnn_compatible_lstm_cell/kernel"]
     with pytest.raises(ValueError, match="the cell is not whole"):
-        cupyrnn.params_from_tf1(both)
+        cupyrnn.weights.params_from_tf1(both)
 
 
 def test_names_from_before_1_2(rng: np.random.Generator) -> None:
     w, b, wci, wcf, wco = (rng.standard_normal(s) for s in [(5, 8), 8, 2, 2, 2])
-    old = cupyrnn.block_lstm_to_tf1(w, b, wci, wcf, wco, prefix="rnn/lstm_cell", old_names=True)
+    old = cupyrnn.weights.block_lstm_to_tf1(
+        w, b, wci, wcf, wco, prefix="rnn/lstm_cell", old_names=True
+    )
     assert [n.rpartition("/")[2] for n in old][:2] == ["weights", "biases"]
-    np.testing.assert_equal(cupyrnn.block_lstm_from_tf1(old)[:5], (w, b, wci, wcf, wco))
-    packed = cupyrnn.params_from_tf1(
+    np.testing.assert_equal(cupyrnn.weights.block_lstm_from_tf1(old)[:5], (w, b, wci, wcf, wco))
+    packed = cupyrnn.weights.params_from_tf1(
         {"rnn/basic_lstm_cell/weights": w, "rnn/basic_lstm_cell/biases": b}, forget_bias=1
     )
     assert packed[1:5] == (1, 2, 3, "lstm")
     weights = tuple(rng.standard_normal(s) for s in [(5, 4), (5, 2), 4, 2])
-    old = cupyrnn.block_gru_to_tf1(*weights, old_names=True)
+    old = cupyrnn.weights.block_gru_to_tf1(*weights, old_names=True)
     assert list(old) == ["gates/weights", "gates/biases", "candidate/weights", "candidate/biases"]
-    np.testing.assert_equal(cupyrnn.block_gru_from_tf1(old), weights)
+    np.testing.assert_equal(cupyrnn.weights.block_gru_from_tf1(old), weights)
 
 
 def cell(*, without: str = "", **shapes: tuple[int, ...]) -> dict[str, Any]:
@@ -300,36 +306,36 @@ BOTH: Any = {f"{d}/{n}": a for d in ("fw", "bw") for n, a in cell().items()}
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: cupyrnn.block_lstm_from_tf1({}), ValueError, "block_lstm_from_tf1: variables has no cell under '': no name ends in kernel, gates/kernel or w_ru"),
-        (lambda: cupyrnn.block_lstm_from_tf1(KERAS), ValueError, "block_lstm_from_tf1: variables has lstm/cell/recurrent_kernel:0, which a layer of Keras has; params_from_keras takes its get_weights()"),
-        (lambda: cupyrnn.params_from_tf1({n.replace("cell", "l") + "/.ATTRIBUTES/VARIABLE_VALUE": a for n, a in KERAS.items()}, forget_bias=1), ValueError, "params_from_tf1: variables has lstm/l/recurrent_kernel:0/.ATTRIBUTES/VARIABLE_VALUE, which a layer of Keras has; params_from_keras takes its get_weights()"),
-        (lambda: cupyrnn.block_lstm_from_tf1(None), TypeError, "block_lstm_from_tf1: variables is None, expected a mapping of names to arrays"),
-        (lambda: cupyrnn.block_lstm_from_tf1({1: 2}), TypeError, "block_lstm_from_tf1: variables has the key 1, expected strings"),
-        (lambda: cupyrnn.block_lstm_from_tf1(cell(), prefix=1), TypeError, "block_lstm_from_tf1: prefix is 1, expected a string"),
-        (lambda: cupyrnn.block_lstm_from_tf1(cell(), prefix="a"), ValueError, "block_lstm_from_tf1: variables has no cell under 'a': no name ends in kernel, gates/kernel or w_ru"),
-        (lambda: cupyrnn.block_lstm_from_tf1(BOTH), ValueError, "block_lstm_from_tf1: variables has more than one cell: ['bw', 'fw']; choose with prefix"),
-        (lambda: cupyrnn.block_lstm_from_tf1(cell(without="bias")), ValueError, "block_lstm_from_tf1: variables has no bias, but kernel"),
-        (lambda: cupyrnn.block_lstm_from_tf1(cell(bias=(7,))), ValueError, "block_lstm_from_tf1: bias has shape (7,), expected (4*H,) = (8,)"),
-        (lambda: cupyrnn.block_lstm_from_tf1(cell(kernel=(5, 7))), ValueError, "block_lstm_from_tf1: kernel has shape (5, 7), expected (I+H, 4*H)"),
-        (lambda: cupyrnn.block_lstm_from_tf1(cell(w_i_diag=(2,))), ValueError, "block_lstm_from_tf1: variables has no w_f_diag, but bias, kernel, w_i_diag"),
-        (lambda: cupyrnn.block_lstm_from_tf1(cell(w_i_diag=(1,), w_f_diag=(2,), w_o_diag=(2,))), ValueError, "block_lstm_from_tf1: w_i_diag has shape (1,), expected (H,) = (2,)"),
-        (lambda: cupyrnn.block_lstm_to_tf1(np.zeros((5, 8)), np.zeros(8), wcf=np.zeros(2)), ValueError, "block_lstm_to_tf1: wci is None, expected all of wci, wcf, wco or none"),
-        (lambda: cupyrnn.block_lstm_to_tf1(np.zeros((2, 8)), np.zeros(8)), ValueError, "block_lstm_to_tf1: w has shape (2, 8), expected (I+H, 4*H)"),
-        (lambda: cupyrnn.block_gru_from_tf1(cell(**GRU)), ValueError, "block_gru_from_tf1: variables has no candidate/kernel, but bias, gates/bias, gates/kernel"),
-        (lambda: cupyrnn.block_gru_from_tf1(cell(**GRU, candidate__kernel=(5, 2), candidate__bias=(3,))), ValueError, "block_gru_from_tf1: candidate/bias has shape (3,), expected (H,) = (2,)"),
-        (lambda: cupyrnn.block_gru_from_tf1({"a/" + n: a for n, a in cell(**GRU, candidate__input_projection__kernel=(3, 2)).items()}), ValueError, "block_gru_from_tf1: a is a CudnnCompatibleGRUCell, which resets after the product; params_from_tf1 takes it"),
-        (lambda: cupyrnn.params_from_tf1(cell()), ValueError, "params_from_tf1: forget_bias is left out, expected what the cells were made with, which is not in the checkpoint: 1 unless they were told otherwise"),
-        (lambda: cupyrnn.params_from_tf1({"c/" + n: a for n, a in cell(w_i_diag=(2,)).items()}), ValueError, "params_from_tf1: c has peepholes, which CudnnRNN does not have; block_lstm_from_tf1 takes it"),
-        (lambda: cupyrnn.params_from_tf1({"c/" + n: a for n, a in cell(**GRU, candidate__kernel=(5, 2)).items()}), ValueError, "params_from_tf1: c is a GRUCell, which resets before the product as CudnnRNN does not; block_gru_from_tf1 takes it"),
-        (lambda: cupyrnn.params_from_tf1({"fw/cell_0/kernel": np.zeros((5, 8))}), ValueError, "params_from_tf1: fw/cell_0 is one of the layers of one direction, which CudnnRNN, whose layers read both directions of the one below, does not have; choose a direction with prefix"),
-        (lambda: cupyrnn.params_from_tf1({"cell_1/kernel": np.zeros((5, 8))}), ValueError, "params_from_tf1: variables has no cell for layer 0, forward"),
-        (lambda: cupyrnn.params_from_tf1({"cell_0/fw/kernel": np.zeros(1), "cell_0/bw/kernel": np.zeros(1), "cell_1/fw/kernel": np.zeros(1)}), ValueError, "params_from_tf1: variables has no cell for layer 1, bw"),
-        (lambda: cupyrnn.params_from_tf1({"a/kernel": np.zeros(1), "b/kernel": np.zeros(1)}), ValueError, "params_from_tf1: variables has two cells for layer 0, a and b; choose with prefix"),
-        (lambda: cupyrnn.params_from_tf1({"basic_rnn_cell/kernel": np.zeros(1)}), ValueError, "params_from_tf1: rnn_mode is left out, and basic_rnn_cell does not tell rnn_tanh from rnn_relu: say which"),
-        (lambda: cupyrnn.params_from_tf1({f"cell_{n}/{k}": a for n in range(2) for k, a in cell().items()}, forget_bias=1), ValueError, "params_from_tf1: cell_1 is a cell with I = 3 and H = 2, expected 2 and 2"),
-        (lambda: cupyrnn.params_from_tf1(cell(), forget_bias="1"), TypeError, "params_from_tf1: forget_bias is '1', expected a real number"),
-        (lambda: cupyrnn.params_to_tf1(cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)._replace(recurrent_activation="hard_sigmoid_0.2")), ValueError, "params_to_tf1: params is of a net with recurrent_activation = 'hard_sigmoid_0.2', which TensorFlow 1 does not have"),
-        (lambda: cupyrnn.params_to_tf1(np.zeros(56), 1, 2, 3, prefix=None), TypeError, "params_to_tf1: prefix is None, expected a string"),
+        (lambda: cupyrnn.weights.block_lstm_from_tf1({}), ValueError, "block_lstm_from_tf1: variables has no cell under '': no name ends in kernel, gates/kernel or w_ru"),
+        (lambda: cupyrnn.weights.block_lstm_from_tf1(KERAS), ValueError, "block_lstm_from_tf1: variables has lstm/cell/recurrent_kernel:0, which a layer of Keras has; params_from_keras takes its get_weights()"),
+        (lambda: cupyrnn.weights.params_from_tf1({n.replace("cell", "l") + "/.ATTRIBUTES/VARIABLE_VALUE": a for n, a in KERAS.items()}, forget_bias=1), ValueError, "params_from_tf1: variables has lstm/l/recurrent_kernel:0/.ATTRIBUTES/VARIABLE_VALUE, which a layer of Keras has; params_from_keras takes its get_weights()"),
+        (lambda: cupyrnn.weights.block_lstm_from_tf1(None), TypeError, "block_lstm_from_tf1: variables is None, expected a mapping of names to arrays"),
+        (lambda: cupyrnn.weights.block_lstm_from_tf1({1: 2}), TypeError, "block_lstm_from_tf1: variables has the key 1, expected strings"),
+        (lambda: cupyrnn.weights.block_lstm_from_tf1(cell(), prefix=1), TypeError, "block_lstm_from_tf1: prefix is 1, expected a string"),
+        (lambda: cupyrnn.weights.block_lstm_from_tf1(cell(), prefix="a"), ValueError, "block_lstm_from_tf1: variables has no cell under 'a': no name ends in kernel, gates/kernel or w_ru"),
+        (lambda: cupyrnn.weights.block_lstm_from_tf1(BOTH), ValueError, "block_lstm_from_tf1: variables has more than one cell: ['bw', 'fw']; choose with prefix"),
+        (lambda: cupyrnn.weights.block_lstm_from_tf1(cell(without="bias")), ValueError, "block_lstm_from_tf1: variables has no bias, but kernel"),
+        (lambda: cupyrnn.weights.block_lstm_from_tf1(cell(bias=(7,))), ValueError, "block_lstm_from_tf1: bias has shape (7,), expected (4*H,) = (8,)"),
+        (lambda: cupyrnn.weights.block_lstm_from_tf1(cell(kernel=(5, 7))), ValueError, "block_lstm_from_tf1: kernel has shape (5, 7), expected (I+H, 4*H)"),
+        (lambda: cupyrnn.weights.block_lstm_from_tf1(cell(w_i_diag=(2,))), ValueError, "block_lstm_from_tf1: variables has no w_f_diag, but bias, kernel, w_i_diag"),
+        (lambda: cupyrnn.weights.block_lstm_from_tf1(cell(w_i_diag=(1,), w_f_diag=(2,), w_o_diag=(2,))), ValueError, "block_lstm_from_tf1: w_i_diag has shape (1,), expected (H,) = (2,)"),
+        (lambda: cupyrnn.weights.block_lstm_to_tf1(np.zeros((5, 8)), np.zeros(8), wcf=np.zeros(2)), ValueError, "block_lstm_to_tf1: wci is None, expected all of wci, wcf, wco or none"),
+        (lambda: cupyrnn.weights.block_lstm_to_tf1(np.zeros((2, 8)), np.zeros(8)), ValueError, "block_lstm_to_tf1: w has shape (2, 8), expected (I+H, 4*H)"),
+        (lambda: cupyrnn.weights.block_gru_from_tf1(cell(**GRU)), ValueError, "block_gru_from_tf1: variables has no candidate/kernel, but bias, gates/bias, gates/kernel"),
+        (lambda: cupyrnn.weights.block_gru_from_tf1(cell(**GRU, candidate__kernel=(5, 2), candidate__bias=(3,))), ValueError, "block_gru_from_tf1: candidate/bias has shape (3,), expected (H,) = (2,)"),
+        (lambda: cupyrnn.weights.block_gru_from_tf1({"a/" + n: a for n, a in cell(**GRU, candidate__input_projection__kernel=(3, 2)).items()}), ValueError, "block_gru_from_tf1: a is a CudnnCompatibleGRUCell, which resets after the product; params_from_tf1 takes it"),
+        (lambda: cupyrnn.weights.params_from_tf1(cell()), ValueError, "params_from_tf1: forget_bias is left out, expected what the cells were made with, which is not in the checkpoint: 1 unless they were told otherwise"),
+        (lambda: cupyrnn.weights.params_from_tf1({"c/" + n: a for n, a in cell(w_i_diag=(2,)).items()}), ValueError, "params_from_tf1: c has peepholes, which CudnnRNN does not have; block_lstm_from_tf1 takes it"),
+        (lambda: cupyrnn.weights.params_from_tf1({"c/" + n: a for n, a in cell(**GRU, candidate__kernel=(5, 2)).items()}), ValueError, "params_from_tf1: c is a GRUCell, which resets before the product as CudnnRNN does not; block_gru_from_tf1 takes it"),
+        (lambda: cupyrnn.weights.params_from_tf1({"fw/cell_0/kernel": np.zeros((5, 8))}), ValueError, "params_from_tf1: fw/cell_0 is one of the layers of one direction, which CudnnRNN, whose layers read both directions of the one below, does not have; choose a direction with prefix"),
+        (lambda: cupyrnn.weights.params_from_tf1({"cell_1/kernel": np.zeros((5, 8))}), ValueError, "params_from_tf1: variables has no cell for layer 0, forward"),
+        (lambda: cupyrnn.weights.params_from_tf1({"cell_0/fw/kernel": np.zeros(1), "cell_0/bw/kernel": np.zeros(1), "cell_1/fw/kernel": np.zeros(1)}), ValueError, "params_from_tf1: variables has no cell for layer 1, bw"),
+        (lambda: cupyrnn.weights.params_from_tf1({"a/kernel": np.zeros(1), "b/kernel": np.zeros(1)}), ValueError, "params_from_tf1: variables has two cells for layer 0, a and b; choose with prefix"),
+        (lambda: cupyrnn.weights.params_from_tf1({"basic_rnn_cell/kernel": np.zeros(1)}), ValueError, "params_from_tf1: rnn_mode is left out, and basic_rnn_cell does not tell rnn_tanh from rnn_relu: say which"),
+        (lambda: cupyrnn.weights.params_from_tf1({f"cell_{n}/{k}": a for n in range(2) for k, a in cell().items()}, forget_bias=1), ValueError, "params_from_tf1: cell_1 is a cell with I = 3 and H = 2, expected 2 and 2"),
+        (lambda: cupyrnn.weights.params_from_tf1(cell(), forget_bias="1"), TypeError, "params_from_tf1: forget_bias is '1', expected a real number"),
+        (lambda: cupyrnn.weights.params_to_tf1(cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)._replace(recurrent_activation="hard_sigmoid_0.2")), ValueError, "params_to_tf1: params is of a net with recurrent_activation = 'hard_sigmoid_0.2', which TensorFlow 1 does not have"),
+        (lambda: cupyrnn.weights.params_to_tf1(np.zeros(56), 1, 2, 3, prefix=None), TypeError, "params_to_tf1: prefix is None, expected a string"),
     ],
 )  # fmt: skip
 def test_errors(call: Any, error: Any, message: str) -> None:
@@ -343,9 +349,9 @@ def test_peepholes_and_a_projection(rng: np.random.Generator) -> None:
     shapes = {"kernel": (K + P, 4 * H), "bias": (4 * H,), "projection/kernel": (H, P)}
     shapes |= {f"w_{gate}_diag": (H,) for gate in "ifo"}
     variables = {f"rnn/lstm_cell/{n}": rng.standard_normal(s) for n, s in shapes.items()}
-    weights = cupyrnn.block_lstm_from_tf1(variables)
+    weights = cupyrnn.weights.block_lstm_from_tf1(variables)
     np.testing.assert_array_equal(weights.w_p, variables["rnn/lstm_cell/projection/kernel"])
-    back = cupyrnn.block_lstm_to_tf1(*weights, prefix="rnn/lstm_cell")
+    back = cupyrnn.weights.block_lstm_to_tf1(*weights, prefix="rnn/lstm_cell")
     np.testing.assert_equal(back, variables)
     x, h, c = rng.standard_normal((5, 1, K)), np.zeros((1, 1, P)), np.zeros((1, 1, H))
     out = cupyrnn.stacked_rnn(x, h, c, [weights], cell_clip=0)
@@ -353,7 +359,7 @@ def test_peepholes_and_a_projection(rng: np.random.Generator) -> None:
     with pytest.raises(ValueError, match="w_p is given, but block_lstm has no projection"):
         _ = weights.arguments
     with pytest.raises(ValueError, match=r"weights\[0\].w_p is given, but ONNX has no projection"):
-        cupyrnn.block_lstm_to_onnx([weights])
+        cupyrnn.weights.block_lstm_to_onnx([weights])
 
 
 def test_a_projection_to_less_than_the_units(rng: np.random.Generator) -> None:
@@ -363,14 +369,14 @@ def test_a_projection_to_less_than_the_units(rng: np.random.Generator) -> None:
         shapes = {"kernel": (I + P, 4 * H), "bias": (4 * H,), "projection/kernel": (H, P)}
         variables = {f"rnn/lstm_cell/{n}": rng.standard_normal(s) for n, s in shapes.items()}
         if I:
-            weights = cupyrnn.block_lstm_from_tf1(variables)
+            weights = cupyrnn.weights.block_lstm_from_tf1(variables)
             np.testing.assert_array_equal(weights.w, variables["rnn/lstm_cell/kernel"])
             np.testing.assert_array_equal(weights.w_p, variables["rnn/lstm_cell/projection/kernel"])
-            packed = cupyrnn.params_from_tf1(variables, forget_bias=1)
+            packed = cupyrnn.weights.params_from_tf1(variables, forget_bias=1)
             assert (packed.input_size, packed.num_units, packed.num_proj) == (I, H, P)
         else:
             with pytest.raises(ValueError, match=r"has shape \(3, 48\), expected \(I\+P, 4\*H\)"):
-                cupyrnn.block_lstm_from_tf1(variables)
+                cupyrnn.weights.block_lstm_from_tf1(variables)
 
 
 def test_a_projection_of_another_shape() -> None:
@@ -379,4 +385,4 @@ def test_a_projection_of_another_shape() -> None:
     variables[f"{path}/projection/kernel"] = np.ones((5, 2))
     message = r"projection/kernel has shape \(5, 2\), expected \(H, P\) = \(4, 2\)"
     with pytest.raises(ValueError, match=message):
-        cupyrnn.block_lstm_from_tf1(variables)
+        cupyrnn.weights.block_lstm_from_tf1(variables)

@@ -42,7 +42,7 @@ class ArrayLike:
 
 
 def lstm_state(rng: np.random.Generator) -> dict[str, Any]:
-    return cupyrnn.params_to_torch(rng.standard_normal(56), 1, 2, 3)
+    return cupyrnn.weights.params_to_torch(rng.standard_normal(56), 1, 2, 3)
 
 
 @pytest.mark.parametrize("kind", ["tensor", "tracked", "array-like"])
@@ -53,8 +53,8 @@ def test_tensors_without_their_framework(kind: str, rng: np.random.Generator) ->
         "tracked": lambda a: Tensor(a, tracked=True),
         "array-like": ArrayLike,
     }[kind]
-    expected = cupyrnn.params_from_torch(state)
-    actual = cupyrnn.params_from_torch({name: wrap(a) for name, a in state.items()})
+    expected = cupyrnn.weights.params_from_torch(state)
+    actual = cupyrnn.weights.params_from_torch({name: wrap(a) for name, a in state.items()})
     np.testing.assert_array_equal(actual.params, expected.params)
 
 
@@ -67,7 +67,7 @@ def test_a_tensor_that_cannot_be_read_is_named(rng: np.random.Generator) -> None
     message = r"^params_from_torch: bias_ih_l0 is a .*Elsewhere that NumPy cannot read: it is on"
     message += " device 0$"
     with pytest.raises(TypeError, match=message):
-        cupyrnn.params_from_torch(state)
+        cupyrnn.weights.params_from_torch(state)
 
 
 @pytest.mark.parametrize("narrow", ["float16", "float32", "bfloat16"])
@@ -75,28 +75,28 @@ def test_the_widest_dtype(narrow: str, rng: np.random.Generator) -> None:
     needs.module("ml_dtypes")
     state = lstm_state(rng)
     state["weight_hh_l0"] = state["weight_hh_l0"].astype(narrow)
-    packed = cupyrnn.params_from_torch(state)
+    packed = cupyrnn.weights.params_from_torch(state)
     assert packed.params.dtype == np.float64
-    back = cupyrnn.params_to_torch(packed)
+    back = cupyrnn.weights.params_to_torch(packed)
     for name, a in state.items():
         np.testing.assert_array_equal(back[name], a.astype(np.float64))
     if narrow == "float16":
         halves = {name: a.astype("bfloat16") for name, a in state.items()}
         halves["weight_hh_l0"] = state["weight_hh_l0"]
-        assert cupyrnn.params_from_torch(halves).params.dtype == np.float32
+        assert cupyrnn.weights.params_from_torch(halves).params.dtype == np.float32
         halves["bias_ih_l0"] = np.zeros_like(halves["bias_ih_l0"], np.complex64)  # a tangent beside
-        assert cupyrnn.params_from_torch(halves).params.dtype == np.complex64
+        assert cupyrnn.weights.params_from_torch(halves).params.dtype == np.complex64
 
 
 @pytest.mark.parametrize("prefix", ["", "rnn", "rnn.", "a.rnn", "a.rnn.", "odd_"])
 def test_a_prefix_with_and_without_its_dot(prefix: str, rng: np.random.Generator) -> None:
     state = lstm_state(rng)
-    expected = cupyrnn.params_from_torch(state).params
+    expected = cupyrnn.weights.params_from_torch(state).params
     dot = "" if prefix in ("", "odd_") else "."
     named = {prefix.removesuffix(".") + dot + name: a for name, a in state.items()}
     if prefix:
         named |= {"embedding.weight": None, "rnnx.weight_ih_l0": None}
-    packed = cupyrnn.params_from_torch(named, prefix=prefix)
+    packed = cupyrnn.weights.params_from_torch(named, prefix=prefix)
     np.testing.assert_array_equal(packed.params, expected)
 
 
@@ -111,15 +111,15 @@ def test_a_real_cell(torch: Any, kind: str, bias: bool, rng: np.random.Generator
     cell = getattr(torch.nn, kind)(5, 2, bias=bias, dtype=torch.float64)
     mode: Any = "rnn_tanh" if kind == "RNNCell" else None
     own = dict(cell.named_parameters())
-    packed = cupyrnn.params_from_torch(own, rnn_mode=mode)
+    packed = cupyrnn.weights.params_from_torch(own, rnn_mode=mode)
     layer = getattr(torch.nn, kind.removesuffix("Cell"))(5, 2, bias=bias, dtype=torch.float64)
     layer.load_state_dict({f"{name}_l0": a for name, a in own.items()})
-    expected = cupyrnn.params_from_torch(layer.state_dict(), rnn_mode=mode)
+    expected = cupyrnn.weights.params_from_torch(layer.state_dict(), rnn_mode=mode)
     np.testing.assert_equal(packed._asdict(), expected._asdict())
     x = torch.from_numpy(rng.standard_normal((3, 5)))
     states = cell(x)[0] if kind == "LSTMCell" else cell(x)
     torch.testing.assert_close(layer(x[None])[0][0], states)
-    for name, a in cupyrnn.params_to_torch(packed, cell=True).items():
+    for name, a in cupyrnn.weights.params_to_torch(packed, cell=True).items():
         np.testing.assert_array_equal(a, own[name].detach().numpy() if name in own else 0 * a)
 
 
@@ -127,26 +127,26 @@ def test_a_real_cell(torch: Any, kind: str, bias: bool, rng: np.random.Generator
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_the_cell_is_told_by_the_shapes(torch: Any, kind: str, bidirectional: bool) -> None:
     module = getattr(torch.nn, kind)(3, 5, 2, bidirectional=bidirectional)
-    packed = cupyrnn.params_from_torch(module.state_dict())
+    packed = cupyrnn.weights.params_from_torch(module.state_dict())
     direction = "bidirectional" if bidirectional else "unidirectional"
     assert packed[1:] == (2, 5, 3, kind.lower(), direction, 0, "linear_input", "sigmoid")
     assert packed.params.dtype == np.float32
-    back = cupyrnn.params_to_torch(packed)
+    back = cupyrnn.weights.params_to_torch(packed)
     assert list(back) == list(module.state_dict())
     for name, a in back.items():
         np.testing.assert_array_equal(a, module.state_dict()[name].numpy())
-    again = cupyrnn.gradient_to_torch(packed, packed.params)
+    again = cupyrnn.weights.gradient_to_torch(packed, packed.params)
     assert all((again[name] == a).all() for name, a in back.items())
 
 
 def test_real_tensors_that_numpy_has_no_dtype_for(torch: Any) -> None:
     state = torch.nn.GRU(3, 5, dtype=torch.bfloat16).state_dict()
-    packed = cupyrnn.params_from_torch(state)
+    packed = cupyrnn.weights.params_from_torch(state)
     assert packed.params.dtype == np.float32
-    for name, a in cupyrnn.params_to_torch(packed).items():
+    for name, a in cupyrnn.weights.params_to_torch(packed).items():
         np.testing.assert_array_equal(a, state[name].float().numpy())
     state["bias_ih_l0"] = state["bias_ih_l0"].half()
-    again = cupyrnn.params_to_torch(cupyrnn.params_from_torch(state))
+    again = cupyrnn.weights.params_to_torch(cupyrnn.weights.params_from_torch(state))
     np.testing.assert_array_equal(again["bias_ih_l0"], state["bias_ih_l0"].numpy())
     np.testing.assert_array_equal(again["weight_hh_l0"], state["weight_hh_l0"].float().numpy())
 
@@ -156,7 +156,7 @@ def test_shapes_are_checked_without_the_memory(rng: np.random.Generator) -> None
     wide = np.broadcast_to(np.float32(0), (4 * 10**6, 1))
     state = {"weight_ih_l0": wide, "weight_hh_l0": np.zeros((8, 2), np.float32)}
     with pytest.raises(ValueError, match=r"weight_hh_l0 has shape \(8, 2\), expected"):
-        cupyrnn.params_from_torch(state, rnn_mode="lstm")
+        cupyrnn.weights.params_from_torch(state, rnn_mode="lstm")
 
 
 @pytest.mark.parametrize(
@@ -171,4 +171,4 @@ def test_what_no_cell_can_be(change: Any, message: str) -> None:
     sizes: dict[str, Any] = {"num_layers": 1, "num_units": 2, "input_size": 3} | change
     params = np.zeros(cupyrnn.cudnn_rnn_params_size(**sizes))
     with pytest.raises(ValueError, match=f"cell is True, but params is of a net with {message}"):
-        cupyrnn.params_to_torch(params, **sizes, cell=True)
+        cupyrnn.weights.params_to_torch(params, **sizes, cell=True)

@@ -146,7 +146,7 @@ def choices(cell: Any = "lstm", **changed: Any) -> Any:
     """Return what would take the steps of a call on an H100, but for what is changed."""
     sizes = {"batch_size": 300, "num_units": 64, "num_steps": 10, "dtype": "float32"}
     device = {"processors": 132, "architecture": 90}
-    return cupyrnn.recurrence_kernels(cell, **{**sizes, **device, **changed})
+    return cupyrnn.device.recurrence_kernels(cell, **{**sizes, **device, **changed})
 
 
 def largest(size: Any, dtype: str, arch: int) -> dict[tuple[int, bool], tuple[int, Layout]]:

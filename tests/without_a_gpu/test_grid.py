@@ -83,7 +83,7 @@ def test_nor_does_one_where_blocks_may_not_wait_for_each_other(
         on(cupy_on_cpu, call)
         assert [found[-1] for found in taken.values()] == [bool(may)] * 2
     sizes = {"batch_size": 3, "num_units": 17, "num_steps": 4}
-    reason = cupyrnn.recurrence_kernels("lstm", **sizes).forward.reason
+    reason = cupyrnn.device.recurrence_kernels("lstm", **sizes).forward.reason
     assert reason == "grid needs cooperative launches, which this GPU refuses"
     persistent._device.cache_clear()
 

@@ -391,7 +391,7 @@ def test_devices_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
     # Everything is made where the arguments are, whichever device is current.
     out = cupyrnn.block_gru(**there)
     assert [a.device.id for a in out] == [1] * 4
-    packed = cupyrnn.params_from_block_lstm(w, b, forget_bias=0, cell_clip=0)
+    packed = cupyrnn.weights.params_from_block_lstm(w, b, forget_bias=0, cell_clip=0)
     assert packed.params.device.id == 1
 
 

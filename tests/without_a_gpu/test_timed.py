@@ -52,7 +52,7 @@ def _forget_what_was_read() -> None:
 
 def choices(B: int, H: int, dtype: str = "float32", **device: int) -> tuple[Any, Any]:
     given: dict[str, Any] = {"batch_size": B, "num_units": H, "num_steps": 9, "dtype": dtype}
-    return cupyrnn.recurrence_kernels("lstm", **given, **device)
+    return cupyrnn.device.recurrence_kernels("lstm", **given, **device)
 
 
 def taken(B: int, H: int, dtype: str = "float32", **device: int) -> list[str]:
@@ -125,10 +125,10 @@ def test_another_card_driver_or_version_has_a_choice_of_its_own(
 
 def test_what_is_kept_is_forgotten(kept: Kept) -> None:
     assert taken(4, 64) == ["rows", "loop"]
-    cupyrnn.forget_kernels()
+    cupyrnn.device.forget_kernels()
     assert taken(4, 64) == ["loop"] * 2
     assert not kept.path.exists()
-    cupyrnn.forget_kernels()
+    cupyrnn.device.forget_kernels()
 
 
 def test_nothing_is_read_where_nothing_is_to_be_kept(
@@ -138,7 +138,7 @@ def test_nothing_is_read_where_nothing_is_to_be_kept(
     _forget_what_was_read()
     assert taken(4, 64) == ["loop"] * 2
     assert timed.path_of(0) is None
-    cupyrnn.forget_kernels()
+    cupyrnn.device.forget_kernels()
     assert kept.path.exists()
 
 
@@ -157,7 +157,7 @@ def test_a_file_that_is_no_choice(kept: Kept, text: str) -> None:
     _forget_what_was_read()
     with pytest.raises(ValueError, match=r"is no choice of kernels .*python -m cupyrnn\.device"):
         taken(4, 64)
-    cupyrnn.forget_kernels()
+    cupyrnn.device.forget_kernels()
     assert taken(4, 64) == ["loop"] * 2
 
 
@@ -181,7 +181,7 @@ def test_what_comes_with_the_package(
     _forget_what_was_read()
     assert taken(64, 64) == ["loop", "rows"]
     assert taken(16, 64, **h100) == taken(16, 64) == ["rows"] * 2
-    cupyrnn.forget_kernels()
+    cupyrnn.device.forget_kernels()
     assert taken(64, 64) == ["rows"] * 2
 
 

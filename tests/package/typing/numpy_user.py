@@ -20,7 +20,7 @@ w, b = np.full((I + H, 4 * H), 0.1, "float32"), np.zeros(4 * H, np.float32)
 peephole = np.tanh(np.ones(H, np.float32)) / 2
 
 
-def mean(out: cupyrnn.LSTMOutputs) -> float:
+def mean(out: cupyrnn.typing.LSTMOutputs) -> float:
     """A function that says what it takes."""
     return float(out.h.mean())
 
@@ -36,7 +36,7 @@ def lstm() -> NDArray[np.floating[Any]]:
     cell = cupyrnn.lstm_block_cell(x_0, state, state, w, b)
     step = cupyrnn.lstm_block_cell_grad(state, *cell[:6], None, dy[0])
     if TYPE_CHECKING:
-        assert_type(out, cupyrnn.LSTMOutputs[NDArray[Any]])
+        assert_type(out, cupyrnn.typing.LSTMOutputs[NDArray[Any]])
         assert_type(out.h, NDArray[Any])
         assert_type(h, NDArray[Any])
         assert_type(grads.w_grad, NDArray[Any])
@@ -51,9 +51,9 @@ def lstm() -> NDArray[np.floating[Any]]:
     kept, by_states = cupyrnn.vjp(cupyrnn.block_lstm, x, state, state, w, b, save="states")
     if TYPE_CHECKING:
         assert_type(out.h, NDArray[Any])
-        assert_type(true, cupyrnn.LSTMGrads[NDArray[Any]])
+        assert_type(true, cupyrnn.typing.LSTMGrads[NDArray[Any]])
         assert_type(kept.h, NDArray[Any])
-        assert_type(by_states(h_grad=dy), cupyrnn.LSTMGrads[NDArray[Any]])
+        assert_type(by_states(h_grad=dy), cupyrnn.typing.LSTMGrads[NDArray[Any]])
         cupyrnn.vjp(cupyrnn.block_lstm, x, state, state, w)  # type: ignore[call-overload]
     return w - 0.1 * grads.w_grad - 0.1 * true.w_grad
 
@@ -66,7 +66,7 @@ def gru() -> tuple[int, ...]:
     cell = cupyrnn.gru_block_cell(x_0, state, w_ru, w_c, *biases)
     if TYPE_CHECKING:
         assert_type(out.h, NDArray[Any])
-        assert_type(grads, cupyrnn.GRUGrads[NDArray[Any]])
+        assert_type(grads, cupyrnn.typing.GRUGrads[NDArray[Any]])
         assert_type(cell.u, NDArray[Any])
     return grads.d_x.shape
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from .gru import GRUOutputs
-from .gru_reset_after import GRUResetAfterOutputs
-from .lstm import LSTMOutputs
-from .simple_rnn import SimpleRNNOutputs
+from .cells.gru import GRUOutputs
+from .cells.gru_reset_after import GRUResetAfterOutputs
+from .cells.lstm import LSTMOutputs
+from .cells.simple_rnn import SimpleRNNOutputs
 
 __all__ = ["gru", "gru_reset_after", "lstm", "simple_rnn"]
 

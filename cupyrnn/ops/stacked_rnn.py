@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ._net import NetCall, NetSizes, RunArguments, check_run, check_sequences, check_shapes
-from ._typing import AnyArray, ArrayT, Lengths, Resets, Save, StackedRNNGrads, StackedRNNOutputs
-from .arithmetic.gates import RecurrentActivation
-from .cells.contract import Attributes, Form, FormedWeights
-from .checks.arrays import on_device
-from .checks.attributes import (
+from .._net import NetCall, NetSizes, RunArguments, check_run, check_sequences, check_shapes
+from .._typing import AnyArray, ArrayT, Lengths, Resets, Save, StackedRNNGrads, StackedRNNOutputs
+from ..arithmetic.gates import RecurrentActivation
+from ..cells.contract import Attributes, Form, FormedWeights
+from ..checks.arrays import on_device
+from ..checks.attributes import (
     check_bool,
     check_choice,
     check_list,
@@ -26,16 +26,16 @@ from .checks.attributes import (
     type_shown,
     unless_zero,
 )
-from .checks.calls import Settled, check_arrays, expect_rank, signature
-from .derivatives.traced import traceable
-from .driver.reserve import Leaves, Note, check_reserve, fingerprint
-from .driver.stack import as_given, time_major_of
-from .weights.block_forms import GateOrder, check_projections, check_weights, zero_states
-from .weights.entries import NetWeights
-from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
-from .weights.gradients import WeightGradients, check_weight_gradients
-from .weights.packed import PackedParams
-from .weights.params import DIRECTIONS, Direction
+from ..checks.calls import Settled, check_arrays, expect_rank, signature
+from ..derivatives.traced import traceable
+from ..driver.reserve import Leaves, Note, check_reserve, fingerprint
+from ..driver.stack import as_given, time_major_of
+from ..weights.block_forms import GateOrder, check_projections, check_weights, zero_states
+from ..weights.entries import NetWeights
+from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
+from ..weights.gradients import WeightGradients, check_weight_gradients
+from ..weights.packed import PackedParams
+from ..weights.params import DIRECTIONS, Direction
 
 BlockParams: TypeAlias = "BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams | FormedWeights"
 # A state of layers of different H: an array [D, B, ·] for each.

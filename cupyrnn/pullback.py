@@ -22,9 +22,9 @@ from .derivatives.traced import traceable
 from .driver import padded as _padded
 from .driver.padded import Extent, Padded, Recomputed, check_extent
 from .driver.recompute import Kept
-from .gru import block_gru_grad, gru_gradient
-from .lstm import block_lstm_grad, lstm_gradient
-from .stacked_rnn import stacked_rnn
+from .ops.gru import block_gru_grad, gru_gradient
+from .ops.lstm import block_lstm_grad, lstm_gradient
+from .ops.stacked_rnn import stacked_rnn
 from .weights.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES, check_block, default_clip, prepared
 from .weights.forms import BlockGRUParams, PeepholeLSTMParams
 from .weights.gradients import WeightGradients, check_weight_gradients

@@ -12,21 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from ._net import block_forward, block_gradient, block_step, only_step
-from ._typing import AnyArray, Array, ArrayT, GRUCellGrads, GRUGrads, Lengths, Resets
-from .arithmetic.gates import RecurrentActivation
-from .cells.contract import Gradients, States
-from .cells.gru import GRU, GRUOutputs
-from .checks.arrays import cast, compute_dtype, on_device, operand_dtype
-from .checks.calls import zeros_for_none
-from .derivatives.traced import traceable
-from .driver import layer as _layer
-from .driver import padded as _padded
-from .driver.layer import Layer
-from .driver.padded import Padded, check_extent
-from .weights.block_forms import GRU_FORM, BlockCall, check_block, prepared
-from .weights.forms import BlockGRUParams
-from .weights.gradients import WeightGradients, check_weight_gradients
+from .._net import block_forward, block_gradient, block_step, only_step
+from .._typing import AnyArray, Array, ArrayT, GRUCellGrads, GRUGrads, Lengths, Resets
+from ..arithmetic.gates import RecurrentActivation
+from ..cells.contract import Gradients, States
+from ..cells.gru import GRU, GRUOutputs
+from ..checks.arrays import cast, compute_dtype, on_device, operand_dtype
+from ..checks.calls import zeros_for_none
+from ..derivatives.traced import traceable
+from ..driver import layer as _layer
+from ..driver import padded as _padded
+from ..driver.layer import Layer
+from ..driver.padded import Padded, check_extent
+from ..weights.block_forms import GRU_FORM, BlockCall, check_block, prepared
+from ..weights.forms import BlockGRUParams
+from ..weights.gradients import WeightGradients, check_weight_gradients
 
 
 def gru_gradient(

@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from ._net import block_forward, block_gradient, block_step, only_step
-from ._typing import AnyArray, Array, ArrayT, Lengths, LSTMCellGrads, LSTMGrads, Resets
-from .arithmetic.gates import RecurrentActivation
-from .cells.contract import Gradients
-from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
-from .checks.arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
-from .checks.calls import zeros_for_none
-from .derivatives.traced import traceable
-from .driver import layer as _layer
-from .driver import padded as _padded
-from .driver.layer import Layer
-from .driver.padded import Padded, check_extent
-from .weights.block_forms import COLUMNS, LSTM_FORM, BlockCall, GateOrder, check_block
-from .weights.forms import PeepholeLSTMParams
-from .weights.gradients import WeightGradients, check_weight_gradients, zeros_of
+from .._net import block_forward, block_gradient, block_step, only_step
+from .._typing import AnyArray, Array, ArrayT, Lengths, LSTMCellGrads, LSTMGrads, Resets
+from ..arithmetic.gates import RecurrentActivation
+from ..cells.contract import Gradients
+from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
+from ..checks.arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
+from ..checks.calls import zeros_for_none
+from ..derivatives.traced import traceable
+from ..driver import layer as _layer
+from ..driver import padded as _padded
+from ..driver.layer import Layer
+from ..driver.padded import Padded, check_extent
+from ..weights.block_forms import COLUMNS, LSTM_FORM, BlockCall, GateOrder, check_block
+from ..weights.forms import PeepholeLSTMParams
+from ..weights.gradients import WeightGradients, check_weight_gradients, zeros_of
 
 
 def lstm_gradient(

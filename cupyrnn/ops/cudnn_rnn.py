@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from ._net import (
+from .._net import (
     PackedCall,
     Run,
     RunArguments,
@@ -21,23 +21,23 @@ from ._net import (
     packed_fingerprint,
     packed_states,
 )
-from ._typing import AnyArray, Array, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, Lengths, Resets, Save
-from .arithmetic.gates import RecurrentActivation
-from .checks.arrays import contiguous_all, on_device
-from .checks.attributes import check_bool, check_choice, named
-from .checks.calls import Settled as Found
-from .checks.calls import signature
-from .derivatives.traced import traceable
-from .driver.reserve import Leaves, Note, check_reserve, check_size, reserved_engine
-from .driver.stack import as_given, time_major_of
-from .weights.gradients import WeightGradients, check_weight_gradients
-from .weights.packed import NetArguments, PackedParams, Settled, settled
-from .weights.params import Direction, InputMode, Net, RNNMode
+from .._typing import AnyArray, Array, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, Lengths, Resets, Save
+from ..arithmetic.gates import RecurrentActivation
+from ..checks.arrays import contiguous_all, on_device
+from ..checks.attributes import check_bool, check_choice, named
+from ..checks.calls import Settled as Found
+from ..checks.calls import signature
+from ..derivatives.traced import traceable
+from ..driver.reserve import Leaves, Note, check_reserve, check_size, reserved_engine
+from ..driver.stack import as_given, time_major_of
+from ..weights.gradients import WeightGradients, check_weight_gradients
+from ..weights.packed import NetArguments, PackedParams, Settled, settled
+from ..weights.params import Direction, InputMode, Net, RNNMode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .cudnn.descriptors import Problem
+    from ..cudnn.descriptors import Problem
 
 Engine: TypeAlias = Literal["auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"]
 
@@ -48,7 +48,7 @@ _ENGINES = ("auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic")
 
 def _problem(call: PackedCall) -> Problem:
     """Return a call as cuDNN is told of it, by the algorithm of its engine."""
-    from .cudnn.descriptors import Problem
+    from ..cudnn.descriptors import Problem
 
     *of_net, gate = call.net
     T, B, training, *dropout = call.run.sizes
@@ -72,7 +72,7 @@ def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
         check_choice(op, source, engine, _ENGINES)
     if engine == "cupy":
         return "cupy"
-    from .cudnn import engine as _cudnn
+    from ..cudnn import engine as _cudnn
 
     by = "cudnn" if engine == "auto" else engine
     reasons = (
@@ -163,7 +163,7 @@ def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> Leaves:
         with on_device(xp, reserve_space):
             told = partial(packed_fingerprint, net, run)
             return check_reserve(op, xp, reserve_space, call.leaves, told)[0]
-    from .cudnn import engine as _cudnn
+    from ..cudnn import engine as _cudnn
 
     with on_device(xp, reserve_space):
         size = _cudnn.reserve_size(_problem(call), run.dtype.name, run.lengths)
@@ -221,9 +221,10 @@ def cudnn_rnn(
     input_c : [L*D, B, H] or None
         The cell states of an LSTM before the first step. The other cells ignore it.
     params : [params_size] or PackedParams
-        All weights and biases, packed as `cudnn_rnn_params_layout` says. `params_from_torch`,
-        `init_params` and others return a PackedParams. It also determines rnn_mode, input_mode,
-        direction, num_proj and recurrent_activation; an argument that contradicts it is an error.
+        All weights and biases, packed as `cudnn_rnn_params_layout` says. `init_params` returns a
+        PackedParams, as do the converters of `cupyrnn.weights`. It also determines rnn_mode,
+        input_mode, direction, num_proj and recurrent_activation; an argument that contradicts it is
+        an error.
     sequence_lengths : [B] integers on the host, optional
         The length of each sequence, from 0 to T, in any order. T by default. Steps past the end of
         a sequence are not read, and output is zero there. The backward direction begins at the end
@@ -269,10 +270,11 @@ def cudnn_rnn(
     engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
         What computes with CuPy arrays. "cudnn" is cuDNN's library, and "cupy" is this package's
         kernels. "auto" is what the environment variable CUPYRNN_ENGINE says. If that is not set,
-        "auto" is the kernels where one launch takes all steps, as `recurrence_kernels` says, else
-        cuDNN where its library is found and supports the call, and else the kernels; complex arrays
-        always need the kernels. If the library is found but fails, a RuntimeWarning
-        says so once. With NumPy arrays NumPy computes, and only "auto" is accepted.
+        "auto" is the kernels where one launch takes all steps, as
+        `cupyrnn.device.recurrence_kernels` says, else cuDNN where its library is found and supports
+        the call, and else the kernels; complex arrays always need the kernels. If the library is
+        found but fails, a RuntimeWarning says so once. With NumPy arrays NumPy computes, and only
+        "auto" is accepted.
 
         The last two are algorithms of cuDNN 9 that keep the recurrent matrix on the chip. They need
         sequences of one length, no projection and small H or B = 1: `cudnn_rnn_engine` says whether
@@ -299,7 +301,7 @@ def cudnn_rnn(
     See Also
     --------
     cudnn_rnn_backprop : The gradient of every input.
-    params_from_torch, params_from_keras, params_from_tf1 : Parameters of other frameworks' models.
+    cupyrnn.weights : Parameters of other frameworks' models.
     init_params : Initial parameters.
 
     References
@@ -329,7 +331,7 @@ def cudnn_rnn(
         c = input_c if net.rnn_mode == "lstm" else None
         x, h, c = time_major_of(xp, dtype, time_major, (input, input_h, c))
         if call.by_cudnn:
-            from .cudnn import engine as _cudnn
+            from ..cudnn import engine as _cudnn
 
             x, h, c, packed = contiguous_all(xp, (x, h, c, said.params))
             inputs = _cudnn.Inputs(x, h, c, packed, call.run.lengths)
@@ -416,7 +418,8 @@ def cudnn_rnn_engine(
     engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
         What is asked for, as in `cudnn_rnn`. "auto" is what the environment variable CUPYRNN_ENGINE
         says. If that is not set, it is "cupy" where all steps are one launch of a kernel, as
-        `recurrence_kernels` says, else cuDNN where its library is found and supports the call.
+        `cupyrnn.device.recurrence_kernels` says, else cuDNN where its library is found and
+        supports the call.
 
     Returns
     -------
@@ -621,7 +624,7 @@ def cudnn_rnn_backprop(
         x, h, c, y, dy, dh, dc = time_major_of(xp, dtype, time_major, arrays)
         grads: Any
         if call.by_cudnn:
-            from .cudnn import engine as _cudnn
+            from ..cudnn import engine as _cudnn
 
             x, h, c, packed = contiguous_all(xp, (x, h, c, said.params))
             y, dy, dh, dc, saved = contiguous_all(xp, (y, dy, dh, dc, reserve_space))
