@@ -98,6 +98,16 @@ Resets: TypeAlias = "NDArray[np.bool_] | Sequence[Sequence[bool]]"
 Save: TypeAlias = 'Literal["all", "states"] | int'
 
 
+def by_argument(grads: Any, key: Any) -> Any:
+    """Return an item of a tuple of gradients; a string is the name of an argument or a field."""
+    if not isinstance(key, str):
+        return tuple.__getitem__(grads, key)
+    for name in (key, f"{key}_grad", f"d_{key}", f"{key}_backprop"):
+        if name in grads._fields:
+            return getattr(grads, name)
+    raise KeyError(f"{key}: expected the argument of one of {', '.join(grads._fields)}")
+
+
 class LSTMCellGrads(NamedTuple, Generic[ArrayT]):
     """
     What LSTMBlockCellGrad returns.
@@ -146,6 +156,9 @@ class LSTMGrads(NamedTuple, Generic[ArrayT]):
     wcf_grad: ArrayT
     wco_grad: ArrayT
     b_grad: ArrayT
+
+    def __getitem__(self, key: Any) -> Any:  # type: ignore[misc]
+        return by_argument(self, key)
 
 
 class GRUCellGrads(NamedTuple, Generic[ArrayT]):
@@ -197,6 +210,9 @@ class GRUGrads(NamedTuple, Generic[ArrayT]):
     d_w_c: ArrayT
     d_b_ru: ArrayT
     d_b_c: ArrayT
+
+    def __getitem__(self, key: Any) -> Any:  # type: ignore[misc]
+        return by_argument(self, key)
 
 
 class CudnnRNNV1Outputs(NamedTuple, Generic[ArrayT]):
@@ -269,6 +285,9 @@ class CudnnRNNGrads(NamedTuple, Generic[ArrayT]):
     input_c_backprop: ArrayT
     params_backprop: ArrayT
 
+    def __getitem__(self, key: Any) -> Any:  # type: ignore[misc]
+        return by_argument(self, key)
+
 
 class StackedRNNOutputs(NamedTuple, Generic[ArrayT]):
     """
@@ -316,3 +335,6 @@ class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
     input_h_backprop: ArrayT
     input_c_backprop: ArrayT
     weights_backprop: list[Any]
+
+    def __getitem__(self, key: Any) -> Any:  # type: ignore[misc]
+        return by_argument(self, key)

@@ -279,13 +279,13 @@ class Pullback(Generic[G]):
             with an axis B in front; the norms [B] of these; or None. Of `block_lstm`, `block_gru`,
             `cudnn_rnn` and `stacked_rnn`.
         gradients : array or None
-            The gradients of the outputs by the gradient op's names. A missing one, or None, stands
-            for zeros.
+            The gradients of the outputs, by the outputs' names or the gradient op's: ``h=...`` and
+            ``h_grad=...`` are the same. A missing one, or None, stands for zeros.
 
         Returns
         -------
         named tuple
-            What the gradient op returns.
+            What the gradient op returns. ``grads["w"]`` is the gradient of the argument w.
 
         Raises
         ------
@@ -304,7 +304,8 @@ class Pullback(Generic[G]):
         >>> out, pullback = cupyrnn.vjp(cupyrnn.cudnn_rnn, x, h, h, params)
         >>> pullback.names
         ('output_backprop', 'output_h_backprop', 'output_c_backprop')
-        >>> pullback(output_backprop=np.ones((4, 1, 3))).input_backprop[:, 0, 0].round(4)
+        >>> grads = pullback(output=np.ones((4, 1, 3)))  # or output_backprop=...
+        >>> grads["input"][:, 0, 0].round(4)  # or grads.input_backprop
         array([0.2748, 0.2561, 0.208 , 0.1334])
         """
         if given:
@@ -313,7 +314,7 @@ class Pullback(Generic[G]):
                 f" name: {', '.join(self.names)}"
             )
         if not gradients or not gradients.keys() <= set(self.names):
-            raise self._unknown(gradients)
+            gradients = self._by_names(gradients)
         gradient, clip = self._record.gradient, {}
         if through_clip is not False:
             op = self._op
@@ -346,9 +347,36 @@ class Pullback(Generic[G]):
     def _op(self) -> str:
         return f"pullback of {self._record.name}"
 
+    @property
+    def __signature__(self) -> Any:
+        import inspect  # takes a while
+
+        values = dict.fromkeys((*self.names, *self._record.outputs))
+        values |= {"through_clip": False, "weight_gradients": "sum"}
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return inspect.Signature(
+            [inspect.Parameter(n, kind, default=value) for n, value in values.items()]
+        )
+
+    def _by_names(self, gradients: dict[str, Any]) -> dict[str, Any]:
+        """Return gradients by the gradient op's names, which may have the outputs' names."""
+        of_outputs = dict(zip(self._record.outputs, self.names, strict=True))
+        found: dict[str, Any] = {}
+        for n, gradient in gradients.items():
+            name = of_outputs.get(n, n)
+            if name not in self.names:
+                raise self._unknown(gradients)
+            if name in found:
+                raise TypeError(f"{self._op}: {name} and {n} are the same, expected one of them")
+            found[name] = gradient
+        if not found:
+            raise self._unknown(gradients)
+        return found
+
     def _unknown(self, gradients: dict[str, Any]) -> TypeError:
         """Return the error of gradients that are missing or have other names."""
-        what = [f"there is no {n}" for n in gradients if n not in self.names]
+        known = {*self.names, *self._record.outputs}
+        what = [f"there is no {n}" for n in gradients if n not in known]
         names = (*self.names, *(("through_clip", "weight_gradients") if what else ()))
         some = "" if len(names) == 1 else "some of "
         return TypeError(
@@ -424,11 +452,12 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     outputs : named tuple
         What the function returns.
     pullback : callable
-        Takes the gradients of the outputs as keyword arguments, by the gradient op's names: cs_grad
-        and h_grad for LSTMs, d_h for GRUs, output_backprop, output_h_backprop and output_c_backprop
-        for `cudnn_rnn` and `stacked_rnn`, Y_grad, Y_h_grad and Y_c_grad for `run_onnx_node`. A
-        missing one stands for zeros. Returns the gradient op's named tuple. ``pullback.names``
-        lists the names.
+        Takes the gradients of the outputs as keyword arguments, by the outputs' names (``h=...``)
+        or the gradient op's: cs_grad and h_grad for LSTMs, d_h for GRUs, output_backprop,
+        output_h_backprop and output_c_backprop for `cudnn_rnn` and `stacked_rnn`, Y_grad, Y_h_grad
+        and Y_c_grad for `run_onnx_node`. A missing one stands for zeros. Returns the gradient op's
+        named tuple, whose items can be read by the names of the op's arguments:
+        ``grads["w"]``. ``pullback.names`` lists the gradient op's names.
 
     Raises
     ------

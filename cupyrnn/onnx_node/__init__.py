@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .._typing import Array, Arrays
+from .._typing import Array, Arrays, by_argument
 from ..checks.arrays import cast, compute_dtype, on_device
 from ..checks.attributes import check_choice, check_count, check_integer, check_list, shown
 from ..checks.calls import check_arrays, check_lengths, expect_rank, expect_shape
@@ -73,6 +73,9 @@ class OnnxGrads(NamedTuple):
     initial_h_grad: Array | None
     initial_c_grad: Array | None
     P_grad: Array | None
+
+    def __getitem__(self, key: Any) -> Any:
+        return by_argument(self, key)
 
 
 class _Fast(NamedTuple):

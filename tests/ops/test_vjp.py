@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -292,6 +293,30 @@ def test_outputs_that_are_written_into(name: str, save: Any, rng: np.random.Gene
     del pullback
     for a in arrays.values():
         a[...] = 0
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_names_of_outputs_and_arguments(name: str, rng: np.random.Generator) -> None:
+    p = PROBLEMS[name](rng)
+    out, pullback = cupyrnn.vjp(p.function, *p.args, **p.kwargs)
+    expected, record = pullback(**p.gradients), pullback._record
+    names = dict(zip(record.cotangents, record.outputs, strict=True))
+    grads = pullback(**{names[n]: a for n, a in p.gradients.items()})
+    assert_same(grads, expected)
+    for argument in record.inputs:
+        field = record.slope.format(argument)
+        assert grads[argument] is getattr(grads, field)
+        assert grads[field] is getattr(grads, field)
+    assert grads[0] is next(iter(grads))
+    with pytest.raises(KeyError, match="zzz: expected the argument of one of"):
+        grads["zzz"]
+    first = record.cotangents[0]
+    with pytest.raises(TypeError, match="are the same, expected one of them"):
+        pullback(**{first: p.gradients.get(first), names[first]: p.gradients.get(first)})
+    parameters = inspect.signature(pullback).parameters
+    assert [*parameters][-2:] == ["through_clip", "weight_gradients"]
+    assert {*record.cotangents, *record.outputs} < {*parameters}
+    assert hasattr(out, names[first])
 
 
 def test_nan_is_no_change(rng: np.random.Generator) -> None:
