@@ -7,6 +7,7 @@ without a projection.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, Generic
 
 import numpy as np
@@ -21,6 +22,7 @@ from .derivatives.traced import call_around, traceable
 from .driver import layer as _layer
 from .driver import step as _steps
 from .driver.layer import Layer
+from .driver.pages import page_of
 from .weights.packed import Model, PackedParams, activation_of, check_activation, check_model
 from .weights.packed_forms import PackedForm, weights_of
 from .weights.params import InputMode, RNNMode
@@ -45,6 +47,16 @@ class StepOutputs(NamedTuple, Generic[ArrayT]):
     output_c: ArrayT | None
 
 
+# A compiled step of a cell is faster than the steps prepared here from so many numbers B * H on.
+_MANY_NUMBERS = 2048
+
+
+def _most_numbers(cell: Cell, dtype: np.dtype[Any]) -> float:
+    """Return the least B * H for which the cell's own step is faster: none without Numba."""
+    module = _layer.implementation(np, cell, 1, dtype, "forward", single=True).module
+    return inf if module is page_of(type(cell), "cells") else _MANY_NUMBERS
+
+
 class PreparedStep:
     """One step of a net, as `prepare_step` returns it: call it with x, h and c."""
 
@@ -59,6 +71,7 @@ class PreparedStep:
         self._steps: list[_steps.Step] = []
         if xp is np and params.dtype.kind != "c" and not net.skip:
             self._steps = _steps.steps_of(self._cells)
+            self._most = _most_numbers(self._cells[0], params.dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are prepared anew from the parameters."""
@@ -126,7 +139,7 @@ class PreparedStep:
         with on_device(xp, x):
             output_h = xp.empty((net.L, B, net.P), dtype)
             output_c = None if len(states) == 1 else xp.empty((net.L, B, net.H), dtype)
-            if self._steps and dtype == self._params.dtype:
+            if self._steps and dtype == self._params.dtype and self._most > B * net.H:
                 self._run(x, states, output_h, output_c)
             else:
                 self._run_cells(x, states, output_h, output_c)

@@ -7,6 +7,7 @@ import pickle
 import re
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close, layouts
@@ -61,6 +62,23 @@ def test_steps_are_the_sequence(
         assert_close(c, expected.output_c, dtype, "output_c")
     else:
         assert c is None
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_many_sequences_take_the_step_of_the_cell(
+    mode: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Numba that is faster from some size on, and gives the results of the op."""
+    needs.module("numba")
+    packed = cupyrnn.init_params(num_layers=2, num_units=64, input_size=3, rnn_mode=mode)
+    step, x = cupyrnn.prepare_step(packed), rng.standard_normal((1, 40, 3)).astype(np.float32)
+    monkeypatch.setattr(step, "_run", None)  # which is for few sequences
+    expected = cupyrnn.cudnn_rnn(x, *packed.zero_state(40), packed, is_training=False)
+    for found, due in zip(step(x[0]), (expected.output[0], *expected[1:3]), strict=True):
+        if found is not None:
+            assert_close(found, due, "float32", "step")
+    with pytest.raises(TypeError, match="not callable"):
+        step(x[0, :31])
 
 
 def test_later_changes_of_the_parameters_are_not_seen(rng: np.random.Generator) -> None:
