@@ -29,8 +29,9 @@ from . import cell
 #   put<COUNT>(product, turn, r, v)
 #                               leaves the numbers v[UNITS][COUNT] of sequence r in such a vector
 #   meet()                      waits until all have left theirs
-#   multiply(product, turn, sums)
-#                               makes sums[WIDTH][UNITS * ROWS], by unit and then by sequence
+#   multiply(product, turn, rows, sums)
+#                               makes sums[WIDTH][UNITS * ROWS], by unit and then by sequence, in
+#                               a step that has so many rows
 SOURCE = (
     cell.SOURCE
     + r"""
@@ -130,7 +131,7 @@ __device__ __forceinline__ void all_steps(
     // All is done when the first sequence, the longest, is.
     for (int s = 0; s < steps && from + me.first < to; ++s) {
         const int now = active;
-        const long long n = from + me.row;
+        const long long n = from + me.row, rows = to - from;
         const Next current = next;
         if (s + 1 < steps) {  // What comes next is on its way while this step is computed.
             from = at[s + 1];
@@ -143,7 +144,7 @@ __device__ __forceinline__ void all_steps(
             constexpr int p = decltype(product)::NUMBER, WIDTH = C::width(p);
             const int turn = LAST == 1 ? p : s & 1;
             A sums[WIDTH][U * R];
-            products.multiply(product, turn, sums);
+            products.multiply(product, turn, rows, sums);
 #pragma unroll
             for (int r = 0; r < R; ++r)
                 if (r < now) {
@@ -262,7 +263,7 @@ __device__ __forceinline__ void all_steps(
     for (int s = steps - 1; s >= 0; --s) {
         const int now = active;
         const bool any = from + me.first < to;  // of the sequences that meet
-        const long long n = from + me.row;
+        const long long n = from + me.row, rows = to - from;
         A past[R][U];
         // dh: the gradient of what the next product made, without what is given.
         auto before = [&](auto product, auto dh) {
@@ -303,11 +304,11 @@ __device__ __forceinline__ void all_steps(
             products.meet();
             A sums[1][U * R];
             if constexpr (LAST == 1) {
-                products.multiply(Product<1>(), 1, sums);
+                products.multiply(Product<1>(), 1, rows, sums);
                 before(Product<0>(), [&](int r, int u) { return sums[0][u * R + r]; });
                 products.meet();
             }
-            products.multiply(Product<0>(), LAST == 1 ? 0 : s & 1, sums);
+            products.multiply(Product<0>(), LAST == 1 ? 0 : s & 1, rows, sums);
 #pragma unroll
             for (int r = 0; r < R; ++r)
 #pragma unroll

@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +52,8 @@ _SHARED = {
     100: 227, 103: 227, 110: 227, 120: 99, 121: 99,
 }  # fmt: skip
 _LEAST_SHARED = 48
+# A status of the driver.
+_COOPERATIVE_LAUNCH_TOO_LARGE = 720
 # The first architecture with the tiles of ``tiles``, and what they may be of.
 _TILES_FROM, _HALVES = 80, ("float16", "bfloat16")
 
@@ -155,6 +158,8 @@ def _by_times(of: Recurrence) -> KernelChoice:
         if near.way == "loop":
             return KernelChoice("loop", 0, source)
         found = _by_way(near.way, of)
+        if near.way == "grid" and kept.path.parent == Path(timed.__file__).parent:
+            source = f"{source}, by an earlier grid; of this one a prototype was timed"
         if found.kernel in refused:
             seen, by = refused[found.kernel]
             why = f"{found.kernel} is wrong on {by.card}, {seen}: {by.path}"
@@ -242,7 +247,8 @@ def grid_for(
     kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], device: Device
 ) -> grid.Layout | None:
     """Return how the matrices fit into the multiprocessors, None where they do not."""
-    return grid.layout_of(kernel.size, shape, dtype, device.processors, device.available)
+    of = device.processors, device.architecture, device.available
+    return grid.layout_of(kernel.size, shape, dtype, of)
 
 
 def _by_grid(of: Recurrence) -> KernelChoice:
@@ -252,11 +258,13 @@ def _by_grid(of: Recurrence) -> KernelChoice:
         return KernelChoice("loop", 0, "grid needs cooperative launches, which this GPU refuses")
     layout = grid_for(kernels.grid, dtype, (B, H), device)
     if layout is None:
-        size = f"H = {H} and B = {B} in {dtype.name}"
+        size = f"H = {H} in {dtype.name}"
         why = f"grid needs more than {device.processors} multiprocessors for {size}"
         return KernelChoice("loop", 0, why)
     blocks, groups = layout.blocks
     why = f"{blocks} blocks hold the matrix, for {layout.sequences} sequences, {groups} times"
+    if layout.launches > 1:
+        why = f"{why}, in {layout.launches} launches"
     return KernelChoice("grid", layout.sequences, why)
 
 
@@ -378,15 +386,9 @@ def run(
     elif choice.kernel == "grid":
         kernel, over = kernels.grid, grid_for(kernels.grid, dtype, (B, H), device)
         assert over is not None
-        block = Block((over.matrices.threads, 1), over.shared, cooperative=True)
-        places = over.blocks
-        name = rows.template_of(kernel, over.matrices, over.sequences)
-        # Blocks that wait for one which has no room would wait for ever.
-        at_once = blocks_at_once(kernel.source, name, dtype, block)
-        if places[0] * places[1] > at_once * device.processors:
-            return False
-        exchanged = grid.exchanged(over, state.dtype)
-        args.append(words(*exchanged))
+        # What every product multiplies has a place of its own, and the last states too.
+        told = (len(kernel.size.vectors) * len(batches) + 1) * B
+        return _launch_grid(kernel, over, device, dtype, args, told)
     else:
         size, sequences = kernels.rows.size, choice.sequences
         layout = layout_for(size, H, dtype, device.available, rows.SPLITS, sequences)
@@ -394,4 +396,33 @@ def run(
         block = Block((layout.threads, 1), layout.shared)
         name = rows.template_of(kernels.rows, layout, choice.sequences)
     launch(kernel.source, (name,), name, dtype, places, args, block)
+    return True
+
+
+def _launch_grid(
+    kernel: rows.Kernel,
+    over: grid.Layout,
+    device: Device,
+    dtype: np.dtype[Any],
+    args: list[Any],
+    told: int,
+) -> bool:
+    """Launch the grid if all its blocks can run at once, and return whether they can."""
+    import cupy
+
+    name, block = grid.template_of(kernel, over), Block((32 * grid.WARPS, 1), over.shared, True)
+    # Blocks that wait for one which has no room would wait for ever.
+    at_once = blocks_at_once(kernel.source, name, dtype, block)
+    if over.blocks[0] * over.blocks[1] > at_once * device.processors:
+        return False
+    memory = grid.told(over, told, dtype)
+    for number in range(over.launches):
+        of_launch = [*args, grid.exchanged(over, memory, number)]
+        try:
+            launch(kernel.source, (name,), name, dtype, over.blocks, of_launch, block)
+        except cupy.cuda.driver.CUDADriverError as error:
+            # Another process may have multiprocessors. After a first launch states have changed.
+            if number or error.status != _COOPERATIVE_LAUNCH_TOO_LARGE:
+                raise
+            return False
     return True

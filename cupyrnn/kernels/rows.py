@@ -283,7 +283,8 @@ template <typename M, typename Exchange, typename Seat> struct ByRows : Exchange
         this->template leave<COUNT>(matrix(product), turn, me.slot, me.unit, v[0]);
     }
     template <typename Product, int WIDTH>
-    __device__ __forceinline__ void multiply(Product product, int turn, A (&sums)[WIDTH][1])
+    __device__ __forceinline__ void multiply(
+        Product product, int turn, long long, A (&sums)[WIDTH][1])
     {
         this->product(matrix(product), turn, me.lane, sums);
     }

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from . import all_steps, rows
 
-SOURCE = (
-    all_steps.SOURCE
-    + r"""
+# The product of a warp, and its part of a matrix.
+FRAGMENTS = r"""
 // Two neighboring numbers, and what a lane reads of a vector at once.
 template <typename V> using Pair = Numbers<V, 2>;
 template <typename T> struct alignas(16) Chunk { Pair<T> v[4]; };
@@ -44,46 +43,10 @@ __device__ __forceinline__ void mma(
 }
 #endif
 
-// Whose values a lane has: those of two neighboring units, which are rows g and g + 8 of a
-// product, and of two neighboring sequences, its columns. Both units are read and written at once
-// if PAIRS, for which H is even and arrays begin at a multiple of two numbers.
-template <bool PAIRS> struct Seat {
-    static const int OWN_ROWS = 2, OWN_UNITS = 2;
-    static const bool BRANCHES = false;
-    int g, q, unit, first, row;  // first: the first sequence of the block
-    int units;                   // how many of the lane's two there are
-    __device__ __forceinline__ Seat(int H)
-        : g(threadIdx.x % 32 / 4), q(threadIdx.x % 4), unit(threadIdx.x / 32 * 16 + 2 * g),
-          first(blockIdx.x * 8), row(first + 2 * q), units(up_to_two(H - unit)) {}
-    static __device__ __forceinline__ int up_to_two(long long n) { return n > 1 ? 2 : n == 1; }
-    __device__ __forceinline__ int active(long long from, long long to) const
-    {
-        return units ? up_to_two(to - from - row) : 0;
-    }
-    template <typename V> __device__ __forceinline__ Pair<V> get(const V* from) const
-    {
-        if (PAIRS) return *reinterpret_cast<const Pair<V>*>(from);
-        return {{from[0], units > 1 ? from[1] : V(0.f)}};
-    }
-    template <typename V>
-    __device__ __forceinline__ void put(V* to, const Pair<float>& v) const
-    {
-        Pair<V> pair;
-        store(&pair.v[0], v.v[0]);
-        store(&pair.v[1], v.v[1]);
-        if (PAIRS) {
-            *reinterpret_cast<Pair<V>*>(to) = pair;
-        } else {
-            to[0] = pair.v[0];
-            if (units > 1) to[1] = pair.v[1];
-        }
-    }
-};
-
 // A warp's part of a matrix: pieces of sixteen rows, those of its units, and 32 columns. Which
 // columns are a lane's is free, as long as vectors have the same order: here eight neighboring
 // ones, so that a lane reads 16 bytes of a vector at once.
-template <typename T, int PIECES> struct Matrix {
+template <typename T, int PIECES> struct Fragments {
     static const int COUNT = PIECES;
     static const int AT_ONCE = 4, LENGTH = 64 * AT_ONCE;  // of the memory to load them, by warp
     unsigned a[PIECES][2][4];
@@ -128,6 +91,47 @@ template <typename T, int PIECES> struct Matrix {
         mma<T>(more, a[p][1], bits_of(x.v[2]), bits_of(x.v[3]));
     }
 };
+"""
+
+SOURCE = (
+    all_steps.SOURCE
+    + FRAGMENTS
+    + r"""
+// Whose values a lane has: those of two neighboring units, which are rows g and g + 8 of a
+// product, and of two neighboring sequences, its columns. Both units are read and written at once
+// if PAIRS, for which H is even and arrays begin at a multiple of two numbers.
+template <bool PAIRS> struct Seat {
+    static const int OWN_ROWS = 2, OWN_UNITS = 2;
+    static const bool BRANCHES = false;
+    int g, q, unit, first, row;  // first: the first sequence of the block
+    int units;                   // how many of the lane's two there are
+    __device__ __forceinline__ Seat(int H)
+        : g(threadIdx.x % 32 / 4), q(threadIdx.x % 4), unit(threadIdx.x / 32 * 16 + 2 * g),
+          first(blockIdx.x * 8), row(first + 2 * q), units(up_to_two(H - unit)) {}
+    static __device__ __forceinline__ int up_to_two(long long n) { return n > 1 ? 2 : n == 1; }
+    __device__ __forceinline__ int active(long long from, long long to) const
+    {
+        return units ? up_to_two(to - from - row) : 0;
+    }
+    template <typename V> __device__ __forceinline__ Pair<V> get(const V* from) const
+    {
+        if (PAIRS) return *reinterpret_cast<const Pair<V>*>(from);
+        return {{from[0], units > 1 ? from[1] : V(0.f)}};
+    }
+    template <typename V>
+    __device__ __forceinline__ void put(V* to, const Pair<float>& v) const
+    {
+        Pair<V> pair;
+        store(&pair.v[0], v.v[0]);
+        store(&pair.v[1], v.v[1]);
+        if (PAIRS) {
+            *reinterpret_cast<Pair<V>*>(to) = pair;
+        } else {
+            to[0] = pair.v[0];
+            if (units > 1) to[1] = pair.v[1];
+        }
+    }
+};
 
 // Vectors of WIDTH numbers a unit, in shared memory. They are an odd number of 64 bytes apart, so
 // that the eight lanes that read together, of two of them, meet no bank twice.
@@ -154,8 +158,8 @@ struct ByTiles {
     static const int LAST = C::PRODUCTS - 1;
     static_assert(
         LAST == 0 ? SLICES_2 == 0 : BACK ? SLICES_2 > 0 : SLICES_2 == SLICES, "slices a product");
-    typedef Matrix<T, (BACK ? 1 : C::width(0)) * SLICES> First;
-    typedef Matrix<T, (BACK ? 1 : C::width(LAST)) * larger_of(SLICES_2, 1)> Second;
+    typedef Fragments<T, (BACK ? 1 : C::width(0)) * SLICES> First;
+    typedef Fragments<T, (BACK ? 1 : C::width(LAST)) * larger_of(SLICES_2, 1)> Second;
     typedef Vectors<SLICES, BACK ? C::width(0) : 1> Places;
     typedef Vectors<SLICES_2, BACK ? C::width(LAST) : 1> Places2;
     // Of two vectors [8][STRIDE]: by turns where there is one product, else of the two.
@@ -202,7 +206,8 @@ struct ByTiles {
         *reinterpret_cast<Both<T, COUNT>*>(vector(turn) + place) = all;
     }
     template <int P, int WIDTH>
-    __device__ __forceinline__ void multiply(Product<P>, int turn, float (&sums)[WIDTH][4]) const
+    __device__ __forceinline__ void multiply(
+        Product<P>, int turn, long long, float (&sums)[WIDTH][4]) const
     {
         if constexpr (P == 0) multiply_by(first, Places::read(me.g, me.q, 0), turn, sums);
         else multiply_by(second, Places2::read(me.g, me.q, 0), turn, sums);

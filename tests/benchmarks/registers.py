@@ -32,7 +32,7 @@ from without_a_gpu.agreement import ARCHITECTURES, CELLS  # noqa: E402
 from without_a_gpu.all_steps import DIRECTIONS, compiled, time_loop_of  # noqa: E402
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc  # noqa: E402
 
-from cupyrnn.kernels import common, compile, persistent, rows, tiles  # noqa: E402
+from cupyrnn.kernels import common, compile, grid, persistent, rows, tiles  # noqa: E402
 
 # Of cards of these architectures: T4, A100, H100, B200, RTX 5090.
 PROCESSORS = {"sm_75": 40, "sm_80": 108, "sm_90": 132, "sm_100": 148, "sm_120": 170}
@@ -168,7 +168,7 @@ def grids() -> Found:
         device = persistent.Device(PROCESSORS[arch], architecture(arch))
         layout = persistent.grid_for(kernel, np.dtype(dtype), (B, H), device)
         if layout is not None:
-            template = rows.template_of(kernel, layout.matrices, layout.sequences)
+            template = grid.template_of(kernel, layout)
             _, said = of_loop(kernel, template, dtype, arch)
             blocks = " x ".join(map(str, (*layout.blocks, layout.sequences)))
             key = f"{kernel.name}<{kernel.types}, {dtype}>", f"{B}, {H}"
@@ -184,16 +184,10 @@ def grids_of() -> Iterator[Any]:
 
 def chosen(kernel: rows.Kernel, dtype: np.dtype[Any], device: persistent.Device) -> Iterator[Any]:
     """Yield layouts that are chosen for some size, with the sequences of a block."""
-    for H, B in product(range(16, 1601, 16), (1, 2, 4, 8)):
-        if "grid" in kernel.name:
-            over = persistent.grid_for(kernel, dtype, (B, H), device)
-            if over is not None:
-                yield over.matrices, over.sequences
-        elif H <= 512 and max(rows.SPLITS) >= B:
-            given = kernel.size, H, dtype, device.available, rows.SPLITS, B
-            layout = persistent.layout_for(*given)
-            if isinstance(layout, rows.Layout):
-                yield layout, min(B, layout.split)
+    for H, B in product(range(16, 513, 16), (1, 2, 4)):
+        layout = persistent.layout_for(kernel.size, H, dtype, device.available, rows.SPLITS, B)
+        if isinstance(layout, rows.Layout):
+            yield layout, min(B, layout.split)
 
 
 def tightest(kernel: rows.Kernel, dtype: str, device: persistent.Device) -> list[str]:
@@ -201,11 +195,19 @@ def tightest(kernel: rows.Kernel, dtype: str, device: persistent.Device) -> list
     found: dict[Any, tuple[int, int, rows.Layout]] = {}
     for layout, sequences in chosen(kernel, needs.dtype(dtype), device):
         of_a_thread = min(255, 65536 // (-(-layout.threads // 128) * 128))
-        few = sequences > 1 if "grid" in kernel.name else (sequences, layout.split)
         one = of_a_thread - layout.registers, -sequences, layout
-        kind = bool(layout.shared), few
+        kind = bool(layout.shared), sequences, layout.split
         found[kind] = min(found.get(kind, one), one)
     return [rows.template_of(kernel, of, -n) for _, n, of in found.values()]
+
+
+def of_grid(kernel: rows.Kernel, dtype: str, device: persistent.Device) -> list[str]:
+    """Return layouts of the grid that fill its blocks, and that do not."""
+    found = (
+        persistent.grid_for(kernel, needs.dtype(dtype), shape, device)
+        for shape in product((1, 16, 64), (160, 256, 512, 768, 1024, 1536))
+    )
+    return [*dict.fromkeys(grid.template_of(kernel, over) for over in found if over is not None)]
 
 
 def of_layouts(kernel: Any, dtype: str, arch: int) -> tuple[int, int, int, int]:
@@ -214,7 +216,8 @@ def of_layouts(kernel: Any, dtype: str, arch: int) -> tuple[int, int, int, int]:
         sizes = (64, True), (127, False), (128, True)
         templates = [tiles.template_of(kernel, *size) for size in sizes]
     else:
-        templates = tightest(kernel, dtype, persistent.Device(CARDS[arch], arch))
+        of_kind = of_grid if "grid" in kernel.name else tightest
+        templates = of_kind(kernel, dtype, persistent.Device(CARDS[arch], arch))
     names = [compile.instance(template, dtype) for template in templates]
     source = common.source(dtype, kernel.source)
     cubin = nvrtc.compile_cubin(source, names, f"sm_{arch}", compile.OPTIONS)

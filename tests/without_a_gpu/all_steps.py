@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -82,11 +81,17 @@ class Frame(NamedTuple):
     few: tuple[int, int] = (3, 17)  # B and H
     many: tuple[int, int] = (7, 33)
 
+    @property
+    def units(self) -> int:
+        """How many units a block of the grid has: with tensor cores as many as they multiply."""
+        return 16 if numpy_dtype(self.dtype).itemsize <= 4 else 4
+
     def ask(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
         """Ask for these kernels, and return whether they took steps, by the name of a cell's."""
-        # A grid of small blocks, so that a small matrix has many: two warps, two units each.
-        monkeypatch.setattr(grid, "WARPS", 2)
-        monkeypatch.setattr(grid, "UNITS", (2, 1))
+        # A grid of small blocks, so that a small matrix has many.
+        half = numpy_dtype(self.dtype).itemsize == 2
+        monkeypatch.setattr(grid, "WARPS", 4 if half else 2)
+        monkeypatch.setattr(grid, "UNITS", {"numbers": (self.units,), "tensor cores": (16,)})
         monkeypatch.setattr(grid, "layout_of", functools.cache(grid.layout_of.__wrapped__))
         if self.part is not None:
             share(monkeypatch, self.part, self.split)
@@ -96,7 +101,9 @@ class Frame(NamedTuple):
         """Have a device for which a block has so many of B sequences."""
         groups = -(-B // sequences)
         if self.mode == "grid":
-            groups *= -(-H // (grid.WARPS * grid.UNITS[0]))
+            if numpy_dtype(self.dtype).itemsize == 2:
+                groups = -(-B // 8)
+            groups *= -(-H // self.units)
         has_device(monkeypatch, 1 if (self.mode, sequences) == ("rows", 4) else groups)
 
     def layouts(self, monkeypatch: pytest.MonkeyPatch, B: int, H: int) -> Iterator[None]:
@@ -114,11 +121,13 @@ class Frame(NamedTuple):
             for sequences in (2, 1, 4):
                 self.has(monkeypatch, sequences, B, H)
                 yield
+        if self.mode == "grid":  # one group of blocks, and several launches
+            has_device(monkeypatch, -(-H // self.units))
+            yield
         if (self.mode, self.dtype) == ("grid", "float32"):
             has_device(monkeypatch, 200)
-            for registers, units in itertools.product((128, 9), (4, 1)):
+            for registers in (128, 9):
                 monkeypatch.setitem(grid._ROOM, "float32", grid.Room(registers, registers))
-                monkeypatch.setattr(grid, "UNITS", (units,))
                 grid.layout_of.cache_clear()
                 yield
 
@@ -139,6 +148,7 @@ FRAMES = {
     "grid": Frame("grid"),
     "hybrid": Frame("rows", part=0.5, many=(5, 17)),
     "tiles": Frame("tiles", "float16", few=(9, 35), many=(11, 18)),
+    "tensor cores": Frame("grid", "float16", few=(9, 35), many=(19, 18)),
 }
 
 
@@ -365,7 +375,7 @@ def caught_by(
         if "unknown instruction" in str(error):  # it has not looked
             raise
         races = "a race for", "waits for blocks that do not come"
-        noticed = races if tool == INTERPRETER else ("bytes at offset",)
+        noticed = (*races, "not all lanes") if tool == INTERPRETER else ("bytes at offset",)
         return any(what in str(error) for what in noticed)
     return False
 

@@ -18,7 +18,7 @@ import pytest
 
 from cupyrnn.kernels import common, compile, persistent, rows, tiles
 from without_a_gpu.agreement import numpy_dtype
-from without_a_gpu.all_steps import CELLS, DIRECTIONS, FRAMES, calls, has_device, on, plant, same
+from without_a_gpu.all_steps import CELLS, DIRECTIONS, FRAMES, calls, on, plant, same
 from without_a_gpu.cuda_on_cpu import runner
 
 KINDS = {"float32": "float", "float64": "double", "complex64": "Dual<float>",
@@ -254,14 +254,14 @@ def beside_nan(cupy: Any, call: Any) -> Any:
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-@pytest.mark.parametrize("name", [n for n in FRAMES if n != "grid"])
+@pytest.mark.parametrize("name", FRAMES)
 def test_nothing_beside_the_weights_is_read(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, cell: str
 ) -> None:
     """Not even to multiply it by zero; and a row too many is found."""
     frame = FRAMES[name]
     frame.ask(monkeypatch)
-    has_device(monkeypatch, 2)
+    frame.has(monkeypatch, 2, 3, 18)
     kernels = CELLS[cell].FORWARD_KERNELS
     call = calls(3, 3, 18, frame.dtype)[cell]
     expected = on(cupy_on_cpu, call)
@@ -278,13 +278,13 @@ def test_nothing_beside_the_weights_is_read(
 
 @pytest.mark.parametrize("H", [17, 18])
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-@pytest.mark.parametrize("name", [n for n in FRAMES if n != "grid"])
+@pytest.mark.parametrize("name", FRAMES)
 def test_inf_in_w_meets_no_zero_behind_a_vector(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, cell: str, H: int
 ) -> None:
     """NaN stands just where NumPy has it."""
     FRAMES[name].ask(monkeypatch)
-    has_device(monkeypatch, 2)
+    FRAMES[name].has(monkeypatch, 2, 3, H)
     function, (sequences, weights) = calls(3, 3, H, FRAMES[name].dtype)[cell]
     for row, column in ((-1, 0), (3, -1), (-1, -1), (3 + H // 2, H)):
         some = [w.copy() for w in weights]

@@ -106,8 +106,6 @@ def test_one_launch_agrees_with_numpy(
     if how:
         frame = frame._replace(part=how[0], split=how[1])
     taken = frame.ask(monkeypatch)
-    if dtype == "complex128":  # of which less fits into a thread
-        monkeypatch.setattr(grid, "UNITS", (1,))
     frame.has(monkeypatch, sequences, B, H)
     agrees_with_numpy(each_cupy, dtype, (4, B, 3, H), 3)
     lengths = tuple(np.resize([4, 1, 0, 2, 3], B).tolist())
@@ -240,9 +238,10 @@ def test_as_many_launches_whatever_the_number_of_steps(
 # The error of each frame that is planted in every run, by the quickest tool; the others are slow.
 QUICK_ERROR = {
     "rows": "no barrier after a step",
-    "grid": "a target one too low",
+    "grid": "a look at the first word of some",
     "hybrid": "a row too late",
     "tiles": "another sequence",
+    "tensor cores": "one half of a word twice",
 }
 TRIED = [
     pytest.param(
@@ -286,10 +285,12 @@ def test_nothing_is_caught_where_nothing_is_wrong(
 
 def test_every_barrier_is_left_out_once() -> None:
     meetings = rows.SOURCE.count(MEETING)
-    in_rows, in_tiles = rows.SOURCE.count(BARRIER), tiles.SOURCE.count(BARRIER)
+    in_rows, in_tiles, in_fragments = (
+        source.count(BARRIER) for source in (rows.SOURCE, tiles.SOURCE, tiles.FRAGMENTS)
+    )
     for name, source, count in (
         ("rows", rows.SOURCE, in_rows - 1 + meetings),  # that of a meeting stands there once
-        ("grid", grid.SOURCE, grid.SOURCE.count(BARRIER) - in_rows + meetings),
+        ("grid", grid.SOURCE, grid.SOURCE.count(BARRIER) - in_rows - in_fragments),
         ("tiles", tiles.SOURCE, in_tiles - 1 + meetings),
     ):
         pairs_of = [pair for wrong in WRONG[name].values() for pair in wrong.replaced]
@@ -323,6 +324,7 @@ IN_PTX = pairs(
         "frame": [
             *itertools.product(("rows", "grid"), ("float32", "float64")),
             *(("hybrid", "float32"), ("tiles", "float16"), ("tiles", "bfloat16")),
+            *(("tensor cores", "float16"), ("tensor cores", "bfloat16")),
         ],
         "cell": [*CELLS],
         "arch": ARCHITECTURES,
@@ -468,4 +470,4 @@ def of_rows(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -
 def of_grid(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -> str | None:
     shape = draw.choice((1, 2, 8, 32)), draw.randint(1, 1200)
     over = persistent.grid_for(kernel, dtype, shape, device)
-    return None if over is None else template_of(kernel, over.matrices, over.sequences)
+    return None if over is None else grid.template_of(kernel, over)

@@ -1,7 +1,8 @@
-"""The grid, where blocks share a matrix and wait for each other: when it starts, its counters."""
+"""The grid, where blocks share a matrix and wait for each other: when it starts, what they tell."""
 
 from __future__ import annotations
 
+import itertools
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +12,18 @@ from checks import assert_close
 
 import cupyrnn
 from cupyrnn.kernels import grid, lstm, persistent
-from without_a_gpu.all_steps import FRAMES, calls, has_device, on, taken_by
+from without_a_gpu.agreement import numpy_dtype
+from without_a_gpu.all_steps import (
+    CELLS,
+    DIRECTIONS,
+    FRAMES,
+    calls,
+    has_device,
+    on,
+    plant,
+    same,
+    taken_by,
+)
 from without_a_gpu.cuda_on_cpu import runner
 
 
@@ -46,12 +58,12 @@ def test_a_grid_that_could_not_end_does_not_start(
     )
     FRAMES["grid"].ask(monkeypatch)
     call = calls(4, 3, 17)["lstm"]
-    blocks = 2 * 5
+    blocks = 2 * 2
     has_device(monkeypatch, blocks)
     expected = on(cupy_on_cpu, call)
     assert [args[1] * args[2] for args in started] == [blocks, blocks]
     name = "occupancyMaxActiveBlocksPerMultiprocessor"
-    for at_once, processors in ((0, blocks), (1, 4)):
+    for at_once, processors in ((0, blocks), (1, 1)):
         started.clear()
         monkeypatch.setattr(driver, name, lambda *_, at_once=at_once: at_once)
         has_device(monkeypatch, processors)
@@ -63,7 +75,7 @@ def test_a_grid_that_could_not_end_does_not_start(
     monkeypatch.setattr(driver, name, lambda *_: 1)
     given = lstm.FORWARD_KERNELS.grid, np.dtype("f4"), (3, 17)
     wide = persistent.grid_for(*given, persistent.Device(blocks, 90))
-    assert wide.blocks == (5, 2)
+    assert wide.blocks == (2, 2)
     monkeypatch.setattr(persistent, "grid_for", lambda *_: wide)
     has_device(monkeypatch, blocks - 1)
     on(cupy_on_cpu, call)
@@ -88,28 +100,161 @@ def test_nor_does_one_where_blocks_may_not_wait_for_each_other(
     persistent._device.cache_clear()
 
 
-def test_each_launch_has_counters_of_its_own_that_are_zero(
+def test_a_launch_that_the_driver_refuses_is_the_loops(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that two calls at once, on two streams, cannot wait for each other."""
+    """As where another process has some of the multiprocessors; another error is raised."""
+    driver = cupy_on_cpu.cuda.driver
+    taken, call = FRAMES["grid"].call_of_few(monkeypatch, "lstm")
+    expected = on(cupy_on_cpu, call)
+
+    def refused(*_: Any) -> None:
+        error = driver.CUDADriverError()
+        error.status = status
+        raise error
+
+    monkeypatch.setattr(driver, "launchCooperativeKernel", refused)
+    status = 720
+    for a, e in zip(on(cupy_on_cpu, call), expected, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
+    assert [found[-2:] for found in taken.values()] == [[True, False]] * 2
+    status = 719
+    with pytest.raises(driver.CUDADriverError):
+        on(cupy_on_cpu, call)
+
+
+def kept_memory(monkeypatch: pytest.MonkeyPatch, value: int = 0xFF) -> list[np.ndarray]:
+    """Return a list of what the launches tell, which has another value at the start if asked."""
     made: list[Any] = []
-    exchanged = grid.exchanged
+    told = grid.told
 
     def noted(*args: Any) -> Any:
-        made.append(exchanged(*args))
-        assert not any(np.asarray(a.view(np.ndarray)).any() for a in made[-1][:2])
-        return made[-1]
+        memory = told(*args)
+        assert (memory.view(np.ndarray) == 0xFF).all()
+        memory[...] = value
+        made.append(memory)
+        return memory
 
-    monkeypatch.setattr(grid, "exchanged", noted)
-    FRAMES["grid"].ask(monkeypatch)
-    FRAMES["grid"].has(monkeypatch, 2, 3, 17)
+    monkeypatch.setattr(grid, "told", noted)
+    return made
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("name", ["grid", "tensor cores"])
+def test_each_call_has_memory_of_its_own(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str, name: str
+) -> None:
+    """All ones at the start, so that two calls at once, on two streams, tell each other nothing."""
+    made = kept_memory(monkeypatch)
+    _, call = FRAMES[name].call_of_few(monkeypatch, cell)
     for _ in range(2):
-        on(cupy_on_cpu, calls(4, 3, 17)["gru"])
-    # A counter for each of two groups; five blocks have come once for each product.
-    assert len({a.ctypes.data for _, a, _ in made}) == len(made) == 4
-    for _, counters, _ in made:
-        met = counters.view(np.ndarray)
-        assert met.shape == (2, 32)
-        assert (met[:, 0] > 0).all()
-        assert (met[:, 0] % 5 == 0).all()
-        assert not met[:, 1:].any()
+        on(cupy_on_cpu, call)
+    assert len({a.ctypes.data for a in made}) == len(made) == 4
+    # All steps have told something, and where lengths end nothing is told.
+    rows = [(a.view(np.ndarray) != 0xFF).any() for a in made]
+    assert all(rows)
+
+
+def test_memory_of_an_earlier_call_is_noticed(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that is planted: places that do not hold all ones at the start."""
+    _, call = FRAMES["grid"].call_of_few(monkeypatch, "lstm")
+    expected = on(cupy_on_cpu, call)
+    kept_memory(monkeypatch, value=0)
+    assert not same(on(cupy_on_cpu, call), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "float16"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_nan_of_all_ones_passes(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str, dtype: str
+) -> None:
+    """And infinities: nobody waits for ever, and the other sequences are as they were."""
+    frame = FRAMES["grid"]._replace(dtype=dtype)
+    taken = frame.ask(monkeypatch)
+    frame.has(monkeypatch, 2, 3, 17)
+    function, ((x, c, h, grad), weights) = calls(4, 3, 17, dtype)[cell]
+    expected = on(cupy_on_cpu, (function, ((x, c, h, grad), weights)))
+    strange, strange_grad = h.copy(), grad.copy()
+    strange[:, 1].view(np.uint8)[:] = 0xFF
+    strange_grad[2, 1, 3:].view(np.uint8)[:] = 0xFF
+    strange_grad[1, 1, 2] = np.inf
+    found = on(cupy_on_cpu, (function, ((x, c, strange, strange_grad), weights)))
+    for a, e in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a[:, ::2], e[:, ::2])
+    assert np.isnan(found[0][:, 1] if cell != "lstm" else found[6][:, 1]).all()
+    assert all(all(found) for found in taken.values())
+
+
+def test_what_all_ones_would_do(cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that is planted: a NaN is told as it is, and somebody waits for it for ever."""
+    frame = FRAMES["grid"]
+    frame.ask(monkeypatch)
+    frame.has(monkeypatch, 2, 3, 17)
+    function, ((x, c, h, grad), weights) = calls(4, 3, 17)["gru"]
+    h[:, 1].view(np.uint8)[:] = 0xFF
+    plant(monkeypatch, "gru", "grid", ("v == v ? v : __int", "true ? v : __int"))
+    with pytest.raises(runner.KernelError, match="spin for ever"):
+        on(cupy_on_cpu, (function, ((x, c, h, grad), weights)))
+
+
+@pytest.mark.parametrize(("name", "B"), [("grid", 7), ("tensor cores", 19)])
+def test_more_sequences_than_run_at_once(
+    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, name: str, B: int
+) -> None:
+    """Several launches, of which each has its own sequences."""
+    started: list[Any] = []
+    driver = cupy_on_cpu.cuda.driver
+    function = driver.launchCooperativeKernel
+    monkeypatch.setattr(
+        driver, "launchCooperativeKernel", lambda *args: started.append(args) or function(*args)
+    )
+    frame = FRAMES[name]
+    frame.ask(monkeypatch)
+    monkeypatch.setattr(grid, "SEQUENCES", {"numbers": (2,), "tensor cores": (8,)})
+    call = calls(4, B, 17, frame.dtype, tuple(np.resize([2, 4, 1, 3], B).tolist()))["lstm"]
+    blocks = -(-17 // frame.units)
+    has_device(monkeypatch, blocks)
+    expected = on(cupy_on_cpu, call)
+    launches = -(-B // (2 if name == "grid" else 8))
+    assert [args[1:3] for args in started] == [(blocks, 1)] * (2 * launches)
+    has_device(monkeypatch, 132)
+    assert same(on(cupy_on_cpu, call), expected)
+    grid.layout_of.cache_clear()
+    # An error that is planted: every launch has the first sequences.
+    has_device(monkeypatch, blocks)
+    plant(monkeypatch, "lstm", "grid", ("int(exchanged.first)", "0"))
+    assert not same(on(cupy_on_cpu, call), expected)
+
+
+SIZES = (160, 192, 256, 384, 512, 768, 1000, 1024)
+
+
+@pytest.mark.parametrize(
+    ("processors", "architecture"), [(40, 75), (108, 80), (132, 90), (148, 100), (170, 120)]
+)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_what_fits(dtype: str, processors: int, architecture: int) -> None:
+    """All blocks of a launch at once, all sequences in some launch, memory that there is."""
+    device = persistent.Device(processors, architecture)
+    kinds = [getattr(CELLS[cell], direction).grid for cell in CELLS for direction in DIRECTIONS]
+    for H, B, kernel in itertools.product(SIZES, (1, 16, 32, 64, 256), kinds):
+        layout = persistent.grid_for(kernel, numpy_dtype(dtype), (B, H), device)
+        if processors >= 132 and H <= 512 and dtype != "float64":
+            assert layout is not None
+        if layout is None:
+            continue
+        blocks, groups = layout.blocks
+        assert blocks * groups <= processors
+        assert blocks * layout.units >= H
+        assert (layout.launches - 1) * groups * layout.sequences < B
+        assert layout.launches * groups * layout.sequences >= B
+        assert layout.shared <= device.available
+        assert layout.units * layout.sequences <= 32 * grid.WARPS
+        assert layout.tensor_cores == (dtype.endswith("float16") and architecture >= 80)
+        # A sequence's sums have one order whatever its batch is.
+        alone = persistent.grid_for(kernel, numpy_dtype(dtype), (1, H), device)
+        assert alone is not None
+        assert layout.tensor_cores or alone[1] == layout[1]
+        assert alone.parts[::2] == layout.parts[::2]

@@ -64,60 +64,77 @@ ROWS = LOOPS | {
     "another sequence": Wrong("gru_reset_after", "vectors + r * LENGTH", "vectors", {ORDERS}),
 }
 
-# What blocks tell each other. The counter, as the CPU's source and NVRTC's have it.
-RELEASE, ACQUIRE = "red.release.gpu", "ld.acquire.gpu"
-TO_OTHERS = "2 * ROWS * all.stride"
-NUMBERS = "numbers + (turn * ROWS"
-PLACE = f"{NUMBERS} + slot) * stride + k"
+# What blocks tell each other: the store, as NVRTC has it.
+TOLD, LOOKED_AT = "st.relaxed.gpu.global", "found[n].missing()"
 GRID = {
-    "no barrier before an arrival": Wrong("lstm", "__syncthreads();  // before the arrival", ""),
-    "no barrier after a wait": Wrong("lstm", "__syncthreads();  // after the wait", ""),
-    "no barrier before a product": Wrong("gru", "__syncthreads();  // before the product", ""),
-    # This and the one counter are wrong only where a block comes late.
-    "a target one too low": Wrong("gru", "+= gridDim.x;", "+= gridDim.x - 1;", {ORDERS}),
-    "a target one too high": Wrong("lstm", "+= gridDim.x;", "+= gridDim.x + 1;"),
-    "one counter for all groups": Wrong(
-        "lstm", "all.counters + blockIdx.y * all.APART", "all.counters", {ORDERS}
+    "no barrier before the sums of all warps": Wrong(
+        "lstm", "__syncthreads();  // before the sums of all warps", ""
     ),
-    "one place for all groups": Wrong("lstm", f"blockIdx.y * ({TO_OTHERS})", "0"),
-    "an arrival without release": Wrong(
-        "gru_reset_after",
-        *("cuda_on_cpu::add_release(", "atomicAdd(", {INTERPRETER}),
-        ((RELEASE, "red.relaxed.gpu"),),
+    "no meeting of a warp before a product": Wrong(
+        "gru", "__syncwarp();  // before the product", ""
     ),
-    "a wait without acquire": Wrong(
-        "gru_reset_after",
-        *("load_acquire(", "load_relaxed(", {INTERPRETER}),
-        ((ACQUIRE, "ld.relaxed.gpu"),),
+    "one place for the sums of two products": Wrong("gru", "sums + turns % 2 * SIZE", "sums"),
+    "a look that is not repeated": Wrong("lstm", "if (!missing) break;", "break;", {ORDERS}),
+    "a look at the first word of some": Wrong(
+        "lstm", "any |= w[n] == ~W(0)", "any |= n == 0 && w[n] == ~W(0)", {ORDERS}
     ),
-    "no wait": Wrong("simple_rnn", "while (int(arrived(counter) - target) < 0) { }", ""),
-    "no arrival": Wrong("simple_rnn", "arrive(counter);", ""),
-    "no meeting before the first step": Wrong("gru", f"nullptr;\n    {MEETING}"),
-    "no meeting after a step": Wrong("lstm", AFTER_A_STEP),
-    "no meeting in a step back": Wrong("lstm", IN_A_STEP_BACK),
-    "no meeting between the products of a step back": Wrong("gru", BETWEEN_PRODUCTS),
-    "one place for two vectors": Wrong("lstm", "turn ^ 1, r", "turn, r", more=ONE_TURN),
-    "the vector of the other turn": Wrong("simple_rnn", NUMBERS, "numbers + ((turn ^ 1) * ROWS"),
-    "the sequences of another group": Wrong(
-        "lstm", "(THREADS / 32), blockIdx.y);", "(THREADS / 32), blockIdx.y / 2);"
+    "a place that is used twice": Wrong(
+        "lstm", "numbers + turns * of_a_turn", "numbers + turns % 2 * of_a_turn", {ORDERS}
     ),
-    "the units of another block": Wrong(
-        "lstm", "blockIdx.x * (THREADS / 32)", "blockIdx.x / 2 * (THREADS / 32)"
+    "one place for all sequences": Wrong(
+        "simple_rnn", "+ sequence * of_a_row", "+ sequence % 2 * of_a_row", {ORDERS}
+    ),
+    "words that are not told whole": Wrong(
+        "gru_reset_after", f"{TOLD}.u32", "st.global.u32", {INTERPRETER}
+    ),
+    "the slice of another warp": Wrong(
+        "gru_reset_after", "begin = warp * PACKS * P", "begin = (warp ^ 1) * PACKS * P", {ORDERS}
+    ),
+    "the rows of another slice": Wrong(
+        "lstm", "warp * (m.LANES * slice(product)) + k", "warp * m.LANES + k", {ORDERS}
     ),
     "not the last numbers of a vector": Wrong(
-        "simple_rnn", "(count + P - 1) / P", "count / P", {ORDERS}
+        "simple_rnn", "slot < rows && k < count", "slot < rows && k + P < count", {ORDERS}
     ),
-    "numbers by the path that sees no writes": Wrong(
-        "simple_rnn",
-        *("*reinterpret_cast<Pack<A>*>(here", "*reinterpret_cast<float4*>(here", {INTERPRETER}),
-        (
-            (
-                f"*reinterpret_cast<const Pack<A>*>({PLACE})",
-                f"__ldg(reinterpret_cast<const float4*>({PLACE}))",
-            ),
-        ),
+    "no zeros behind the last unit": Wrong("lstm", "n % AT_ONCE; ++n", "false; ++n"),
+    "the sums of a warp left out": Wrong(
+        "gru", "int w = 1; w < Part::WARPS", "int w = 1; w < Part::WARPS - 1", {ORDERS}
+    ),
+    "the sums of another sequence": Wrong(
+        "gru_reset_after",
+        "me.slot % Part::ROWS * ROW",
+        "(me.slot ^ 1) % Part::ROWS * ROW",
+        {ORDERS},
+    ),
+    "the sequences of another group": Wrong("lstm", "blockIdx.y * ROWS)", "blockIdx.y / 2 * ROWS)"),
+    "the units of another block": Wrong(
+        "lstm", "unit(blockIdx.x * UNITS + own)", "unit(blockIdx.x / 2 * UNITS + own)"
     ),
 }
+TENSOR_CORES = {
+    "a look at the first words alone": Wrong(
+        "lstm", f"if ({LOOKED_AT})", f"if (n == 0 && {LOOKED_AT})", {ORDERS}
+    ),
+    "one half of a word twice": Wrong("lstm", "word | next << 16", "word | word << 16", {ORDERS}),
+    "a chunk too late": Wrong(
+        "gru", "(first_chunk + p / tiles", "(first_chunk + 1 + p / tiles", {ORDERS}
+    ),
+    "a chunk of another warp": Wrong(
+        "lstm", "threadIdx.x / 32 * COUNT", "(threadIdx.x / 32 ^ 1) * COUNT", {ORDERS}
+    ),
+    "sums of the next sequence": Wrong(
+        "gru_reset_after", "(2 * q + r) * row_of", "(2 * q + 1 - r) * row_of", {ORDERS}
+    ),
+    "sequences that are not there": Wrong("lstm", "(g < rows && begin", "(q < rows && begin"),
+    "the words of two units in one place": Wrong(
+        "gru_reset_after", "to + OF_UNIT * unit + n", "to + unit + n"
+    ),
+    "half of the numbers of a chunk": Wrong(
+        "simple_rnn", "a[1], found[n].w[2], found[n].w[3]", "a[1], found[n].w[0], found[n].w[1]",
+        {ORDERS},
+    ),
+    "no barrier before the sums of all warps": GRID["no barrier before the sums of all warps"],
+}  # fmt: skip
 
 OTHERS_PART = "(rest - threadIdx.x + (threadIdx.x ^ 1))[e / P * THREADS]"
 ROW, ROW_TOO_LATE = (
@@ -176,4 +193,6 @@ TILES = LOOPS | {
         "lstm", "[k % COUNT] : 0.f", "[k % COUNT] : 0.f / 0.f", {ORDERS}
     ),
 }
-WRONG = {"rows": ROWS, "grid": GRID, "hybrid": HYBRID, "tiles": TILES}
+WRONG = {
+    "rows": ROWS, "grid": GRID, "hybrid": HYBRID, "tiles": TILES, "tensor cores": TENSOR_CORES,
+}  # fmt: skip

@@ -378,7 +378,8 @@ static bool release_lanes(const Block& block, Thread* lanes, size_t count, Threa
   for (size_t i = 0; i < count; ++i) {
     if (!(mask >> i & 1)) continue;
     Thread& lane = lanes[i];
-    if (lane.state == State::spinning) return true;
+    // A lane that has just been let go on may still come.
+    if (lane.state == State::spinning || lane.state == State::ready) return true;
     if (lane.state != State::warp || lane.operation != waiting.operation || lane.mask != mask ||
         lane.line != waiting.line)
       return fail_apart(block, waiting, lane, block);
@@ -641,6 +642,14 @@ T load_relaxed(const T* address) {
 template <class T>
 T load_acquire(const T* address) {
   return load_relaxed(address);
+}
+
+// What `st.relaxed.gpu.global` does. Every other word comes late, so that one who looks at some of
+// them together may find a part.
+template <class T>
+void tell(T* address, T value) {
+  if ((size_t)address / sizeof(T) % 2) wait(State::spinning, 0);
+  __atomic_store(address, &value, __ATOMIC_RELAXED);
 }
 
 }  // namespace cuda_on_cpu

@@ -82,7 +82,10 @@ class ndarray(np.ndarray):
 
     @property
     def data(self) -> Any:
-        return types.SimpleNamespace(ptr=self.ctypes.data)
+        def memset_async(value: int, size: int) -> None:
+            ctypes.memset(self.ctypes.data, value, size)
+
+        return types.SimpleNamespace(ptr=self.ctypes.data, memset_async=memset_async)
 
     @property
     def device(self) -> Device:
@@ -380,6 +383,7 @@ def module() -> types.ModuleType:
         driver=types.SimpleNamespace(
             launchKernel=_launch_kernel,
             launchCooperativeKernel=_launch_cooperative_kernel,
+            CUDADriverError=type("CUDADriverError", (RuntimeError,), {}),
             occupancyMaxActiveBlocksPerMultiprocessor=lambda function, threads, shared: 1,
         ),
         runtime=types.SimpleNamespace(getDevice=_current, setDevice=lambda id: None),

@@ -224,7 +224,9 @@ _ADDRESS = re.compile(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\d+)\s*)?\]")
 _PRODUCT = re.compile(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32")
 _MEETING = re.compile(r"(red|ld)\.(release|acquire|relaxed)\.gpu\.global(?:\.add)?\.u32")
 # Without a space, as of pointers that NVRTC has lost sight of: of this package's, always global.
-_ACCESS = re.compile(r"(ld|st)(?:\.(global|shared|param))?(\.nc)?(?:\.(v2|v4))?\.(\w+)")
+_ACCESS = re.compile(
+    r"(ld|st)(?:\.relaxed\.gpu)?(?:\.(global|shared|param))?(\.nc)?(?:\.(v2|v4))?\.(\w+)"
+)
 # Of mma.sync.m16n8k16, by the number of an element: its row and column in each lane, as the manual
 # of PTX has them.
 _GROUP, _IN_GROUP = np.arange(32) // 4, np.arange(32) % 4
@@ -275,6 +277,8 @@ class Compiler:
             return self._exchange(operands)
         if name == "bar.warp.sync" and operands == ("-1",):
             return _expect_whole_warps
+        if name == "trap":
+            return _trap
         if match := _PRODUCT.fullmatch(name):
             return self._product(operands, match[1])
         operation = OPERATIONS.get(name)
@@ -440,14 +444,10 @@ class Compiler:
         )
 
         def exchange(f: Frame) -> None:
-            if np.any(clamp(f) != 31) or np.any(lanes(f) != 0xFFFFFFFF):
-                raise PtxError("an exchange that is not among all lanes of a warp")
-            places = _whole_warps(f)
+            if np.any(clamp(f) != 31):
+                raise PtxError("an exchange that is not among the lanes of a warp")
             values = np.broadcast_to(value(f), f.n)
-            numbers = np.arange(32) ^ np.broadcast_to(mask(f), f.n)[places].astype(np.intp)
-            result = np.empty(f.n, values.dtype)
-            result[places] = values[np.take_along_axis(places, numbers, 1)]
-            f[target] = result
+            f[target] = values[_partners(f, mask(f), np.broadcast_to(lanes(f), f.n))]
             for predicate in arrived:
                 f[predicate] = np.ones(f.n, bool)
 
@@ -542,8 +542,31 @@ class Compiler:
 
 
 def _expect_whole_warps(f: Frame) -> None:
-    """``bar.warp.sync``: lanes are in step here, and what it orders of memory is not counted."""
+    """``bar.warp.sync``: it orders what the lanes of a warp do in memory."""
     _whole_warps(f)
+    f["syncs"] = f["syncs"] + 1
+    f.keep(("syncs",))
+
+
+def _partners(f: Frame, mask: Lanes, named: Lanes) -> Lanes:
+    """Return the place of the lane that each one exchanges with; all that are named are here."""
+    threads = f["thread"]
+    order = np.argsort(threads, kind="stable")
+    sorted_threads = threads[order]
+    for lane in range(32):
+        wanted = (named >> np.uint32(lane) & np.uint32(1)).astype(bool)
+        other = threads[wanted] // 32 * 32 + lane
+        at = np.minimum(np.searchsorted(sorted_threads, other), f.n - 1)
+        if np.any(sorted_threads[at] != other) or np.any(named[order[at]] != named[wanted]):
+            raise PtxError("not all lanes that are named are at an exchange")
+    partner = threads ^ mask.astype(np.int64)
+    if np.any(~named >> (partner % 32).astype(np.uint32) & np.uint32(1)):
+        raise PtxError("an exchange with a lane that is not named")
+    return order[np.searchsorted(sorted_threads, partner)]
+
+
+def _trap(_: Frame) -> None:
+    raise PtxError("the kernel traps")
 
 
 def _whole_warps(f: Frame) -> Lanes:

@@ -42,6 +42,8 @@ class Block:
     """Of a branch: predicate, or None; what it must be; the block it leads to."""
     asks: bool = False
     """Whether it begins with a look at what another block may be about to write."""
+    rank: int = 0
+    """When its turn is: 2 where it begins with a meeting of warps, 1 with a look, else 0."""
     kept: tuple[str, ...] = ()
     """Registers written here that another block reads, or this one when it comes again."""
     runs: int = 0
@@ -110,6 +112,8 @@ class Frame(dict[str, Array]):
     ) -> None:
         """Write to the addresses: [lanes], or [lanes, count] for a vector."""
         count = 1 if values.ndim == 1 else values.shape[1]
+        if what.atomic:
+            self.launch.asked = 0
         for lanes, region, offsets in self._parts(what, True, space, addresses, dtype, count):
             view, slack = region.view(dtype)
             index = (offsets - slack) // dtype.itemsize
@@ -147,7 +151,9 @@ class Frame(dict[str, Array]):
         try:
             if space == "shared":
                 memory, addresses = launch.shared, launch.to_shared(addresses, size, self["block"])
-            yield from memory.parts(what, write, addresses, size, threads, launch.turn)
+            yield from memory.parts(
+                what, write, addresses, size, threads, self["syncs"], launch.turn
+            )
         except AccessError as error:
             thread = launch.thread_name(int(threads[error.lane]))
             raise PtxError(f"{launch.kernel.name}, {what}\n{thread}: {error}") from None
@@ -223,6 +229,7 @@ class Launch:
         thread = np.arange(threads, dtype=np.int64)
         self.file: dict[str, Array] = {
             "thread": (blocks[:, None] * threads + thread).ravel(),
+            "syncs": np.zeros(self.n, np.int64),
             "block": np.repeat(np.arange(len(blocks), dtype=np.uint64), threads),
         }
         self._fill_special(blocks, thread)
@@ -288,8 +295,10 @@ class Launch:
         """Run groups until each has ended or has arrived at a barrier."""
         blocks = self.kernel.blocks
         while running:
-            # Those that look for others come when nobody else can go on.
-            group = self._lowest([g for g in running if not blocks[g.at].asks] or running, running)
+            # Those that look for others come when nobody else can go on, and then those whose
+            # warps meet.
+            first = min(blocks[g.at].rank for g in running)
+            group = self._lowest([g for g in running if blocks[g.at].rank == first], running)
             budget -= 1
             if budget < 0:
                 raise PtxError(f"{self.kernel.name} does not end")
@@ -414,6 +423,7 @@ def _refuse(kernel: Kernel, race: Race | None, name: Callable[[int], str]) -> No
 
 
 _BRANCHES = ("bra", "bra.uni")
+_OF_A_WARP = "bar.warp.sync"
 _CONTROL = (*_BRANCHES, "ret", "exit", "bar.sync")
 
 
@@ -430,7 +440,7 @@ def _blocks(entry: Entry, compiler: Compiler) -> list[Block]:
     if not instructions or instructions[-1].opcode not in ("ret", "exit", "bra.uni"):
         raise PtxError(f"{entry.name} does not end with a return")
     after = (n for n, i in enumerate(instructions, 1) if i.opcode in _CONTROL)
-    looks = (n for n, i in enumerate(instructions) if i.waits)
+    looks = (n for n, i in enumerate(instructions) if i.waits or i.opcode == _OF_A_WARP)
     starts = sorted({0, *entry.labels.values(), *after, *looks} - {len(instructions)})
     number = {start: n for n, start in enumerate(starts)}
     blocks = []
@@ -443,7 +453,8 @@ def _blocks(entry: Entry, compiler: Compiler) -> list[Block]:
         predicate, wanted = (end.guard if end else None) or (None, True)
         steps = [(i, compiler.step(i)) for i in body]
         asks = bool(body) and body[0].waits
-        blocks.append(Block(steps, end, (predicate, wanted, goal), asks))
+        rank = 2 * (bool(body) and body[0].opcode == _OF_A_WARP) or int(asks)
+        blocks.append(Block(steps, end, (predicate, wanted, goal), asks, rank))
     _find_kept(blocks)
     return blocks
 

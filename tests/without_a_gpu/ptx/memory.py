@@ -62,6 +62,8 @@ class Access:
     threads: Array
     turn: int
     """How many barriers came before."""
+    syncs: Array
+    """How often the warp of each thread met before."""
 
 
 class Memory:
@@ -74,7 +76,14 @@ class Memory:
         self._written = [False] * len(regions)
 
     def parts(
-        self, what: Instruction, write: bool, addresses: Array, size: int, threads: Array, turn: int
+        self,
+        what: Instruction,
+        write: bool,
+        addresses: Array,
+        size: int,
+        threads: Array,
+        syncs: Array,
+        turn: int,
     ) -> Iterator[tuple[Any, Region, Array]]:
         """Check an access and yield it by region: which lanes, where, offsets in bytes."""
         if int(np.bitwise_or.reduce(addresses)) & (size - 1):
@@ -101,9 +110,11 @@ class Memory:
             else:
                 pending = pending[:0]
             offsets = offsets.view(np.int64)
-            if not what.atomic:
+            # A counter is asked by everybody. Words that are told and awaited are looked at, as a
+            # plain access among them is a race.
+            if not what.atomic or ".relaxed.gpu.global" in what.opcode:
                 self._written[number] |= write
-                access = Access(what, write, size, offsets, threads[lanes], turn)
+                access = Access(what, write, size, offsets, threads[lanes], turn, syncs[lanes])
                 self.accesses[number].append(access)
             yield lanes, region, offsets
 
@@ -184,23 +195,27 @@ def _race(
     pass. The words of which it is not true are looked at one by one.
     """
     word = min(a.size for a, _ in accesses)
-    indices, threads = [], []
+    indices, threads, syncs = [], [], []
     for a, offsets in accesses:
         index, count = offsets // word, a.size // word
         indices.append(index if count == 1 else (index[:, None] + np.arange(count)).ravel())
         threads.append(a.threads if count == 1 else np.repeat(a.threads, count))
+        syncs.append(a.syncs if count == 1 else np.repeat(a.syncs, count))
     writer = np.full(max(int(i.max()) for i in indices) + 1, -1, np.int64)
     for (a, _), index, thread in zip(accesses, indices, threads, strict=True):
         if a.write:
             writer[index] = thread
     index, thread = np.concatenate(indices), np.concatenate(threads)
     owner = writer[index]
+    plain = np.repeat([not a.instruction.atomic for a, _ in accesses], [i.size for i in indices])
     suspicious = np.unique(index[(owner != thread) & (owner >= 0)])
+    suspicious = np.intersect1d(suspicious, index[plain])
     if not suspicious.size:
         return None
     number = np.repeat(np.arange(len(accesses)), [i.size for i in indices])
     found = np.isin(index, suspicious)
     index, thread, number = index[found], thread[found], number[found]
+    met = np.concatenate(syncs)[found]
     block = block_of(thread)
     turn = np.array([a.turn for a, _ in accesses])[number]
     write = np.array([a.write for a, _ in accesses])[number]
@@ -214,11 +229,15 @@ def _race(
             ),
         )
 
-    # Of a word, barriers order the threads of a block,
+    # Of a word, barriers order the threads of a block, and where a warp meets those of it,
     for members, ids in _groups([index, block, turn], thread):
         if write[members].any() and (ids[members] != ids[members[0]]).any():
-            first = int(members[write[members]][0])
-            return race(first, int(members[ids[members] != ids[first]][0]))
+            for first in members[write[members]]:
+                in_warp = ids[members] // 32 == ids[first] // 32
+                ordered = in_warp & (met[members] != met[first])
+                others = members[(ids[members] != ids[first]) & ~ordered]
+                if others.size:
+                    return race(int(first), int(others[0]))
     # and blocks what they acquire of each other, where nothing reads by the path that sees no
     # writes. Many words have the same history.
     read_only = np.array([".nc" in a.instruction.opcode for a, _ in accesses])[number]

@@ -24,7 +24,7 @@ class Instruction:
     @property
     def atomic(self) -> bool:
         """Whether no other access gets between what it reads and writes."""
-        return self.opcode.startswith("red.") or self.waits
+        return self.opcode.startswith(("red.", "st.relaxed.")) or self.waits
 
     @property
     def waits(self) -> bool:
