@@ -5,7 +5,7 @@
 
 runs those named, or all, each from top to bottom in a process of its own, and writes them in place.
 A figure so stored takes a third of the bytes. A cell that draws is folded, in Jupyter and on the
-site. The figures that README shows go to img/ as well; with --pictures nothing is run, and they are
+site. README shows parts of figures, which go to img/; with --pictures nothing is run, and they are
 made of what the notebooks store.
 """
 
@@ -22,24 +22,24 @@ import nbformat
 from PIL import Image
 
 HERE = Path(__file__).parent
+# For README: a figure of a notebook, and the part that is readable at a width of 260 pixels.
 PICTURES = {
-    "01_quickstart": 1,
-    "02_trust_the_gradients": 0,
-    "03_variable_lengths": 2,
-    "04_bring_your_weights": 0,
-    "05_speed_and_scale": 0,
-    "06_second_derivatives": 2,
-    "07_a_published_model": 1,
+    "01_quickstart": (3, (0, 95, 490, 535)),
+    "02_trust_the_gradients": (0, (0, 170, 490, 550)),
+    "03_variable_lengths": (2, (490, 95, 973, 550)),
+    "04_bring_your_weights": (0, (0, 95, 480, 440)),
+    "05_speed_and_scale": (0, (0, 95, 374, 600)),
+    "06_second_derivatives": (2, (0, 78, 490, 560)),
+    "07_a_published_model": (1, (0, 425, 560, 740)),
 }
 FOLDED = {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
-WIDTH = 780  # of the pictures, which README shows at a third of it
 
 
-def small(png: bytes, width: int | None = None) -> bytes:
-    """Return an image with a palette, and of a smaller width if that is given."""
+def small(png: bytes, part: tuple[int, int, int, int] | None = None) -> bytes:
+    """Return an image, or a part of it, with a palette."""
     image = Image.open(io.BytesIO(png)).convert("RGB")
-    if width is not None and width < image.width:
-        image = image.resize((width, round(image.height * width / image.width)))
+    if part is not None:
+        image = image.crop(part)
     content = io.BytesIO()
     image = image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     image.save(content, "PNG", optimize=True)
@@ -89,7 +89,8 @@ def main() -> None:
         start = time.perf_counter()
         figures = make(path)
         if path.stem in PICTURES:
-            picture = small(figures[PICTURES[path.stem]], WIDTH)
+            number, part = PICTURES[path.stem]
+            picture = small(figures[number], part)
             (HERE / "img" / f"{path.stem}.png").write_bytes(picture)
         took, size = time.perf_counter() - start, path.stat().st_size
         print(f"{path.name}: {took:.0f} s, {len(figures)} figures, {size // 1000} kB")

@@ -57,7 +57,7 @@ def gates_on_line(model: Model, corpus: Corpus, units: int = 8) -> Drawn:
 
 
 def draw_curve(axes: Any, cell: Cell, history: History, rows: dict[str, float]) -> None:
-    """Draw the bits per character by step, and what it takes without a model."""
+    """Draw the bits per character by step, and those needed without a model."""
     steps = range(1, len(history.training) + 1)
     points = history.held_out | {len(steps): rows["model"]}
     axes.plot(steps, history.training, color=BLUE, alpha=0.25, lw=0.8)
@@ -72,8 +72,13 @@ def draw_curve(axes: Any, cell: Cell, history: History, rows: dict[str, float]) 
             label = f"{name}: {rows[name]:.2f}"
             axes.axhline(rows[name], color=color, ls=style, lw=1.5, zorder=1, label=label)
     axes.set(xlabel="step", ylabel="bits per character", xlim=(0, len(steps) * 1.01))
-    axes.set_ylim(min(1.0, 0.9 * min(*history.training, *rows.values())), None)
-    axes.set_title(f"{cell.title}: learning Python's documentation")
+    # A log axis: the differences that matter, of a few tenths, are at its lower end.
+    axes.set_yscale("log", base=2)
+    low, high = min(rows.values()), max(*rows.values(), *history.smoothed)
+    axes.set_ylim(0.9 * low, 1.15 * high)
+    ticks = [tick for tick in (0.5, 1, 1.2, 1.5, 2, 3, 4, 5, 7) if 0.9 * low < tick < 1.15 * high]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_title(f"{cell.title[:1].upper()}{cell.title[1:]}: learning Python's documentation")
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     order = sorted(handles, key=lambda label: -float(label.partition(": ")[2] or "inf"))
     place = {"loc": "upper right", "bbox_to_anchor": (1, 0.94)}  # below the line of uniform
