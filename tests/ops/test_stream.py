@@ -7,7 +7,6 @@ import pickle
 import re
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 from checks import assert_close, layouts
@@ -65,11 +64,11 @@ def test_steps_are_the_sequence(
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.usefixtures("compiled_loops")
 def test_many_sequences_take_the_step_of_the_cell(
     mode: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With Numba that is faster from some size on, and gives the results of the op."""
-    needs.module("numba")
     packed = cupyrnn.init_params(num_layers=2, num_units=64, input_size=3, rnn_mode=mode)
     step, x = cupyrnn.prepare_step(packed), rng.standard_normal((1, 40, 3)).astype(np.float32)
     monkeypatch.setattr(step, "_run", None)  # which is for few sequences
