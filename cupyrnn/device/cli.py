@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..kernels import timed
-from ..kernels.persistent import KERNELS
-from ..kernels.timed import Kept, Timed
+from ..kernels.timed import KERNELS, Kept, Timed
 from . import CELLS
 from .apart import Apart
 from .problems import CELLS as CELLS_IN_TURN
 from .problems import DTYPES, Problem, dtype_of
 from .worker import begin
 
-UNITS, BATCHES = (9, 16, 33, 64, 95, 128, 255, 512), (1, 3, 9, 33, 128, 512)
-# Of what values are compared, and of what is timed: what a call takes once is more than few steps.
-STEPS, TIMED_STEPS = 24, 96
+UNITS, BATCHES = (9, 16, 33, 64, 95, 128, 255, 512), (1, 3, 9, 33, 128, 512, 1024)
+# T of the calls that are compared and of those that are timed; B*H*T of the latter, for memory.
+STEPS, TIMED_STEPS, LARGEST = 24, 96, 2**24
 USUAL = DTYPES[:2]  # dtypes
 SECONDS = 300.0  # that an answer may take, in which kernels are compiled
 # What is faster by less than this is left to the loop, which can do everything.
@@ -46,7 +45,7 @@ class Row(NamedTuple):
         return f"{self.name:<33}{H:>4}{B:>6}{times}  {self.kernel:<8}{values}"
 
 
-TITLES = f"{'microseconds of an op, a step':<33}{'H':>4}{'B':>6}"
+TITLES = f"{'device time of a step, in us':<33}{'H':>4}{'B':>6}"
 TITLES += "".join(f"{kernel:>9}" for kernel in KERNELS) + f"  {'taken':<8}values"
 
 
@@ -81,7 +80,8 @@ class Trial:
         right = [way for way, kernel in kernels.items() if kernel not in refused]
         times = dict.fromkeys(right, 0.0)
         for problem in problems if right else ():
-            longer = problem._replace(T=TIMED_STEPS)
+            fitting = LARGEST // (problem.B * problem.H)
+            longer = problem._replace(T=max(STEPS, min(TIMED_STEPS, fitting)))
             found, why = self._process.ask(("times", longer, direction, right))
             if found is None:
                 blamed = [way for way in right if way != "loop"] or right  # the likely ones
@@ -89,7 +89,7 @@ class Trial:
                 times = {}
                 break
             for way, ms in zip(right, found, strict=True):
-                times[way] += 1e3 * ms / TIMED_STEPS / len(problems)
+                times[way] += 1e3 * ms / longer.T / len(problems)
         best = min(times, key=lambda way: times[way], default="loop")
         if "loop" in times and times["loop"] < LEAST_GAIN * times[best]:
             best = "loop"

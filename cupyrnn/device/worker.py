@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -18,15 +19,16 @@ import numpy as np
 
 from .._ops import Record
 from ..kernels import timed
-from ..kernels.persistent import WAYS
+from ..kernels.timed import WAYS
 from . import recurrence_kernels
 from .problems import Problem, draw, dtype_of
+from .timing import DeviceTime, DeviceTimer
 
 FORWARD, BACKWARD = DIRECTIONS = ("forward", "backward")
 # The largest error, as a part of the largest magnitude: ten times what rounding does here, as a
 # kernel that is wrong is off by far more.
 TOLERANCES = {"float16": 1e-2, "bfloat16": 8e-2, "float32": 2e-5, "float64": 1e-12}
-# Calls of which the median is taken, as many as there is time for; seconds until the clocks are up.
+# The median of up to _MOST calls is taken, if _SECONDS allow; the clocks need _WARM_UP seconds.
 _MOST, _SECONDS, _WARM_UP = 9, 0.3, 0.02
 
 
@@ -108,27 +110,29 @@ class Calls:
         return ""
 
     def times(self, direction: str, ways: list[str]) -> list[float]:
-        """Return the milliseconds of a call by each way, measured in turns."""
-        import cupy
+        """Return the milliseconds of the device in a call by each way, measured in turns."""
+        timer, waits = DeviceTimer(), dict.fromkeys(ways, 0.0)
 
-        start, stop = cupy.cuda.Event(), cupy.cuda.Event()
-
-        def one(way: str) -> float:
+        def one(way: str) -> DeviceTime:
             with asked(way):
-                cupy.cuda.runtime.deviceSynchronize()
-                start.record()
-                self.run(direction)
-                stop.record()
-                stop.synchronize()
-            return float(cupy.cuda.get_elapsed_time(start, stop))
+                found = timer.measure(lambda: self.run(direction), waits[way])
+            waits[way] = 2 * found.host + 5e-4
+            return found
 
-        end = perf_counter() + _WARM_UP
-        while [one(way) for way in ways] and perf_counter() < end:
-            pass
-        found, end = [[one(way) for way in ways]], perf_counter() + _SECONDS
-        while len(found) < _MOST and perf_counter() < end:
-            found.append([one(way) for way in ways])
-        return [statistics.median(times) for times in zip(*found, strict=True)]
+        def rounds(least: int, most: int, seconds: float) -> list[list[DeviceTime]]:
+            found: list[list[DeviceTime]] = []
+            end = perf_counter() + seconds
+            while len(found) < least or (len(found) < most and perf_counter() < end):
+                found.append([one(way) for way in ways])
+            return found
+
+        # The first call compiles. The second one shows how long the host needs.
+        rounds(2, sys.maxsize, _WARM_UP)
+        of_ways = zip(*rounds(1, _MOST, _SECONDS), strict=True)
+        return [
+            statistics.median([t.ms for t in of if t.all_queued] or [min(t.ms for t in of)])
+            for of in of_ways
+        ]
 
 
 @lru_cache(maxsize=4)  # with lengths and without, to compare and to time

@@ -23,10 +23,7 @@ from . import grid, rows, step, tiles, timed
 from .cell import Cell, weights_of, words
 from .launch import Block, blocks_at_once, launch
 
-# What takes the steps, and what one may ask for: asking for rows includes the hybrid.
-KERNELS = ("loop", "rows", "hybrid", "tiles", "grid")
-WAYS = tuple(kernel for kernel in KERNELS if kernel != "hybrid")
-_MODES = ("auto", *WAYS)
+_MODES = ("auto", *timed.WAYS)
 
 # Registers that a thread needs beside its part of the matrices, by the bytes of a number, so that
 # ptxas spills none on any architecture: tests/benchmarks/results/registers.md.

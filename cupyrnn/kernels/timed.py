@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from functools import cache
 from math import log2
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-# What is further away in H or in B than by this factor says nothing of a size.
+# Timings whose H or B differs by more than this factor are ignored.
 _FAR = 2.0
+# The kernels that compute the steps, and what CUPYRNN_PERSISTENT names: "rows" has the hybrid.
+KERNELS = ("loop", "rows", "hybrid", "tiles", "grid")
+WAYS = tuple(kernel for kernel in KERNELS if kernel != "hybrid")
 
 
 class Timed(NamedTuple):
@@ -117,11 +120,21 @@ def read(path: Path) -> Kept | None:
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        fastest = {name: [Timed(*t) for t in sizes] for name, sizes in found["fastest"].items()}
+        fastest = {name: [_checked(*t) for t in sizes] for name, sizes in found["fastest"].items()}
+        for text in [found["card"], *(s for of in found["refused"].values() for s in of.values())]:
+            if not isinstance(text, str):
+                raise TypeError(f"{text!r} is not a string")
         return Kept(path, found["card"], fastest, found["refused"])
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         remedy = "python -m cupyrnn.device --forget removes it"
-        raise ValueError(f"{path} is no choice of kernels ({error}): {remedy}") from error
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not a file of kernel choices ({said}): {remedy}") from error
+
+
+def _checked(H: Any, B: Any, way: Any) -> Timed:
+    if way not in WAYS or any(type(n) is not int or not 0 < n < 2**31 for n in (H, B)):
+        raise ValueError(f"{[H, B, way]} is not [H, B, one of {', '.join(WAYS)}]")
+    return Timed(H, B, way)
 
 
 def keep(kept: Kept) -> None:

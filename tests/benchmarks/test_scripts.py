@@ -19,10 +19,10 @@ import pytest
 import timing
 from cases import Case
 from checks import TF_FLOAT16_TOLERANCE, assert_close
-from on_gpu.timing import SPIN
 from timing import BACKWARD, BOTH, FORWARD, PASSES, Timing
 from without_a_gpu.cuda_on_cpu import nvrtc
 
+from cupyrnn.device.timing import SPIN
 from cupyrnn.kernels import compile
 
 CASE = Case("lstm_block_cell", "float32", (1, 32, 32))

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cupyrnn.device import cli, worker
+from cupyrnn.device import cli, timing, worker
 from cupyrnn.device.problems import Problem, draw
-from cupyrnn.kernels import persistent, timed
+from cupyrnn.kernels import timed
 from cupyrnn.kernels.timed import Kept, Timed
 from without_a_gpu.cupy_on_host import host
 
@@ -85,10 +85,10 @@ def test_the_table_and_what_is_kept(run: Any, capsys: pytest.CaptureFixture[str]
     }
     assert kept.refused == {"lstm_forward float32": {}, "lstm_backward float32": {}}
     found = [re.split(r"  +", line) for line in lines(capsys)]
-    none = ["–"] * len(persistent.KERNELS)
+    none = ["–"] * len(timed.KERNELS)
     assert found == [
         ["A card"],
-        ["microseconds of an op, a step", "H", "B", *persistent.KERNELS, "taken", "values"],
+        ["device time of a step, in us", "H", "B", *timed.KERNELS, "taken", "values"],
         ["lstm_forward float32", "9", "3", "50.00", "25.00", *none[2:], "rows", "right"],
         ["lstm_backward float32", "9", "3", "50.00", *none[1:], "loop", "right"],
         ["lstm_forward float32", "100", "3", "50.00", "–", "25.00", *none[3:], "hybrid", "right"],
@@ -195,7 +195,7 @@ def test_without_a_gpu_it_says_so_in_a_line(monkeypatch: pytest.MonkeyPatch) -> 
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     found = subprocess.run(command, capture_output=True, text=True, env=hidden, check=False)
     assert found.returncode == 2
-    install = r'; install it with pip install "cupyrnn\[cuda12x\]" or "cupyrnn\[cuda13x\]"'
+    install = r'; in a clone: pip install "\.\[cuda12x\]" or "\.\[cuda13x\]"'
     missing = install if importlib.util.find_spec("cupy") is None else ""
     assert re.fullmatch(rf"cupyrnn\.device: no GPU that CuPy can use: .*{missing}\n", found.stderr)
     assert found.stdout == ""
@@ -254,27 +254,84 @@ host.install()
 """
 
 
-def test_each_way_has_its_own_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the first round too, here the only one."""
-    taken = {"loop": 4.8, "rows": 2.4}
-    done: list[str] = []
+class Clocks:
+    """A CuPy whose device has a clock of its own, beside that of the host, in seconds."""
 
-    class Event:
-        def record(self) -> None: ...
+    def __init__(self, host: dict[str, float], device: dict[str, float]) -> None:
+        self.host_needs, self.device_needs = host, device
+        self.now = self.busy_until = 0.0
+        self.done: list[str] = []
+        clocks = self
 
-        def synchronize(self) -> None: ...
+        class Event:
+            def record(self) -> None:
+                self.at = max(clocks.now, clocks.busy_until)
 
-    def elapsed(start: Event, stop: Event) -> float:
-        return taken[done[-1]]
+            def synchronize(self) -> None:
+                clocks.now = max(clocks.now, self.at)
 
-    runtime = SimpleNamespace(deviceSynchronize=lambda: None)
-    cuda = SimpleNamespace(Event=Event, runtime=runtime, get_elapsed_time=elapsed)
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(worker, "_MOST", 1)
+        def elapsed(start: Event, stop: Event) -> float:
+            return 1e3 * (stop.at - start.at)
+
+        runtime = SimpleNamespace(deviceSynchronize=self.synchronize)
+        self.cuda = SimpleNamespace(Event=Event, runtime=runtime, get_elapsed_time=elapsed)
+
+    def RawKernel(self, source: str, name: str) -> Any:
+        return lambda _grid, _block, cycles: self.launch(float(cycles[0]) / 2e9)
+
+    def synchronize(self) -> None:
+        self.now = max(self.now, self.busy_until)
+
+    def launch(self, seconds: float) -> None:
+        self.busy_until = max(self.now, self.busy_until) + seconds
+
+    def call(self, direction: str) -> None:
+        """Ten launches."""
+        way = os.environ["CUPYRNN_PERSISTENT"]
+        first = way not in self.done
+        self.done.append(way)
+        self.now += first * 1.0  # it compiles
+        # Two of three calls need longer than the last one let expect.
+        slower = 3 ** (self.done.count(way) % 3)
+        for _ in range(10):
+            self.now += self.host_needs[way] * slower / 10
+            self.launch(self.device_needs[way] / 10)
+
+
+def test_times_are_those_of_the_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a kernel that is slower, though the host needs less time to launch it."""
+    host = {"loop": 5e-3, "rows": 2e-3, "grid": 1e-3}
+    device = {"loop": 9e-4, "rows": 1e-4, "grid": 3e-4}
+    clocks = Clocks(host, device)
+    monkeypatch.setitem(sys.modules, "cupy", clocks)  # type: ignore[arg-type]
+    for module in (worker, timing):
+        monkeypatch.setattr(module, "perf_counter", lambda: clocks.now)
     calls = worker.Calls.__new__(worker.Calls)
-    monkeypatch.setattr(calls, "run", lambda _: done.append(os.environ["CUPYRNN_PERSISTENT"]))
-    assert calls.times("forward", [*taken]) == [*taken.values()]
-    assert calls.times("forward", [*taken][::-1]) == [*taken.values()][::-1]
+    monkeypatch.setattr(calls, "run", clocks.call)
+    for ways in ([*host], [*host][::-1]):
+        found = calls.times("forward", ways)
+        assert found == pytest.approx([1e3 * device[way] for way in ways], rel=1e-6)
+    # Where the host is so slow that the device has to wait for it, a bound is better than nothing.
+    host["rows"] = 1.0
+    assert calls.times("forward", ["rows"]) == pytest.approx([850], rel=0.1)
+
+
+def test_large_sizes_are_timed_over_fewer_steps() -> None:
+    """So that they need no more memory than the others; 512 and 1,024 sequences are among them."""
+    asked = []
+
+    class Answers(Process):
+        def ask(self, question: list[Any]) -> tuple[Any, str]:
+            if question[0] == "times":
+                asked.append(question[1])
+            return super().ask(question)
+
+    trial = cli.Trial(Answers(None, answers()))  # type: ignore[arg-type]
+    rows = [*trial.rows("lstm", "float32", [(64, 1024), (512, 512), (512, 1024)])]
+    assert {p.T for p in asked} == {96, 64, 32}
+    assert all(p.T * p.B * p.H <= cli.LARGEST for p in asked)
+    assert f"{1e3 * 2.4 / 32:.2f}" in rows[-2].text
+    assert {512, 1024} <= {*cli.BATCHES}
 
 
 def on_gpu(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,8 @@ import pytest
 from problems import lstms
 
 import cupyrnn
+from cupyrnn.device import CELLS
+from cupyrnn.device.cli import LEAST_GAIN
 from cupyrnn.kernels import persistent, timed
 from cupyrnn.kernels.timed import Kept, Timed
 
@@ -151,11 +156,41 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert timed.folder() == tmp_path / "home" / ".cache" / "cupyrnn"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"fastest": {}}', '{"fastest": {"a": [[1]]}}'])
+def _with(**changed: Any) -> str:
+    return json.dumps({"card": CARD, "fastest": {}, "refused": {}, **changed})
+
+
+ODD = {
+    "nothing": "",
+    "a brace": "{",
+    "a list": "[]",
+    "no card": '{"fastest": {}}',
+    "deep": "[" * 200_000,
+    "not UTF-8": "\udcff\udcfe{",
+    "a long integer": f'{{"card": {"9" * 9000}}}',
+    "card": _with(card=3),
+    "fastest a list": _with(fastest=[]),
+    "fastest null": _with(fastest=None),
+    "too few": _with(fastest={"a": [[1]]}),
+    "sizes null": _with(fastest={"a": None}),
+    "refused a list": _with(refused=[1]),
+    "refused a name": _with(refused={"a": "rows"}),
+    "refused a number": _with(refused={"a": {"rows": 3}}),
+} | {
+    f"{one}": _with(fastest={"a": [one]})
+    for one in (
+        *([H, 8, "rows"] for H in (0, -1, 1.5, "a", True, None, float("nan"), 10**400)),
+        *([64, 8, way] for way in ("hybrid", "auto", "", 3, ["rows"])),
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=[name[:20] for name in ODD])
 def test_a_file_that_is_no_choice(kept: Kept, text: str) -> None:
-    kept.path.write_text(text)
+    kept.path.write_text(text, errors="surrogateescape")
     _forget_what_was_read()
-    with pytest.raises(ValueError, match=r"is no choice of kernels .*python -m cupyrnn\.device"):
+    message = r"gpu-.* is not a file of kernel choices .*python -m cupyrnn\.device"
+    with pytest.raises(ValueError, match=message):
         taken(4, 64)
     cupyrnn.device.forget_kernels()
     assert taken(4, 64) == ["loop"] * 2
@@ -183,6 +218,28 @@ def test_what_comes_with_the_package(
     assert taken(16, 64, **h100) == taken(16, 64) == ["rows"] * 2
     cupyrnn.device.forget_kernels()
     assert taken(64, 64) == ["rows"] * 2
+
+
+def test_what_comes_with_the_package_was_the_fastest_on_the_device() -> None:
+    """Where that was measured: eager calls of small nets say what the host needs."""
+    results = Path(__file__).parents[1] / "benchmarks/results/gpu-nvidia-h100-80gb-hbm3.json"
+    files = {"block_lstm": "lstm", "block_gru": "gru", **CELLS, "gru": "gru_reset_after"}
+    times: Any = defaultdict(lambda: defaultdict(list))
+    for row in json.loads(results.read_text())["rows"]:
+        way = "rows" if row["who"] == "hybrid" else row["who"]
+        if "queued_ms" in row and way in WAYS and not row["variant"]:
+            T, B, H = map(int, re.findall(r"\d+", row["shape"]))
+            name = f"{files[row['cell']]}_{row['pass']} {row['dtype']}"
+            times[name, H, B][way].append(row["queued_ms"] / T)
+    (shipped,) = timed.of_architecture(90)
+    compared = 0
+    for (name, H, B), of in times.items():
+        if len(of) > 1 and len({len(found) for found in of.values()}) == 1:
+            total = {way: sum(found) for way, found in of.items()}
+            (way,) = (t.way for t in shipped.fastest[name] if t[:2] == (H, B))
+            assert total[way] < LEAST_GAIN * min(total.values()), (name, H, B, total)
+            compared += 1
+    assert compared > 60
 
 
 def test_a_ways_name_is_a_mode() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import math
@@ -11,9 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from cupyrnn.device import CELLS
+from cupyrnn.device.timing import DeviceTimer
 
 ENOUGH = 30  # repetitions; medians of fewer are marked
 
@@ -43,33 +43,14 @@ class Run(NamedTuple):
     before: Callable[[], Any] = lambda: None  # untimed; its result is the argument of the call
 
 
-# clock64 counts cycles of at most 2 GHz on the devices this is for, so it waits long enough.
-SPIN = r"""
-extern "C" __global__ void spin(long long cycles)
-{
-    const long long start = clock64();
-    while (clock64() - start < cycles) { }
-}
-"""
-_CYCLES_PER_SECOND = 2e9
-_LONGEST_SPIN = 0.15  # seconds
-
-
 class Timer:
     """Times calls that enqueue work on CuPy's current stream, with CUDA events."""
 
     def __init__(self, cupy: Any, limits: Limits) -> None:
         self.cupy, self.limits = cupy, limits
-        self.start, self.stop, self.idle = (cupy.cuda.Event() for _ in range(3))
-        self.spin = cupy.RawKernel(SPIN, "spin")
-
-    def synchronize(self) -> None:
-        self.cupy.cuda.runtime.deviceSynchronize()
-
-    def keep_busy(self, seconds: float) -> None:
-        """Have the device wait, so that what is enqueued next is there before its turn comes."""
-        cycles = min(seconds, _LONGEST_SPIN) * _CYCLES_PER_SECOND
-        self.spin((1,), (1,), (np.int64(cycles),))
+        self.device = DeviceTimer()
+        self.start, self.stop = self.device.start, self.device.stop
+        self.synchronize = self.device.synchronize
 
     def elapsed(self, start: Any, stop: Any) -> float:
         stop.synchronize()
@@ -104,35 +85,16 @@ class Timer:
         return found | {"repetitions": len(times)}
 
     def queued(self, run: Run, host_ms: float) -> dict[str, Any]:
-        """
-        Return the median of calls whose launches were all enqueued before the device began.
-
-        A kernel that only waits keeps the device busy meanwhile. `idle` is recorded before it, on
-        an idle device; where the host needed less time from there on than the wait took, no launch
-        came late.
-        """
+        """Return the median of calls whose launches were all queued before the device began."""
         wait = 1.5e-3 * host_ms + 5e-4
         ahead, behind = [], []
         doublings = 3
         end = time.perf_counter() + self.limits.queued_seconds
         for k in range(self.limits.queued_repetitions):
-            state = run.before()
-            self.synchronize()
-            begin = time.perf_counter()
-            self.idle.record()
-            self.keep_busy(wait)
-            self.start.record()
-            result = run.call(state)
-            self.stop.record()
-            host = 1e3 * (time.perf_counter() - begin)
-            time_ms = self.elapsed(self.start, self.stop)
-            if host < self.elapsed(self.idle, self.start):
-                ahead.append(time_ms)
-            else:
-                behind.append(time_ms)
-                if doublings:
-                    wait, doublings = 2 * wait, doublings - 1
-            del result, state
+            found = self.device.measure(functools.partial(run.call, run.before()), wait)
+            (ahead if found.all_queued else behind).append(found.ms)
+            if not found.all_queued and doublings:
+                wait, doublings = 2 * wait, doublings - 1
             if k >= 4 and time.perf_counter() > end:
                 break
         return {"queued_ms": statistics.median(ahead or behind), "queued_is_bound": not ahead}
