@@ -90,8 +90,8 @@ def real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 @functools.cache
 def _of_threads() -> Any:
-    """Return what has attributes of its own in every thread."""
-    # Not above: it takes a while to import, and who has no tangents does without.
+    """Return an object whose attributes are local to each thread."""
+    # Imported here because it is slow and only tangents need it.
     import threading
 
     return threading.local()

@@ -13,7 +13,7 @@ from .transposed import Blocks, Transposed
 # Rows of one whole-sequence matmul. Fewer and the sum over blocks begins to cost as much as the
 # matmul; more and the gate gradients, held for one block at a time, leave the cache.
 ROWS = 1024
-# Bytes of what is made at once of the gradients of some examples.
+# Largest number of bytes of the gradients of some examples computed at once.
 BYTES = 1 << 20
 
 

@@ -82,29 +82,29 @@ class Gradients(NamedTuple):
     """
     Where the driver writes the gradients of a layer.
 
-    With "examples" what belongs to weights has an axis B in front of the others. With "norms" the
+    With "examples" the arrays of weights have an axis B in front of the others. With "norms" the
     weights are lists, one for all the matrices of a weight, to which norms [B] are appended. With
-    "none" there is x alone. With "deltas" a compiled layer writes, in place of the gradients of
-    weights, those of their products, [N, ·] each.
+    "none" there is only x. With "deltas" a compiled layer writes the gradients of the products,
+    [N, ·] each, instead of those of the weights.
     """
 
     x: Any  # [N, K], rounded to its dtype
     weights: Sequence[Any]  # like those of cell.inputs and cell.recurrent; None: not wanted
-    # Of the rows of each of the deltas, added to. None where they are not wanted, or for all.
+    # The column sums of each of the deltas, accumulated; None for one, or for all, if not wanted.
     sums: Any
-    vectors: Any = None  # of the cell's own vectors, added to
+    vectors: Any = None  # gradients of the cell's own vectors, accumulated
     weight_gradients: str = "sum"
-    adds: bool = False  # whether those of the weights are added to, too
+    adds: bool = False  # whether the gradients of the weights are accumulated, too
 
 
 class Cell(Protocol):
     """
     The weights and attributes of one call: a NamedTuple in ``cells/<name>.py``, or anywhere.
 
-    Beside it in that file, and in those of the same name in ``kernels`` and ``compiled``, stand
-    the recurrence over t steps, backwards, and the sums of what is the cell's own. In NumPy they
-    may be methods of the class; its attributes ``kernels`` and ``compiled`` may be the modules of
-    the others::
+    The same file, and those of the same name in ``kernels`` and ``compiled``, contain the
+    recurrence over t steps, forward and backward, and the sums for the cell's own vectors. In NumPy
+    they may be methods of the class; its attributes ``kernels`` and ``compiled`` may name the other
+    modules::
 
         forward_steps(cell, run)
         backward_steps(cell, run)
@@ -124,7 +124,7 @@ class Cell(Protocol):
     @property
     def Saved(self) -> Any:
         """
-        The NamedTuple of what each step leaves: h, the last, is [·, P].
+        The NamedTuple of the results of each step. The last one is h, [·, P].
 
         The others are [·, H], unless it has a static method ``columns(H, P)``, which returns
         how wide each is.
@@ -140,7 +140,7 @@ class Cell(Protocol):
 
     @property
     def widths(self) -> Sequence[int]:
-        """The columns of each of the deltas: the gradients of what the products give."""
+        """The columns of each of the deltas, the gradients of the products."""
 
     def states(self, saved: Any) -> Any:
         """Return which of the saved arrays are states: a NamedTuple whose first field is h."""
@@ -184,19 +184,19 @@ class Attributes(NamedTuple):
 
 class Form(Protocol):
     """
-    One kind of weights, a NamedTuple of arrays: what is asked of them, and the cell they make.
+    One kind of weights, a NamedTuple of arrays: their requirements, and the cell that they make.
 
-    The property ``form`` of the weights is where the ops find it. Symbols of `shapes` are K, the
-    size of what a layer reads, H and P.
+    The ops find it as the property ``form`` of the weights. Symbols of `shapes` are K, the width of
+    a layer's input, H and P.
     """
 
     name: ClassVar[str]  # of the cell, as errors show it: "an LSTM"
     States: Any  # the NamedTuple of the cell's states
-    Saved: Any  # and of what its steps leave
+    Saved: Any  # and of the results of its steps
     shapes: ClassVar[Mapping[str, str]]  # of each of the weights, such as "K+P, 4*H"
-    together: ClassVar[Sequence[str]] = ()  # vectors that are given all or not at all
+    together: ClassVar[Sequence[str]] = ()  # vectors that are passed all or not at all
     apart: ClassVar[Sequence[str]] = ()  # whose gradients need no memory: `finished` adds them
-    projection: ClassVar[str] = ""  # the matrix [H, P] which, where it is given, makes P not H
+    projection: ClassVar[str] = ""  # the optional matrix [H, P] of a projection
 
     def attributes(self, op: str, given: Attributes, dtype: np.dtype[Any], *, forward: bool) -> Any:
         """Check the attributes of a call; return what `cell` takes."""

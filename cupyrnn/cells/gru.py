@@ -7,7 +7,7 @@ Forward::
     c = tanh(x @ w_c + (h_prev*r) @ w_c + b_c)
     h = u*(h_prev - c) + c
 
-With a hard sigmoid its slope stands in place of r*(1-r) and u*(1-u): ``arithmetic/gates.py``.
+With a hard sigmoid its slope replaces r*(1-r) and u*(1-u): ``arithmetic/gates.py``.
 
 Backward, with dh the gradient of h, that of the steps after included; the factors k depend on
 saved values only::
@@ -58,7 +58,7 @@ class GRU(NamedTuple):
     widths: tuple[int, ...]
     b_ru: Any = None  # [2*H]; None backwards, as the next
     b_c: Any = None  # [H]
-    gate: HardSigmoid | None = None  # in place of the sigmoid
+    gate: HardSigmoid | None = None  # instead of the sigmoid
 
     @property
     def Saved(self) -> type[GRUOutputs]:

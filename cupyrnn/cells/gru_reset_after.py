@@ -8,7 +8,7 @@ Forward::
     c = tanh(x @ w_c + b + r*hc)
     h = u*(h_prev - c) + c
 
-With a hard sigmoid its slope stands in place of r*(1-r) and u*(1-u): ``arithmetic/gates.py``.
+With a hard sigmoid its slope replaces r*(1-r) and u*(1-u): ``arithmetic/gates.py``.
 
 Backward, with dh the gradient of h, that of the steps after included; the factors k depend on
 saved values only::
@@ -54,7 +54,7 @@ class GRUResetAfter(NamedTuple):
     widths: tuple[int, ...]
     b: Array  # [3*H], outside the reset: r, u, c
     b_hc: Array  # [H], reset
-    gate: HardSigmoid | None = None  # in place of the sigmoid
+    gate: HardSigmoid | None = None  # instead of the sigmoid
     hc_last: bool = False  # of the recurrent columns: for a single step of real numbers alone
 
     @property
@@ -140,7 +140,7 @@ def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
 
 
 def _parts(cell: GRUResetAfter, a: Array, H: int) -> tuple[Array, Array]:
-    """Return the columns of hc and of r and u, of what belongs to the recurrent matrix."""
+    """Return the columns of hc and of r and u, those that the recurrent matrix computes."""
     return (a[:, 2 * H :], a[:, : 2 * H]) if cell.hc_last else (a[:, :H], a[:, H:])
 
 

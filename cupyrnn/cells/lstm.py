@@ -11,7 +11,7 @@ Forward::
     o  = sigmoid(zo + cs*wco)
     h  = o*co                             (o*co) @ w_p with a projection
 
-With a hard sigmoid its slope stands in place of i*(1-i), f*(1-f) and o*(1-o): see
+With a hard sigmoid its slope replaces i*(1-i), f*(1-f) and o*(1-o): see
 ``arithmetic/gates.py``.
 
 Backward, with dh and dcs the gradients of h and cs, those of the steps after included. What stands
@@ -80,7 +80,7 @@ class LSTM(NamedTuple):
     columns: tuple[int, ...]  # which quarter belongs to i, ci, f and o; i, f and o in that order
     peephole: tuple[Array, Array, Array] | None = None  # wci, wcf, wco [H]
     cell_clip: float | None = None
-    gate: HardSigmoid | None = None  # in place of the sigmoid
+    gate: HardSigmoid | None = None  # instead of the sigmoid
 
     @property
     def Saved(self) -> type[LSTMOutputs]:
@@ -174,7 +174,7 @@ class _Factors(NamedTuple):
 
 
 def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, work: Scratch) -> _Factors:
-    """Return what of the gradient of t steps does not depend on the gradients carried."""
+    """Return the factors of the gradient of t steps that need no carried gradient."""
     i, cs, f, o, ci, co, _ = saved
     (t, B, H), dtype = i.shape, i.dtype
     memory = work(7, t, B, H)

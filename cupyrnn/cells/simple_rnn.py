@@ -31,7 +31,7 @@ class SimpleRNN(NamedTuple):
     recurrent: tuple[Weight, ...]
     widths: tuple[int, ...]
     b: Array  # [H]
-    relu: bool  # max(z, 0) in place of tanh(z)
+    relu: bool  # max(z, 0) instead of tanh(z)
 
     @property
     def Saved(self) -> type[SimpleRNNOutputs]:

@@ -53,8 +53,8 @@ def on_device(xp: ModuleType, a: Array) -> AbstractContextManager[Any]:
     """
     Return the context that a call works in.
 
-    New CuPy arrays are made where `a` is. NumPy warns of nothing and raises nothing, whatever the
-    caller has set: that a gate is closed is no error, and what is inf or NaN comes out as such.
+    New CuPy arrays are made where `a` is. NumPy does not warn or raise, whatever the caller
+    has set: a closed gate is no error, and inf and NaN are results.
     """
     if xp is np:
         return np.errstate(all="ignore")
@@ -65,7 +65,7 @@ def on_device(xp: ModuleType, a: Array) -> AbstractContextManager[Any]:
 
 def operand_dtype(xp: ModuleType, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """
-    Return the dtype of what goes into a matmul.
+    Return the dtype of the operands of a matmul.
 
     NumPy would accumulate half formats in half, so they are widened first. cuBLAS takes them as
     they are, which is what tensor cores need, and accumulates in float32.

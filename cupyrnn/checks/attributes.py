@@ -95,11 +95,11 @@ def check_list(op: str, name: str, value: object, what: str = "arrays") -> None:
 
 
 def check_count(
-    op: str, name: str, given: Sequence[Any], fits: object, expected: object, item: str = "entry"
+    op: str, name: str, entries: Sequence[Any], fits: object, expected: object, item: str = "entry"
 ) -> None:
     """Raise the error of a list that has too few or too many entries, unless their number fits."""
     if not fits:
-        raise ValueError(f"{op}: {name} has {counted(len(given), item)}, expected {expected}")
+        raise ValueError(f"{op}: {name} has {counted(len(entries), item)}, expected {expected}")
 
 
 def check_choice(op: str, name: str, value: object, choices: Sequence[str]) -> str:
@@ -229,7 +229,7 @@ for _words, *_here in (
 
 
 def _word_for(word: str, names: Sequence[str]) -> str:
-    """Return what to say instead of a word that is not among the names of a function."""
+    """Return the argument to use instead of an unknown one."""
     for name, text in _OTHER_WORDS.get(word.lower(), ()):
         if name in names or not name:
             return text or name
@@ -240,21 +240,21 @@ def _word_for(word: str, names: Sequence[str]) -> str:
 
 
 def is_of_the_op(error: TypeError) -> bool:
-    """Return whether what called an op caught its error, not Python's about its arguments."""
+    """Return whether the op itself raised the error, and not Python for its arguments."""
     return error.__traceback__ is None or error.__traceback__.tb_next is not None
 
 
 def raise_fitting(
     error: TypeError, op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> NoReturn:
-    """Raise what a call raised or, if its arguments do not fit, an error that says what would."""
+    """Raise the error of a call; if its arguments do not fit, one that names those that do."""
     if is_of_the_op(error):
         raise error
     raise misfit(op, args, kwargs) from None
 
 
 def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TypeError:
-    """Return the error of a call whose arguments do not fit: one that says what would."""
+    """Return an error that names the arguments of a function, for a call that does not fit."""
     import inspect  # takes a while
 
     parameters, name = list(inspect.signature(op).parameters.values()), op.__name__
@@ -267,7 +267,7 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
     start = f"{name}: "
     for word in kwargs:
         if word not in names:
-            return TypeError(f"{start}there is no {word}, expected {_word_for(word, names)}")
+            return TypeError(f"{start}unknown argument {word}, expected {_word_for(word, names)}")
     if len(args) > len(first):
         rest = ", ".join(n for n in names if n not in first)
         most = (
@@ -279,9 +279,9 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
     if twice:
         order = f"by position: {', '.join(first)}"
         return TypeError(f"{start}{twice[0]} is passed by position and by name ({order})")
-    given = {*first[: len(args)], *kwargs}
+    passed = {*first[: len(args)], *kwargs}
     needed = [p.name for p in parameters if p.default is p.empty]
-    missing = [n for n in needed if n not in given]
+    missing = [n for n in needed if n not in passed]
     verb, hint = "is" if len(missing) == 1 else "are", ""
     for place, a in enumerate(args):
         if {*missing} <= {*getattr(a, "_fields", ())}:
@@ -297,7 +297,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def named(op: _Function) -> _Function:
-    """Have a function or a method say which word fits where an argument has another one's name."""
+    """Decorate a function: for an unknown argument, its error names the right one."""
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -27,7 +27,7 @@ _LARGEST_TANGENT = {"F": 2.0**-12, "D": 2.0**-26.5}
 # and a host that looked at them would wait for the device.
 own_tangents: ContextVar[bool] = ContextVar("own_tangents", default=False)
 
-# The types of attributes that say with their values all that checks read of them.
+# Types of attributes that checks read by value only.
 _PLAIN = frozenset({type(None), bool, int, float, str})
 
 # The dtypes of which NumPy has one object each, by its id: the hash of a dtype is slow. Of complex
@@ -40,10 +40,10 @@ _MOST_SETTLED = 512
 
 def signature(attributes: tuple[object, ...], arrays: Iterable[Any]) -> tuple[Any, ...] | None:
     """
-    Return all that the checks of a call read of attributes and NumPy arrays, to be looked up by.
+    Return a cache key: everything that the checks of a call read.
 
-    Of arrays, which may be None, that is their shapes and dtypes. None where there is something
-    else, of which more is read.
+    These are the attributes, and the shapes and dtypes of the NumPy arrays, which may be None.
+    Return None if there is an argument whose values matter too.
     """
     kinds = tuple(map(type, attributes))
     if not _PLAIN.issuperset(kinds):
@@ -68,10 +68,10 @@ def signature(attributes: tuple[object, ...], arrays: Iterable[Any]) -> tuple[An
 
 
 class Settled(dict[Any, Any]):
-    """What the checks of calls found, by the signature of a call: a bounded number of them."""
+    """A bounded cache: the results of the checks, by the signature of a call."""
 
     def keep(self, key: tuple[Any, ...] | None, found: Any) -> None:
-        """Have it for the next call of this signature, unless there is none."""
+        """Remember a result under this signature; a key of None is ignored."""
         if key is not None:
             if len(self) >= _MOST_SETTLED:
                 self.clear()
@@ -83,7 +83,7 @@ _STATES = {"input_h": "(L*D, B, P)", "input_c": "(L*D, B, H)"}
 
 
 def _instead(op: str, name: str, value: object) -> str:
-    """Return what to pass in place of an argument that is no array, as the end of an error."""
+    """Return the end of an error: what to pass instead of an argument that is not an array."""
     kind = type(value)
     if value is None and name in _STATES:
         packed = ", or a PackedParams as params" if op.startswith("cudnn_rnn") else ""
@@ -130,42 +130,42 @@ def check_arrays(
     ValueError
         The imaginary parts of one are too large for tangents: it holds complex data.
     """
-    given: dict[str, Any] = {**required}
-    given |= {name: a for name, a in (optional or {}).items() if a is not None}
-    first, *others = given
-    kind, like = array_kind(given[first]), ""
-    same_type = {type(a) for a in given.values()} == {np.ndarray}
-    for name, a in () if same_type else given.items():
+    arrays: dict[str, Any] = {**required}
+    arrays |= {name: a for name, a in (optional or {}).items() if a is not None}
+    first, *others = arrays
+    kind, like = array_kind(arrays[first]), ""
+    same_type = {type(a) for a in arrays.values()} == {np.ndarray}
+    for name, a in () if same_type else arrays.items():
         if kind is None or array_kind(a) != kind:
             expected = f"{kind}.ndarray{like}" if kind else "numpy.ndarray or cupy.ndarray"
             raise TypeError(
                 f"{op}: {name} is {type_shown(a)}, expected a {expected}{_instead(op, name, a)}"
             )
         like = f" like {first}"
-    dtype: np.dtype[Any] = given[first].dtype
+    dtype: np.dtype[Any] = arrays[first].dtype
     # The name is slow to get.
     if not (dtype.isnative and (dtype.char in "efdFD" or dtype.name in FLOATS)):
         shown = dtype.name if dtype.isnative else f"{dtype.str} (not in native byte order)"
         raise TypeError(f"{op}: {first} has dtype {shown}, expected one of {', '.join(FLOATS)}")
     with_tangents = dtype
     for name in others:
-        other = given[name].dtype
+        other = arrays[name].dtype
         if other == dtype:
             continue
         if {other.char, dtype.char} not in _WITH_TANGENTS or not other.isnative:
             raise TypeError(f"{op}: {name} has dtype {other}, expected {dtype.name} like {first}")
         with_tangents = other if other.kind == "c" else dtype
     if kind == "cupy":
-        device = given[first].device
+        device = arrays[first].device
         for name in others:
-            if given[name].device != device:
+            if arrays[name].device != device:
                 raise TypeError(
-                    f"{op}: {name} is on device {given[name].device.id},"
+                    f"{op}: {name} is on device {arrays[name].device.id},"
                     f" expected {device.id} like {first}"
                 )
     xp = np if kind == "numpy" else sys.modules["cupy"]
     if with_tangents.kind == "c" and not own_tangents.get():
-        for name, a in given.items():
+        for name, a in arrays.items():
             _check_tangents(op, xp, name, a)
     return xp, with_tangents
 

@@ -129,20 +129,20 @@ def _parameters(names: Sequence[str]) -> dict[str, Any]:
     found = {}
     for n, attribute in enumerate(("activation_alpha", "activation_beta")):
         values = [_GIVEN[name][n] for name in names if name in _GIVEN]
-        if given := [value for value in values if value is not None]:
-            found[attribute] = given
+        if known := [value for value in values if value is not None]:
+            found[attribute] = known
     return found
 
 
 def _with(
-    op_type: str, attributes: dict[str, Any], places: dict[int, str], given: bool
+    op_type: str, attributes: dict[str, Any], places: dict[int, str], parameters: bool
 ) -> dict[str, Any]:
     """Return attributes with activations in places, the same in all directions."""
     names = list(truth.DEFAULTS[op_type])
     for place, name in places.items():
         names[place] = name
     names *= 1 + (attributes.get("direction") == "bidirectional")
-    return attributes | {"activations": names} | (_parameters(names) if given else {})
+    return attributes | {"activations": names} | (_parameters(names) if parameters else {})
 
 
 # Both are read in more than one way, so nothing is asked of them.
@@ -153,12 +153,12 @@ def _activations() -> Iterator[Plan]:
     """Each in each place, with parameters and with their defaults; directions that differ."""
     for (op_type, own, more), direction in itertools.product(_KINDS, _DIRECTIONS[::2]):
         for place, _ in enumerate(_PLACES[op_type]):
-            for name, given in itertools.product(truth.ACTIVATIONS, (False, True)):
+            for name, parameters in itertools.product(truth.ACTIVATIONS, (False, True)):
                 if name == truth.DEFAULTS[op_type][place] and not more:
                     continue
-                if (given and name not in _GIVEN) or (not given and name in _NO_DEFAULTS):
+                if (parameters and name not in _GIVEN) or (not parameters and name in _NO_DEFAULTS):
                     continue
-                attributes = _with(op_type, own | direction, {place: name}, given)
+                attributes = _with(op_type, own | direction, {place: name}, parameters)
                 yield Plan(op_type, attributes, more | {"B"}, gradients=not direction)
         # Spelled in small letters and in capitals.
         for spelled in (str.lower, str.upper):

@@ -74,14 +74,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: of `run` 1 if anything is not right."""
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     for package in ("onnx", "ml_dtypes"):
         try:
             __import__(package)
         except ImportError:
             _fail(f'{package} is not installed; in a clone: pip install ".[conformance]"')
     try:
-        return _write(given.folder, given.op) if given.command == "write" else _run(given)
+        return _write(options.folder, options.op) if options.command == "write" else _run(options)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
@@ -115,21 +115,21 @@ def _cases(folder: Path | None, op_type: str | None) -> Iterator[Path]:
         yield Path(made)
 
 
-def _run(given: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     import onnx
 
     from . import files, report, worker
 
     forward, backward = [], []
     try:
-        process = worker.start(given.runtime, given.gradients, given.timeout)
+        process = worker.start(options.runtime, options.gradients, options.timeout)
     except ValueError as error:
         _fail(str(error))
     outputs = worker.judge_in(process, worker.OUTPUTS)
     gradients = worker.judge_in(process, worker.GRADIENTS) if process.told["gradients"] else None
     try:
-        with _cases(given.folder, given.op) as folder:
-            chosen = (case for case in files.read(folder) if given.op in (None, case.features[0]))
+        with _cases(options.folder, options.op) as folder:
+            chosen = (case for case in files.read(folder) if options.op in (None, case.features[0]))
             for outcome, back in report.run_all(chosen, outputs, gradients):
                 forward.append(outcome)
                 backward += [] if back is None else [back]
@@ -146,6 +146,6 @@ def _run(given: argparse.Namespace) -> int:
     lines.append(f"Cases of {told}; Python {platform.python_version()}, {platform.machine()}.\n")
     text = "\n".join(lines)
     print(text, end="")
-    if given.out is not None:
-        given.out.write_text(text, encoding="utf-8")
+    if options.out is not None:
+        options.out.write_text(text, encoding="utf-8")
     return int(any(outcome.verdict != report.RIGHT for outcome in forward + backward))

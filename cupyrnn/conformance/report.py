@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
     size: int
     features: tuple[str, ...]
     verdict: str
-    why: str  # of what is not right, in one line
+    why: str  # why it is not right, in one line
 
 
 class Cause(NamedTuple):

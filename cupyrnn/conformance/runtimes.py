@@ -77,7 +77,7 @@ def cupyrnn_gradients(
     return {n.removesuffix("_grad"): a for n, a in found._asdict().items() if a is not None}
 
 
-# By name: what runs, what has gradients, and the packages whose versions are told.
+# By name: the runner, the gradients, and the packages whose versions the report shows.
 KNOWN: dict[str, tuple[Run, Gradients | None, tuple[str, ...]]] = {
     "onnxruntime": (onnxruntime, None, ("onnxruntime",)),
     "onnx-reference": (onnx_reference, None, ("onnx",)),

@@ -44,8 +44,8 @@ _SENTENCES = {
 
 def decided_by(features: Iterable[str]) -> str:
     """Return the sentence that decides a case with these features."""
-    given = list(features)
+    features = list(features)
     for beginning, sentence in _SENTENCES.items():
-        if any(feature.startswith(beginning) for feature in given):
+        if any(feature.startswith(beginning) for feature in features):
             return sentence
     return "the equations"

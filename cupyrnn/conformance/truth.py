@@ -63,9 +63,9 @@ class Truth(NamedTuple):
     """What a node returns, and how near it came to where a function jumps or bends."""
 
     outputs: Arrays  # Y, Y_h and, of an LSTM, Y_c
-    jump: float  # the least distance of what went into a ThresholdedRelu from its alpha
-    bend: float  # and of what went into any function from a corner
-    largest: float  # of what went into any function
+    jump: float  # least distance of an input of ThresholdedRelu from its alpha
+    bend: float  # least distance of an input of any function from a corner
+    largest: float  # largest input of any function
 
 
 class _Watch:
@@ -84,7 +84,7 @@ class _Watch:
 
 
 def _activation(watch: _Watch, clip: float | None, name: str, alpha: Any, beta: Any, x: Any) -> Any:
-    """Return one of the eleven functions of what the watch sees."""
+    """Return one of the eleven functions, which reports its inputs to the watch."""
     watch.largest = max(watch.largest, float(np.abs(x.real).max(initial=0)))
     if clip is not None:
         watch.corner(x, -clip, clip)
@@ -104,8 +104,8 @@ def functions(op_type: str, D: int, attributes: dict[str, Any]) -> list[list[tup
     alphas = iter(attributes.get("activation_alpha", ()))
     betas = iter(attributes.get("activation_beta", ()))
     found: list[tuple[Any, ...]] = []
-    for given in attributes.get("activations", DEFAULTS[op_type] * D):
-        name = names[given.lower()]
+    for activation in attributes.get("activations", DEFAULTS[op_type] * D):
+        name = names[activation.lower()]
         alpha, beta = PARAMETERS.get(name, (None, None))
         alpha = None if alpha is None else next(alphas, alpha)
         beta = None if beta is None else next(betas, beta)

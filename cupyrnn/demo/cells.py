@@ -117,7 +117,7 @@ class Cell(NamedTuple):
     title: str
     states: int
     layers: int | None  # a state is [layers, B, H], or [B, H]
-    limits: tuple[int, int]  # of what is drawn
+    limits: tuple[int, int]  # of the drawn values
     legend: str
     shapes: Callable[[int, int], Shapes]  # of I and H
     initial: Callable[[np.random.Generator, int, int], Parameters]

@@ -40,7 +40,7 @@ def fingerprint(corpus: Corpus) -> str:
 def save(
     path: Path, configuration: Configuration, history: dict[str, Any], arrays: dict[str, Array]
 ) -> None:
-    """Write the arrays, the history, and of what they are, so that a file is always whole."""
+    """Write the arrays, the history and their description; the file is complete at any moment."""
     about = {"format": FORMAT, "configuration": configuration, "history": history}
     content = io.BytesIO()
     everything: dict[str, Any] = {"about": np.array(json.dumps(about)), **arrays}

@@ -112,7 +112,7 @@ def memory() -> float:
 
 
 def least_memory(count: int, states: int) -> int:
-    """Return a lower bound of what training takes in bytes: less is sure to fail."""
+    """Return a lower bound of the bytes that training needs; with less memory it would fail."""
     # Each parameter, its gradient and its two moments, and a state's gates and gradients.
     return 4 * 4 * count + 10 * 4 * states
 

@@ -81,7 +81,7 @@ def draw_curve(axes: Any, cell: Cell, history: History, rows: dict[str, float]) 
     axes.set_title(f"{cell.title[:1].upper()}{cell.title[1:]}: learning Python's documentation")
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     order = sorted(handles, key=lambda label: -float(label.partition(": ")[2] or "inf"))
-    place = {"loc": "upper right", "bbox_to_anchor": (1, 0.94)}  # below the line of uniform
+    place = {"loc": "upper right", "bbox_to_anchor": (1, 0.72)}  # below the line of unigram
     axes.legend([handles[label] for label in order], order, ncols=2, frameon=False, **place)
     axes.spines[["top", "right"]].set_visible(False)
 

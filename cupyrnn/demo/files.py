@@ -1,9 +1,9 @@
 """
 Files that are written whole or not at all, and locks on them.
 
-A file is written under a name of its own beside its place and renamed. Whoever writes holds a lock
-on that part, which ends with the process: so what a killed run has left is told from what another
-one is writing.
+A file is written under a temporary name in the same folder and then renamed. The writer holds a
+lock on the temporary file, which ends with its process. A file left by a killed run therefore has
+no lock, and one that another run is writing has.
 """
 
 from __future__ import annotations

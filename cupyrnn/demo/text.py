@@ -21,12 +21,12 @@ from .._typing import Array
 HELD_OUT = 10  # one part in so many
 RARE = 5  # a character that the training text has fewer times is no symbol of its own
 UNKNOWN = "\ufffd"
-# Lengths of what has to occur again, each at most twice the one before; with none, no hints.
+# Lengths of the contexts that must occur again, each at most twice the one before; none: no hints.
 CONTEXTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 
 
 class Corpus(NamedTuple):
-    """The text as symbols, the last of which stands for all characters that have none."""
+    """The text as symbols. The last symbol stands for all characters without their own."""
 
     symbols: list[str]
     training: Array  # [N, 1 + hints]: a place's character and its hints, V for no hint
@@ -103,7 +103,7 @@ def hints(read: str, symbols: list[str]) -> list[int]:
 
 
 def baselines(corpus: Corpus) -> dict[str, float]:
-    """Return the held-out bits per character of what knows nothing, and of what counts."""
+    """Return the held-out bits per character of "uniform" and of "unigram"."""
     V = len(corpus.symbols)
     counts = np.bincount(corpus.training[:, 0], minlength=V) + 1  # none has probability 0
     unigram = -np.log2(counts / counts.sum())[corpus.held_out[1:, 0]].mean()

@@ -23,7 +23,7 @@ MAX_RATE, MIN_RATE = 1e-2, 1e-4
 WARM_UP = 20  # steps
 MAX_NORM = 1.0
 SMOOTHING = 0.9
-MARKS = 5  # parts of the training after each of which the held-out text is scored
+MARKS = 5  # parts of the training; the held-out text is scored after each
 
 
 class Adam:

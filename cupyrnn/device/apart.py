@@ -91,7 +91,7 @@ def _serve(
 ) -> None:
     os.chdir(folder)
     sys.path.insert(0, folder)
-    os.dup2(2, 1)  # what it prints is no part of what its caller prints
+    os.dup2(2, 1)  # its output is kept apart from its caller's
     try:
         told, answer = begin(*arguments)
     except ValueError as error:

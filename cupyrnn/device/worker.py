@@ -34,7 +34,7 @@ _MOST, _SECONDS, _WARM_UP = 9, 0.3, 0.02
 
 @contextmanager
 def asked(way: str) -> Iterator[None]:
-    """Have the steps taken one way."""
+    """Force one kernel within the context."""
     before = os.environ.get("CUPYRNN_PERSISTENT")
     os.environ["CUPYRNN_PERSISTENT"] = way
     try:
@@ -94,7 +94,7 @@ class Calls:
         return found
 
     def wrong(self, direction: str) -> str:
-        """Return what of a call is not NumPy's, or other bits in a second call; else nothing."""
+        """Return which results differ from NumPy's or between two calls; empty if none does."""
         import cupy
 
         found, again = self.run(direction), self.run(direction)

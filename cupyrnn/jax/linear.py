@@ -14,7 +14,7 @@ from .host import avals_like, varying
 
 
 class _Maps(NamedTuple):
-    """A linear function of flat arrays, given others, its transpose, its tangent by the others."""
+    """A linear function with residuals, its transpose, and its tangent by the residuals."""
 
     apply: Callable[..., Sequence[Any]]
     transpose: Callable[..., Sequence[Any]]
@@ -35,17 +35,17 @@ def linear(
 
     def flat(function: Any, own: Any) -> Any:
         def call(res: Any, args: Any) -> Any:
-            given = jax.tree.unflatten(res_tree, res), jax.tree.unflatten(own, args)
-            return jax.tree.leaves(function(*given))
+            operands = jax.tree.unflatten(res_tree, res), jax.tree.unflatten(own, args)
+            return jax.tree.leaves(function(*operands))
 
         return call
 
     def of_residuals(res: Any, args: Any, others: Any) -> Any:
-        given = jax.tree.unflatten(res_tree, res), jax.tree.unflatten(tree, args)
+        operands = jax.tree.unflatten(res_tree, res), jax.tree.unflatten(tree, args)
         of_inputs = jax.tree.unflatten(res_tree, others)[0]  # what else there is follows from them
         if again is None:
-            return apply(*given)
-        return jax.tree.leaves(again(*given, jax.tree.map(jnp.asarray, of_inputs)))
+            return apply(*operands)
+        return jax.tree.leaves(again(*operands, jax.tree.map(jnp.asarray, of_inputs)))
 
     maps = _Maps(flat(apply, tree), flat(transpose, out_tree), of_residuals)
     return jax.tree.unflatten(out_tree, _bind([*res, *args], maps, len(res), tuple(avals)))
@@ -84,18 +84,18 @@ def _linear_batch(args: Any, dims: Any, *, maps: _Maps, n: int, avals: Any) -> A
     size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
     res, own = list(dims[:n]), list(dims[n:])
 
-    def transpose(given: Any, cts: Any) -> Any:
-        each = jax.vmap(maps.transpose, in_axes=(res, 0))(list(given), list(cts))
+    def transpose(residuals: Any, cts: Any) -> Any:
+        each = jax.vmap(maps.transpose, in_axes=(res, 0))(list(residuals), list(cts))
         return [
             a.sum(0) if d is None else jnp.moveaxis(a, 0, d) for a, d in zip(each, own, strict=True)
         ]
 
-    def apply(given: Any, args: Any) -> Any:
-        return jax.vmap(maps.apply, in_axes=(res, own), axis_size=size)(list(given), list(args))
+    def apply(residuals: Any, args: Any) -> Any:
+        return jax.vmap(maps.apply, in_axes=(res, own), axis_size=size)(list(residuals), list(args))
 
-    def again(given: Any, args: Any, others: Any) -> Any:
+    def again(residuals: Any, args: Any, others: Any) -> Any:
         return jax.vmap(maps.again, in_axes=(res, own, res), axis_size=size)(
-            list(given), list(args), list(others)
+            list(residuals), list(args), list(others)
         )
 
     wide = tuple(jax.ShapeDtypeStruct((size, *a.shape), a.dtype) for a in avals)

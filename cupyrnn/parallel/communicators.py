@@ -22,7 +22,7 @@ import numpy as np
 from .._typing import Array
 from ..checks.attributes import check_integer, check_real, named, shown, type_shown
 
-# Set by the mpiexec of MPICH and its kin, of Open MPI, and of what speaks PMIx.
+# Set by mpiexec: of MPICH and relatives, of Open MPI, and of launchers with PMIx.
 _LAUNCHED = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 _DIGEST = 16  # bytes
 PAYLOAD = 16  # bytes
@@ -349,7 +349,7 @@ def wait(comm: Communicator, op: str, request: Any, timeout: float, *, all_come:
             if rank is not None:
                 raise TimeoutError(f"{whose} for rank {rank}, which has ended")
             raise TimeoutError(
-                f"{whose} {timeout:g} s for the others, one of which hangs or does something else"
+                f"{whose} {timeout:g} s for the others; one of them hangs or does something else"
             )
         if all_come and rank is None and waited > look:
             rank, look = _ended(comm), waited + 0.05

@@ -98,7 +98,7 @@ def all_reduce_gradients(
     -------
     dict or tuple of arrays
         The results, with the names or in the order of `grads`. With one process these are the
-        arrays given.
+        arrays passed.
 
     Raises
     ------
@@ -130,8 +130,8 @@ def all_reduce_gradients(
         failure = error
     packed, option = struct.pack("d", mine), f"reduce={shown(reduce)}"
     named, payloads = agree(comm, op, grads, packed, option=option, failure=failure)
-    given = {name: a for name, a in named.items() if a is not None}
-    dtypes = {name: a.dtype.name for name, a in given.items()}
+    present = {name: a for name, a in named.items() if a is not None}
+    dtypes = {name: a.dtype.name for name, a in present.items()}
     for name, dtype_name in dtypes.items():  # the same on every rank
         if dtype_name not in FLOATS:
             raise TypeError(
@@ -145,7 +145,7 @@ def all_reduce_gradients(
     largest = max(weights)
     if reduce == "mean" and largest == 0:
         raise ValueError(f"{op}: weight is 0 on every rank, expected a positive one on some rank")
-    if comm.size == 1 or not given:
+    if comm.size == 1 or not present:
         return grads
 
     scale = 1.0
@@ -154,15 +154,15 @@ def all_reduce_gradients(
         down = math.ldexp(1.0, -math.frexp(largest)[1])
         scale = (mine * down) / math.fsum(w * down for w in weights)
     dtype = np.dtype("float64" if "float64" in dtypes.values() else "float32")
-    flat = comm._xp.empty(sum(a.size for a in given.values()), dtype)
-    pieces = _pieces(flat, given)
+    flat = comm._xp.empty(sum(a.size for a in present.values()), dtype)
+    pieces = _pieces(flat, present)
     with np.errstate(all="ignore"):  # what overflows is inf
-        for name, a in given.items():
+        for name, a in present.items():
             pieces[name][...] = a if scale else 0
         if scale not in (0, 1):
             flat *= dtype.type(scale)
         _run(comm, op, flat, None)
-        summed = {n: piece.astype(given[n].dtype, copy=False) for n, piece in pieces.items()}
+        summed = {n: piece.astype(present[n].dtype, copy=False) for n, piece in pieces.items()}
     reduced: Arrays = _like(grads, [summed.get(name) for name in named])
     return reduced
 
@@ -186,7 +186,7 @@ def broadcast_parameters(comm: Communicator, params: Arrays, *, root: int = 0) -
     -------
     dict or tuple of arrays
         The results, with the names or in the order of `params`. With one process these are the
-        arrays given.
+        arrays passed.
 
     Raises
     ------
@@ -218,14 +218,14 @@ def broadcast_parameters(comm: Communicator, params: Arrays, *, root: int = 0) -
     named, _ = agree(comm, op, params, option=f"root={shown(root)}", failure=failure)
     if comm.size == 1:
         return params
-    xp, given = comm._xp, {name: a for name, a in named.items() if a is not None}
-    parts = {n: xp.ascontiguousarray(a).reshape(-1).view(np.uint8) for n, a in given.items()}
+    xp, present = comm._xp, {name: a for name, a in named.items() if a is not None}
+    parts = {n: xp.ascontiguousarray(a).reshape(-1).view(np.uint8) for n, a in present.items()}
     flat = xp.concatenate([xp.empty(0, np.uint8), *parts.values()])
     if flat.size:
         _run(comm, op, flat, root)
     # Copied, so that each begins where its dtype asks for.
     copies = {
-        n: piece.copy().view(given[n].dtype).reshape(given[n].shape)
+        n: piece.copy().view(present[n].dtype).reshape(present[n].shape)
         for n, piece in _pieces(flat, parts).items()
     }
     received: Arrays = _like(params, [copies.get(name) for name in named])

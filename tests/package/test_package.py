@@ -218,18 +218,18 @@ def test_another_librarys_word_is_answered_with_the_one_that_fits(
 ) -> None:
     with pytest.raises(TypeError) as caught:
         getattr(cupyrnn, function)(**{word: 1})
-    assert str(caught.value) == f"{function}: there is no {word}, expected {expected}"
+    assert str(caught.value) == f"{function}: unknown argument {word}, expected {expected}"
 
 
 def test_methods_and_modules_say_what_fits() -> None:
     """By the name of the class that was called, not of one that it is made of."""
     packed = cupyrnn.init_params(num_layers=1, num_units=5, input_size=3)
     with pytest.raises(
-        TypeError, match=r"^PackedParams.zero_state: there is no batch, expected ba"
+        TypeError, match=r"^PackedParams.zero_state: unknown argument batch, expected ba"
     ):
         packed.zero_state(batch=3)
     step = cupyrnn.prepare_step(packed)
-    with pytest.raises(TypeError, match=r"^PreparedStep: there is no input, expected x$"):
+    with pytest.raises(TypeError, match=r"^PreparedStep: unknown argument input, expected x$"):
         step(input=3)
     needs.module("torch")
     import cupyrnn.torch as ct
@@ -244,10 +244,12 @@ def test_methods_and_modules_say_what_fits() -> None:
         ct.CudnnRNN: ("batch_first", "time_major=False"),
     }
     for kind, (word, expected) in words.items():
-        message = f"^{kind.__name__}: there is no {word}, expected {expected}$"
+        message = f"^{kind.__name__}: unknown argument {word}, expected {expected}$"
         with pytest.raises(TypeError, match=message):
             kind(3, 5, **{word: 1})
-    with pytest.raises(TypeError, match=r"^block_lstm: there is no lengths, expected sequence_len"):
+    with pytest.raises(
+        TypeError, match=r"^block_lstm: unknown argument lengths, expected sequence_len"
+    ):
         ct.block_lstm(lengths=3)
 
 
@@ -260,7 +262,7 @@ def test_every_function_says_what_does_not_fit() -> None:
         name, takes = function.__name__, inspect.signature(function).parameters.values()
         if any(p.kind is p.VAR_KEYWORD for p in takes) or not takes:
             continue
-        with pytest.raises(TypeError, match=f"^{name}: there is no zzz, expected some of "):
+        with pytest.raises(TypeError, match=f"^{name}: unknown argument zzz, expected some of "):
             function(zzz=1)
         first = [p for p in takes if p.kind is p.POSITIONAL_OR_KEYWORD]
         number = f"{len(first) + 1} arguments?"

@@ -102,12 +102,12 @@ REFUSED = [
     (lambda: ct.RNN(2, 3, nonlinearity="sigmoid"), ValueError, "Unknown nonlinearity 'sigmoid'"),
     *((lambda kind=kind: getattr(ct, kind)(3, 4, proj_size=2), ValueError, "proj_size argument is only supported for LSTM, not") for kind in ("GRU", "RNN")),
     *((lambda f=f: called(f(x())), TypeError, f"LSTM: input is a {what}, expected a torch.Tensor") for f, what in ((lambda a: [a], "list"), (lambda a: a.tolist(), "list"), (lambda a: a.numpy(), "numpy.ndarray"))),
-    (lambda: called(one(4, 2, 3), lengths=[4, 3]), TypeError, "LSTM: there is no lengths, expected a PackedSequence as input"),
-    (lambda: called(one(4, 2, 3), kind="BlockGRU", h_0=None), TypeError, "BlockGRU: there is no h_0, expected hx"),
-    (lambda: called(one(4, 2, 3), kind="PeepholeLSTM", c0=None), TypeError, "PeepholeLSTM: there is no c0, expected hx, the pair of h and c"),
-    (lambda: called(one(4, 2, 3), kind="CudnnRNN", lengths=[4, 3]), TypeError, "CudnnRNN: there is no lengths, expected sequence_lengths"),
-    (lambda: called(one(4, 2, 3), kind="BlockLSTM", cx=None), TypeError, "BlockLSTM: there is no cx, expected state, the pair of both"),
-    (lambda: called(one(4, 2, 3), kind="GRU", reset=None), TypeError, "GRU: there is no reset, expected resets"),
+    (lambda: called(one(4, 2, 3), lengths=[4, 3]), TypeError, "LSTM: unknown argument lengths, expected a PackedSequence as input"),
+    (lambda: called(one(4, 2, 3), kind="BlockGRU", h_0=None), TypeError, "BlockGRU: unknown argument h_0, expected hx"),
+    (lambda: called(one(4, 2, 3), kind="PeepholeLSTM", c0=None), TypeError, "PeepholeLSTM: unknown argument c0, expected hx, the pair of h and c"),
+    (lambda: called(one(4, 2, 3), kind="CudnnRNN", lengths=[4, 3]), TypeError, "CudnnRNN: unknown argument lengths, expected sequence_lengths"),
+    (lambda: called(one(4, 2, 3), kind="BlockLSTM", cx=None), TypeError, "BlockLSTM: unknown argument cx, expected state, the pair of both"),
+    (lambda: called(one(4, 2, 3), kind="GRU", reset=None), TypeError, "GRU: unknown argument reset, expected resets"),
 ]  # fmt: skip
 # ruff: noqa: E501 - a case a line
 
