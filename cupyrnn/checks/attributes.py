@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Real
@@ -91,7 +92,14 @@ def check_seq_len(op: str, seq_len_max: object, T: int) -> int:
 def check_list(op: str, name: str, value: object, what: str = "arrays") -> None:
     """Check that `value` is a list, or a tuple: nothing that is gone when iterated."""
     if not isinstance(value, (list, tuple)):
-        raise TypeError(f"{op}: {name} is {type_shown(value)}, expected a list of {what}")
+        hint = read_first(value) if what == "arrays" else ""
+        raise TypeError(f"{op}: {name} is {type_shown(value)}, expected a list of {what}{hint}")
+
+
+def read_first(value: object) -> str:
+    """Return what an error adds where a path is passed instead of arrays."""
+    path = isinstance(value, (str, os.PathLike))
+    return "; read the file first, as docs/guide/files.md shows" if path else ""
 
 
 def check_count(
@@ -205,8 +213,16 @@ for _words, *_here in (
      ("cell_clip", ""), ("params", "none: an LSTM of CudnnRNN does not clip")),
     ("proj_size projection num_projection num_proj", ("num_proj", ""), ("proj_size", "")),
     ("mode cell cell_type rnn_type", ("rnn_mode", "")),
-    ("activation gate_activation inner_activation", ("recurrent_activation", "")),
-    ("go_backwards backward reversed is_reverse", ("reverse", "")),
+    ("activation",
+     ("activations", ""), ("rnn_mode", 'none but tanh, or rnn_mode="rnn_relu"; run_onnx_node has'
+      " activations"),
+     ("recurrent_activation", "none but tanh; run_onnx_node has activations")),
+    ("gate_activation inner_activation", ("recurrent_activation", "")),
+    ("recurrent_dropout zoneout", ("", "none: dropout between layers is the only one")),
+    ("proj_clip", ("", "none: a projection is not clipped")),
+    ("reset_after", ("merge_mode", "block_gru_from_keras, if it is False")),
+    ("go_backwards backward reversed is_reverse",
+     ("reverse", ""), ("merge_mode", "reverse=True in the call of cudnn_rnn")),
     ("training train", ("is_training", "")),
     ("initial_state h0 h_0 hx initial_h state",
      ("input_h", ""), ("h_prev", ""), ("hx", ""), ("state", "")),
@@ -274,6 +290,8 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
             f"at most {len(first)}: {', '.join(first)}{';' if rest else ''}" if first else "none:"
         )
         found, rest = counted(len(args), "argument"), f" by name {rest}" if rest else ""
+        if "wci" in names:
+            rest += "; pass a named tuple of weights as **weights.arguments"
         return TypeError(f"{start}{found} by position, expected {most}{rest}")
     twice = [n for n in first[: len(args)] if n in kwargs]
     if twice:

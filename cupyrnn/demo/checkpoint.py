@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import json
 import math
-import os
-import stat
 import zipfile
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from .._typing import Array
+from ..checks import npz
 from . import files
 from .text import Corpus
 
 Configuration: TypeAlias = "dict[str, str | int]"
 
 FORMAT = 2
-_HEADER = 2**14  # bytes of an array's file beside its numbers, at most
 
 
 class CheckpointError(Exception):
@@ -60,9 +57,9 @@ def load(
     name = str(path)
     steps = int(configuration.get("steps", 0))
     try:
-        with _regular(path) as file, zipfile.ZipFile(file) as archive:
-            _check_stored(archive, os.fstat(file.fileno()).st_size)
-            about = _about(archive, steps)
+        with npz.stored(path) as archive:
+            # A number of a step has 4*25 bytes.
+            about = json.loads(npz.read_text(archive, "about", 2**16 + 128 * steps))
             version, other, history = (about[k] for k in ("format", "configuration", "history"))
             if type(version) is not int or not isinstance(other, dict):
                 raise ValueError("format or configuration is of another kind")
@@ -95,69 +92,12 @@ def _another_run(name: str, option: str, was: object, value: object) -> str:
     return f"{name!r} is the checkpoint of a run with {what}"
 
 
-def _regular(path: Path) -> BinaryIO:
-    """Open a file, and nothing else: a device or a pipe may have no end."""
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    file = open(fd, "rb")  # noqa: SIM115 - the caller closes it
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "It is no file")
-    return file
-
-
-def _check_stored(archive: zipfile.ZipFile, size: int) -> None:
-    """
-    Check that a zip file of `size` bytes holds all of its members uncompressed, as np.savez does.
-
-    Its directory may claim any size of a member. Only a compressed one can turn out to be larger.
-    """
-    for info in archive.infolist():
-        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-            raise ValueError(f"{info.filename} is compressed, expected a file of np.savez")
-        if info.header_offset + info.file_size > size:
-            raise ValueError(f"{info.filename} has {info.file_size:,} bytes, the file {size:,}")
-
-
-def _member(archive: zipfile.ZipFile, key: str, most: int) -> io.BytesIO:
-    """Return the content of an array's file in the archive, whose checksum is right."""
-    try:
-        info = archive.getinfo(f"{key}.npy")
-    except KeyError:
-        raise ValueError(f"{key} is missing, or of another kind") from None
-    if info.file_size > most:
-        raise ValueError(f"{key} has {info.file_size:,} bytes, expected at most {most:,}")
-    with archive.open(info) as member:
-        return io.BytesIO(member.read())
-
-
-def _about(archive: zipfile.ZipFile, steps: int) -> Any:
-    """Return what the arrays are of."""
-    content = _member(archive, "about", 2**16 + 128 * steps)  # a number of a step has 4*25 bytes
-    with content:
-        shape, _, dtype = _header(content)
-        rest = content.read()
-    if shape != () or dtype.kind != "U" or len(rest) != dtype.itemsize:
-        raise ValueError("about is no text")
-    return json.loads(str(np.frombuffer(rest, dtype)[0]))
-
-
 def _array(archive: zipfile.ZipFile, key: str, like: Array) -> Array:
     """Return an array of the shape and dtype of `like`."""
-    content = _member(archive, key, like.nbytes + _HEADER)
-    shape, by_columns, dtype = _header(content)
-    rest = content.read()
-    if shape != like.shape or dtype != like.dtype or len(rest) != like.nbytes:
+    found = npz.read_array(archive, key, like.nbytes + npz.HEADER)
+    if found.shape != like.shape or found.dtype != like.dtype:
         raise ValueError(f"{key} is missing, or of another kind")
-    order: Any = "F" if by_columns else "C"
-    return np.frombuffer(rest, dtype).reshape(shape, order=order).copy()
-
-
-def _header(content: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read what NumPy writes before an array; return its shape, order and dtype."""
-    version = np.lib.format.read_magic(content)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(content)
-    return np.lib.format.read_array_header_2_0(content)
+    return found
 
 
 def _check_history(history: Any, steps: int) -> None:

@@ -26,6 +26,7 @@ from .onnx import params_from_onnx as params_from_onnx
 from .onnx import params_to_onnx as params_to_onnx
 from .quantized import dequantize as dequantize
 from .quantized import params_from_quantized_onnx as params_from_quantized_onnx
+from .storage import load_params as load_params
 from .tf1 import block_gru_from_tf1 as block_gru_from_tf1
 from .tf1 import block_gru_to_tf1 as block_gru_to_tf1
 from .tf1 import block_lstm_from_tf1 as block_lstm_from_tf1

@@ -15,10 +15,10 @@ import numpy as np
 from .._typing import Array, NamedTuple
 from ..cells.contract import Form
 from ..checks.arrays import array_kind, cast, contiguous, on_device, plain
-from ..checks.attributes import check_integer, named, shown, type_shown
+from ..checks.attributes import check_integer, named, read_first, shown, type_shown
 from ..checks.calls import check_arrays, expect_rank, expect_shape
 from .block_forms import GRU_FORM, LSTM_FORM
-from .params import GATES, LayerParams, Net
+from .params import GATES, LayerParams, Net, without_arithmetic
 
 
 class LSTMState(NamedTuple):
@@ -51,6 +51,7 @@ def _zeros(name: str, b: Array, G: int, batch_size: object, P: int | None = None
         return LSTMState(xp.zeros((B, H), dtype), xp.zeros((B, H if P is None else P), dtype))
 
 
+@without_arithmetic
 class BlockLSTMParams(NamedTuple):
     """
     The weights of `block_lstm` without peepholes.
@@ -65,6 +66,11 @@ class BlockLSTMParams(NamedTuple):
 
     w: Array
     b: Array
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `block_lstm` by name, as `PeepholeLSTMParams` has them."""
+        return self._asdict()
 
     @named
     def zero_state(self, batch_size: int) -> LSTMState:
@@ -112,6 +118,7 @@ class _PeepholeLSTM(NamedTuple):
     w_p: Array | None = None
 
 
+@without_arithmetic
 class PeepholeLSTMParams(_PeepholeLSTM):
     """
     The weights of `block_lstm` by the names of its arguments, the peepholes among them.
@@ -192,6 +199,7 @@ class PeepholeLSTMParams(_PeepholeLSTM):
         return LSTM_FORM
 
 
+@without_arithmetic
 class BlockGRUParams(NamedTuple):
     """
     The weights of `block_gru`, by the names of its arguments.
@@ -212,6 +220,11 @@ class BlockGRUParams(NamedTuple):
     w_c: Array
     b_ru: Array
     b_c: Array
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `block_gru` by name."""
+        return self._asdict()
 
     @named
     def zero_state(self, batch_size: int) -> Array:
@@ -306,6 +319,7 @@ def check_names(op: str, what: str, given: Any, prefix: object) -> None:
     """Check that `given` is a mapping of names to arrays, and `prefix` the beginning of a name."""
     if not isinstance(given, Mapping):
         hint = f"; pass its {what}()" if callable(getattr(type(given), what, None)) else ""
+        hint = hint or read_first(given)
         raise TypeError(
             f"{op}: {what} is {type_shown(given)}, expected a mapping of names to arrays{hint}"
         )
@@ -314,6 +328,16 @@ def check_names(op: str, what: str, given: Any, prefix: object) -> None:
             raise TypeError(f"{op}: {what} has the key {shown(name)}, expected strings")
     if not isinstance(prefix, str):
         raise TypeError(f"{op}: prefix is {shown(prefix)}, expected a string")
+
+
+def nested(what: str, arrays: Mapping[str, Any]) -> str:
+    """Return what an error about missing names adds: where in a checkpoint they may be."""
+    for name, value in arrays.items():
+        if isinstance(value, Mapping):
+            return f"; {what}[{name!r}] is a mapping: pass that"
+        if "_all_weight_values" in name or name.endswith("_packed_params"):
+            return f"; {name} is of quantize_dynamic: save the model before it is quantized"
+    return ""
 
 
 def untold(op: str, what: str) -> ValueError:

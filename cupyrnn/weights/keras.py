@@ -126,6 +126,12 @@ def params_from_keras(
     arrays = list(named.values())
     I, width = expect_rank(op, "weights[0]", arrays[0], "(K, G*H)")
     H, _ = expect_rank(op, "weights[1]", arrays[1], "(H, G*H)")
+    if rnn_mode is None and arrays[1].shape[1] != width:
+        raise ValueError(
+            f"{op}: weights[0] has shape {(I, width)} and weights[1] {arrays[1].shape}, expected a"
+            " kernel (K, G*H) and a recurrent kernel (H, G*H); of a whole model pass"
+            " layer.get_weights() of its recurrent layers"
+        )
     problem = f"weights[0] has shape {(I, width)}, expected (K, G*H)"
     rnn_mode, _ = forms.mode_of(op, rnn_mode, width, H, problem)
     L = len(arrays) // (each * D)

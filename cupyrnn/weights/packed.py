@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+
 from .._typing import NamedTuple
 from ..arithmetic.gates import check_gate
 from ..checks.arrays import array_kind, on_device
-from ..checks.attributes import check_bool, check_integer, named, shown, type_shown
-from .params import DEFAULTS, MOST_ELEMENTS, check_net, check_params, checked_layout, layers, zeros
+from ..checks.attributes import check_bool, check_choice, check_integer, named, shown, type_shown
+from .params import (
+    DEFAULTS,
+    MOST_ELEMENTS,
+    check_net,
+    check_params,
+    checked_layout,
+    layers,
+    without_arithmetic,
+    zeros,
+)
 
 if TYPE_CHECKING:
     from .._typing import Array
@@ -34,6 +47,11 @@ class InitialState(NamedTuple):
     input_c: Array | None
 
 
+FORMAT = "cupyrnn.PackedParams 1"  # of a file
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+@without_arithmetic
 class PackedParams(NamedTuple):
     """
     Packed parameters and the configuration they belong to.
@@ -133,6 +151,48 @@ class PackedParams(NamedTuple):
             shape = f"<{a.shape[0] if a.ndim == 1 else a.shape} numbers, {a.dtype}>"
         others = [f"{n}={value!r}" for n, value in zip(self._fields[1:], self[1:], strict=True)]
         return f"PackedParams(params={shape}, {', '.join(others)})"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """
+        Write the net to a file that `cupyrnn.weights.load_params` reads.
+
+        It is a file of ``np.savez``, of the vector and of a text that describes the net.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file. An existing one is replaced.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        TypeError, ValueError
+            The vector is on a device, is complex, or does not fit the net.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import cupyrnn
+        >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     packed.save(f"{folder}/net.npz")
+        """
+        op = "save"
+        check_model(op, self)
+        params = self.params
+        if not isinstance(params, np.ndarray):
+            raise TypeError(
+                f"{op}: params is {type_shown(params)}, expected a numpy.ndarray:"
+                " packed._replace(params=packed.params.get())"
+            )
+        net = dict(zip(self._fields[1:], self[1:], strict=True))
+        dtype = check_choice(op, "the dtype of params", str(params.dtype), DTYPES)
+        about = json.dumps({"format": FORMAT, "dtype": dtype, **net})
+        # NumPy has no name for bfloat16: the bits are stored, and the text says what they are.
+        params = params.view(np.uint16) if dtype == "bfloat16" else params
+        with open(path, "wb") as file:  # of a name np.savez would make another one
+            np.savez(file, about=np.array(about), params=params)
 
     def params_layout(self) -> list[Piece]:
         """
@@ -302,6 +362,11 @@ def refuse_gates(op: str, whose: str, params: object) -> None:
 
 def _known_net(op: str, params: PackedParams, given: Mapping[str, object]) -> Net:
     """Return the net that a PackedParams knows, which nothing that is given may contradict."""
+    if isinstance(params.rnn_mode, np.ndarray):
+        raise TypeError(
+            f"{op}: params has arrays as its attributes, as np.load returns them; use packed.save"
+            " and cupyrnn.weights.load_params"
+        )
     known = dict(zip(params._fields[1:-1], params[1:-1], strict=True))
     net = check_net(op, **known)
     if given:

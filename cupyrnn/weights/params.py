@@ -17,7 +17,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any, Generic, Literal, TypeAlias
+from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 from .._typing import AnyArray, Array, ArrayT, NamedTuple
 from ..arithmetic.gates import HardSigmoid
@@ -539,3 +539,21 @@ def cudnn_rnn_canonical_to_params(
             packed[piece.offset : piece.offset + piece.size] = a.reshape(piece.size)
     params: ArrayT = packed
     return params
+
+
+W = TypeVar("W", bound=type[Any])
+
+
+def without_arithmetic(kind: W) -> W:
+    """Have `+` and `*` of a named tuple of weights raise: the result would be a plain tuple."""
+
+    def refuse(weights: Any, other: object) -> NoReturn:
+        del other
+        raise TypeError(
+            f"{kind.__name__}: + and * work on its arrays, not on it: use"
+            f" weights._replace({kind._fields[0]}=...)"
+        )
+
+    for name in ("__add__", "__radd__", "__mul__", "__rmul__"):
+        setattr(kind, name, refuse)
+    return kind

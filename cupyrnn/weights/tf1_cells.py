@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from .._typing import Array
 from ..checks.attributes import shown
 from ..checks.calls import expect_rank, expect_shape
-from .forms import as_arrays, check_names
+from .forms import as_arrays, check_names, nested
 
 PEEPHOLES = {"wci": "w_i_diag", "wcf": "w_f_diag", "wco": "w_o_diag"}
 GATES = ("gates/kernel", "gates/bias")
@@ -133,7 +133,7 @@ def cells_of(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[Module
     if not cells:
         raise ValueError(
             f"{op}: variables has no cell under {shown(prefix)}: no name ends in kernel,"
-            " gates/kernel or w_ru"
+            f" gates/kernel or w_ru{nested('variables', variables)}"
         )
     names = {path: found[path] for path in sorted(cells)}
     every = [name for leaves in names.values() for name in leaves.values()]
@@ -161,7 +161,7 @@ def _grouped(op: str, names: Iterable[str], prefix: str) -> dict[str, dict[str, 
     found: dict[str, dict[str, str]] = {}
     for name in names:
         # An optimizer's variables end in other names, as kernel/Adam does.
-        whole = name.removesuffix(":0")
+        whole = name.removesuffix(":0").removesuffix("/read")  # as in a frozen graph
         *above, last = whole.split("/")
         whole = "/".join([*above, _OLD.get(last, last)])
         leaf = next((leaf for leaf in _LEAVES if f"/{whole}".endswith(f"/{leaf}")), None)

@@ -14,7 +14,7 @@ from ..checks.arrays import on_device
 from ..checks.attributes import check_bool, check_choice, shown
 from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
-from .forms import as_arrays, check_names, mode_of, refuse
+from .forms import as_arrays, check_names, mode_of, nested, refuse
 from .packed import PackedParams, check_model, gradient_model, refuse_gates
 from .params import DIRECTIONS, GATES, Direction, Net, RNNMode, check_net, layers, zeros
 
@@ -118,22 +118,22 @@ def _missing(op: str, name: str, arrays: Mapping[str, Any]) -> ValueError:
     parts = re.compile(rf"(.*\.)?{weight}(_g|_v|_raw|_orig|\.original.*)", re.DOTALL)
     for found in filter(parts.fullmatch, arrays):
         hint = f", but {found}: save the weight itself, as after remove_parametrizations"
-    return ValueError(f"{op}: state_dict has no {name}{hint}")
+    return ValueError(f"{op}: state_dict has no {name}{hint or nested('state_dict', arrays)}")
 
 
 def _under(op: str, state_dict: Mapping[str, Any], prefix: str) -> tuple[str, dict[str, Any]]:
     """Return the whole prefix, and what is named with it, without it."""
     check_names(op, "state_dict", state_dict, prefix)
-    for whole in (prefix, prefix + "."):
+    for whole in (prefix, prefix.removesuffix(".") + "." if prefix else ""):
         if any(whole + first in state_dict for first in _FIRST):
             named = [name for name in state_dict if name.startswith(whole)]
             return whole, {name[len(whole) :]: state_dict[name] for name in named}
     ends = re.compile(r"(.*?)weight_ih(_l0)?", re.DOTALL)
     others = sorted({match[1] for name in state_dict if (match := ends.fullmatch(name))})
     if not others:
-        raise _missing(op, f"{prefix}weight_ih_l0", state_dict)
+        raise _missing(op, f"{whole}weight_ih_l0", state_dict)
     raise ValueError(
-        f"{op}: state_dict has no {prefix}weight_ih_l0; the prefixes in it are {shown(others)}"
+        f"{op}: state_dict has no {whole}weight_ih_l0; the prefixes in it are {shown(others)}"
     )
 
 

@@ -42,8 +42,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     n: getattr(module, n)
     for module in (cupyrnn, cupyrnn.weights, cupyrnn.device)
     for n in module.__all__
-    # vjp is among the surroundings, and forget_kernels takes nothing.
-    if inspect.isfunction(getattr(module, n)) and n not in ("vjp", "forget_kernels")
+    # vjp is among the surroundings, forget_kernels takes nothing, and load_params a file.
+    if inspect.isfunction(getattr(module, n)) and n not in ("vjp", "forget_kernels", "load_params")
 } | {n: getattr(raw_ops, n) for n in raw_ops.__all__}
 
 # The axes of arrays by the names of arguments and results. S is T, B for a sequence and B for one

@@ -290,11 +290,11 @@ def test_what_stands_in_the_wrong_place_is_named() -> None:
             cupyrnn.run_onnx_node(node, [x])
         ),
         "block_lstm_to_tf1: b is missing, expected w, b; a cupyrnn.BlockLSTMParams holds them:"
-        " block_lstm_to_tf1(*weights)": lambda: cupyrnn.weights.block_lstm_to_tf1(
+        " block_lstm_to_tf1(**weights.arguments)": lambda: cupyrnn.weights.block_lstm_to_tf1(
             cupyrnn.init_block_lstm(num_units=5, input_size=3)  # type: ignore[call-arg]
         ),
         "block_gru: w_c, b_ru, b_c are missing, expected x, h_prev, w_ru, w_c, b_ru, b_c;"
-        " a cupyrnn.BlockGRUParams holds them: block_gru(x, h_prev, *weights)": lambda: (
+        " a cupyrnn.BlockGRUParams holds them: block_gru(x, h_prev, **weights.arguments)": lambda: (
             cupyrnn.block_gru(x, h, cupyrnn.init_block_gru(num_units=5, input_size=3))  # type: ignore[call-arg]
         ),
         "block_lstm: b is missing, expected x, cs_prev, h_prev, w, b; a cupyrnn.PeepholeLSTMParams"

@@ -62,6 +62,12 @@ def test_npz() -> None:
     same_outputs(recipe(".npz"))
 
 
+def test_own_nets() -> None:
+    same_outputs(recipe("Your own nets: .npz", packed=NET))
+    needs.module("safetensors.numpy")
+    same_outputs(recipe("Your own nets: .safetensors", packed=NET))
+
+
 def test_safetensors() -> None:
     numpy = needs.module("safetensors.numpy")
     numpy.save_file(torch_state(), "model.safetensors")

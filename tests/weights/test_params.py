@@ -270,7 +270,7 @@ LAYOUT = ("cudnn_rnn_params_layout", (2, 3, 4))
         (("params_from_torch", ({"weight_ih": np.zeros((2, 3)), "weight_hh": np.zeros((2, 2))},)), {}, ValueError, "rnn_mode is left out, and the shapes, of an RNN, do not tell rnn_tanh from rnn_relu: say which"),
         (("params_from_torch", ({"weight_ih": np.zeros((8, 3)), "weight_hh": np.zeros((8, 2)), "weight_ih_l0": np.zeros((8, 3))},)), {}, ValueError, "state_dict has weight_ih_l0, which is no part"),
         (("params_from_torch", ({"weight_ih": np.zeros((8, 3)), "weight_hh": np.zeros((7, 2))},)), {"prefix": ""}, ValueError, "weight_hh has shape (7, 2), expected (G*H, P or H) = (8, 2)"),
-        (("params_from_torch", ({"a.b.weight_ih_l0": np.zeros((8, 3)), "c.weight_ih": None},)), {"prefix": "b"}, ValueError, "state_dict has no bweight_ih_l0; the prefixes in it are ['a.b.', 'c.']"),
+        (("params_from_torch", ({"a.b.weight_ih_l0": np.zeros((8, 3)), "c.weight_ih": None},)), {"prefix": "b"}, ValueError, "state_dict has no b.weight_ih_l0; the prefixes in it are ['a.b.', 'c.']"),
         (("params_from_torch", (type("LSTM", (), {"__module__": "torch.nn", "state_dict": dict})(),)), {}, TypeError, "state_dict is a torch.nn.LSTM, expected a mapping of names to arrays; pass its state_dict()"),
         (("params_from_torch", (None,)), {}, TypeError, "state_dict is None, expected a mapping of names to arrays"),
         (("params_from_torch", ([np.zeros((8, 3))],)), {}, TypeError, "state_dict is a list, expected a mapping of names to arrays"),

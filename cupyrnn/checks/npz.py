@@ -1,0 +1,81 @@
+"""Read .npz files that nobody has to trust: nothing is unpickled, a small file stays small."""
+
+from __future__ import annotations
+
+import errno
+import io
+import math
+import os
+import stat
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+HEADER = 2**14  # the most bytes of an array's file beside its numbers
+
+
+@contextmanager
+def stored(path: Any) -> Iterator[zipfile.ZipFile]:
+    """
+    Open a file of np.savez: a regular file, as a device or a pipe may have no end.
+
+    All members must be uncompressed. The directory of a zip file may claim any size, but only a
+    compressed member can turn out to be larger than the file.
+    """
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(fd, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "It is no file")
+        with zipfile.ZipFile(file) as archive:
+            for info in archive.infolist():
+                if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+                    raise ValueError(f"{info.filename} is compressed, expected a file of np.savez")
+                if info.header_offset + info.file_size > status.st_size:
+                    raise ValueError(
+                        f"{info.filename} has {info.file_size:,} bytes, the file {status.st_size:,}"
+                    )
+            yield archive
+
+
+def _member(archive: zipfile.ZipFile, key: str, most: int | None) -> io.BytesIO:
+    """Return the content of an array's file in the archive, whose checksum is right."""
+    try:
+        info = archive.getinfo(f"{key}.npy")
+    except KeyError:
+        raise ValueError(f"{key} is missing, or of another kind") from None
+    if most is not None and info.file_size > most:
+        raise ValueError(f"{key} has {info.file_size:,} bytes, expected at most {most:,}")
+    with archive.open(info) as member:
+        return io.BytesIO(member.read())
+
+
+def _content(
+    archive: zipfile.ZipFile, key: str, most: int | None
+) -> tuple[tuple[int, ...], str, np.dtype[Any], bytes]:
+    """Return the shape, order, dtype and bytes of an array."""
+    content = _member(archive, key, most)
+    if np.lib.format.read_magic(content) == (1, 0):
+        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(content)
+    else:
+        shape, by_columns, dtype = np.lib.format.read_array_header_2_0(content)
+    return shape, "F" if by_columns else "C", dtype, content.read()
+
+
+def read_array(archive: zipfile.ZipFile, key: str, most: int | None = None) -> np.ndarray[Any, Any]:
+    """Return a copy of an array of numbers, whose file has at most `most` bytes."""
+    shape, order, dtype, content = _content(archive, key, most)
+    if dtype.hasobject or len(content) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{key} is missing, or of another kind")
+    return np.frombuffer(content, dtype).reshape(shape, order=order).copy()  # type: ignore[call-overload,no-any-return]
+
+
+def read_text(archive: zipfile.ZipFile, key: str, most: int) -> str:
+    """Return a text, whose file has at most `most` bytes."""
+    shape, _, dtype, content = _content(archive, key, most)
+    if shape != () or dtype.kind != "U" or len(content) != dtype.itemsize:
+        raise ValueError(f"{key} is no text")
+    return str(np.frombuffer(content, dtype)[0])

@@ -1,0 +1,143 @@
+"""A net saved to a file and loaded again; files that are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import cupyrnn
+from cupyrnn.weights import load_params
+
+NET = cupyrnn.init_params(
+    num_layers=2, num_units=3, input_size=2, rnn_mode="gru", direction="bidirectional"
+)._replace(recurrent_activation="hard_sigmoid_0.2")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_a_net_is_loaded_as_it_was_saved(dtype: Any, tmp_path: Path) -> None:
+    packed = NET._replace(params=NET.params.astype(dtype))
+    packed.save(tmp_path / "net")
+    again = load_params(str(tmp_path / "net"))
+    assert again[1:] == packed[1:]
+    assert again.params.dtype == dtype
+    assert again.params.tobytes() == packed.params.tobytes()
+
+
+def about(**changed: Any) -> Any:
+    net = dict(zip(NET._fields[1:], NET[1:], strict=True))
+    own = {"format": "cupyrnn.PackedParams 1", "dtype": "float32"}
+    return np.array(json.dumps(own | net | changed))
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ({}, "about is missing"),
+        ({"about": np.array([{}])}, "about is no text"),
+        ({"about": about(format="x"), "params": NET.params}, "another format"),
+        ({"about": about(dtype="float64"), "params": NET.params}, "params has dtype float32"),
+        ({"about": about(num_units=4), "params": NET.params}, "params has shape"),
+        ({"about": about(more=1), "params": NET.params}, "more"),
+        ({"about": about(), "params": np.array([{}])}, "params is missing, or of another kind"),
+    ],
+)
+def test_other_files_are_refused(members: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", **members)
+    message = rf"^load_params: '.*x\.npz' is no file of packed\.save: .*{reason}"
+    with pytest.raises(ValueError, match=message):
+        load_params(tmp_path / "x.npz")
+
+
+def test_compressed_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "x.npz", about=about(), params=NET.params)
+    with pytest.raises(ValueError, match=r"is compressed, expected a file of np\.savez"):
+        load_params(tmp_path / "x.npz")
+    (tmp_path / "x.npz").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"not a zip file|is no file"):
+        load_params(tmp_path / "x.npz")
+    with pytest.raises(FileNotFoundError):
+        load_params(tmp_path / "y.npz")
+
+
+def test_arrays_as_attributes_say_what_to_use(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", **NET._asdict())
+    packed = cupyrnn.PackedParams(**np.load(tmp_path / "x.npz"))
+    with pytest.raises(TypeError, match=r"use packed\.save and cupyrnn\.weights\.load_params"):
+        packed.zero_state(2)
+
+
+def test_what_cannot_be_saved(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"^save: the dtype of params is 'complex64', expected one"
+    ):
+        NET._replace(params=NET.params.astype("F")).save(tmp_path / "x")
+    with pytest.raises(ValueError, match=r"^save: params has shape"):
+        NET._replace(params=NET.params[1:]).save(tmp_path / "x")
+    assert not any(tmp_path.iterdir())
+
+
+def test_weights_are_no_numbers() -> None:
+    block, gru = (
+        init(num_units=2, input_size=3)
+        for init in (cupyrnn.init_block_lstm, cupyrnn.init_block_gru)
+    )
+    weights: tuple[Any, ...] = (NET, block, gru, cupyrnn.PeepholeLSTMParams(*block))
+    for own in weights:
+        for wrong in (lambda a: a * 2, lambda a: 2 * a, lambda a: a + a):
+            with pytest.raises(TypeError, match=rf"^{type(own).__name__}: \+ and \* work on its"):
+                wrong(own)
+
+
+def test_arguments_of_block_weights() -> None:
+    lstm, gru = (
+        init(num_units=2, input_size=3)
+        for init in (cupyrnn.init_block_lstm, cupyrnn.init_block_gru)
+    )
+    x = np.ones((4, 1, 3), np.float32)
+    out = cupyrnn.block_lstm(x, *lstm.zero_state(1), **lstm.arguments)
+    np.testing.assert_array_equal(out.h, cupyrnn.block_lstm(x, *lstm.zero_state(1), *lstm).h)
+    h = cupyrnn.block_gru(x, gru.zero_state(1), **gru.arguments).h
+    np.testing.assert_array_equal(h, cupyrnn.block_gru(x, gru.zero_state(1), *gru).h)
+    peepholes = cupyrnn.PeepholeLSTMParams(*lstm)
+    with pytest.raises(TypeError, match=r"pass a named tuple of weights as \*\*weights\.arguments"):
+        cupyrnn.block_lstm(x, *lstm.zero_state(1), *peepholes)
+
+
+BY_NAME = {"rnn.weight_ih_l0": np.ones((8, 3)), "rnn.weight_hh_l0": np.ones((8, 2))}
+CELL = {"rnn/lstm_cell/kernel": np.ones((5, 8)), "rnn/lstm_cell/bias": np.ones(8)}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda w: w.params_from_torch({"model": BY_NAME}), r"; state_dict\['model'\] is a map"),
+        (lambda w: w.params_from_torch({"a.rnn.x": 1}, prefix="a.rnn"), r"a\.rnn\.weight_ih_l0"),
+        (
+            lambda w: w.params_from_torch({"rnn._all_weight_values.0.param": 1}),
+            "is of quantize_dynamic",
+        ),
+        (lambda w: w.params_from_torch("model.pt"), "; read the file first"),
+        (lambda w: w.params_from_keras("m.keras"), "; read the file first"),
+        (lambda w: w.params_from_tf1({"v": CELL}, forget_bias=1), r"; variables\['v'\] is a map"),
+        (lambda w: w.block_lstm_from_tf1({"v": CELL}), r"; variables\['v'\] is a mapping"),
+        (
+            lambda w: w.params_from_keras([np.ones((9, 3)), np.ones((3, 16)), np.ones(16)]),
+            r"layer\.get_weights\(\)",
+        ),
+        (lambda w: w.params_from_keras([], activation="relu"), "run_onnx_node has activations"),
+        (lambda w: w.params_from_keras([], go_backwards=True), "reverse=True in the call"),
+    ],
+)
+def test_what_a_file_holds_is_named(call: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        call(cupyrnn.weights)
+
+
+def test_names_of_a_frozen_graph() -> None:
+    frozen = {f"{name}/read:0": a for name, a in CELL.items()}
+    np.testing.assert_array_equal(cupyrnn.weights.block_lstm_from_tf1(frozen).w, np.ones((5, 8)))
