@@ -152,7 +152,8 @@ def test_numba_is_imported_when_it_is_needed(
 @pytest.mark.parametrize("variable", ["CUPYRNN_NUMBA=0", "NUMBA_DISABLE_JIT=1"])
 def test_switched_off(compiled_loops: ModuleType, variable: str) -> None:
     name, value = variable.split("=")
-    assert process(f"print({ROOM})", **{name: value}) == ["cupyrnn.cells.lstm"]
+    code = f"import cupyrnn.cells.lstm, cupyrnn.driver.layer; print({ROOM})"
+    assert process(code, **{name: value}) == ["cupyrnn.cells.lstm"]
 
 
 def test_a_numba_that_cannot_be_imported_ends_no_call(tmp_path: Path) -> None:

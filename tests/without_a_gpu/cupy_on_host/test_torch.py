@@ -93,16 +93,6 @@ def test_values_and_gradients_are_those_of_the_cpu(name: str, dtype: str, device
     assert torch.cuda.current_device() == 0
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn, lstm"])
-def test_half_formats(name: str, dtype: str) -> None:
-    problem = Problem(name)
-    tensors = on_device(problem, "cuda:1", dtype)
-    wide = [t.detach().cpu().double().requires_grad_() for t in tensors]
-    for found, expected in zip(gradients(problem, tensors), gradients(problem, wide), strict=True):
-        compare(found, expected, dtype, "cuda:1")
-
-
 @contextmanager
 def only_on(host: Any, stream: Any) -> Iterator[list[Any]]:
     """Check that all that happens inside is put into the queue of a stream, without waiting."""
@@ -286,42 +276,3 @@ def test_errors_name_the_device() -> None:
     message = r"^block_lstm: sequence_lengths is on device cuda:0, expected cpu"
     with pytest.raises(TypeError, match=message):
         problem(x, cs, h, w, *rest)
-
-
-@pytest.mark.parametrize("name", ["lstm_block_cell", *SOME])
-def test_second_derivatives(host: Any, name: str) -> None:
-    """By the same code as on the CPU."""
-    problem = Problem(name)
-    directions = [torch.randn_like(t) for t in problem.tensors(False)]
-
-    def hessian_vector(tensors: Any, v: Any) -> Any:
-        out = problem(*tensors)
-        grads = torch.autograd.grad(sum((a**2).sum() for a in out), tensors, create_graph=True)
-        return torch.autograd.grad(grads, tensors, v)
-
-    tensors, v = on_device(problem, "cuda:1"), [d.to("cuda:1") for d in directions]
-    expected = hessian_vector(problem.tensors(), directions)
-    compare(hessian_vector(tensors, v), expected, "float64", "cuda:1")
-    primals = tuple(t.detach() for t in tensors)
-    _, along = torch.func.jvp(problem, primals, tuple(v))
-    _, expected = torch.func.jvp(problem, tuple(problem.tensors(False)), tuple(directions))
-    compare(along, expected, "float64", "cuda:1")
-    # Nothing is asked of the device on the way.
-    stream = torch.cuda.Stream("cuda:1")
-    with torch.cuda.stream(stream), only_on(host, stream):
-        torch.func.jvp(problem, primals, tuple(v))
-
-
-@pytest.mark.parametrize("kind", ["BlockLSTM", "CudnnRNN"])
-def test_modules(kind: str) -> None:
-    torch.manual_seed(0)
-    layer = ct.BlockLSTM(2, 5) if kind == "BlockLSTM" else ct.CudnnRNN(2, 5, 2, dropout=0.3)
-    x = torch.randn(4, 3, 2)
-    torch.manual_seed(1)
-    expected = layer(x)
-    layer.to("cuda:1")
-    torch.manual_seed(1)
-    found = layer(x.to("cuda:1"))
-    compare(found, expected, "float32", "cuda:1")
-    sum(a.sum() for a in found).backward()
-    assert all(p.grad.device == p.device for p in layer.parameters())
