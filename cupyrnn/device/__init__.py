@@ -80,7 +80,8 @@ def recurrence_kernels(
       in every step, if all of them can run at once.
     * "auto", the default: the kernel that ``python -m cupyrnn.device`` found to be the fastest on
       this GPU, of those that had NumPy's values there; elsewhere, on a GPU of compute capability
-      9.0, the one that was the fastest on an H100; and else the loop.
+      9.0, the one that was the fastest on an H100, or as a prototype on an H200; and else the
+      loop.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ class Row(NamedTuple):
     @property
     def text(self) -> str:
         """The line of the table."""
-        H, B, _ = self.timed
+        H, B, *_ = self.timed
         times = "".join(f"{f'{self.times[k]:.2f}' if k in self.times else '–':>9}" for k in KERNELS)
         values = f"wrong: {', '.join(self.wrong)}" if self.wrong else "right"
         return f"{self.name:<33}{H:>4}{B:>6}{times}  {self.kernel:<8}{values}"

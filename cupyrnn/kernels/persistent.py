@@ -12,7 +12,6 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,12 +150,11 @@ def _by_times(of: Recurrence) -> KernelChoice:
     refused = {k: (s, kept) for kept in device.kept for k, s in kept.refused.get(name, {}).items()}
     why = f"{name} was not timed near H = {H} and B = {B}: {device.kept[0].path}"
     for kept, near in ((k, near) for k in device.kept for near in k.near(name, H, B)):
-        source = f"the fastest at H = {near.H} and B = {near.B} on {kept.card}: {kept.path}"
+        where = near.where or f"on {kept.card}"
+        source = f"the fastest at H = {near.H} and B = {near.B} {where}: {kept.path}"
         if near.way == "loop":
             return KernelChoice("loop", 0, source)
         found = _by_way(near.way, of)
-        if near.way == "grid" and kept.path.parent == Path(timed.__file__).parent:
-            source = f"{source}, by an earlier grid; of this one a prototype was timed"
         if found.kernel in refused:
             seen, by = refused[found.kernel]
             why = f"{found.kernel} is wrong on {by.card}, {seen}: {by.path}"

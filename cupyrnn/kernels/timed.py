@@ -27,11 +27,23 @@ WAYS = tuple(kernel for kernel in KERNELS if kernel != "hybrid")
 
 
 class Timed(NamedTuple):
-    """What was the fastest at a size, by the names that CUPYRNN_PERSISTENT has."""
+    """
+    What was the fastest at a size.
+
+    Attributes
+    ----------
+    H, B
+        The size.
+    way
+        By the names that CUPYRNN_PERSISTENT has.
+    where
+        What was timed where, if it was not this kernel on the card of the file.
+    """
 
     H: int
     B: int
     way: str
+    where: str = ""
 
 
 @dataclass(frozen=True, eq=False)  # one is like itself alone, and so can be the key of a cache
@@ -131,10 +143,12 @@ def read(path: Path) -> Kept | None:
         raise ValueError(f"{path} is not a file of kernel choices ({said}): {remedy}") from error
 
 
-def _checked(H: Any, B: Any, way: Any) -> Timed:
+def _checked(H: Any, B: Any, way: Any, where: Any = "") -> Timed:
     if way not in WAYS or any(type(n) is not int or not 0 < n < 2**31 for n in (H, B)):
         raise ValueError(f"{[H, B, way]} is not [H, B, one of {', '.join(WAYS)}]")
-    return Timed(H, B, way)
+    if not isinstance(where, str):
+        raise ValueError(f"{where!r} does not say where {way} was timed")
+    return Timed(H, B, way, where)
 
 
 def keep(kept: Kept) -> None:

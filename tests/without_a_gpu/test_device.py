@@ -80,8 +80,8 @@ def test_the_table_and_what_is_kept(run: Any, capsys: pytest.CaptureFixture[str]
     status, kept, process = run(answers(), "--units", "9", "100")
     assert status == 0
     assert kept.fastest == {
-        "lstm_forward float32": [(9, 3, "rows"), (100, 3, "rows")],
-        "lstm_backward float32": [(9, 3, "loop"), (100, 3, "loop")],
+        "lstm_forward float32": [Timed(9, 3, "rows"), Timed(100, 3, "rows")],
+        "lstm_backward float32": [Timed(9, 3, "loop"), Timed(100, 3, "loop")],
     }
     assert kept.refused == {"lstm_forward float32": {}, "lstm_backward float32": {}}
     found = [re.split(r"  +", line) for line in lines(capsys)]
@@ -106,7 +106,7 @@ def test_the_table_and_what_is_kept(run: Any, capsys: pytest.CaptureFixture[str]
 def test_what_is_hardly_faster_is_left_to_the_loop(run: Any) -> None:
     for rows, taken in ((4.7, "loop"), (4.6, "rows")):
         _, kept, _ = run(answers(times={"loop": 4.8, "rows": rows}))
-        assert kept.fastest["lstm_forward float32"] == [(9, 3, taken)]
+        assert kept.fastest["lstm_forward float32"] == [Timed(9, 3, taken)]
 
 
 def test_a_wrong_kernel_is_never_taken(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,7 @@ def test_a_wrong_kernel_is_never_taken(run: Any, capsys: pytest.CaptureFixture[s
     status, kept, process = run(wrong, "--units", "9", "64", "95", "33")
     assert status == 1
     assert kept.refused["lstm_forward float32"] == {"rows": "h is off by 1 of 0.5 at H = 64, B = 3"}
-    assert [way for *_, way in kept.fastest["lstm_forward float32"]] == [*("rows", "loop") * 2]
+    assert [one.way for one in kept.fastest["lstm_forward float32"]] == [*("rows", "loop") * 2]
     assert process.closed == 2  # once at the end
     assert not [a for a in process.asked if a[1] == 33 and "rows" in a[4]]
     *_, said, _ = lines(capsys)
@@ -126,7 +126,7 @@ def test_a_wrong_kernel_is_never_taken(run: Any, capsys: pytest.CaptureFixture[s
     status, kept, _ = run(answers(), "--units", "33", "100")
     assert status == 0
     assert [*kept.refused["lstm_forward float32"]] == ["rows"]
-    sizes = [(H, way) for H, _, way in kept.fastest["lstm_forward float32"]]
+    sizes = [(one.H, one.way) for one in kept.fastest["lstm_forward float32"]]
     assert sizes == [(9, "rows"), (64, "loop"), (95, "rows"), (33, "rows"), (100, "rows")]
 
 
@@ -140,7 +140,7 @@ def test_a_kernel_that_ends_the_process(run: Any, capsys: pytest.CaptureFixture[
     assert status == 1
     assert [*kept.refused["lstm_forward float32"]] == ["rows"]
     assert [*kept.refused["lstm_backward float32"]] == ["loop"]
-    assert kept.fastest["lstm_forward float32"] == [(9, 3, "loop")]
+    assert kept.fastest["lstm_forward float32"] == [Timed(9, 3, "loop")]
 
 
 def test_what_is_no_number_or_comes_out_otherwise_again_is_wrong(
