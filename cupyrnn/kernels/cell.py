@@ -43,6 +43,7 @@ from ..checks.arrays import address, strided_address
 #
 #   int weight(int k)           where column k of a matrix begins; else column(k)
 #   int place(int k)            where delta k begins; else column(k)
+#   void plain()                makes the members that are optional zeros or null pointers
 #   int BEFORE                  how many arrays of READ, the last ones, are states before a step;
 #                               else 0, and a driver passes all of them row by row
 SOURCE = r"""
@@ -173,6 +174,8 @@ class Cell(NamedTuple):
         Whether h_prev stands in the equations beside the products.
     within
         How many states there are within a step alone.
+    optional
+        The members that are zero or null in a plain cell, as its ``plain()`` in C++ makes them.
     more
         The other kernels of the source, as templates.
     """
@@ -185,7 +188,15 @@ class Cell(NamedTuple):
     apart: bool = False
     carries_h: bool = False
     within: int = 0
+    optional: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
+
+    def is_plain(self, struct: np.void) -> bool:
+        """Return whether a struct has none of what is optional: a kernel may leave that out."""
+        return not any(
+            struct[name]["hard"] if self.fields[name] == "gate" else struct[name]
+            for name in self.optional
+        )
 
     def record(self, compute: np.dtype[Any], *values: Any) -> np.void:
         """Return the struct with these members, for a dtype of the computation."""

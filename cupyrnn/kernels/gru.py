@@ -38,6 +38,7 @@ template <typename A> struct GRU {
     bool stored;  // whether vectors are in the storage type
 
     __device__ __forceinline__ int column(int k) const { return k; }
+    __device__ __forceinline__ void plain() { gate.hard = false; }
     __device__ __forceinline__ Unit unit(int u, int H) const
     {
         Unit v = {};
@@ -93,6 +94,7 @@ CELL = Cell(
     widths=(2, 1),
     carries_h=True,
     within=1,
+    optional=("gate",),
 )
 FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
 SOURCE, KERNELS = FORWARD_KERNELS.loop

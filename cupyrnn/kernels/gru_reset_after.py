@@ -46,6 +46,7 @@ template <typename A> struct GRUResetAfter {
     {
         return !packed ? k : k == 0 ? 3 : k == 3 ? 2 : k - 1;
     }
+    __device__ __forceinline__ void plain() { gate.hard = false; }
     __device__ __forceinline__ Unit unit(int u, int H) const
     {
         Unit v = {};
@@ -111,6 +112,7 @@ CELL = Cell(
     widths=(3,),
     apart=True,
     carries_h=True,
+    optional=("gate",),
 )
 FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
 SOURCE, KERNELS = FORWARD_KERNELS.loop

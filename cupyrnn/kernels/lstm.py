@@ -48,6 +48,7 @@ template <typename A> struct LSTM {
     {
         return k == 0 ? at[0] : k == 1 ? at[1] : k == 2 ? at[2] : at[3];
     }
+    __device__ __forceinline__ void plain() { wci = nullptr, clipped = false, gate.hard = false; }
     __device__ __forceinline__ Unit unit(int u, int H) const
     {
         Unit v = {};
@@ -179,6 +180,7 @@ CELL = Cell(
     },
     widths=(4,),
     more=(step.TOTAL, SUMS_KERNELS[0], *SUMS),
+    optional=("wci", "clipped", "gate"),
 )
 FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
 SOURCE, KERNELS = FORWARD_KERNELS.loop

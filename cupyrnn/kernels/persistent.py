@@ -389,7 +389,8 @@ def run(
         layout = layout_for(size, H, dtype, device.available, rows.SPLITS, sequences)
         assert isinstance(layout, rows.Layout)
         block = Block((layout.threads, 1), layout.shared)
-        name = rows.template_of(kernels.rows, layout, choice.sequences)
+        plain = starts is None and kernels.cell.is_plain(cell)
+        name = rows.template_of(kernels.rows, layout, choice.sequences, plain)
     launch(kernel.source, (name,), name, dtype, places, args, block)
     return True
 

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import all_steps, cell
+from . import all_steps, cell, one_sequence
 
 SOURCE = (
     all_steps.SOURCE
+    + one_sequence.SOURCE
     + r"""
 template <typename A> struct alignas(16) Pack { A v[16 / sizeof(A)]; };
 
@@ -205,8 +206,10 @@ struct Matrices {
     // gradient of one unit and sequence.
     // Where all is in registers, fewer lanes sum their rows up part by part, as MOST_SPLIT would:
     // how many lanes share a unit then depends on how many sequences there are.
-    static const int PARTS = KEPT == SLICE && KEPT_2 == SLICE_2 && SPLIT < MOST_SPLIT
-        ? MOST_SPLIT / SPLIT : 1;
+    static const bool WHOLE = KEPT == SLICE && KEPT_2 == SLICE_2;
+    static const int REGISTERS = UNITS * (KEPT * (BACK ? 1 : C::width(0))
+        + KEPT_2 * (BACK ? 1 : C::width(LAST)));
+    static const int PARTS = WHOLE && SPLIT < MOST_SPLIT ? MOST_SPLIT / SPLIT : 1;
     static const int WIDTH = BACK ? 1 : C::width(0), WIDTH_2 = BACK ? 1 : C::width(LAST);
     typedef Matrix<A, SPLIT, SLICE, KEPT, UNITS, WIDTH, THREADS, PARTS> First;
     typedef Matrix<A, SPLIT, SLICE_2, KEPT_2, UNITS, WIDTH_2, THREADS, PARTS> Second;
@@ -282,6 +285,12 @@ template <typename M, typename Exchange, typename Seat> struct ByRows : Exchange
     {
         this->template leave<COUNT>(matrix(product), turn, me.slot, me.unit, v[0]);
     }
+    // The numbers of the thread's own unit and sequence.
+    template <int COUNT, typename Product>
+    __device__ __forceinline__ void leave_one(Product product, int turn, const A* v)
+    {
+        this->template leave<COUNT>(matrix(product), turn, me.slot, me.unit, v);
+    }
     template <typename Product, int WIDTH>
     __device__ __forceinline__ void multiply(
         Product product, int turn, long long, A (&sums)[WIDTH][1])
@@ -290,10 +299,17 @@ template <typename M, typename Exchange, typename Seat> struct ByRows : Exchange
     }
 };
 
+// How many registers a thread may have: a multiprocessor gives its own to four warps at a time.
+__device__ constexpr int registers_of(int threads)
+{
+    return threads <= 256 ? 255 : 65536 / ((threads + 127) / 128 * 128) / 8 * 8;
+}
+
 // Direction is Forward or Backward.
 template <
     template <template <typename> class, typename> class Direction,
-    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int... PARTS>
+    template <typename> class Cell, typename T, bool PLAIN, int SPLIT, int ROWS, int THREADS,
+    int... PARTS>
 __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
     const Cell<typename Acc<T>::type> cell, const Direction<Cell, T> arrays, const Steps at)
 {
@@ -305,7 +321,22 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
     __shared__ Pack<A> memory[Exchange::IN_ALL / M::First::P];
     const Seat<SPLIT, UNITS, ROWS> me(int(at.H), 0, blockIdx.x);
     ByRows<M, Exchange, Seat<SPLIT, UNITS, ROWS>> products({memory[0].v}, me, shared_packs<A>());
-    all_steps(cell, arrays, at, me, products);
+    Steps steps = at;
+    if (PLAIN) steps.starts = nullptr;
+    // What `steps_of_one` keeps in registers has no room there where numbers have 8 bytes or more,
+    // or are widened, or where the matrix leaves too few.
+    const bool ROOM = M::WHOLE && M::REGISTERS + (PLAIN ? 88 : 98) <= registers_of(THREADS);
+    if constexpr (sizeof(A) == 4 && sizeof(T) == 4 && ROOM) {
+        if constexpr (PLAIN) {
+            Cell<A> plain = cell;
+            make_plain(plain, 0);
+            steps_of_one<true>(cell, plain, arrays, steps, me, products);
+        } else {
+            steps_of_one<false>(cell, cell, arrays, steps, me, products);
+        }
+    } else {
+        all_steps(cell, arrays, steps, me, products);
+    }
 }
 """
 )
@@ -412,8 +443,14 @@ def layout_of(
     return Layout(split, threads, tuple(slices), tuple(kept), used, 16 * packs * threads, vectors)
 
 
-def template_of(kernel: Kernel, layout: Layout, sequences: int) -> str:
-    """Return the name of a kernel for a number of sequences a block, with its storage type open."""
+def template_of(kernel: Kernel, layout: Layout, sequences: int, plain: bool = False) -> str:
+    """
+    Return the name of a kernel for a number of sequences a block, with its storage type open.
+
+    `plain` is whether all sequences have all steps, and the cell has none of what it calls
+    optional: kernels by rows are compiled apart for it.
+    """
     matrices = zip(layout.slices, layout.kept, strict=True)
     numbers = [layout.split, sequences, layout.threads, *(n for pair in matrices for n in pair)]
-    return f"{kernel.name}<{kernel.types}, {{T}}, {', '.join(map(str, numbers))}>"
+    told = f"{str(plain).lower()}, " if kernel.name == "steps_by_rows" else ""
+    return f"{kernel.name}<{kernel.types}, {{T}}, {told}{', '.join(map(str, numbers))}>"

@@ -116,14 +116,16 @@ def in_registers() -> Found:
 def loops() -> Found:
     """
     Registers; instructions of the loop over the steps, both sides of each branch counted;
-    and how many of these read or write a spilled register, from the machine code:
+    and how many of these read or write a spilled register, from the machine code. By rows, of
+    plain cells and sequences that have all steps:
     """
     wanted: list[tuple[Any, str, str, int]] = []
     for by_rows, by_tiles in zip(kernels_of("rows"), kernels_of("tiles"), strict=True):
         for H, sequences in product((64, 96), (1, 4)):
             layout = _layout_of(by_rows, H, "float32", sequences)
             assert layout is not None
-            wanted.append((by_rows, rows.template_of(by_rows, layout, sequences), "float32", H))
+            template = rows.template_of(by_rows, layout, sequences, plain=True)
+            wanted.append((by_rows, template, "float32", H))
         for H in (64, 128):
             template = tiles.template_of(by_tiles, H, pairs=True)
             wanted.append((by_tiles, template, "float16", H))

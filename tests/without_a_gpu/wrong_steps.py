@@ -54,7 +54,28 @@ LOOPS = {
     ),
     "a step too early": Wrong("simple_rnn", "to = at.end(s + 1);", "to = at.end(s);", {ORDERS}),
 }
-ROWS = LOOPS | {
+ROWS = {
+    "no barrier between zeros and the first state": Wrong(
+        "lstm", f"{BARRIER}  // before the first state", ""
+    ),
+    "no barrier before the first step": Wrong("gru", f"{MEETING}  // before the first step", ""),
+    "no barrier after a step": Wrong("lstm", f"{MEETING}  // after a product", ""),
+    "no barrier between zeros and the first deltas": Wrong(
+        "lstm", f"{BARRIER}  // before the first deltas", ""
+    ),
+    "no barrier in a step back": Wrong("lstm", f"{MEETING}  // in a step back", ";"),
+    "no barrier between the products of a step back": Wrong(
+        "gru", f"{MEETING}  // between the products of a step back", ""
+    ),
+    "no barrier after a product": Wrong("gru", f"{MEETING}  // after a product", ""),
+    "one place for two states": Wrong("lstm", "turn ^ 1, &h", "turn, &h"),
+    "one place for two deltas": Wrong(
+        "lstm",
+        "p : s & 1, deltas",
+        "p : 0, deltas",
+        more=(("0 : s & 1, 0, sums", "0 : 0, 0, sums"),),
+    ),
+    "a step too early": Wrong("simple_rnn", "me, s + 1, 1);", "me, s, 1);", {ORDERS}),
     "a wrong lane": Wrong(
         "simple_rnn", "even_item : odd_item, d)", "even_item : odd_item, 1)", {ORDERS}
     ),
