@@ -91,6 +91,15 @@ def _takes_long(item: pytest.Item) -> bool:
     return any(not mark.args or any(of in item.name for of in mark.args) for mark in marks)
 
 
+# Warnings are errors in tests and in files of tests, and not in the plugins that a user has.
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    with warnings.catch_warnings():
+        if isinstance(collector, pytest.Module):
+            warnings.simplefilter("error")
+        return (yield)
+
+
 # What a test is marked as that has one of these fixtures.
 MARKS = {"cupy_on_cpu": "cuda_on_cpu", "cupy_on_gpu": "gpu"}
 
@@ -98,6 +107,8 @@ MARKS = {"cupy_on_cpu": "cuda_on_cpu", "cupy_on_gpu": "gpu"}
 @pytest.hookimpl(tryfirst=True)  # before marks choose
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        # The first mark, as a later one goes before it.
+        item.add_marker(pytest.mark.filterwarnings("error"), append=False)
         for fixture, mark in MARKS.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
