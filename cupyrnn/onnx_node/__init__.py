@@ -21,11 +21,17 @@ from ..checks.arrays import cast, compute_dtype, on_device
 from ..checks.attributes import check_choice, check_count, check_integer, check_list, shown
 from ..checks.calls import check_arrays, check_lengths, expect_rank, expect_shape
 from ..derivatives.traced import traceable
-from ..ops.cudnn_rnn import cudnn_rnn
+from ..ops.cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
 from ..ops.stacked_rnn import stacked_rnn
 from ..weights.activations import gate_of
 from ..weights.forms import as_arrays
-from ..weights.onnx import block_gru_from_onnx, block_lstm_from_onnx, params_from_onnx
+from ..weights.onnx import (
+    block_gru_from_onnx,
+    block_lstm_from_onnx,
+    params_from_onnx,
+    params_to_onnx,
+)
+from ..weights.packed import PackedParams
 from .attributes import GATES, Attributes, check_attributes
 from .cell import Cell
 from .layer import Sequences, backward, forward, sequences
@@ -250,8 +256,8 @@ def onnx_node_gradients(
     """
     Return the gradients of a node's inputs, from those of its outputs: `vjp` of `run_onnx_node`.
 
-    Of an output whose gradient is None it is zero. The general cell computes them, whatever the
-    attributes are.
+    Of an output whose gradient is None it is zero. What `cudnn_rnn` computes has its
+    gradient; the general cell computes the others.
     """
     op = "run_onnx_node"
     call = _check(op, op_type, inputs, hidden_size, _LEFT_OUT | attributes)
@@ -272,7 +278,11 @@ def onnx_node_gradients(
             if batch_first:
                 a = a.transpose(1, 2, 0, 3) if name == "Y_grad" else a.swapaxes(0, 1)
             gradients[name] = cast(a, compute_dtype(call.dtype))
-        return _general_gradients(call, gradients)
+        fast = _fast(call)
+        of_block = op_type == "GRU" and not call.attributes.linear_before_reset
+        if fast is None or of_block or "P" in call.tensors:
+            return _general_gradients(call, gradients)
+        return _gradients_by_op(call, fast, gradients)
 
 
 def _in_layout(call: _Call, outputs: OnnxOutputs) -> OnnxOutputs:
@@ -385,13 +395,55 @@ def _by_ops(call: _Call, fast: _Fast) -> OnnxOutputs:
         options["recurrent_activation"] = fast.recurrent_activation
         out = stacked_rnn(x, h, c, block, **options)
     else:
-        packed = params_from_onnx(W, R, B, rnn_mode=fast.rnn_mode, linear_before_reset=1)
-        packed = packed._replace(recurrent_activation=fast.recurrent_activation)
-        out = cudnn_rnn(x, h, c, packed, **options)
+        out = cudnn_rnn(x, h, c, _packed(call, fast), **options)
     (T, size), (D, _, H) = x.shape[:2], h.shape
     y = out.output.reshape(T, size, D, H)
     Y = call.xp.ascontiguousarray(y.transpose(0, 2, 1, 3))
     return OnnxOutputs(Y, out.output_h, out.output_c if fast.rnn_mode == "lstm" else None)
+
+
+def _packed(call: _Call, fast: _Fast) -> PackedParams:
+    """Return the weights of a node that CudnnRNN computes."""
+    packed = params_from_onnx(*call.weights, rnn_mode=fast.rnn_mode, linear_before_reset=1)  # type: ignore[arg-type]
+    return packed._replace(recurrent_activation=fast.recurrent_activation)
+
+
+def _gradients_by_op(call: _Call, fast: _Fast, gradients: dict[str, Array]) -> OnnxGrads:
+    """Return the gradients of a node that CudnnRNN computes, as `_general_gradients` does."""
+    xp, (T, B), (D, _, H) = call.xp, call.tensors["X"].shape[:2], call.tensors["R"].shape
+    packed, has_c = _packed(call, fast), fast.rnn_mode == "lstm"
+    net: dict[str, Any] = {
+        "input": call.tensors["X"],
+        "input_h": call.tensors["initial_h"],
+        "input_c": call.tensors["initial_c"] if has_c else None,
+        "params": packed,
+        "sequence_lengths": call.lengths,
+        "reverse": call.attributes.direction == "reverse",
+    }
+    Y, h, c = (cast(gradients[n], call.dtype) for n in ("Y_grad", "Y_h_grad", "Y_c_grad"))
+    outputs = {
+        "output_backprop": xp.ascontiguousarray(Y.transpose(0, 2, 1, 3)).reshape(T, B, D * H),
+        "output_h_backprop": xp.ascontiguousarray(h),
+        "output_c_backprop": xp.ascontiguousarray(c) if has_c else None,
+    }
+    g: Any = cudnn_rnn_backprop(**net, **cudnn_rnn(**net)._asdict(), **outputs)
+    own = params_to_onnx(packed._replace(params=g.params_backprop, recurrent_activation="sigmoid"))
+    found = {
+        "X": g.input_backprop,
+        "initial_h": g.input_h_backprop,
+        "initial_c": g.input_c_backprop,
+    }
+    return _of_given(call, found | {n: getattr(own, n) for n in "WRB"})
+
+
+def _of_given(call: _Call, found: dict[str, Array]) -> OnnxGrads:
+    """Return the gradients of the inputs that there are, in the layout of the node."""
+    if call.attributes.batch_first:
+        for name in {"X", "initial_h", "initial_c"} & call.given & found.keys():
+            found[name] = _exchanged(call.xp, found[name])
+    names = [field.removesuffix("_grad") for field in OnnxGrads._fields]
+    every = {n: cast(found[n], call.dtype) for n in names if n in found and n in call.given}
+    return OnnxGrads(*(every.get(name) for name in names))
 
 
 def _cells(call: _Call) -> list[tuple[Cell, Sequences]]:
@@ -446,9 +498,4 @@ def _general_gradients(call: _Call, gradients: dict[str, Array]) -> OnnxGrads:
     for n, name in enumerate(("initial_h", "initial_c")):
         if name in call.given:
             found[name] = xp.stack([g.states[n] for g in directions])
-    if call.attributes.batch_first:
-        for name in {"X", "initial_h", "initial_c"} & found.keys():
-            found[name] = _exchanged(xp, found[name])
-    names = [field.removesuffix("_grad") for field in OnnxGrads._fields]
-    every = {name: cast(found[name], call.dtype) for name in names if name in found}
-    return OnnxGrads(*(every.get(name) for name in names))
+    return _of_given(call, found)

@@ -252,3 +252,21 @@ LSTM = zeros((1, 8, 3), (1, 8, 2))
 def test_errors_of_weights(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         call()
+
+
+def test_an_ordinary_nodes_gradient_is_the_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The general cell, which takes several times as long, is not asked."""
+    monkeypatch.setattr(cupyrnn.onnx_node, "_general_gradients", None)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((4, 2, 3))
+    nodes: tuple[tuple[Any, int, dict[str, Any]], ...] = (
+        ("LSTM", 4, {}),
+        ("GRU", 3, {"linear_before_reset": 1}),
+        ("RNN", 1, {}),
+    )
+    for op_type, G, attributes in nodes:
+        W, R = (rng.standard_normal((1, G * 5, K)) for K in (3, 5))
+        out, pullback = cupyrnn.vjp(cupyrnn.run_onnx_node, op_type, [X, W, R], **attributes)
+        grads = pullback(Y_grad=np.ones_like(out.Y))
+        assert (grads.X_grad.shape, grads.W_grad.shape) == (X.shape, W.shape)
+        assert grads.B_grad is grads.initial_h_grad is None
