@@ -404,7 +404,7 @@ def _by_ops(call: _Call, fast: _Fast) -> OnnxOutputs:
 
 def _packed(call: _Call, fast: _Fast) -> PackedParams:
     """Return the weights of a node that CudnnRNN computes."""
-    packed = params_from_onnx(*call.weights, rnn_mode=fast.rnn_mode, linear_before_reset=1)  # type: ignore[arg-type]
+    packed = params_from_onnx(*call.weights, rnn_mode=fast.rnn_mode, linear_before_reset=1)
     return packed._replace(recurrent_activation=fast.recurrent_activation)
 
 
