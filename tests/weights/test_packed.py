@@ -209,7 +209,7 @@ def test_a_net_in_the_wrong_place() -> None:
     """The error says where it belongs."""
     for first in ((GRU,), (np.zeros((1, 1, 2)), GRU)):
         with pytest.raises(TypeError, match=r"; pass it as params, after input, input_h and input"):
-            cupyrnn.cudnn_rnn(*first, *[None] * (4 - len(first)))
+            cupyrnn.cudnn_rnn(*first, *[None] * (3 - len(first)), np.zeros(3))
 
 
 def test_a_net_knows_its_layout() -> None:
