@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
-from checks import Ops, assert_close
+from checks import Ops, assert_close, tolerance
 from new_cells import layer_norm_lstm
 from problems import lstms, nets
 from problems.table import Case, call_of
@@ -90,11 +90,13 @@ def test_norms_of_steps_that_cancel_are_finite(ops: Ops, dtype: str) -> None:
         ops.block_lstm_grad(cs_grad=np.stack([a * step for a in factors]), **given)
         for factors in (np.array([1, 0.3, -1.3], dtype), alone)
     )
+    # The square is a sum over 9 pairs of steps, each at most 1.3**2 of that of one step.
+    most = 3 * 1.3 * tolerance(dtype, I) ** 0.5
     for name in ("w_grad", "b_grad"):
         norms, of_one_step = getattr(found, name), getattr(one, name)
         assert norms.shape == (B,)
         assert (norms >= 0).all()  # NaN is not
-        assert (norms <= 1e-3 * of_one_step).all()
+        assert (norms <= most * of_one_step).all()
 
 
 def test_no_gradient_has_norm_zero(rng: np.random.Generator) -> None:
