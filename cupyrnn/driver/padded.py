@@ -36,6 +36,10 @@ class Extent(NamedTuple):
         marked = self.lengths is not None or self.resets is not None
         return self.steps == T and not (marked or self.reverse)
 
+    def complete(self, T: int) -> bool:
+        """Return whether all steps are computed, in one order or the other."""
+        return self.steps == T and self.lengths is None and self.resets is None
+
     def packing(self, xp: ModuleType, B: int) -> Packing:
         """Return the sequences without padding."""
         return Packing(xp, self.steps, B, self.lengths, self.resets, self.reverse)

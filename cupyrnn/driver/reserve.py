@@ -98,7 +98,7 @@ class Leaves(_Net):
             below = P
 
     @cached_property
-    def _places(self) -> list[tuple[slice, tuple[int, int]]]:
+    def places(self) -> list[tuple[slice, tuple[int, int]]]:
         """The elements and the shape of every part of reserve_space."""
         places, start = [], 0
         for shape in self._shapes():
@@ -110,12 +110,12 @@ class Leaves(_Net):
     @cached_property
     def size(self) -> int:
         """The number of elements of reserve_space, without its note."""
-        return self._places[-1][0].stop if self._places else 0
+        return self.places[-1][0].stop if self.places else 0
 
     def parts(self, reserve_space: Array) -> list[Reserved]:
         """Return the parts of reserve_space by layer."""
         net, every, result = self.net, self.every, []
-        left = iter([reserve_space[places].reshape(shape) for places, shape in self._places])
+        left = iter([reserve_space[places].reshape(shape) for places, shape in self.places])
         kind = self.saved if every is None else self.states
         n = len(kind._fields)
         for layer in range(net.L):

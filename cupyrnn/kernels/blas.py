@@ -212,3 +212,33 @@ def gemm(a: Array, b: Array, out: Array, *, accumulate: bool = False) -> None:
     if len(out):
         with without_rounding(product.rounds):
             product.run(len(out), product.a, product.out)
+
+
+class NotInPlace(Exception):
+    """A call cannot be a fixed list of launches and products over the arrays of a caller."""
+
+
+def gemm_calls(a: Any, b: Any, out: Any, *, accumulate: bool) -> list[tuple[Any, ...]]:
+    """
+    Return the calls of gemmEx that compute a product, each in parts around its three addresses.
+
+    `a`, `b` and `out` are arrays or places. The parts are what comes before the address of b, then
+    what comes before those of `a` and `out` and after it, and how many bytes behind the first
+    elements of b and `a` the call begins. Raises NotInPlace where a matrix has to be copied first.
+    """
+    layout_a, layout_b = _layout(a), _layout(b)
+    if layout_a is None or layout_b is None:
+        raise NotInPlace("a matrix has to be copied")
+    (M, N), kind = out.shape, a.dtype.name
+    (op_a, ld_a), (op_b, ld_b) = layout_a, layout_b
+    type_in, type_out = _CUDA_TYPE[kind], _CUDA_TYPE[out.dtype.name]
+    scalars = _SCALARS.get(kind, _SCALARS["float32"])
+    zero = scalars.ctypes.data
+    one = zero + scalars.itemsize
+    ld_out = max(out.strides[0] // out.itemsize, N, 1)
+    last = type_out, ld_out, _compute_type(kind), _GEMM_DEFAULT
+    calls = []
+    for terms, scale, a_behind, b_behind in _parts(a, b, out, (one if accumulate else zero, one)):
+        first = op_b, op_a, N, M, terms, one
+        calls.append((first, (type_in, ld_b), (type_in, ld_a, scale), last, (b_behind, a_behind)))
+    return calls

@@ -243,3 +243,51 @@ def weights_of(matrices: Sequence[Array]) -> list[Any]:
         for w in matrices
         for value in (strided_address(w), *(n // w.itemsize for n in w.strides))
     ]
+
+
+class CellInPlace(NamedTuple):
+    """
+    A cell with its attributes, for launches over all steps that use the arrays of a caller.
+
+    Attributes
+    ----------
+    kernels
+        Forwards and backwards.
+    attributes
+        The members of its struct between the pointers and `stored`.
+    vectors
+        The names of its pointers, in order.
+    read
+        Which of the arrays that a step saves its gradient reads, in order.
+    before
+        Which state before the step is the last of them; None for none.
+    """
+
+    kernels: tuple[Any, Any]
+    attributes: tuple[Any, ...]
+    vectors: tuple[str, ...]
+    read: tuple[int, ...]
+    before: int | None
+
+    @property
+    def cell(self) -> Cell:
+        """The cell."""
+        return self.kernels[0].cell  # type: ignore[no-any-return]
+
+    def struct(
+        self, compute: np.dtype[Any], pointers: Sequence[bool], stored: bool
+    ) -> tuple[list[int], bool]:
+        """
+        Return the words of the struct behind its pointers, and whether it has nothing optional.
+
+        Parameters
+        ----------
+        pointers
+            Which of them are not null.
+        stored
+            Whether vectors are in the storage type, and not in that of the computation.
+        """
+        record = self.cell.record(compute, *map(int, pointers), *self.attributes, stored)
+        data = record.tobytes()
+        words = np.frombuffer(data + bytes(-len(data) % 8), np.uint64).tolist()
+        return words[len(pointers) :], self.cell.is_plain(record)

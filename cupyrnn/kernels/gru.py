@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import persistent
-from .cell import Cell, gate_members, stored
+from .cell import Cell, CellInPlace, gate_members, stored
 from .run import backward, forward
 
 if TYPE_CHECKING:
@@ -86,6 +86,28 @@ template <typename A> struct GRU {
 };
 """
 
+RESET_SOURCE = r"""
+// What the second product multiplies: r * h_prev.
+template <typename T>
+__global__ void reset_states(
+    const T* r, const T* h, const T* first,  // [n, H] twice, and [B, H], before the first step
+    T* out,                                  // [n, H], written
+    long long n, long long H, long long B,
+    long long back)                          // 1: time runs backwards
+{
+    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= H) return;
+    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < n;
+         row += (long long)gridDim.y * blockDim.y) {
+        const long long state = row + (back ? B : -B);
+        const T* h_prev = state >= 0 && state < n ? h + state * H
+                                                  : first + (row + (back ? B - n : 0)) * H;
+        store(out + row * H + column, wide(r[row * H + column]) * wide(h_prev[column]));
+    }
+}
+"""
+RESET_KERNELS = ("reset_states<{T}>",)
+
 CELL = Cell(
     name="gru",
     struct="GRU",
@@ -115,3 +137,9 @@ def backward_steps(cell: GRU, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
     read = (*run.saved[:3], run.before.h)
     backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)
+
+
+def in_place(gate: Any) -> CellInPlace:
+    """Return the cell with this activation, for arrays of a caller."""
+    kernels = FORWARD_KERNELS, BACKWARD_KERNELS
+    return CellInPlace(kernels, (gate_members(gate),), ("b_ru", "b_c"), (0, 1, 2, 3), 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import persistent
-from .cell import Cell, gate_members, stored
+from .cell import Cell, CellInPlace, gate_members, stored
 from .run import backward, forward
 
 if TYPE_CHECKING:
@@ -133,3 +133,9 @@ def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
     read = (*run.saved[:4], run.before.h)
     backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)
+
+
+def in_place(gate: Any) -> CellInPlace:
+    """Return the cell with this activation, for packed weights and arrays of a caller."""
+    kernels = FORWARD_KERNELS, BACKWARD_KERNELS
+    return CellInPlace(kernels, (gate_members(gate), True), ("b", "b_more"), (0, 1, 2, 3, 4), 0)

@@ -88,7 +88,7 @@ def launch(
 
     make_context_current()
     kept, addresses = _addresses(args)
-    function = _function(cell, kernels, name, dtype, block)
+    function = function_of(cell, kernels, name, dtype, block)
     stream = cupy.cuda.get_current_stream().ptr
     of_grid = function, *grid, 1, *block.threads, 1, block.shared, stream, addresses.ctypes.data
     if block.cooperative:
@@ -98,7 +98,7 @@ def launch(
     del kept
 
 
-def _function(
+def function_of(
     cell: str, kernels: tuple[str, ...], name: str, dtype: np.dtype[Any], block: Block
 ) -> int:
     """Return the driver's handle of a kernel that can be launched with such blocks."""
@@ -114,7 +114,7 @@ def blocks_at_once(cell: str, name: str, dtype: np.dtype[Any], block: Block) -> 
     import cupy
 
     make_context_current()
-    function = _function(cell, (name,), name, dtype, block)
+    function = function_of(cell, (name,), name, dtype, block)
     threads = block.threads[0] * block.threads[1]
     count: int = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
         function, threads, block.shared
@@ -253,6 +253,10 @@ def add_column_sums(g: Array, sums: Array) -> None:
     args = (g, slices, np.int64(rows), np.int64(columns))
     launch("", SUMS, SUMS[0], g.dtype, grid, args)
     add_slices("", SUMS, g.dtype, slices, sums)
+
+
+# What gives columns their sums in two launches: slices of the rows, and the sums of these, rounded.
+SUMS_BY_SLICES = ("column_sums<{T}, {A}>", "sum_slices<{A}, {T}>")
 
 
 def add_slices(

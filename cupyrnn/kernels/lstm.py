@@ -8,7 +8,7 @@ import numpy as np
 
 from .._typing import Array
 from . import persistent, step
-from .cell import Cell, gate_members, stored
+from .cell import Cell, CellInPlace, gate_members, stored
 from .launch import SUMS, add_slices, launch, sum_grid
 from .run import backward, forward
 
@@ -130,7 +130,8 @@ SUMS_SOURCE = r"""
 template <typename T, typename S>
 __global__ void lstm_sums(
     const T* dz,                    // [n, 4*H], read
-    const T* cs, const T* first,    // [n, H], after each step, and [B, H], before the first one
+    const T* cs, const T* first,    // [n, H], after each step, and [B, H], before the first one;
+                                    // null: the terms are zero
     S* sums,                        // [gridDim.y, width], written
     S* more,                        // [4*H], written: those of dz again; or null
     long long n, long long H, long long B,
@@ -152,7 +153,7 @@ __global__ void lstm_sums(
              row += (long long)gridDim.y * ROW_THREADS) {
             const A d = wide(dz[row * 4 * H + column]);
             sum += d;
-            if (has_term) {
+            if (has_term && first) {
                 const long long state = row + off;
                 of_term += d * wide(state >= 0 && state < n ? cs[state * H + unit]
                                                             : first[(row + off_first) * H + unit]);
@@ -219,3 +220,13 @@ def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
     args = (dz, run.saved.cs, run.before.c, slices, None, *sizes, at_i, at_f, at_o)
     launch(SOURCE, KERNELS, SUMS_KERNELS[0], dz.dtype, grid, args)
     add_slices(SOURCE, KERNELS, dz.dtype, slices[:, 4 * H :].copy(), totals.reshape(3 * H))
+
+
+def in_place(
+    columns: tuple[int, ...], clip: float | None, gate: Any, forget_bias: float
+) -> CellInPlace:
+    """Return the cell with these attributes, for arrays of a caller."""
+    attributes = clip or 0, gate_members(gate), columns, clip is not None, forget_bias
+    vectors = "b", "b_more", "wci", "wcf", "wco"
+    kernels = FORWARD_KERNELS, BACKWARD_KERNELS
+    return CellInPlace(kernels, attributes, vectors, (0, 1, 2, 3, 4, 5, 1), 1)

@@ -323,6 +323,60 @@ def _starts(batches: Sequence[int]) -> Array | None:
     return starts
 
 
+class OneLaunch(NamedTuple):
+    """A launch of a kernel over all steps."""
+
+    kernel: rows.Kernel
+    name: str  # its template
+    places: tuple[int, int]  # the blocks
+    block: Block
+    over: grid.Layout | None  # of a grid, whose blocks wait for each other
+
+
+def one_launch(
+    kernels: Kernels,
+    dtype: np.dtype[Any],
+    shape: tuple[int, int],
+    steps: int,
+    *,
+    pairs: bool,
+    plain: bool,
+) -> OneLaunch | None:
+    """
+    Return the launch that takes all steps on the current device, None where the loop takes them.
+
+    `pairs` says whether all arrays begin at a multiple of two numbers, `plain` whether all
+    sequences have all steps and the cell has nothing that is optional.
+    """
+    asked = _asked()
+    if asked == "loop":
+        return None
+    (B, H), device = shape, current_device()
+    if asked == "auto" and not device.kept:
+        return None
+    choice = choose(Recurrence(kernels, dtype, shape, steps, device))
+    if choice.kernel == "loop":
+        if asked == "auto":
+            _expect_right(kernels, dtype, device)
+        return None
+    places = -(-B // choice.sequences), 1
+    kernel, over = kernels.rows, None
+    if choice.kernel == "tiles":
+        kernel, block = kernels.tiles, Block((tiles.threads_of(H), 1))
+        name = tiles.template_of(kernels.tiles, H, pairs and H % 2 == 0)
+    elif choice.kernel == "grid":
+        kernel, over = kernels.grid, grid_for(kernels.grid, dtype, (B, H), device)
+        assert over is not None
+        name, block = "", Block()  # which its launches know
+    else:
+        size, sequences = kernels.rows.size, choice.sequences
+        layout = layout_for(size, H, dtype, device.available, rows.SPLITS, sequences)
+        assert isinstance(layout, rows.Layout)
+        block = Block((layout.threads, 1), layout.shared)
+        name = rows.template_of(kernels.rows, layout, choice.sequences, plain)
+    return OneLaunch(kernel, name, places, block, over)
+
+
 def run(
     kernels: Kernels,
     batches: Sequence[int],
@@ -353,45 +407,26 @@ def run(
     back
         Whether time runs backwards: step 0 has the last rows. All steps have as many rows then.
     """
-    asked = _asked()
-    if asked == "loop":
-        return False
-    dtype, (B, H), device = weights[0].dtype, state.shape, current_device()
-    if asked == "auto" and not device.kept:
-        return False
-    choice = choose(Recurrence(kernels, dtype, (B, H), len(batches), device))
-    if choice.kernel == "loop":
-        if asked == "auto":
-            _expect_right(kernels, dtype, device)
+    dtype, (B, H) = weights[0].dtype, state.shape
+    # Two numbers are read at once where all arrays begin at a multiple of two.
+    pairs = all(
+        a % 2 == 0 if isinstance(a, int) else address(a) % (2 * a.itemsize) == 0
+        for a in arrays
+        if a is not None
+    )
+    plain = batches[0] == batches[-1] and kernels.cell.is_plain(cell)
+    found = one_launch(kernels, dtype, (B, H), len(batches), pairs=pairs, plain=plain)
+    if found is None:
         return False
     starts = _starts(batches)
     args: list[Any] = [cell, words(*weights_of(weights), *arrays)]
     args.append(words(starts, len(batches), B, H, int(back)))
-    places = -(-B // choice.sequences), 1
-    kernel = kernels.rows
-    if choice.kernel == "tiles":
-        kernel, block = kernels.tiles, Block((tiles.threads_of(H), 1))
-        # Two numbers are read at once where all arrays begin at a multiple of two.
-        pairs = all(
-            a % 2 == 0 if isinstance(a, int) else address(a) % (2 * a.itemsize) == 0
-            for a in arrays
-            if a is not None
-        )
-        name = tiles.template_of(kernels.tiles, H, pairs and H % 2 == 0)
-    elif choice.kernel == "grid":
-        kernel, over = kernels.grid, grid_for(kernels.grid, dtype, (B, H), device)
-        assert over is not None
+    if found.over is not None:
         # What every product multiplies has a place of its own, and the last states too.
-        told = (len(kernel.size.vectors) * len(batches) + 1) * B
-        return _launch_grid(kernel, over, device, dtype, args, told)
-    else:
-        size, sequences = kernels.rows.size, choice.sequences
-        layout = layout_for(size, H, dtype, device.available, rows.SPLITS, sequences)
-        assert isinstance(layout, rows.Layout)
-        block = Block((layout.threads, 1), layout.shared)
-        plain = starts is None and kernels.cell.is_plain(cell)
-        name = rows.template_of(kernels.rows, layout, choice.sequences, plain)
-    launch(kernel.source, (name,), name, dtype, places, args, block)
+        told = (len(found.kernel.size.vectors) * len(batches) + 1) * B
+        return _launch_grid(found.kernel, found.over, current_device(), dtype, args, told)
+    name = found.name
+    launch(found.kernel.source, (name,), name, dtype, found.places, args, found.block)
     return True
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import persistent
-from .cell import Cell, stored
+from .cell import Cell, CellInPlace, stored
 from .run import backward, forward
 
 if TYPE_CHECKING:
@@ -89,3 +89,9 @@ def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
     read = run.saved
     backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)
+
+
+def in_place(relu: bool) -> CellInPlace:
+    """Return the cell with this activation, for arrays of a caller."""
+    kernels = FORWARD_KERNELS, BACKWARD_KERNELS
+    return CellInPlace(kernels, (relu,), ("b", "b_more"), (0,), None)

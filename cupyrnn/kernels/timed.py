@@ -170,6 +170,16 @@ def forget() -> list[Path]:
     return files
 
 
+_changes = 0
+
+
+def changes() -> int:
+    """Return how often what is kept has changed in this process."""
+    return _changes
+
+
 def _read_anew() -> None:
+    global _changes
+    _changes += 1
     anything.cache_clear()
     of.cache_clear()

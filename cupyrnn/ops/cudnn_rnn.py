@@ -28,10 +28,12 @@ from ..checks.attributes import check_bool, check_choice, named
 from ..checks.calls import Settled as Found
 from ..checks.calls import signature
 from ..derivatives.traced import traceable
+from ..driver import layouts, signatures
 from ..driver.reserve import Leaves, Note, check_reserve, check_size, reserved_engine
 from ..driver.stack import as_given, time_major_of
 from ..weights.gradients import WeightGradients, check_weight_gradients
 from ..weights.packed import NetArguments, PackedParams, Settled, settled
+from ..weights.packed_forms import PACKED_COLUMNS, places_of
 from ..weights.params import Direction, InputMode, Net, RNNMode
 
 if TYPE_CHECKING:
@@ -169,6 +171,25 @@ def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> Leaves:
         size = _cudnn.reserve_size(_problem(call), run.dtype.name, run.lengths)
     check_size(op, reserve_space, size)
     return call.leaves
+
+
+def _words_of(host_reserved: Any) -> Any:
+    """Return what a signature has of host_reserved: its bytes, if it is what a call returns."""
+    plain = type(host_reserved) is np.ndarray and host_reserved.dtype == np.int8
+    return host_reserved.tobytes() if plain and host_reserved.ndim == 1 else host_reserved
+
+
+def _in_place(call: PackedCall, time_major: bool) -> layouts.PackedNet | None:
+    """Return the net of a call whose steps may use the arrays of the caller as they are."""
+    run, net = call.run, call.net
+    if (
+        call.by_cudnn or not time_major or net.D > 1 or run.reverse or net.skip or net.P != net.H
+        or run.sizes.drops(net) or not run.sizes.T * run.sizes.B
+        or any(a is not None for a in (run.lengths, run.resets, run.every))
+    ):  # fmt: skip
+        return None
+    of_cell, leaves = (net.rnn_mode, net.gate, PACKED_COLUMNS), call.leaves
+    return layouts.PackedNet(*of_cell, places_of(net), leaves.places, leaves.size)
 
 
 @traceable
@@ -319,6 +340,17 @@ def cudnn_rnn(
     array([0.1339, 0.2259, 0.2881, 0.33  ])
     """
     op = "cudnn_rnn"
+    like: Any = None
+    run_call: Any = None
+    if type(input) is not np.ndarray and type(params) is not PackedParams:
+        all_arrays = input, input_h, input_c, params
+        options = (
+            rnn_mode, input_mode, direction, num_proj, recurrent_activation, sequence_lengths,
+            resets, dropout, is_training, time_major, seed, seed2, save, reverse, engine,
+        )  # fmt: skip
+        like = signatures.signature(op, all_arrays, options)
+        if run_call := signatures.CALLS.get(like):
+            return run_call(all_arrays)  # type: ignore[no-any-return]
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     extent = sequence_lengths, resets
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
@@ -327,6 +359,12 @@ def cudnn_rnn(
         input_h, input_c = packed_states(op, (input, input_h, input_c), said, time_major)
     call = _check(op, (input, input_h, input_c), said, run, engine)
     xp, dtype, net = call.run.xp, call.run.dtype, call.net
+    if like is not None and run_call is None and (net_in_place := _in_place(call, time_major)):
+        reserved = call.host_reserved if is_training else np.zeros((), np.int8)
+        wanted = call.run.reverse, is_training, reserved
+        run_call = layouts.kept(like, layouts.cudnn_rnn, all_arrays, net_in_place, *wanted)
+        if run_call:
+            return run_call(all_arrays)  # type: ignore[no-any-return]
     with on_device(xp, input):
         c = input_c if net.rnn_mode == "lstm" else None
         x, h, c = time_major_of(xp, dtype, time_major, (input, input_h, c))
@@ -590,6 +628,21 @@ def cudnn_rnn_backprop(
     array([0.2748, 0.2561, 0.208 , 0.1334])
     """
     op = "cudnn_rnn_backprop"
+    like: Any = None
+    run_call: Any = None
+    if type(input) is not np.ndarray and type(params) is not PackedParams:
+        all_arrays = (
+            input, input_h, input_c, params, output, output_h, output_c, output_backprop,
+            output_h_backprop, output_c_backprop, reserve_space,
+        )  # fmt: skip
+        options = (
+            rnn_mode, input_mode, direction, num_proj, recurrent_activation, sequence_lengths,
+            resets, dropout, time_major, seed, seed2, reverse, input_gradient, weight_gradients,
+            engine, _words_of(host_reserved),
+        )  # fmt: skip
+        like = signatures.signature(op, all_arrays, options)
+        if run_call := signatures.CALLS.get(like):
+            return run_call(all_arrays)  # type: ignore[no-any-return]
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     extent = sequence_lengths, resets
     run = RunArguments(*extent, dropout, True, time_major, seed, seed2, reverse=reverse)
@@ -618,6 +671,12 @@ def cudnn_rnn_backprop(
     if call.by_cudnn and output is None:
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
     leaves = _check_reserve(op, call, reserve_space)
+    may = like is not None and run_call is None and by == "sum" and leaves.every is None
+    if may and (packed_net := _in_place(call, time_major)) is not None:
+        make, back = layouts.cudnn_rnn_backprop, call.run.reverse
+        run_call = layouts.kept(like, make, all_arrays, packed_net, back, input_gradient)
+        if run_call:
+            return run_call(all_arrays)  # type: ignore[no-any-return]
     with on_device(xp, input):
         c, dc = (input_c, output_c_backprop) if is_lstm else (None, None)
         arrays = (input, input_h, c, output, output_backprop, output_h_backprop, dc)

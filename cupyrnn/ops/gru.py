@@ -21,6 +21,7 @@ from ..checks.arrays import cast, compute_dtype, on_device, operand_dtype
 from ..checks.calls import zeros_for_none
 from ..derivatives.traced import traceable
 from ..driver import layer as _layer
+from ..driver import layouts, signatures
 from ..driver import padded as _padded
 from ..driver.layer import Layer
 from ..driver.padded import Padded, check_extent
@@ -241,9 +242,21 @@ def block_gru(
     op, attributes = "block_gru", (recurrent_activation,)
     if h_prev is None:
         (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
+    like: Any = None
+    run: Any = None
+    if type(x) is not np.ndarray:
+        all_arrays = x, h_prev, w_ru, w_c, b_ru, b_c
+        options = recurrent_activation, seq_len_max, sequence_lengths, reverse, resets
+        like = signatures.signature(op, all_arrays, options)
+        if run := signatures.CALLS.get(like):
+            return run(all_arrays)  # type: ignore[no-any-return]
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
     xp, call = check_block(op, GRU_FORM, arrays, {}, attributes)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
+    if like is not None and run is None and extent.complete(x.shape[0]):
+        run = layouts.kept(like, layouts.block_gru, all_arrays, call.attributes, extent.reverse)
+        if run:
+            return run(all_arrays)  # type: ignore[no-any-return]
     padded = Padded(x, States(h_prev), None, extent)
     weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
     only = only_step(x, extent, call)
@@ -513,11 +526,27 @@ def block_gru_grad(
     op, attributes = "block_gru_grad", (recurrent_activation,)
     if h_prev is None:
         (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
+    like: Any = None
+    run: Any = None
+    if type(x) is not np.ndarray:
+        all_arrays = x, h_prev, w_ru, w_c, r, u, c, h, d_h, b_ru, b_c
+        options = (
+            recurrent_activation, weight_gradients, seq_len_max, sequence_lengths, reverse, resets,
+        )  # fmt: skip
+        like = signatures.signature(op, all_arrays, options)
+        if run := signatures.CALLS.get(like):
+            return run(all_arrays)  # type: ignore[no-any-return]
     saved, biases = {"r": r, "u": u, "c": c, "h": h}, {"b_ru": b_ru, "b_c": b_c}
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
     xp, call = check_block(op, GRU_FORM, arrays, biases, attributes)
     by = check_weight_gradients(op, weight_gradients)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
+    if like is not None and run is None and by == "sum" and extent.complete(x.shape[0]):
+        run = layouts.kept(
+            like, layouts.block_gru_grad, all_arrays, call.attributes, extent.reverse
+        )
+        if run:
+            return run(all_arrays)  # type: ignore[no-any-return]
     padded = Padded(x, States(h_prev), GRUOutputs(**saved), extent)
     with on_device(xp, x):
         return gru_gradient(xp, padded, BlockGRUParams(w_ru, w_c, None, None), d_h, call, by)

@@ -20,6 +20,7 @@ from ..checks.arrays import cast, compute_dtype, contiguous, on_device, operand_
 from ..checks.calls import zeros_for_none
 from ..derivatives.traced import traceable
 from ..driver import layer as _layer
+from ..driver import layouts, signatures
 from ..driver import padded as _padded
 from ..driver.layer import Layer
 from ..driver.padded import Padded, check_extent
@@ -302,11 +303,28 @@ def block_lstm(
     op = "block_lstm"
     if cs_prev is None or h_prev is None:
         cs_prev, h_prev = zeros_for_none(op, {"x": x, "w": w}, 4, cs_prev, h_prev)
+    like: Any = None
+    run: Any = None
+    if type(x) is not np.ndarray:
+        all_arrays = x, cs_prev, h_prev, w, b, wci, wcf, wco
+        options = (
+            forget_bias, cell_clip, use_peephole, gate_order, recurrent_activation, seq_len_max,
+            sequence_lengths, reverse, resets,
+        )  # fmt: skip
+        like = signatures.signature(op, all_arrays, options)
+        if run := signatures.CALLS.get(like):
+            return run(all_arrays)  # type: ignore[no-any-return]
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b}
     peephole = {"wci": wci, "wcf": wcf, "wco": wco}
     attributes = forget_bias, cell_clip, gate_order, recurrent_activation
     xp, call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
+    if like is not None and run is None and extent.complete(x.shape[0]):
+        order = COLUMNS[call.attributes.gate_order]
+        found = x, cs_prev, h_prev, w, b, *call.peephole
+        run = layouts.kept(like, layouts.block_lstm, found, call.attributes, order, extent.reverse)
+        if run:
+            return run(all_arrays)  # type: ignore[no-any-return]
     first = LSTMStates(h_prev, cs_prev)
     only = only_step(x, extent, call)
     if only is not None and (step := _layer.compiled_cell(LSTM, call.dtype, "cell_forward")):
@@ -638,6 +656,19 @@ def block_lstm_grad(
     op = "block_lstm_grad"
     if cs_prev is None or h_prev is None:
         cs_prev, h_prev = zeros_for_none(op, {"x": x, "w": w}, 4, cs_prev, h_prev)
+    like: Any = None
+    run: Any = None
+    if type(x) is not np.ndarray:
+        all_arrays = (
+            x, cs_prev, h_prev, w, i, cs, f, o, ci, co, h, cs_grad, h_grad, wci, wcf, wco, b,
+        )  # fmt: skip
+        options = (
+            cell_clip, use_peephole, gate_order, recurrent_activation, weight_gradients,
+            seq_len_max, sequence_lengths, reverse, resets,
+        )  # fmt: skip
+        like = signatures.signature(op, all_arrays, options)
+        if run := signatures.CALLS.get(like):
+            return run(all_arrays)  # type: ignore[no-any-return]
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co, "h": h}
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved}
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b}
@@ -645,6 +676,14 @@ def block_lstm_grad(
     xp, call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
     by = check_weight_gradients(op, weight_gradients)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
+    if like is not None and run is None and by == "sum" and extent.complete(x.shape[0]):
+        order = COLUMNS[call.attributes.gate_order]
+        found = x, cs_prev, h_prev, w, *saved.values(), cs_grad, h_grad, *call.peephole, b
+        run = layouts.kept(
+            like, layouts.block_lstm_grad, found, call.attributes, order, extent.reverse
+        )
+        if run:
+            return run(all_arrays)  # type: ignore[no-any-return]
     padded = Padded(x, LSTMStates(h_prev, cs_prev), LSTMOutputs(**saved), extent)
     with on_device(xp, x):
         return lstm_gradient(xp, padded, w, LSTMStates(h_grad, cs_grad), call, by)

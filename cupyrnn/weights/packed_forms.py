@@ -15,7 +15,7 @@ from ..checks.arrays import cast, compute_dtype, module_of
 from .params import LayerParams, Net, parts
 
 # Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.
-_LSTM_ORDER = (0, 2, 1, 3)
+PACKED_COLUMNS = (0, 2, 1, 3)
 
 # What a step of each cell leaves.
 _SAVED: dict[str, Any] = {
@@ -118,9 +118,9 @@ class PackedForm(Form):
         if rnn_mode != "lstm":
             return SimpleRNN(inputs, recurrent, (rows,), b, rnn_mode == "rnn_relu")
         if w_p is None:
-            return LSTM(inputs, recurrent, (rows,), b, _LSTM_ORDER, gate=gate)
+            return LSTM(inputs, recurrent, (rows,), b, PACKED_COLUMNS, gate=gate)
         both = (*recurrent, Weight(w_p.T, len(w_p), delta=1))
-        return LSTM(inputs, both, (rows, len(w_p)), b, _LSTM_ORDER, gate=gate)
+        return LSTM(inputs, both, (rows, len(w_p)), b, PACKED_COLUMNS, gate=gate)
 
     def gradients(self, xp: ModuleType, grads: Weights) -> Gradients:
         """Return views of the matrices, and memory for the sums."""

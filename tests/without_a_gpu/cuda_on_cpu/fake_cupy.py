@@ -85,7 +85,9 @@ class ndarray(np.ndarray):
         def memset_async(value: int, size: int) -> None:
             ctypes.memset(self.ctypes.data, value, size)
 
-        return types.SimpleNamespace(ptr=self.ctypes.data, memset_async=memset_async)
+        # No device_id: a call makes no views of memory that it allocates.
+        pointer = self.ctypes.data
+        return types.SimpleNamespace(device_id=None, ptr=pointer, memset_async=memset_async)
 
     @property
     def device(self) -> Device:

@@ -1,0 +1,281 @@
+"""
+The ops as tables: where the arrays of a call on a device are, and what is done with them.
+
+Each function returns what runs the calls of a signature. It raises NotInPlace for those that the
+layers run step by step or in pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._typing import CudnnRNNGrads, CudnnRNNOutputs, GRUGrads, LSTMGrads, NamedTuple
+from ..cells.gru import GRUOutputs
+from ..cells.lstm import LSTMOutputs
+from ..checks.arrays import FLOATS, compute_dtype
+from ..kernels import gru, gru_reset_after, lstm, simple_rnn
+from ..kernels.blas import NotInPlace
+from ..kernels.cell import CellInPlace
+from ..kernels.products import ROWS
+from .net import GradientPlaces, LayerPlaces, Weights, backward, forward
+from .on_device import Call, OnDevice
+from .places import Place, Table
+from .signatures import CALLS
+
+
+def kept(
+    signature: tuple[Any, ...] | None,
+    make: Callable[..., Call],
+    arrays: tuple[Any, ...],
+    *args: Any,
+) -> Any:
+    """Return what runs calls of a signature, laid out and kept; False where nothing does."""
+    if signature is None:
+        return False
+    aligned = 0
+    for a in arrays:
+        aligned |= 0 if a is None else a.data.ptr & 15
+    try:
+        run: Any = make(Arguments(arrays, aligned), *args)
+    except NotInPlace:
+        run = False
+    CALLS.keep(signature, run)
+    return run
+
+
+class Arguments(NamedTuple):
+    """The arrays of a call, which are all in C order, and the last four bits of their addresses."""
+
+    arrays: tuple[Any, ...]
+    aligned: int
+
+
+def _machine(
+    arguments: Arguments, cell: CellInPlace, states: int, back: bool
+) -> tuple[Table, OnDevice]:
+    """Return the table of a call, whose arrays are x and so many states first, and what runs it."""
+    arrays, aligned = arguments
+    T, B, _ = arrays[0].shape
+    # More rows are computed in pieces, which bounds the memory.
+    if arrays[0].dtype.name not in FLOATS or not 0 < T * B <= ROWS:
+        raise NotInPlace("these rows are computed in pieces")
+    if any(a is not None and a.size == 0 for a in arrays):
+        raise NotInPlace("an array is empty")
+    if any(a is None for a in arrays[1 : 1 + states]):
+        raise NotInPlace("states are zeros that are not there")
+    table = Table(arrays, arrays[0].dtype)
+    return table, OnDevice(table, cell, T, B, back, aligned)
+
+
+def block_lstm(
+    arguments: Arguments, attributes: Any, columns: tuple[int, ...], reverse: bool
+) -> Call:
+    """Lay out block_lstm, of x, cs_prev, h_prev, w, b, wci, wcf and wco."""
+    clip, _, gate, forget_bias = attributes
+    cell = lstm.in_place(columns, clip, gate, forget_bias)
+    table, machine = _machine(arguments, cell, 2, reverse)
+    x, c, h, w, b, wci, wcf, wco = table.arguments
+    (T, B, I), H = x.shape, h.shape[1]
+    # h is often kept without the others.
+    others = table.take("others", (6, T, B, H))
+    saved = [*(others.at(k) for k in range(6)), table.take("h", (T, B, H))]
+    vectors = {"b": b, "wci": wci, "wcf": wcf, "wco": wco}
+    weights = Weights((w.part(0, I),), (w.part(I, I + H),), vectors)
+    rows = tuple(a.rows for a in saved)
+    forward(machine, [LayerPlaces(x.rows, weights, (h, c), rows, (None, None))])
+    return machine.finish(saved, LSTMOutputs)
+
+
+def block_lstm_grad(
+    arguments: Arguments, attributes: Any, columns: tuple[int, ...], reverse: bool
+) -> Call:
+    """Lay out block_lstm_grad, of its arrays in the order of its arguments, b the last."""
+    clip, _, gate, _ = attributes
+    cell = lstm.in_place(columns, clip, gate, 0.0)
+    table, machine = _machine(arguments, cell, 2, reverse)
+    x, c, h, w, *saved, c_grad, h_grad, wci, wcf, wco, _ = table.arguments
+    I, H = x.shape[2], h.shape[1]
+    vectors = {"wci": wci, "wcf": wcf, "wco": wco}
+    weights = Weights((w.part(0, I),), (w.part(I, I + H),), vectors)
+    layer = LayerPlaces(x.rows, weights, (h, c), tuple(a.rows for a in saved), (None, None))
+    x_grad = table.take("x", x.shape)
+    first = table.take("weights", h.shape), table.take("weights", c.shape)
+    sums = table.take("weights", (7 * H,))
+    into, w_grad = _matrix(table, w)
+    terms = None if wci is None else sums.part(4 * H, 7 * H)
+    gradients = {"sums": sums, "terms": terms}
+    of_weights = Weights((into.part(0, I),), (into.part(I, I + H),), gradients)
+    states = tuple(None if g is None else g.rows for g in (h_grad, c_grad))
+    grads = GradientPlaces(states, (None, None), first, x_grad.rows, of_weights)
+    backward(machine, table, [layer], [grads])
+    if into is not w_grad:
+        machine.round(into, w_grad)
+    of_peepholes = [sums.part(k * H, (k + 1) * H) for k in (4, 5, 6)]
+    returned = [x_grad, first[1], first[0], w_grad, *of_peepholes, sums.part(0, 4 * H)]
+    return machine.finish(returned, LSTMGrads)
+
+
+def _matrix(table: Table, w: Place) -> tuple[Place, Place]:
+    """Return where the gradient of a matrix is computed, and where it is returned."""
+    returned, compute = table.take("weights", w.shape), compute_dtype(w.dtype)
+    # The sum of two products is rounded once.
+    return returned if compute == w.dtype else table.take("work", w.shape, compute), returned
+
+
+def block_gru(arguments: Arguments, gate: Any, reverse: bool) -> Call:
+    """Lay out block_gru, of x, h_prev, w_ru, w_c, b_ru and b_c."""
+    table, machine = _machine(arguments, gru.in_place(gate), 1, reverse)
+    x, h, w_ru, w_c, b_ru, b_c = table.arguments
+    (T, B, I), H = x.shape, h.shape[1]
+    others = table.take("others", (3, T, B, H))
+    saved = [*(others.at(k) for k in range(3)), table.take("h", (T, B, H))]
+    w_x, w_h = (w_ru.part(0, I), w_c.part(0, I)), (w_ru.part(I, I + H), w_c.part(I, I + H))
+    weights, rows = Weights(w_x, w_h, {"b_ru": b_ru, "b_c": b_c}), tuple(a.rows for a in saved)
+    forward(machine, [LayerPlaces(x.rows, weights, (h,), rows, (None,))])
+    return machine.finish(saved, GRUOutputs)
+
+
+def block_gru_grad(arguments: Arguments, gate: Any, reverse: bool) -> Call:
+    """Lay out block_gru_grad, of x, h_prev, w_ru, w_c, four saved, d_h, b_ru and b_c."""
+    table, machine = _machine(arguments, gru.in_place(gate), 1, reverse)
+    x, h, w_ru, w_c, *saved, d_h, _, _ = table.arguments
+    I, H = x.shape[2], h.shape[1]
+    w_x, w_h = (w_ru.part(0, I), w_c.part(0, I)), (w_ru.part(I, I + H), w_c.part(I, I + H))
+    rows = tuple(a.rows for a in saved)
+    layer = LayerPlaces(x.rows, Weights(w_x, w_h, {}), (h,), rows, (None,))
+    x_grad, first = table.take("x", x.shape), table.take("weights", h.shape)
+    both = [_matrix(table, w) for w in (w_ru, w_c)]
+    biases = table.take("weights", (2 * H,)), table.take("weights", (H,))
+    of_weights = Weights(
+        tuple(into.part(0, I) for into, _ in both),
+        tuple(into.part(I, I + H) for into, _ in both),
+        {"b_ru": biases[0], "b_c": biases[1]},
+    )
+    states = (None if d_h is None else d_h.rows,)
+    grads = GradientPlaces(states, (None,), (first,), x_grad.rows, of_weights)
+    backward(machine, table, [layer], [grads])
+    for into, w_grad in both:
+        if into is not w_grad:
+            machine.round(into, w_grad)
+    return machine.finish([x_grad, first, *(w for _, w in both), *biases], GRUGrads)
+
+
+class PackedNet(NamedTuple):
+    """A net of packed parameters, which runs in one direction and drops nothing."""
+
+    rnn_mode: str
+    gate: Any
+    columns: tuple[int, ...]  # of the gates of an LSTM
+    weights: Sequence[tuple[Any, ...]]  # of each layer, slices and shapes in the parameters
+    reserved: Sequence[tuple[slice, tuple[int, int]]]  # what the steps save, in reserve_space
+    reserve_size: int
+
+    @property
+    def states(self) -> int:
+        """How many states a layer has."""
+        return 2 if self.rnn_mode == "lstm" else 1
+
+    @property
+    def cell(self) -> CellInPlace:
+        """The cell of all layers."""
+        if self.rnn_mode == "lstm":
+            return lstm.in_place(self.columns, None, self.gate, 0.0)
+        if self.rnn_mode == "gru":
+            return gru_reset_after.in_place(self.gate)
+        return simple_rnn.in_place(self.rnn_mode == "rnn_relu")
+
+    def weights_of(self, matrices: Place, params: Place) -> list[Weights]:
+        """Return the weights of each layer, of parameters or gradients like them."""
+        found = []
+        for w_x, w_h, w_p, b_x, b_h in self.weights:
+            if w_x is None or w_p is not None:
+                raise NotInPlace("a layer has no matrix of its input, or a projection")
+            of_x, of_h, b, b_more = (
+                a.part(place[0].start, place[0].stop).reshape(*place[1])
+                for a, place in ((matrices, w_x), (matrices, w_h), (params, b_x), (params, b_h))
+            )
+            vectors: dict[str, Place | None] = {"b": b, "b_more": b_more, "sums": b}
+            found.append(Weights((of_x.T,), (of_h.T,), vectors))
+        return found
+
+    def saved_of(self, reserve: Place) -> list[tuple[Place, ...]]:
+        """Return what the steps of each layer save."""
+        parts = [reserve.part(s.start, s.stop).reshape(*shape) for s, shape in self.reserved]
+        n = len(parts) // len(self.weights)
+        return [tuple(parts[k : k + n]) for k in range(0, len(parts), n)]
+
+    @property
+    def matrices(self) -> int:
+        """How many of the parameters, the first ones, are those of matrices."""
+        ends = [place[0].stop for weights in self.weights for place in weights[:2] if place]
+        starts = [place[0].start for weights in self.weights for place in weights[3:]]
+        if max(ends) > min(starts):
+            raise NotInPlace("a bias is before a matrix")
+        return int(max(ends))
+
+
+def cudnn_rnn(
+    arguments: Arguments, net: PackedNet, reverse: bool, is_training: bool, host_reserved: Any
+) -> Call:
+    """Lay out cudnn_rnn, of input, input_h, input_c and params."""
+    table, machine = _machine(arguments, net.cell, net.states, reverse)
+    x, h, c, params = table.arguments
+    (T, B, _), H = x.shape, h.shape[2]
+    states = [h, c] if net.rnn_mode == "lstm" else [h]
+    output = table.take("output", (T, B, H))
+    last = [table.take("states", s.shape) for s in states]
+    zeros = [table.take("zeros", ()) for _ in range(2 - len(last) + (not is_training))]
+    if is_training:
+        reserve = table.take("reserve", (net.reserve_size,))
+        all_saved = net.saved_of(reserve)
+    else:  # what no gradient reads is there for one layer at a time, but h
+        kept = len(net.reserved) // len(net.weights) - 1
+        others = [table.reuse(f"saved{k}", (T * B, H)) for k in range(kept)]
+        all_saved = [(*others, table.take("work", (T * B, H))) for _ in net.weights]
+    layers = []
+    weights = net.weights_of(params, params)
+    for n, (entry, saved) in enumerate(zip(weights, all_saved, strict=True)):
+        of_layer = [tuple(s.at(n) for s in some) for some in (states, last)]
+        again = output.rows if n == len(weights) - 1 else None
+        layers.append(LayerPlaces(x.rows, entry, of_layer[0], saved, of_layer[1], again))
+    forward(machine, layers)
+    for place in zeros:
+        machine.zero(place)
+    returned = [output, *last, *zeros[: 2 - len(last)], reserve if is_training else zeros[-1]]
+    return machine.finish(returned, CudnnRNNOutputs, host_reserved)
+
+
+def cudnn_rnn_backprop(
+    arguments: Arguments, net: PackedNet, reverse: bool, input_gradient: bool
+) -> Call:
+    """Lay out cudnn_rnn_backprop, of its arrays in the order of its arguments."""
+    table, machine = _machine(arguments, net.cell, net.states, reverse)
+    x, h, c, params, _, _, _, dy, dh, dc, reserve = table.arguments
+    states, given = ([h, c], [dh, dc]) if net.rnn_mode == "lstm" else ([h], [dh])
+    x_grad = table.take("x", x.shape) if input_gradient else None
+    first = [table.take("weights", s.shape) for s in states]
+    params_grad, matrices = table.take("weights", params.shape), net.matrices
+    compute = compute_dtype(params.dtype)
+    into = params_grad
+    if compute != params.dtype:  # the sum of two products is rounded once
+        into = table.take("work", (matrices,), compute)
+    both = zip(
+        net.weights_of(params, params), net.weights_of(into, params_grad), net.saved_of(reserve),
+        strict=True,
+    )  # fmt: skip
+    layers, grads = [], []
+    for n, (entry, of_entry, saved) in enumerate(both):
+        entered, made = (tuple(s.at(n) for s in some) for some in (states, first))
+        layers.append(LayerPlaces(x.rows, entry, entered, saved, (None,) * len(states)))
+        of_last = tuple(None if g is None else g.at(n) for g in given)
+        of_x = x_grad.rows if x_grad is not None else None
+        of_steps = (None if dy is None else dy.rows, *[None] * (len(states) - 1))
+        grads.append(GradientPlaces(of_steps, of_last, made, of_x, of_entry))
+    backward(machine, table, layers, grads)
+    if into is not params_grad:
+        machine.round(into, params_grad.part(0, matrices))
+    zeros = [table.take("zeros", ()) for _ in range(2 - len(first))]
+    for place in zeros:
+        machine.zero(place)
+    return machine.finish([x_grad, *first, *zeros, params_grad], CudnnRNNGrads)

@@ -1,0 +1,361 @@
+"""
+What a device does in a call: launches and products whose arguments are ready but for addresses.
+
+The operations of a layer are the products of its input, one launch for all steps and, backwards,
+the products and sums of the gradients of its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..checks.arrays import compute_dtype
+from ..kernels import blas, gru, gru_reset_after, lstm, persistent
+from ..kernels.cell import CellInPlace
+from ..kernels.compile import kernel
+from ..kernels.launch import BLOCK, SUMS_BY_SLICES, function_of, sum_grid
+from .net import GradientPlaces, LayerPlaces
+from .places import Place, Table
+
+# A kernel that writes numbers of the computation in the storage type.
+_ROUND = r"""
+template <typename A, typename T>
+__global__ void rounded(const A* from, T* to, long long n)
+{
+    const long long threads = (long long)gridDim.x * blockDim.x * blockDim.y;
+    const long long first = ((long long)blockIdx.x * blockDim.y + threadIdx.y) * blockDim.x;
+    for (long long k = first + threadIdx.x; k < n; k += threads) store(to + k, from[k]);
+}
+"""
+_ROUND_KERNELS = ("rounded<{A}, {T}>",)
+_MOST_BLOCKS = 4096
+
+
+class OnDevice:
+    """
+    The operations of a call on the current device.
+
+    Parameters
+    ----------
+    table
+        The arrays of the call.
+    cell
+        The cell of all layers, with its attributes.
+    T, B
+        The numbers of steps and sequences.
+    back
+        Whether time runs backwards.
+    aligned
+        The last four bits of all addresses of arguments together.
+
+    Raises blas.NotInPlace, in its methods, for what is not one launch over all steps.
+    """
+
+    def __init__(
+        self, table: Table, cell: CellInPlace, T: int, B: int, back: bool, aligned: int
+    ) -> None:
+        self._table, self._cell, self._back = table, cell, int(back)
+        self._T, self._B = T, B
+        self._dtype, self._compute = table.dtype, compute_dtype(table.dtype)
+        if aligned % self._dtype.itemsize:
+            raise blas.NotInPlace("arrays are not aligned")
+        self._pairs = aligned % (2 * self._dtype.itemsize) == 0
+        self._words: list[int] = []
+        self._moved: list[tuple[int, int, int]] = []  # of a word: which, array, offset
+        self.operations: list[tuple[Any, ...]] = []
+        self.rounds = False  # whether a product's result is of a half format
+
+    def _word(self, value: Place | int | None) -> None:
+        if isinstance(value, Place):
+            self._moved.append((len(self._words), value.array, value.offset))
+            value = 0
+        self._words.append((value or 0) & (2**64 - 1))
+
+    def _launch(
+        self,
+        function: int,
+        grid: tuple[int, int],
+        args: Sequence[Sequence[Place | int | None]],
+        threads: tuple[int, int] = BLOCK,
+        shared: int = 0,
+    ) -> None:
+        """Add a launch; each argument is a list of words."""
+        at = []
+        for arg in args:
+            at.append(len(self._words))
+            for value in arg:
+                self._word(value)
+        head = function, *grid, 1, *threads, 1, shared
+        self.operations.append(("launch", head, np.array(at, np.uint64)))
+
+    def _launch_one(
+        self, source: str, kernels: tuple[str, ...], name: str, grid: tuple[int, int], *args: Any
+    ) -> None:
+        """Add a launch of a kernel whose arguments are one word each."""
+        function = kernel(source, kernels, self._dtype.name, name).kernel.ptr
+        self._launch(function, grid, [[value] for value in args])
+
+    def product(self, a: Place, b: Place, out: Place, *, accumulate: bool = False) -> None:
+        """Add out = a @ b, or out += a @ b."""
+        if out.strides[0] < out.strides[1]:
+            a, b, out = b.T, a.T, out.T
+        self.rounds |= out.itemsize == 2
+        calls = blas.gemm_calls(a, b, out, accumulate=accumulate)
+        for first, of_b, of_a, last, (b_behind, a_behind) in calls:
+            row = len(self._words)
+            self._word(b._replace(offset=b.offset + b_behind))
+            self._word(a._replace(offset=a.offset + a_behind))
+            self._word(out)
+            self.operations.append(("product", first, row, of_b, of_a, last))
+
+    def zero(self, place: Place) -> None:
+        """Add that memory is set to zeros."""
+        self.operations.append(("zero", len(self._words), place.size * place.itemsize))
+        self._word(place)
+
+    def round(self, a: Place, to: Place) -> None:
+        """Add that numbers of the computation are written in the storage type."""
+        blocks = min(_MOST_BLOCKS, -(-a.size // (BLOCK[0] * BLOCK[1])))
+        self._launch_one(_ROUND, _ROUND_KERNELS, _ROUND_KERNELS[0], (blocks, 1), a, to, a.size)
+
+    def _steps(self, direction: int, arrays: list[Any], pointers: list[Any], H: int) -> None:
+        """Add the launch over all steps."""
+        kernels = self._cell.kernels[direction]
+        shape = self._B, H
+        stored = self._dtype != self._compute
+        words, plain = self._cell.struct(self._compute, [p is not None for p in pointers], stored)
+        found = persistent.one_launch(
+            kernels, self._dtype, shape, self._T, pairs=self._pairs, plain=plain
+        )
+        if found is None or found.over is not None:
+            raise blas.NotInPlace("steps are not one launch without a barrier")
+        function = function_of(
+            found.kernel.source, (found.name,), found.name, self._dtype, found.block
+        )
+        struct = [*pointers, *words]
+        time = [None, self._T, *shape, self._back]
+        block = found.block
+        self._launch(function, found.places, [struct, arrays, time], block.threads, block.shared)
+
+    def _matrices(self, w_h: Sequence[Place]) -> list[Any]:
+        return [v for w in w_h for v in (w, *(n // w.itemsize for n in w.strides))]
+
+    def forward_layer(self, layer: LayerPlaces) -> None:
+        """Add the operations of a layer."""
+        x, (w_x, w_h, vectors), first, saved, last, output = layer
+        z = []
+        for n, w in enumerate(w_x):
+            z.append(self._table.reuse(f"z{n}", (x.shape[0], w.shape[1]), self._compute))
+            self.product(x, w, z[-1])
+        states = [None] * (len(first) + self._cell.cell.within)
+        row = 0 if output is None else output.strides[0] // output.itemsize
+        arrays = [*self._matrices(w_h), *z, *states, *saved, *first, *last, output, row]
+        pointers = [vectors.get(name) for name in self._cell.vectors]
+        self._steps(0, arrays, pointers, first[0].shape[1])
+
+    def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
+        """Add the operations of the gradient of a layer."""
+        x, (w_x, w_h, vectors), first, saved, *_ = layer
+        (N, _), (_, H), cell, reuse = x.shape, first[0].shape, self._cell, self._table.reuse
+        is_packed = cell.cell is gru_reset_after.CELL
+        widths = [w.shape[1] * 4 // 3 if is_packed else w.shape[1] for w in w_h]
+        deltas = [reuse(f"deltas{n}", (N, width)) for n, width in enumerate(widths)]
+        read = [saved[k] for k in cell.read]
+        before: list[Any] = [None] * len(read)
+        if cell.before is not None:
+            before[-1] = first[cell.before]
+        states = grads.states
+        row = 0 if states[0] is None else states[0].strides[0] // states[0].itemsize
+        nulls = [None] * len(first)
+        arrays = [
+            *self._matrices(w_h), *read, *states, *nulls, *deltas, *before, *grads.last,
+            *grads.first, row,
+        ]  # fmt: skip
+        pointers = [vectors.get(name) for name in cell.vectors]
+        self._steps(1, arrays, pointers, H)
+        dx: Any = grads.x
+        if dx is not None and len(w_x) > 1 and self._dtype != self._compute:
+            dx = reuse("x", dx.shape, self._compute)  # rounded once
+        for n, (d, w, dw) in enumerate(zip(deltas, w_x, grads.weights.w_x, strict=True)):
+            of_x = d.part(0, w.shape[1], 1)
+            if dx is not None:
+                self.product(of_x, w.T, dx, accumulate=n > 0)
+            self.product(x.T, of_x, dw)
+        if dx is not None and dx is not grads.x:
+            self.round(dx, grads.x)  # type: ignore[arg-type]
+        h = saved[-1]
+        if is_packed:
+            (d,), (dw,) = deltas, grads.weights.w_h
+            self._recurrent_gradient(first[0], h, d.part(0, 2 * H, 1), dw.part(0, 2 * H, 1))
+            of_hc = d.part(3 * H, 4 * H, 1)
+            self._recurrent_gradient(first[0], h, of_hc, dw.part(2 * H, 3 * H, 1))
+        else:
+            self._recurrent_gradient(first[0], h, deltas[0], grads.weights.w_h[0])
+        if cell.cell is gru.CELL:
+            self._reset_gradient(layer, deltas[1], grads.weights.w_h[1])
+        self._sums(layer, deltas, grads.weights.vectors)
+
+    def _recurrent_gradient(self, first: Place, h: Place, deltas: Place, dw: Place) -> None:
+        """Add the gradient of a matrix that multiplies h of the step before."""
+        N, B = deltas.shape[0], self._B
+        at_first, others = ((N - B, N), (0, N - B)) if self._back else ((0, B), (B, N))
+        before = (B, N) if self._back else (0, N - B)
+        self.product(h.part(*before).T, deltas.part(*others), dw)
+        self.product(first.T, deltas.part(*at_first), dw, accumulate=True)
+
+    def _reset_gradient(self, layer: LayerPlaces, deltas: Place, dw: Place) -> None:
+        """Add the gradient of the matrix that multiplies r * h_prev."""
+        r, h, (N, H) = layer.saved[0], layer.saved[-1], deltas.shape
+        operand = self._table.reuse("operand", (N, H))
+        grid = -(-H // BLOCK[0]), min(-(-N // BLOCK[1]), _MOST_BLOCKS)
+        args = r, h, layer.first[0], operand, N, H, self._B, self._back
+        name = gru.RESET_KERNELS[0]
+        self._launch_one(gru.RESET_SOURCE, gru.RESET_KERNELS, name, grid, *args)
+        self.product(operand.T, deltas, dw)
+
+    def _sums(self, layer: LayerPlaces, deltas: list[Place], to: dict[str, Place | None]) -> None:
+        """Add the gradients of the vectors."""
+        args: Any
+        source: str
+        kernels: Any
+        pairs: Any
+        again: Any
+        cell, (N, width), H = self._cell, deltas[0].shape, layer.first[0].shape[1]
+        blocks, S = sum_grid(N, width)
+        reuse, compute = self._table.reuse, self._compute
+        if cell.cell is lstm.CELL:
+            # The members of the struct say where the gates are.
+            columns = cell.attributes[2]
+            at = [int(columns[k]) for k in (0, 2, 3)]
+            sums, more = to["sums"], to.get("b_more")
+            assert sums is not None
+            first_c = layer.first[1] if to.get("terms") is not None else None
+            args = [deltas[0], layer.saved[1], first_c]
+            sizes = [N, H, self._B, self._back, sums.size, *at]
+            source, (by_slices, whole, of_slices) = lstm.SUMS_SOURCE, lstm.SUMS_KERNELS
+            kernels = lstm.SUMS_KERNELS
+            if S == 1:
+                self._launch_one(source, kernels, whole, (blocks, 1), *args, sums, more, *sizes)
+                return
+            slices = reuse("slices", (S, sums.size), compute)
+            self._launch_one(source, kernels, by_slices, (blocks, S), *args, slices, None, *sizes)
+            again = 0 if more is None else more.size
+            grid = -(-sums.size // BLOCK[0]), 1
+            self._launch_one(
+                source, kernels, of_slices, grid, slices, sums, more, S, sums.size, again
+            )
+            return
+        outputs = [to[name] for name in cell.vectors]
+        if cell.cell is gru_reset_after.CELL:
+            slices = reuse("slices", (S, width), compute)
+            by_slices, biases = gru_reset_after.SUMS_KERNELS
+            source, kernels = gru_reset_after.SUMS_SOURCE, gru_reset_after.SUMS_KERNELS
+            self._launch_one(source, kernels, by_slices, (blocks, S), deltas[0], slices, N, width)
+            self._launch_one(source, kernels, biases, (blocks, 1), slices, *outputs, S, H)
+            return
+        if cell.cell is gru.CELL:
+            pairs = [(d, out, None) for d, out in zip(deltas, outputs, strict=True)]
+        else:
+            pairs = [(deltas[0], outputs[0], outputs[1])]
+        by_slices, of_slices = SUMS_BY_SLICES
+        for d, out, again in pairs:
+            columns = d.shape[1]
+            blocks, S = sum_grid(N, columns)
+            slices = reuse("slices", (S, columns), compute)
+            self._launch_one("", SUMS_BY_SLICES, by_slices, (blocks, S), d, slices, N, columns)
+            args = slices, out, again, S, columns, 0 if again is None else columns
+            self._launch_one("", SUMS_BY_SLICES, of_slices, (blocks, 1), *args)
+
+    def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> Call:
+        """Return what runs such calls: it returns these arrays, and copies of `more`, as a kind."""
+        return Call(self._table, (self._words, self._moved), self.operations, self.rounds,
+                    (list(returned), kind, more))  # fmt: skip
+
+
+class Call:
+    """Runs the calls of a signature."""
+
+    def __init__(
+        self, table: Table, words: Any, operations: list[Any], rounds: bool, results: Any
+    ) -> None:
+        import cupy
+
+        (self._words, self._moved), self._operations = words, operations
+        self._allocations = [memory[1] for memory in table.allocations.values()]
+        self._names = list(table.allocations)
+        returned, self._kind, self._more = results
+        first = len(table.arguments)
+        self._returned = [
+            None if p is None else (p.array - first, p.shape, p.dtype, p.offset) for p in returned
+        ]
+        self._rounds = rounds
+        self._device = cupy.cuda.runtime.getDevice()
+        # What the words of one call at a time are in: as many as there are calls at once.
+        self._free: list[Any] = []
+
+    def _ready(self) -> tuple[Any, ...]:
+        """Return memory for the words of a call, and its operations with addresses there."""
+        words = np.array(self._words, np.uint64)
+        base, kept, operations = np.uint64(words.ctypes.data), [words], []
+        for kind, *rest in self._operations:
+            if kind == "launch":
+                head, at = rest
+                addresses = base + np.uint64(8) * at
+                kept.append(addresses)
+                operations.append((0, head, addresses.ctypes.data))
+            elif kind == "product":
+                operations.append((1, *rest))
+            else:
+                operations.append((2, *rest))
+        return memoryview(words), operations, kept  # type: ignore[arg-type]
+
+    def __call__(self, arrays: tuple[Any, ...]) -> Any:
+        """Run a call."""
+        import cupy
+
+        cuda = cupy.cuda
+        cuda.runtime.setDevice(self._device)  # A thread may have no context yet.
+        addresses = [0 if a is None else a.data.ptr for a in arrays]
+        memory = [cuda.alloc(size) for size in self._allocations]
+        addresses += [m.ptr for m in memory]
+        stream = cuda.get_current_stream().ptr
+        try:
+            ready = self._free.pop()
+        except IndexError:
+            ready = self._ready()
+        words, operations, _ = ready
+        for n, array, offset in self._moved:
+            words[n] = addresses[array] + offset
+        with blas.without_rounding(self._rounds):
+            self._run(words, operations, stream)
+        self._free.append(ready)
+        ndarray = cupy.ndarray
+        found = [
+            None if r is None else ndarray(r[1], r[2], memory[r[0]] + r[3]) for r in self._returned
+        ]
+        return self._kind._make(found + [a.copy() for a in self._more])
+
+    @staticmethod
+    def _run(words: Any, operations: list[tuple[Any, ...]], stream: int) -> None:
+        import cupy
+
+        launch, gemm = cupy.cuda.driver.launchKernel, cupy.cuda.cublas.gemmEx
+        handle = None
+        for operation in operations:
+            kind = operation[0]
+            if kind == 0:
+                launch(*operation[1], stream, operation[2], 0)
+            elif kind == 1:
+                _, first, n, of_b, of_a, last = operation
+                if handle is None:
+                    handle = cupy.cuda.device.get_cublas_handle()
+                type_a, ld_a, scale = of_a
+                gemm(
+                    handle, *first, words[n], *of_b, words[n + 1], type_a, ld_a, scale,
+                    words[n + 2], *last,
+                )  # fmt: skip
+            else:
+                cupy.cuda.runtime.memsetAsync(words[operation[1]], 0, operation[2], stream)

@@ -1,0 +1,113 @@
+"""The table of places: where the arrays of a call are, computed from sizes alone."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .._typing import NamedTuple
+
+
+def strides_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the strides of an array in C order."""
+    strides = []
+    for n in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= n
+    return tuple(reversed(strides))
+
+
+class Place(NamedTuple):
+    """A view of one of the arrays of a call."""
+
+    array: int  # the number of the array
+    offset: int  # in bytes
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in bytes
+    dtype: np.dtype[Any]
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element."""
+        return self.dtype.itemsize
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    @property
+    def T(self) -> Place:
+        """The transpose."""
+        return self._replace(shape=self.shape[::-1], strides=self.strides[::-1])
+
+    def part(self, start: int, stop: int, axis: int = 0) -> Place:
+        """Return the elements start to stop - 1 of an axis."""
+        shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
+        return self._replace(offset=self.offset + start * self.strides[axis], shape=shape)
+
+    def at(self, n: int) -> Place:
+        """Return element n of the first axis."""
+        offset = self.offset + n * self.strides[0]
+        return self._replace(offset=offset, shape=self.shape[1:], strides=self.strides[1:])
+
+    def reshape(self, *shape: int) -> Place:
+        """Return another shape of an array in C order."""
+        assert self.strides == strides_of(self.shape, self.itemsize), self
+        assert prod(shape) == self.size, (self, shape)
+        return self._replace(shape=shape, strides=strides_of(shape, self.itemsize))
+
+    @property
+    def rows(self) -> Place:
+        """An array [T, B, K] as [T*B, K]."""
+        return self.reshape(self.shape[0] * self.shape[1], self.shape[2])
+
+
+class Table:
+    """
+    The arrays of a call: its arguments, and the memory that it allocates.
+
+    That memory is a few allocations. Arrays that a caller may keep apart from each other are in
+    different ones: an array that is kept keeps the whole allocation.
+
+    Parameters
+    ----------
+    arrays
+        The arguments, all in C order; None for those that are None.
+    dtype
+        Their dtype.
+    """
+
+    _ALIGNED = 256
+
+    def __init__(self, arrays: tuple[Any, ...], dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self.arguments: list[Any] = [
+            None if a is None else self._whole(n, a.shape, dtype) for n, a in enumerate(arrays)
+        ]
+        self.allocations: dict[str, list[int]] = {}  # by name: number of the array, and bytes
+        self._reused: dict[tuple[Any, ...], Place] = {}
+
+    @staticmethod
+    def _whole(array: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Place:
+        return Place(array, 0, shape, strides_of(shape, dtype.itemsize), dtype)
+
+    def take(
+        self, allocation: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None
+    ) -> Place:
+        """Return the place of a new array in an allocation, of the dtype of the arguments."""
+        number = len(self.arguments) + len(self.allocations)
+        memory = self.allocations.setdefault(allocation, [number, 0])
+        start = -(-memory[1] // self._ALIGNED) * self._ALIGNED
+        place = self._whole(memory[0], shape, dtype or self.dtype)._replace(offset=start)
+        memory[1] = start + place.size * place.itemsize
+        return place
+
+    def reuse(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> Place:
+        """Return memory to work in, the same for all of this name and shape: one layer needs it."""
+        key = name, shape, dtype
+        if key not in self._reused:
+            self._reused[key] = self.take("work", shape, dtype)
+        return self._reused[key]

@@ -1,0 +1,262 @@
+"""
+Calls on a device that use the arrays of a caller in place: a list of operations for a signature.
+
+The same calls, layer by layer, are what they are compared with.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+import cupyrnn
+from cupyrnn.driver import signatures
+
+pytestmark = pytest.mark.gpu
+
+T, B, I, H = 5, 3, 4, 6
+
+
+@pytest.fixture(autouse=True)
+def rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One launch for all steps, and no call before."""
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
+    signatures.CALLS.clear()
+    yield
+    signatures.CALLS.clear()
+
+
+def arrays_of(
+    xp: Any, *shapes: tuple[int, ...], seed: int = 0, dtype: Any = "float64"
+) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    return [xp.asarray((rng.standard_normal(shape) * 0.5).astype(dtype)) for shape in shapes]
+
+
+def lstm_arguments(xp: Any, seed: int = 0, dtype: Any = "float64") -> list[Any]:
+    return arrays_of(
+        xp, (T, B, I), (B, H), (B, H), (I + H, 4 * H), (4 * H,), seed=seed, dtype=dtype
+    )
+
+
+def to_host(xp: Any, values: Any) -> list[Any]:
+    return [a if a is None or isinstance(a, np.ndarray) else xp.asnumpy(a) for a in values]
+
+
+def same(xp: Any, found: Any, expected: Any) -> bool:
+    pairs = zip(to_host(xp, found), to_host(xp, expected), strict=True)
+    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+def in_place() -> list[bool]:
+    """Whether there is a list of operations, of each signature that was seen."""
+    return [bool(run) for run in signatures.CALLS.values()]
+
+
+def twice(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return what the second call of a signature returns, which is that of the first."""
+    first, second = op(*args, **kwargs), op(*args, **kwargs)
+    for a, b in zip(first, second, strict=True):
+        assert a is None or (a is not b and a.tobytes() == b.tobytes())
+    return second
+
+
+@pytest.mark.parametrize("peepholes", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_block_lstm_and_its_gradient(
+    cupy_on_gpu: Any, batch: int, reverse: bool, peepholes: bool
+) -> None:
+    shapes = (T, batch, I), (batch, H), (batch, H), (I + H, 4 * H), (4 * H,)
+    of_peepholes = dict(zip(("wci", "wcf", "wco"), arrays_of(np, *[(H,)] * 3, seed=1), strict=True))
+    options: dict[str, Any] = {"reverse": reverse, "cell_clip": 0.6, "gate_order": "ifco"}
+    options["recurrent_activation"] = "hard_sigmoid_0.2"
+    given, grads = arrays_of(np, *shapes), arrays_of(np, *[(T, batch, H)] * 2, seed=2)
+    vectors = of_peepholes if peepholes else {}
+    expected = cupyrnn.block_lstm(*given, **vectors, forget_bias=0.5, **options)
+    expected_grads = cupyrnn.block_lstm_grad(*given[:4], *expected, *grads, **vectors, **options)
+
+    cupy = cupy_on_gpu
+    device = [cupy.asarray(a) for a in given]
+    on_device = {name: cupy.asarray(a) for name, a in vectors.items()}
+    found = twice(cupyrnn.block_lstm, *device, **on_device, forget_bias=0.5, **options)
+    cotangents = [cupy.asarray(a) for a in grads]
+    arguments = *device[:4], *found, *cotangents
+    found_grads = twice(cupyrnn.block_lstm_grad, *arguments, **on_device, **options)
+    assert in_place() == [True, True]
+    for a, b in zip((*found, *found_grads), (*expected, *expected_grads), strict=True):
+        assert_close(cupy.asnumpy(a), b, "float64", "result")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_block_gru_and_its_gradient(cupy_on_gpu: Any, batch: int, reverse: bool) -> None:
+    shapes = (T, batch, I), (batch, H), (I + H, 2 * H), (I + H, H), (2 * H,), (H,)
+    given, (d_h,) = arrays_of(np, *shapes), arrays_of(np, (T, batch, H), seed=2)
+    expected = cupyrnn.block_gru(*given, reverse=reverse)
+    expected_grads = cupyrnn.block_gru_grad(*given[:4], *expected, d_h, reverse=reverse)
+
+    cupy = cupy_on_gpu
+    device = [cupy.asarray(a) for a in given]
+    found = twice(cupyrnn.block_gru, *device, reverse=reverse)
+    arguments = *device[:4], *found, cupy.asarray(d_h)
+    found_grads = twice(cupyrnn.block_gru_grad, *arguments, reverse=reverse)
+    assert in_place() == [True, True]
+    for a, b in zip((*found, *found_grads), (*expected, *expected_grads), strict=True):
+        assert_close(cupy.asnumpy(a), b, "float64", "result")
+
+
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("is_training", [False, True])
+def test_cudnn_rnn_and_its_gradient(
+    cupy_on_gpu: Any, is_training: bool, layers: int, rnn_mode: Any
+) -> None:
+    size = cupyrnn.cudnn_rnn_params_size(layers, H, I, rnn_mode=rnn_mode)
+    shapes = (T, B, I), (layers, B, H), (layers, B, H), (size,)
+    x, h, c, params = arrays_of(np, *shapes)
+    dy, dh, dc = arrays_of(np, (T, B, H), (layers, B, H), (layers, B, H), seed=1)
+    state, last = (c, dc) if rnn_mode == "lstm" else (None, None)
+    expected = cupyrnn.cudnn_rnn(x, h, state, params, rnn_mode=rnn_mode, is_training=is_training)
+
+    cupy = cupy_on_gpu
+    x_, h_, p_, dy_, dh_ = (cupy.asarray(a) for a in (x, h, params, dy, dh))
+    c_, dc_ = (None if a is None else cupy.asarray(a) for a in (state, last))
+    options: dict[str, Any] = {"rnn_mode": rnn_mode, "engine": "cupy"}
+    found = twice(cupyrnn.cudnn_rnn, x_, h_, c_, p_, is_training=is_training, **options)
+    for a, b in zip(found[:3], expected[:3], strict=True):
+        assert_close(cupy.asnumpy(a), b, "float64", "result")
+    assert found.reserve_space.shape == expected.reserve_space.shape
+    assert in_place() == [True]
+    if not is_training:
+        return
+    outputs = (*expected[:2], expected[2] if rnn_mode == "lstm" else None)
+    arguments = x, h, state, params, *outputs, dy, dh, last, expected.reserve_space
+    expected_grads = cupyrnn.cudnn_rnn_backprop(*arguments, rnn_mode=rnn_mode)
+    outputs = (*found[:2], found[2] if rnn_mode == "lstm" else None)
+    arguments = x_, h_, c_, p_, *outputs, dy_, dh_, dc_, found.reserve_space
+    for wanted in (True, False):
+        grads = twice(
+            cupyrnn.cudnn_rnn_backprop,
+            *arguments,
+            host_reserved=found.host_reserved,
+            input_gradient=wanted,
+            **options,
+        )
+        assert (grads[0] is not None) == wanted
+        for a, b in zip(grads[1 - wanted :], expected_grads[1 - wanted :], strict=True):
+            assert_close(cupy.asnumpy(a), b, "float64", "result")
+    assert in_place() == [True] * 3
+
+
+def test_what_is_not_in_order_takes_the_other_way(cupy_on_gpu: Any) -> None:
+    cupy = cupy_on_gpu
+    given = lstm_arguments(cupy)
+    expected = cupyrnn.block_lstm(*given)
+    wide = cupy.zeros((T, B, 2 * I))
+    wide[:, :, ::2] = given[0]
+    assert same(cupy, cupyrnn.block_lstm(wide[:, :, ::2], *given[1:]), expected)
+    transposed = cupy.ascontiguousarray(given[3].T).T
+    assert same(cupy, cupyrnn.block_lstm(*given[:3], transposed, given[4]), expected)
+    assert len(signatures.CALLS) == 1
+
+
+def test_the_same_array_may_be_two_arguments(cupy_on_gpu: Any) -> None:
+    cupy = cupy_on_gpu
+    x, _, h, *weights = lstm_arguments(cupy)
+    expected = cupyrnn.block_lstm(x, h.copy(), h, *weights)
+    assert same(cupy, cupyrnn.block_lstm(x, h, h, *weights), expected)
+
+
+def test_wrong_arguments_are_refused_after_a_right_call(cupy_on_gpu: Any) -> None:
+    given = lstm_arguments(cupy_on_gpu)
+    out = cupyrnn.block_lstm(*given)
+    arguments: Any = *given[:4], *out, None, out.h
+    cupyrnn.block_lstm_grad(*arguments, b=given[4])
+    with pytest.raises(ValueError, match=r"b has shape \(3,\)"):
+        cupyrnn.block_lstm_grad(*arguments, b=given[4][:3])
+    with pytest.raises(ValueError, match=r"b has shape"):
+        cupyrnn.block_lstm(*given[:4], given[4][:-1])
+    wrong: Any = 1
+    with pytest.raises(TypeError, match="reverse"):
+        cupyrnn.block_lstm(*given, reverse=wrong)
+    with pytest.raises(TypeError, match="dtype"):
+        cupyrnn.block_lstm(*given[:4], given[4].astype("float32"))
+
+
+def test_a_changed_environment_is_seen(cupy_on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = lstm_arguments(cupy_on_gpu)
+    cupyrnn.block_lstm(*given)
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "fast")
+    with pytest.raises(ValueError, match="CUPYRNN_PERSISTENT"):
+        cupyrnn.block_lstm(*given)
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
+    cupyrnn.block_lstm(*given)
+    assert in_place() == [True, False]
+
+
+def test_h_does_not_keep_the_other_results(cupy_on_gpu: Any) -> None:
+    given = lstm_arguments(cupy_on_gpu)
+    for _ in range(2):
+        out = cupyrnn.block_lstm(*given)
+        assert out.h.data.mem is not out.i.data.mem
+        assert out.h.data.mem.size < 2 * out.h.nbytes + 512
+
+
+def test_a_failed_allocation_leaves_nothing_behind(cupy_on_gpu: Any) -> None:
+    cupy = cupy_on_gpu
+    given = lstm_arguments(cupy)
+    expected = cupyrnn.block_lstm(*given)
+
+    def fail(size: int) -> Any:
+        raise MemoryError(size)
+
+    with cupy.cuda.using_allocator(fail), pytest.raises(MemoryError):
+        cupyrnn.block_lstm(*given)
+    assert same(cupy, cupyrnn.block_lstm(*given), expected)
+
+
+def test_threads_share_a_signature(cupy_on_gpu: Any) -> None:
+    cupy = cupy_on_gpu
+    inputs = [lstm_arguments(cupy, seed) for seed in range(4)]
+    expected = [cupyrnn.block_lstm(*given) for given in inputs]
+    wrong: list[int] = []
+
+    def work(n: int) -> None:
+        for _ in range(25):
+            found = cupyrnn.block_lstm(*inputs[n])
+            cupy.cuda.get_current_stream().synchronize()
+            if not same(cupy, found, expected[n]):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_stream_of_the_caller_is_used(cupy_on_gpu: Any) -> None:
+    cupy = cupy_on_gpu
+    given = lstm_arguments(cupy)
+    expected = cupyrnn.block_lstm(*given)
+    cupy.cuda.Device().synchronize()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        found = cupyrnn.block_lstm(*given)
+    stream.synchronize()
+    assert same(cupy, found, expected)
+
+
+def test_signatures_are_a_bounded_number(cupy_on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cupyrnn.checks.calls._MOST_SETTLED", 3)
+    given = lstm_arguments(cupy_on_gpu)
+    for steps in range(2, T + 1):
+        cupyrnn.block_lstm(given[0][:steps], *given[1:])
+    assert len(signatures.CALLS) <= 3
