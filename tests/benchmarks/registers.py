@@ -179,7 +179,7 @@ def grids() -> Found:
 
 def grids_of() -> Iterator[Any]:
     """Yield kernels, dtypes, shapes and architectures."""
-    for name, dtype, direction in product(OF_CELLS, ("float32", "float64"), DIRECTIONS):
+    for name, dtype, direction in product(OF_CELLS, ("float16", "float32"), DIRECTIONS):
         kernel = getattr(CELLS[name], direction).grid
         yield from product([kernel], [dtype], SHAPES_OF_GRIDS, ARCHITECTURES)
 
