@@ -376,7 +376,7 @@ class Pullback(Generic[G]):
     def _unknown(self, gradients: dict[str, Any]) -> TypeError:
         """Return the error of gradients that are missing or have other names."""
         known = {*self.names, *self._record.outputs}
-        what = [f"there is no {n}" for n in gradients if n not in known]
+        what = [f"unknown argument {n}" for n in gradients if n not in known]
         names = (*self.names, *(("through_clip", "weight_gradients") if what else ()))
         some = "" if len(names) == 1 else "some of "
         return TypeError(
