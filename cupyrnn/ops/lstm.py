@@ -321,8 +321,8 @@ def block_lstm(
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     if like is not None and run is None and extent.complete(x.shape[0]):
         order = COLUMNS[call.attributes.gate_order]
-        found = x, cs_prev, h_prev, w, b, *call.peephole
-        run = layouts.kept(like, layouts.block_lstm, found, call.attributes, order, extent.reverse)
+        used: Any = x, cs_prev, h_prev, w, b, *call.peephole
+        run = layouts.kept(like, layouts.block_lstm, used, call.attributes, order, extent.reverse)
         if run:
             return run(all_arrays)  # type: ignore[no-any-return]
     first = LSTMStates(h_prev, cs_prev)
@@ -678,9 +678,9 @@ def block_lstm_grad(
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     if like is not None and run is None and by == "sum" and extent.complete(x.shape[0]):
         order = COLUMNS[call.attributes.gate_order]
-        found = x, cs_prev, h_prev, w, *saved.values(), cs_grad, h_grad, *call.peephole, b
+        used: Any = x, cs_prev, h_prev, w, *saved.values(), cs_grad, h_grad, *call.peephole, b
         run = layouts.kept(
-            like, layouts.block_lstm_grad, found, call.attributes, order, extent.reverse
+            like, layouts.block_lstm_grad, used, call.attributes, order, extent.reverse
         )
         if run:
             return run(all_arrays)  # type: ignore[no-any-return]
