@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -29,6 +31,7 @@ class _Draw(NamedTuple):
     scheme: str
     dtype: np.dtype[Any]
     rng: np.random.Generator
+    xp: ModuleType
 
     def params(self, net: Net, forget_bias: float | None) -> Array:
         """Return packed parameters in float64."""
@@ -49,9 +52,10 @@ class _Draw(NamedTuple):
         return params
 
     def rounded(self, a: Array) -> Array:
-        """Return values in the dtype asked for."""
+        """Return values in the dtype and the array module of the result."""
         with np.errstate(all="ignore"):
-            return a.astype(self.dtype)
+            rounded = a.astype(self.dtype)
+        return rounded if self.xp is np else self.xp.asarray(rounded)
 
     def _glorot(self, like: Array) -> Array:
         """Return gates [G, H, K], drawn as one matrix [K, G*H]."""
@@ -68,12 +72,14 @@ class _Draw(NamedTuple):
         return rows.reshape(like.shape)
 
 
-def _checked(op: str, scheme: object, dtype: Any, seed: Any) -> _Draw:
-    """Check what all of these functions take."""
+def _checked(op: str, scheme: object, dtype: Any, seed: Any, xp: object) -> _Draw:
+    """Check the arguments that all of these functions have."""
+    if not isinstance(xp, ModuleType) or xp not in (np, sys.modules.get("cupy")):
+        raise TypeError(f"{op}: xp is {shown(xp)}, expected the module numpy or cupy")
     final = check_dtype(op, dtype, FLOATS)
     if not isinstance(seed, np.random.Generator):
         seed = np.random.default_rng(check_integer(op, "seed", seed, 0))
-    return _Draw(op, check_choice(op, "scheme", scheme, get_args(Scheme)), final, seed)
+    return _Draw(op, check_choice(op, "scheme", scheme, get_args(Scheme)), final, seed, xp)
 
 
 @named
@@ -90,6 +96,7 @@ def init_params(
     forget_bias: float | None = None,
     seed: int | np.random.Generator = 0,
     dtype: DTypeLike = np.float32,
+    xp: ModuleType = np,
 ) -> PackedParams:
     """
     Return initial packed parameters.
@@ -121,12 +128,14 @@ def init_params(
         PyTorch's distribution, but are not the values that these draw with the same seed.
     dtype : dtype
         The dtype of the result: float16, bfloat16, float32 or float64.
+    xp : module
+        The array module of the result: numpy or cupy. NumPy draws the values, so they are the same
+        in both.
 
     Returns
     -------
     PackedParams
-        NumPy arrays; ``packed._replace(params=cupy.asarray(packed.params))`` copies them to a
-        device.
+        Arrays of ``xp``, on its current device.
 
     Raises
     ------
@@ -159,7 +168,7 @@ def init_params(
     net = check_net(
         op, num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
     )
-    draw = _checked(op, scheme, dtype, seed)
+    draw = _checked(op, scheme, dtype, seed, xp)
     if forget_bias is not None:
         if net.rnn_mode != "lstm":
             raise ValueError(
@@ -180,6 +189,7 @@ def init_block_lstm(
     forget_bias: float | None = None,
     seed: int | np.random.Generator = 0,
     dtype: DTypeLike = np.float32,
+    xp: ModuleType = np,
 ) -> BlockLSTMParams:
     """
     Return initial weights of `block_lstm`.
@@ -200,11 +210,14 @@ def init_block_lstm(
         The same integer gives the same values.
     dtype : dtype
         The dtype of the result: float16, bfloat16, float32 or float64.
+    xp : module
+        The array module of the result: numpy or cupy. NumPy draws the values, so they are the same
+        in both.
 
     Returns
     -------
     BlockLSTMParams
-        w [I+H, 4*H] and b [4*H], NumPy arrays.
+        w [I+H, 4*H] and b [4*H], arrays of ``xp``.
 
     Raises
     ------
@@ -221,7 +234,7 @@ def init_block_lstm(
     op = "init_block_lstm"
     columns = BLOCK[check_choice(op, "gate_order", gate_order, tuple(BLOCK))]
     net = check_net(op, 1, num_units, input_size, "lstm", "linear_input", "unidirectional", 0)
-    draw = _checked(op, scheme, dtype, seed)
+    draw = _checked(op, scheme, dtype, seed, xp)
     if forget_bias is not None:
         forget_bias = check_real(op, "forget_bias", forget_bias)
     elif scheme == "keras" and gate_order == "icfo":
@@ -238,6 +251,7 @@ def init_block_gru(
     scheme: Scheme = "keras",
     seed: int | np.random.Generator = 0,
     dtype: DTypeLike = np.float32,
+    xp: ModuleType = np,
 ) -> BlockGRUParams:
     """
     Return initial weights of `block_gru`.
@@ -253,11 +267,15 @@ def init_block_gru(
         The same integer gives the same values.
     dtype : dtype
         The dtype of the result: float16, bfloat16, float32 or float64.
+    xp : module
+        The array module of the result: numpy or cupy. NumPy draws the values, so they are the same
+        in both.
 
     Returns
     -------
     BlockGRUParams
-        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H], NumPy arrays.
+        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H], arrays of
+        ``xp``.
 
     Raises
     ------
@@ -272,6 +290,6 @@ def init_block_gru(
     """
     op = "init_block_gru"
     net = check_net(op, 1, num_units, input_size, "gru", "linear_input", "unidirectional", 0)
-    draw = _checked(op, scheme, dtype, seed)
+    draw = _checked(op, scheme, dtype, seed, xp)
     (layer,) = layers(draw.params(net, None), net)
     return BlockGRUParams(*map(draw.rounded, gru_of(np, layer)))

@@ -100,6 +100,20 @@ def test_seeds() -> None:
     ).any()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_arrays_of_cupy(cupy_on_gpu: Any, dtype: str) -> None:
+    cupy = cupy_on_gpu
+    sizes: Any = {"num_units": 3, "input_size": 2, "dtype": dtype}
+    packed = cupyrnn.init_params(num_layers=2, **sizes, xp=cupy)
+    assert isinstance(packed.zero_state(4).input_h, cupy.ndarray)
+    pairs = [(packed.params, cupyrnn.init_params(num_layers=2, **sizes).params)]
+    for function in (cupyrnn.init_block_lstm, cupyrnn.init_block_gru):
+        pairs += zip(function(**sizes, xp=cupy), function(**sizes), strict=True)  # type: ignore[operator]
+    for found, due in pairs:
+        assert isinstance(found, cupy.ndarray)
+        np.testing.assert_array_equal(found.get(), due)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half(dtype: str) -> None:
     needs.module("ml_dtypes")
@@ -199,6 +213,7 @@ def assert_same_statistics(ours: Any, theirs: Any, what: str) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
+        (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, xp="cupy"), TypeError, "init_params: xp is 'cupy', expected the module numpy or cupy"),
         (lambda: cupyrnn.init_params(num_layers=0, num_units=2, input_size=3), ValueError, "init_params: num_layers is 0, expected at least 1"),
         (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, scheme="he"), ValueError, "init_params: scheme is 'he', expected one of keras, torch"),
         (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype=int), TypeError, "init_params: dtype is <class 'int'>, expected one of float16, bfloat16, float32, float64"),
