@@ -128,7 +128,7 @@ class OnDevice:
         stored = self._dtype != self._compute
         words, plain = self._cell.struct(self._compute, [p is not None for p in pointers], stored)
         found = persistent.one_launch(
-            kernels, self._dtype, shape, self._T, pairs=self._pairs, plain=plain
+            kernels, self._dtype, shape, self._T, pairs=lambda: self._pairs, plain=plain
         )
         if found is None or found.over is not None:
             raise blas.NotInPlace("steps are not one launch without a barrier")

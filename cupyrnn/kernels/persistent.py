@@ -9,7 +9,7 @@ matrix in shared memory, and ``grid`` spreads it over blocks that wait for each 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -339,13 +339,13 @@ def one_launch(
     shape: tuple[int, int],
     steps: int,
     *,
-    pairs: bool,
+    pairs: Callable[[], bool],
     plain: bool,
 ) -> OneLaunch | None:
     """
     Return the launch that takes all steps on the current device, None where the loop takes them.
 
-    `pairs` says whether all arrays begin at a multiple of two numbers, `plain` whether all
+    `pairs` returns whether all arrays begin at a multiple of two numbers, `plain` is whether all
     sequences have all steps and the cell has nothing that is optional.
     """
     asked = _asked()
@@ -363,7 +363,7 @@ def one_launch(
     kernel, over = kernels.rows, None
     if choice.kernel == "tiles":
         kernel, block = kernels.tiles, Block((tiles.threads_of(H), 1))
-        name = tiles.template_of(kernels.tiles, H, pairs and H % 2 == 0)
+        name = tiles.template_of(kernels.tiles, H, H % 2 == 0 and pairs())
     elif choice.kernel == "grid":
         kernel, over = kernels.grid, grid_for(kernels.grid, dtype, (B, H), device)
         assert over is not None
@@ -408,12 +408,14 @@ def run(
         Whether time runs backwards: step 0 has the last rows. All steps have as many rows then.
     """
     dtype, (B, H) = weights[0].dtype, state.shape
-    # Two numbers are read at once where all arrays begin at a multiple of two.
-    pairs = all(
-        a % 2 == 0 if isinstance(a, int) else address(a) % (2 * a.itemsize) == 0
-        for a in arrays
-        if a is not None
-    )
+
+    def pairs() -> bool:
+        return all(
+            a % 2 == 0 if isinstance(a, int) else address(a) % (2 * a.itemsize) == 0
+            for a in arrays
+            if a is not None
+        )
+
     plain = batches[0] == batches[-1] and kernels.cell.is_plain(cell)
     found = one_launch(kernels, dtype, (B, H), len(batches), pairs=pairs, plain=plain)
     if found is None:

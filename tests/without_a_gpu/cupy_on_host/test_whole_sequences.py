@@ -59,7 +59,7 @@ def test_sequences_of_different_lengths_cost_no_more_a_step(
 def test_the_host_does_nothing_for_a_step(cupy: Any, name: str) -> None:
     made = []
     # More rows than those for which the driver adds up the sizes of the weights.
-    for T in (40, 41, 80):
+    for T in (80, 81, 160):
         call = calls(cupy, (T, 3, 4, 9))[name]
         call()
         made.append(calls_made(call))
