@@ -321,7 +321,8 @@ def block_lstm(
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     if like is not None and run is None and extent.complete(x.shape[0]):
         order = COLUMNS[call.attributes.gate_order]
-        used: Any = x, cs_prev, h_prev, w, b, *call.peephole
+        peepholes: Any = call.peephole
+        used = x, cs_prev, h_prev, w, b, *peepholes
         run = layouts.kept(like, layouts.block_lstm, used, call.attributes, order, extent.reverse)
         if run:
             return run(all_arrays)  # type: ignore[no-any-return]
@@ -678,7 +679,9 @@ def block_lstm_grad(
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     if like is not None and run is None and by == "sum" and extent.complete(x.shape[0]):
         order = COLUMNS[call.attributes.gate_order]
-        used: Any = x, cs_prev, h_prev, w, *saved.values(), cs_grad, h_grad, *call.peephole, b
+        peepholes: Any = call.peephole
+        outputs: Any = saved.values()
+        used = x, cs_prev, h_prev, w, *outputs, cs_grad, h_grad, *peepholes, b
         run = layouts.kept(
             like, layouts.block_lstm_grad, used, call.attributes, order, extent.reverse
         )
