@@ -13,7 +13,6 @@ import sys
 from typing import Any
 
 from ..checks.calls import Settled
-from ..kernels import timed
 
 # The types of attributes whose values are all that is read of them.
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
@@ -60,5 +59,8 @@ def signature(
             shapes.append(None)
         else:
             return None
+    # Kernels are imported by calls on a device alone.
+    from ..kernels import timed
+
     state = device, dtype, addresses & 15, timed.changes(), *map(os.environ.get, _VARIABLES)
     return op, attributes, kinds, state, *shapes

@@ -137,10 +137,14 @@ __device__ __forceinline__ float inverse(float v)
     return i;
 }
 #endif
-const float LOG2_E = 1.442695041f;
+const float LOG2_E = 1.442695041f, LOG2_E_REST = 1.925963033e-8f, LN_2 = 0.6931471806f;
+// The rounding of z * log2(e) would be a relative error of the result that grows with |z|. What it
+// rounds away corrects the result; for an infinite or huge z there is nothing to correct.
 __device__ __forceinline__ float sigmoid(float z)
 {
-    return inverse(1.f + power_of_two(z * -LOG2_E));
+    const float power = z * -LOG2_E, s = inverse(1.f + power_of_two(power));
+    const float lost = fmaf(z, -LOG2_E_REST, fmaf(z, -LOG2_E, -power)) * LN_2;
+    return fmaf(fmaf(s, s, -s), fabsf(lost) < 1.f ? lost : 0.f, s);
 }
 // 1 - 2e / (1 + e) with e = exp(-2|v|), whose error vanishes where the slope does. Where the
 // difference loses digits, near 0, an odd polynomial, fitted to the smallest relative error.

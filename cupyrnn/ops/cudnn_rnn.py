@@ -28,7 +28,7 @@ from ..checks.attributes import check_bool, check_choice, named
 from ..checks.calls import Settled as Found
 from ..checks.calls import signature
 from ..derivatives.traced import traceable
-from ..driver import layouts, signatures
+from ..driver import signatures
 from ..driver.reserve import Leaves, Note, check_reserve, check_size, reserved_engine
 from ..driver.stack import as_given, time_major_of
 from ..weights.gradients import WeightGradients, check_weight_gradients
@@ -179,8 +179,8 @@ def _words_of(host_reserved: Any) -> Any:
     return host_reserved.tobytes() if plain and host_reserved.ndim == 1 else host_reserved
 
 
-def _in_place(call: PackedCall, time_major: bool) -> layouts.PackedNet | None:
-    """Return the net of a call whose steps may use the arrays of the caller as they are."""
+def _in_place(call: PackedCall, time_major: bool) -> Any:
+    """Return `layouts` and the net of a call whose kernels may use the caller's arrays, or None."""
     run, net = call.run, call.net
     if (
         call.by_cudnn or not time_major or net.D > 1 or run.reverse or net.skip or net.P != net.H
@@ -188,8 +188,10 @@ def _in_place(call: PackedCall, time_major: bool) -> layouts.PackedNet | None:
         or any(a is not None for a in (run.lengths, run.resets, run.every))
     ):  # fmt: skip
         return None
+    from ..driver import layouts  # and with it the kernels
+
     of_cell, leaves = (net.rnn_mode, net.gate, PACKED_COLUMNS), call.leaves
-    return layouts.PackedNet(*of_cell, places_of(net), leaves.places, leaves.size)
+    return layouts, layouts.PackedNet(*of_cell, places_of(net), leaves.places, leaves.size)
 
 
 @traceable
@@ -359,10 +361,11 @@ def cudnn_rnn(
         input_h, input_c = packed_states(op, (input, input_h, input_c), said, time_major)
     call = _check(op, (input, input_h, input_c), said, run, engine)
     xp, dtype, net = call.run.xp, call.run.dtype, call.net
-    if like is not None and run_call is None and (net_in_place := _in_place(call, time_major)):
+    if like is not None and run_call is None and (in_place := _in_place(call, time_major)):
+        layouts, packed_net = in_place
         reserved = call.host_reserved if is_training else np.zeros((), np.int8)
         wanted = call.run.reverse, is_training, reserved
-        run_call = layouts.kept(like, layouts.cudnn_rnn, all_arrays, net_in_place, *wanted)
+        run_call = layouts.kept(like, layouts.cudnn_rnn, all_arrays, packed_net, *wanted)
         if run_call:
             return run_call(all_arrays)  # type: ignore[no-any-return]
     with on_device(xp, input):
@@ -672,7 +675,8 @@ def cudnn_rnn_backprop(
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
     leaves = _check_reserve(op, call, reserve_space)
     may = like is not None and run_call is None and by == "sum" and leaves.every is None
-    if may and (packed_net := _in_place(call, time_major)) is not None:
+    if may and (in_place := _in_place(call, time_major)):
+        layouts, packed_net = in_place
         make, back = layouts.cudnn_rnn_backprop, call.run.reverse
         run_call = layouts.kept(like, make, all_arrays, packed_net, back, input_gradient)
         if run_call:

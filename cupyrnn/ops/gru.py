@@ -21,8 +21,8 @@ from ..checks.arrays import cast, compute_dtype, on_device, operand_dtype
 from ..checks.calls import zeros_for_none
 from ..derivatives.traced import traceable
 from ..driver import layer as _layer
-from ..driver import layouts, signatures
 from ..driver import padded as _padded
+from ..driver import signatures
 from ..driver.layer import Layer
 from ..driver.padded import Padded, check_extent
 from ..weights.block_forms import GRU_FORM, BlockCall, check_block, prepared
@@ -254,6 +254,8 @@ def block_gru(
     xp, call = check_block(op, GRU_FORM, arrays, {}, attributes)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     if like is not None and run is None and extent.complete(x.shape[0]):
+        from ..driver import layouts  # and with it the kernels
+
         run = layouts.kept(like, layouts.block_gru, all_arrays, call.attributes, extent.reverse)
         if run:
             return run(all_arrays)  # type: ignore[no-any-return]
@@ -542,6 +544,8 @@ def block_gru_grad(
     by = check_weight_gradients(op, weight_gradients)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     if like is not None and run is None and by == "sum" and extent.complete(x.shape[0]):
+        from ..driver import layouts  # and with it the kernels
+
         run = layouts.kept(
             like, layouts.block_gru_grad, all_arrays, call.attributes, extent.reverse
         )

@@ -20,8 +20,8 @@ from ..checks.arrays import cast, compute_dtype, contiguous, on_device, operand_
 from ..checks.calls import zeros_for_none
 from ..derivatives.traced import traceable
 from ..driver import layer as _layer
-from ..driver import layouts, signatures
 from ..driver import padded as _padded
+from ..driver import signatures
 from ..driver.layer import Layer
 from ..driver.padded import Padded, check_extent
 from ..weights.block_forms import COLUMNS, LSTM_FORM, BlockCall, GateOrder, check_block
@@ -320,6 +320,8 @@ def block_lstm(
     xp, call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     if like is not None and run is None and extent.complete(x.shape[0]):
+        from ..driver import layouts  # and with it the kernels
+
         order = COLUMNS[call.attributes.gate_order]
         peepholes: Any = call.peephole
         used = x, cs_prev, h_prev, w, b, *peepholes
@@ -678,6 +680,8 @@ def block_lstm_grad(
     by = check_weight_gradients(op, weight_gradients)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     if like is not None and run is None and by == "sum" and extent.complete(x.shape[0]):
+        from ..driver import layouts  # and with it the kernels
+
         order = COLUMNS[call.attributes.gate_order]
         peepholes: Any = call.peephole
         outputs: Any = saved.values()

@@ -263,7 +263,7 @@ def test_mpiexec_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMI_RANK", "1")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
-    with pytest.raises(ImportError, match=r'was started by mpiexec.*pip install "cupyrnn\[mpi\]"'):
+    with pytest.raises(ImportError, match=r'was started by mpiexec.*pip install "\.\[mpi\]"'):
         parallel.communicator()
 
 
