@@ -346,10 +346,9 @@ def cudnn_rnn(
     run_call: Any = None
     if type(input) is not np.ndarray and type(params) is not PackedParams:
         all_arrays = input, input_h, input_c, params
-        options = (
-            rnn_mode, input_mode, direction, num_proj, recurrent_activation, sequence_lengths,
-            resets, dropout, is_training, time_major, seed, seed2, save, reverse, engine,
-        )  # fmt: skip
+        options = (rnn_mode, input_mode, direction, num_proj, recurrent_activation,
+                   sequence_lengths, resets, dropout, is_training, time_major, seed, seed2, save,
+                   reverse, engine)  # fmt: skip
         like = signatures.signature(op, all_arrays, options)
         if run_call := signatures.CALLS.get(like):
             return run_call(all_arrays)  # type: ignore[no-any-return]
@@ -365,8 +364,7 @@ def cudnn_rnn(
         layouts, packed_net = in_place
         reserved = call.host_reserved if is_training else np.zeros((), np.int8)
         wanted = call.run.reverse, is_training, reserved
-        run_call = layouts.kept(like, layouts.cudnn_rnn, all_arrays, packed_net, *wanted)
-        if run_call:
+        if run_call := layouts.kept(like, layouts.cudnn_rnn, all_arrays, packed_net, *wanted):
             return run_call(all_arrays)  # type: ignore[no-any-return]
     with on_device(xp, input):
         c = input_c if net.rnn_mode == "lstm" else None
@@ -634,10 +632,8 @@ def cudnn_rnn_backprop(
     like: Any = None
     run_call: Any = None
     if type(input) is not np.ndarray and type(params) is not PackedParams:
-        all_arrays = (
-            input, input_h, input_c, params, output, output_h, output_c, output_backprop,
-            output_h_backprop, output_c_backprop, reserve_space,
-        )  # fmt: skip
+        all_arrays = (input, input_h, input_c, params, output, output_h, output_c, output_backprop,
+                      output_h_backprop, output_c_backprop, reserve_space)  # fmt: skip
         options = (
             rnn_mode, input_mode, direction, num_proj, recurrent_activation, sequence_lengths,
             resets, dropout, time_major, seed, seed2, reverse, input_gradient, weight_gradients,
@@ -678,8 +674,7 @@ def cudnn_rnn_backprop(
     if may and (in_place := _in_place(call, time_major)):
         layouts, packed_net = in_place
         make, back = layouts.cudnn_rnn_backprop, call.run.reverse
-        run_call = layouts.kept(like, make, all_arrays, packed_net, back, input_gradient)
-        if run_call:
+        if run_call := layouts.kept(like, make, all_arrays, packed_net, back, input_gradient):
             return run_call(all_arrays)  # type: ignore[no-any-return]
     with on_device(xp, input):
         c, dc = (input_c, output_c_backprop) if is_lstm else (None, None)
