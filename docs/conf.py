@@ -49,6 +49,8 @@ autodoc_mock_imports = [
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autosummary_generate = False
+# It warns of names with their module, which matters only where pages are generated.
+suppress_warnings = ["autosummary.import_cycle"]
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 numpydoc_xref_param_type = False
