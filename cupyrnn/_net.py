@@ -340,16 +340,19 @@ def packed_states(
     the checks refuse other calls.
     """
     input, h, c = states
-    is_lstm, known = net.said.rnn_mode == "lstm", net.known
-    if h is not None and (c is not None or not is_lstm):
+    if h is not None and c is not None:
         return h, c
+    is_lstm = check_choice(op, "rnn_mode", net.said.rnn_mode, tuple(GATES)) == "lstm"
+    if h is not None and not is_lstm:
+        return h, c
+    known, num_proj = net.known, net.said.num_proj
     xp, _ = check_arrays(op, {"input": input, "params": net.params}, {"input_h": h})
     major = check_bool(op, "time_major", time_major)
     if known is not None:
         B = expect_rank(op, "input", input, f"({'T, B' if major else 'B, T'}, I)")[int(major)]
         leading = [known.L * known.D, B] if major else [B, known.L * known.D]
         P, H = known.P, known.H
-    elif h is not None and not net.said.num_proj:
+    elif h is not None and (num_proj is None or check_integer(op, "num_proj", num_proj, 0) == 0):
         *leading, P = expect_rank(op, "input_h", h, "(L*D, B, P)")
         H = P
     else:
