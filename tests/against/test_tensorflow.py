@@ -79,7 +79,7 @@ def test_signature(tf: ModuleType, op: str) -> None:
     ]
     results = inspect.unwrap(theirs).__globals__.get(f"_{op}Output")
     name = ours.__annotations__["return"].partition("[")[0].split(".")[-1]
-    kind = getattr(cupyrnn, name, None) or inspect.unwrap(ours).__globals__.get(name)
+    kind = getattr(cupyrnn.typing, name, None) or inspect.unwrap(ours).__globals__.get(name)
     assert getattr(kind, "_fields", None) == getattr(results, "_fields", None)
 
 
