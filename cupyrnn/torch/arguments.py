@@ -98,7 +98,7 @@ def or_zeros(op: str, x: Any, named: tuple[str, Any], gates: int, *states: Any) 
     check_tensor(op, name, w)
     axes = "(B, I)" if op.endswith("_cell") else "(T, B, I)"
     for what, t, symbols in (("x", x, axes), (name, w, f"(I+H, {gates}*H)")):
-        if t.dim() != symbols.count(",") + 1:
+        if len(t.shape) != symbols.count(",") + 1:
             raise ValueError(f"{op}: {what} has shape {tuple(t.shape)}, expected {symbols}")
     zeros = x.new_zeros((x.shape[-2], w.shape[1] // gates))
     return [zeros if state is None else state for state in states]
