@@ -32,6 +32,7 @@ from without_a_gpu.ptx import compiler
 from without_a_gpu.ptx.executor import Executor
 
 from cupyrnn.driver import layer as _layer
+from cupyrnn.driver import signatures
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -132,6 +133,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         count = min(most, len(cases))
         kept |= {cases[n * (len(cases) - 1) // max(count - 1, 1)] for n in range(count)}
     session.items[:] = [item for item in session.items if item in kept]
+
+
+@pytest.fixture(autouse=True)
+def fresh_signatures() -> None:
+    """Forget how calls on a device were laid out, which other tests may have changed."""
+    signatures.CALLS.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from problems.nets import Case
 
+from cupyrnn.driver import on_device
 from cupyrnn.kernels import common, launch, lstm, persistent
 from cupyrnn.kernels.rows import SPLITS, Layout
 from without_a_gpu.agreement import agrees_with_numpy, rnn_agrees_with_numpy
@@ -40,7 +41,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(args[-1].shared)
         launch.launch(*args)
 
+    def noted_in_place(*args: Any) -> int:
+        found.append(args[-1].shared)
+        return launch.function_of(*args)
+
     monkeypatch.setattr(persistent, "launch", noted)
+    monkeypatch.setattr(on_device, "function_of", noted_in_place)
     return found
 
 
