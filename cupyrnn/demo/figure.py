@@ -74,7 +74,8 @@ def draw_curve(axes: Any, cell: Cell, history: History, rows: dict[str, float]) 
     axes.set(xlabel="step", ylabel="bits per character", xlim=(0, len(steps) * 1.01))
     # A log axis: the differences that matter, of a few tenths, are at its lower end.
     axes.set_yscale("log", base=2)
-    low, high = max(min(rows.values()), 1e-3), max(*rows.values(), *history.smoothed)
+    shown = (*rows.values(), *history.smoothed)
+    low, high = max(min(shown), 1e-3), max(shown)
     axes.set_ylim(0.9 * low, 1.15 * high)
     ticks = [tick for tick in (0.5, 1, 1.2, 1.5, 2, 3, 4, 5, 7) if 0.9 * low < tick < 1.15 * high]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
