@@ -265,7 +265,7 @@ __device__ __forceinline__ void all_steps(
         const bool any = from + me.first < to;  // of the sequences that meet
         const long long n = from + me.row, rows = to - from;
         A past[R][U];
-        // dh: the gradient of what the next product made, without what is given.
+        // dh: the gradient of the next product, without the one that the caller passes.
         auto before = [&](auto product, auto dh) {
             constexpr int p = decltype(product)::NUMBER;
 #pragma unroll

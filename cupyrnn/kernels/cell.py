@@ -222,7 +222,7 @@ def _word(value: Array | int | None) -> int:
 
 
 def stored(compute: np.dtype[Any], *vectors: Array | None) -> bool:
-    """Return whether vectors are in the storage type, and not in that of the computation."""
+    """Return whether vectors have the storage type, not the type of the computation."""
     return any(v is not None and v.dtype != compute for v in vectors)
 
 
@@ -285,7 +285,7 @@ class CellInPlace(NamedTuple):
         pointers
             Which of them are not null.
         stored
-            Whether vectors are in the storage type, and not in that of the computation.
+            Whether vectors have the storage type, not the type of the computation.
         """
         record = self.cell.record(compute, *map(int, pointers), *self.attributes, stored)
         data = record.tobytes()

@@ -173,7 +173,7 @@ __device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place, 
 
 // How a block multiplies by its part of the matrices. Such a struct has
 //
-//   E, W                        what numbers are told as, and in which words
+//   E, W                        the types of exchanged numbers and of their words
 //   A, N                        of sums, and what the matrices are held in
 //   UNITS, ROWS, WARPS          of the block
 //   MEMORY                      bytes of shared memory

@@ -204,7 +204,7 @@ __device__ __forceinline__ void steps_of_one(
         typename C::Gradients made = gradients;
         A deltas[C::PRODUCTS][C::deltas(0) > C::deltas(LAST) ? C::deltas(0) : C::deltas(LAST)];
         A past = A(0.f);
-        // dh: the gradient of what the next product made, without what is given.
+        // dh: the gradient of the next product, without the one that the caller passes.
         auto before = [&](auto product, A dh) {
             constexpr int p = decltype(product)::NUMBER;
             A of_unit[C::GIVEN];

@@ -59,7 +59,7 @@ def in_place() -> list[bool]:
 
 
 def twice(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return what the second call of a signature returns, which is that of the first."""
+    """Return the result of the second call of a signature, the same as of the first."""
     first, second = op(*args, **kwargs), op(*args, **kwargs)
     for a, b in zip(first, second, strict=True):
         assert a is None or (a is not b and a.tobytes() == b.tobytes())

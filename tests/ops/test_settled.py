@@ -140,7 +140,7 @@ def test_what_a_model_knows_of_its_sizes_is_compared_in_every_call() -> None:
 
 
 def test_a_gradient_after_one_of_another_save(rng: np.random.Generator) -> None:
-    """With host_reserved, without it, and with that of another call."""
+    """With host_reserved, without it, and with another call's host_reserved."""
     call = call_of(Case("cudnn_rnn-lstm", (3, 2, 3, 4)), rng)
     saves: tuple[Any, ...] = ("all", "states", 2, 3)
     outs = {save: call.forward(cupyrnn, save=save) for save in saves}

@@ -15,7 +15,7 @@ from typing import Any
 from .table import TABLE
 
 PAGE = Path(__file__).parents[1] / "README.md"
-# What is asked of all ops, or of all of a kind.
+# The properties of all ops, or of all ops of a kind.
 PROPERTIES = ("plain_loops", "properties")
 LETTERS = {"numpy": "N", "numba": "C", "cuda_on_cpu": "S", "cupy": "G"}
 # In the order of the columns.

@@ -1,4 +1,4 @@
-"""What is asked of every op of the table, in each place."""
+"""The properties that tests check for every op of the table, in each place."""
 
 from __future__ import annotations
 
