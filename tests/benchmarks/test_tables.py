@@ -220,7 +220,7 @@ SAID: dict[str, tuple[str, Callable[[], list[float]]]] = {
         of_torch,
     ),
     "docs/guide/conformance.md": (
-        "| ONNX Runtime 1.31.1 | # | # | # | | onnx 1.23.2, ReferenceEvaluator | # | # | # |"
+        "| ONNX Runtime 1.32.0 | # | # | # | | onnx 1.23.2, ReferenceEvaluator | # | # | # |"
         " | `run_onnx_node` | # | # | # |",
         of_conformance,
     ),
