@@ -41,7 +41,7 @@ from .driver.stack import Stack
 from .weights.block_forms import BlockCall, prepared
 from .weights.entries import NetWeights, PackedWeights
 from .weights.gradients import OfWeights
-from .weights.packed import Settled, check_activation
+from .weights.packed import ResolvedNet, check_activation
 from .weights.packed_forms import PackedForm
 from .weights.params import DIRECTIONS, GATES, Net, check_net, expect_params_size
 
@@ -110,9 +110,9 @@ def block_gradient(
     form: Form,
     padded: Padded,
     weights: tuple[Any, Any],
-    given: Any,
+    cotangents: Any,
     call: BlockCall,
-    by: str,
+    weight_gradients: str,
 ) -> tuple[Array, Any, Any]:
     """
     Return the gradients of x, first states and weights of one layer, or of one step.
@@ -120,21 +120,21 @@ def block_gradient(
     `weights` are those that the cell has, and like those of which there are gradients.
     """
     (entry, like), dtype, (x, first, saved, extent) = weights, call.dtype, padded
-    if extent is not None and by == "sum" and isinstance(saved, form.Saved):
-        there = tuple(g is not None for g in given)
+    if extent is not None and weight_gradients == "sum" and isinstance(saved, form.Saved):
+        there = tuple(g is not None for g in cotangents)
         both = [entry], [like]
         plan, arrays = _block_plan(planned.Backward, form, padded, call, both, there)
         if plan is not None:
             x_grad, first_grad, (grads,) = plan(
-                (x, first, arrays, saved), given, first._make([None] * len(first))
+                (x, first, arrays, saved), cotangents, first._make([None] * len(first))
             )
             return x_grad, first_grad, grads
-    of_weights = OfWeights(xp, form, dtype, like, by, len(first.h))
+    of_weights = OfWeights(xp, form, dtype, like, weight_gradients, len(first.h))
     if not call.plain:
-        padded, given = _padded.ready(xp, dtype, padded, given)
+        padded, cotangents = _padded.ready(xp, dtype, padded, cotangents)
         entry = prepared(xp, entry, dtype)
     cell = form.cell(xp, entry, call.attributes)
-    x_grad, first_grad = _padded.backward(xp, cell, padded, given, of_weights.written)
+    x_grad, first_grad = _padded.backward(xp, cell, padded, cotangents, of_weights.written)
     if not call.plain:
         first_grad = each(first_grad, lambda g: cast(g, dtype))
     return x_grad, first_grad, of_weights.finished()
@@ -268,7 +268,11 @@ def _check_layers(
 
 
 def check_packed(
-    op: str, states: tuple[Any, Any, Any], net: Settled, run: RunArguments, given: Mapping[str, Any]
+    op: str,
+    states: tuple[Any, Any, Any],
+    net: ResolvedNet,
+    run: RunArguments,
+    given: Mapping[str, Any],
 ) -> tuple[Run, Net]:
     """
     Check a call of packed parameters; return it and its net.
@@ -276,9 +280,9 @@ def check_packed(
     `states` are input, input_h and input_c; `given`, by name, the arrays of the gradient alone.
     """
     input, input_h, input_c = states
-    said, known = net.said, net.known
-    rnn_mode = check_choice(op, "rnn_mode", said.rnn_mode, tuple(GATES))
-    direction = check_choice(op, "direction", said.direction, DIRECTIONS)
+    attributes, known = net.attributes, net.known
+    rnn_mode = check_choice(op, "rnn_mode", attributes.rnn_mode, tuple(GATES))
+    direction = check_choice(op, "direction", attributes.direction, DIRECTIONS)
     is_lstm, D = rnn_mode == "lstm", 2 if direction == "bidirectional" else 1
     required = {"input": input, "input_h": input_h, "params": net.params}
     optional = dict(given)
@@ -319,8 +323,8 @@ def check_packed(
             " bidirectional"
         )
     sizes = L // D, H, call.I
-    made = check_net(op, *sizes, rnn_mode, said.input_mode, direction, said.num_proj)
-    made = made._replace(gate=check_activation(op, rnn_mode, said.recurrent_activation))
+    made = check_net(op, *sizes, rnn_mode, attributes.input_mode, direction, attributes.num_proj)
+    made = made._replace(gate=check_activation(op, rnn_mode, attributes.recurrent_activation))
     if net.params.size < made.L:  # no list may be as long as there are layers
         expect_params_size(op, net.params, made, alone=known is None)
     check_shapes(op, call, made, {"input_h": input_h, **({"input_c": input_c} if is_lstm else {})})
@@ -331,7 +335,7 @@ def check_packed(
 
 
 def packed_states(
-    op: str, states: tuple[Any, Any, Any], net: Settled, time_major: object
+    op: str, states: tuple[Any, Any, Any], net: ResolvedNet, time_major: object
 ) -> tuple[Any, Any]:
     """
     Return input_h and input_c, with zeros instead of None.
@@ -342,10 +346,10 @@ def packed_states(
     input, h, c = states
     if h is not None and c is not None:
         return h, c
-    is_lstm = check_choice(op, "rnn_mode", net.said.rnn_mode, tuple(GATES)) == "lstm"
+    is_lstm = check_choice(op, "rnn_mode", net.attributes.rnn_mode, tuple(GATES)) == "lstm"
     if h is not None and not is_lstm:
         return h, c
-    known, num_proj = net.known, net.said.num_proj
+    known, num_proj = net.known, net.attributes.num_proj
     xp, _ = check_arrays(op, {"input": input, "params": net.params}, {"input_h": h})
     major = check_bool(op, "time_major", time_major)
     if known is not None:
@@ -456,10 +460,10 @@ class NetCall:
         wanted
             Whether that of the input is; what those of the weights are, as `weight_gradients` says.
         """
-        of_input, by = wanted
+        of_input, weight_gradients = wanted
         run, (x, first), (output_grad, last_grad) = self.run, inputs, cotangents
         reserve_space, leaves, attributes = reserved
-        if by == "sum" and leaves.every is None:
+        if weight_gradients == "sum" and leaves.every is None:
             of_states = first._make([output_grad, *[None] * (len(first) - 1)])
             there = tuple(g is not None for g in of_states)
             plan = self._plan(planned.Backward, weights, x, first, there, of_input)
@@ -467,7 +471,7 @@ class NetCall:
                 arrays = x, first, weights.arrays, (reserve_space,)
                 found: tuple[Array | None, Any, Any] = plan(arrays, of_states, last_grad)
                 return found
-        of_weights = weights.gradients(run.xp, run.dtype, by, run.sizes.B)
+        of_weights = weights.gradients(run.xp, run.dtype, weight_gradients, run.sizes.B)
         cells = self._cells(weights, self.attributes)
         again = [] if leaves.every is None else self._cells(weights, attributes)
         stack = Stack(cells, leaves, None, again)

@@ -1,4 +1,4 @@
-"""One record per op: what it takes, returns and keeps, and its gradient."""
+"""One record per op: its inputs, outputs, attributes and gradient, by name."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Record(NamedTuple):
 
     forward: Callable[..., Any]
     gradient: Callable[..., Any]
-    inputs: tuple[str, ...]  # that have a gradient
-    outputs: tuple[str, ...]  # that have a gradient
-    results: tuple[str, ...]  # that the gradient takes
-    attributes: str  # types and names, as a schema of PyTorch has them
-    cotangent: str  # what the gradient calls the gradient of an output
-    slope: str  # and that of an input
-    optional: tuple[str, ...] = ()  # of the inputs
+    inputs: tuple[str, ...]  # the differentiable ones
+    outputs: tuple[str, ...]  # the differentiable ones
+    results: tuple[str, ...]  # the results that are arguments of the gradient op
+    attributes: str  # types and names, as in a schema of PyTorch
+    cotangent: str  # pattern of the gradient op's name for the gradient of an output
+    slope: str  # pattern of its name for the gradient of an input
+    optional: tuple[str, ...] = ()  # inputs that may be None
     extras: tuple[str, ...] = ("sequence_lengths", "resets")  # arrays without a gradient
-    by_example: bool = True  # whether the gradient takes weight_gradients
-    reads: tuple[str, ...] | None = None  # of the results, on a CPU; None for all
-    from_states: Callable[..., Any] | None = None  # the gradient by the states alone, for `vjp`
+    by_example: bool = True  # whether the gradient op has the argument weight_gradients
+    reads: tuple[str, ...] | None = None  # results that it reads on a CPU; None for all
+    from_states: Callable[..., Any] | None = None  # computes the gradient from saved states (`vjp`)
 
     @property
     def name(self) -> str:
@@ -39,50 +39,53 @@ class Record(NamedTuple):
         return self.forward.__name__
 
     @property
-    def untold(self) -> frozenset[str]:
-        """The arguments that the gradient does not take."""
-        return _untold(self.forward, self.gradient)
+    def not_in_gradient(self) -> frozenset[str]:
+        """The arguments of the op that its gradient does not have."""
+        return _not_in_gradient(self.forward, self.gradient)
 
     @property
     def cotangents(self) -> tuple[str, ...]:
-        """What the gradient calls the gradients of the outputs."""
+        """The gradient op's names for the gradients of the outputs."""
         return _written(self.cotangent, self.outputs)
 
-    def told(self, arguments: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what of a call its gradient is given: results that are missing are None."""
-        untold = self.untold
-        kept = {n: a for n, a in arguments.items() if n not in untold}
-        return kept | {n: results.get(n) for n in self.results}
+    def gradient_arguments(
+        self, arguments: Mapping[str, Any], results: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the gradient op's arguments but for the cotangents; a missing result is None."""
+        shared = {n: a for n, a in arguments.items() if n not in self.not_in_gradient}
+        return shared | {n: results.get(n) for n in self.results}
 
     def grads(
-        self, arguments: Mapping[str, Any], results: Mapping[str, Any], given: Mapping[str, Any]
+        self,
+        arguments: Mapping[str, Any],
+        results: Mapping[str, Any],
+        cotangents: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return the gradients of the inputs by their names, given those of outputs by theirs."""
-        cotangents = dict(zip(self.cotangents, map(given.get, self.outputs), strict=True))
-        found = self.gradient(**self.told(arguments, results), **cotangents)
+        """Return the gradients of the inputs by name; cotangents have the names of the outputs."""
+        renamed = dict(zip(self.cotangents, map(cotangents.get, self.outputs), strict=True))
+        found = self.gradient(**self.gradient_arguments(arguments, results), **renamed)
         slopes = zip(self.inputs, _written(self.slope, self.inputs), strict=True)
         return {n: getattr(found, slope) for n, slope in slopes}
 
 
 @cache
-def _untold(op: Callable[..., Any], gradient: Callable[..., Any]) -> frozenset[str]:
-    """Return the arguments of an op that its gradient does not take."""
-    # Not above: it takes a while to import.
-    import inspect
+def _not_in_gradient(op: Callable[..., Any], gradient: Callable[..., Any]) -> frozenset[str]:
+    """Return the arguments of an op that its gradient does not have."""
+    import inspect  # imported here because it is slow
 
-    given, taken = (inspect.signature(function).parameters for function in (op, gradient))
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in taken.values())
-    return frozenset(() if takes_all else given.keys() - taken.keys())
+    forward, backward = (inspect.signature(function).parameters for function in (op, gradient))
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in backward.values())
+    return frozenset(() if takes_all else forward.keys() - backward.keys())
 
 
 @cache
 def _written(pattern: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what the gradient calls the gradients of these."""
+    """Return the gradient op's names for the gradients of these inputs or outputs."""
     return tuple(pattern.format(n) for n in names)
 
 
 def _of_step(record: Record, forward: Callable[..., Any], gradient: Callable[..., Any]) -> Record:
-    """Return the record of an op that is one step of another, whose last result is h."""
+    """Return the record of a single-step op. Its gradient does not need the last result, h."""
     attributes = record.attributes.removesuffix(", bool reverse")
     record = record._replace(forward=forward, gradient=gradient, attributes=attributes)
     return record._replace(results=record.results[:-1], extras=(), by_example=False)

@@ -226,7 +226,7 @@ class Pullback(Generic[G]):
         self._record, self.names = record, record.cotangents
         self._read_only: list[Any] = []
         self._like = self._clip = self._states = None
-        if "cell_clip" in given and "cell_clip" not in record.untold:
+        if "cell_clip" in given and "cell_clip" not in record.not_in_gradient:
             self._clip = given["cell_clip"]
             if self._clip is None and _clips(record.forward, given):
                 self._clip = default_clip(record.name, given["gate_order"])
@@ -241,7 +241,7 @@ class Pullback(Generic[G]):
                 reads = ("h",)  # the rest are copies
         else:
             reads = record.results if record.reads is None else record.reads
-            self._given = record.told(given, outputs._asdict())
+            self._given = record.gradient_arguments(given, outputs._asdict())
             self._given.pop("cell_clip", None)
             self._like = outputs.h if "d_h" in self.names else None
         for name in reads:

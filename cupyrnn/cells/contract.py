@@ -198,9 +198,11 @@ class Form(Protocol):
     apart: ClassVar[Sequence[str]] = ()  # whose gradients need no memory: `finished` adds them
     projection: ClassVar[str] = ""  # the optional matrix [H, P] of a projection
 
-    def attributes(self, op: str, given: Attributes, dtype: np.dtype[Any], *, forward: bool) -> Any:
+    def attributes(
+        self, op: str, attributes: Attributes, dtype: np.dtype[Any], *, forward: bool
+    ) -> Any:
         """Check the attributes of a call; return what `cell` takes."""
-        for attribute, value in given._asdict().items():
+        for attribute, value in attributes._asdict().items():
             expected = Attributes._field_defaults[attribute]
             if value != expected:
                 raise ValueError(

@@ -34,8 +34,8 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 # arrays the values are read too.
 _BY_ID: dict[int, Any] = {id(np.dtype(char)): char for char in "efd"}
 
-# How many calls are remembered of each kind.
-_MOST_SETTLED = 512
+# The most entries of a cache.
+_MOST_ENTRIES = 512
 
 
 def signature(attributes: tuple[object, ...], arrays: Iterable[Any]) -> tuple[Any, ...] | None:
@@ -67,13 +67,13 @@ def signature(attributes: tuple[object, ...], arrays: Iterable[Any]) -> tuple[An
     return tuple(key)
 
 
-class Settled(dict[Any, Any]):
+class CheckCache(dict[Any, Any]):
     """A bounded cache: the results of the checks, by the signature of a call."""
 
     def keep(self, key: tuple[Any, ...] | None, found: Any) -> None:
         """Remember a result under this signature; a key of None is ignored."""
         if key is not None:
-            if len(self) >= _MOST_SETTLED:
+            if len(self) >= _MOST_ENTRIES:
                 self.clear()
             self[key] = found
 

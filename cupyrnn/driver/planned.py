@@ -181,8 +181,8 @@ class _Calls:
         self._reads: list[tuple[int, ...]] = []  # the shape of what each layer reads
         arrays = [np.empty_like(a) for a in weights.arrays]
         self._orders = [_C if a.flags.c_contiguous else _F for a in arrays]
-        made = self._weights.made(arrays, backward=self.direction == "backward")
-        cells = self._weights.cells_of(arrays, made)
+        derived = self._weights.derived_arrays(arrays, backward=self.direction == "backward")
+        cells = self._weights.cells_of(arrays, derived)
         asked = layers.rows.rows, x.dtype, self.direction, layers.rows.steps == 1, True
         found = [_layer.implementation(np, cell, *asked) for cell in cells]
         if not all(kind == "layer" and hasattr(module, "layer_call") for module, kind in found):
@@ -192,7 +192,7 @@ class _Calls:
         saved, (T, B, _) = layers.saved(memory), x.shape
         of_layer = self._of_layers(first)
         self._calls = []
-        for n, ((module, _), cell, of_cell) in enumerate(zip(found, cells, made, strict=True)):
+        for n, ((module, _), cell, of_cell) in enumerate(zip(found, cells, derived, strict=True)):
             read, below = x, n - n % layers.D - layers.D
             values = x if below < 0 else saved[below].h.reshape(T, B, -1)
             if below >= 0 and layers.D > 1:  # h of both directions, in memory of its own
@@ -241,16 +241,16 @@ class Forward(_Calls):
         """Return what the steps save, the last states and, of two directions, h [T, B, D*P]."""
         layers = self._layers
         (x,), weights = _ready((x,)), self._in_order(weights)
-        made = self._weights.made(weights, backward=False)
+        derived = self._weights.derived_arrays(weights, backward=False)
         last, memory = each(first, np.ndarray.copy), layers.memory()
         rest = *last, *weights, *memory
         if layers.D == 1:
-            for call, of_cell in zip(self._calls, made, strict=True):
+            for call, of_cell in zip(self._calls, derived, strict=True):
                 call((x, *rest, *of_cell))
             return memory, last, None
         for n in range(0, len(self._calls), 2):
             for d, read in enumerate((x, _turned(x))):
-                self._calls[n + d]((read, *rest, *made[n + d]))
+                self._calls[n + d]((read, *rest, *derived[n + d]))
             x = _side_by_side([part.of(memory) for part in self._h[n : n + 2]])
         return memory, last, x
 
@@ -322,7 +322,7 @@ class Backward(_Calls):
             Of the states after the last step. Each of both may be None.
         """
         layers, (x, first, weights, memory) = self._layers, inputs
-        made, grads = self._weights.made(weights, backward=True), self._weights.grads()
+        derived, grads = self._weights.derived_arrays(weights, backward=True), self._weights.grads()
         D = layers.D
         (x, *states), weights = _ready((x, *first)), self._in_order(weights)
         memory, above = _ready(memory), [g for g in _ready(cotangents) if g is not None]
@@ -331,8 +331,8 @@ class Backward(_Calls):
         carried = type(first)._make(
             [np.zeros(s.shape, s.dtype) if g is None else g.copy() for s, g in given]
         )
-        sums: list[list[Array]] = [[] for _ in made]
-        for layer in range(len(made) // D - 1, -1, -1):
+        sums: list[list[Array]] = [[] for _ in derived]
+        for layer in range(len(derived) // D - 1, -1, -1):
             below, read = slice((layer - 1) * D, layer * D), x
             if layer and D > 1:
                 read = _side_by_side([part.of(memory) for part in self._h[below]])
@@ -341,7 +341,7 @@ class Backward(_Calls):
                 n = layer * D + d
                 some = above if D == 1 else [_of_direction(g, d) for g in above]
                 others = (
-                    *(_turned(read) if d else read, *rest, *made[n], into[d], *carried),
+                    *(_turned(read) if d else read, *rest, *derived[n], into[d], *carried),
                     *(*grads, *some),
                 )
                 sums[n] = self._calls[n](others)

@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any
 
-from ..checks.calls import Settled
+from ..checks.calls import CheckCache
 
 # The types of attributes whose values are all that is read of them.
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
@@ -21,7 +21,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _VARIABLES = ("CUPYRNN_PERSISTENT", "CUPYRNN_ENGINE", "CUPY_TF32")
 
 # What runs the calls of a signature; False where there is no such thing. Their number is bounded.
-CALLS = Settled()
+CALLS = CheckCache()
 
 
 def signature(

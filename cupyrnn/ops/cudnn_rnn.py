@@ -25,14 +25,13 @@ from .._typing import AnyArray, Array, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, L
 from ..arithmetic.gates import RecurrentActivation
 from ..checks.arrays import contiguous_all, on_device
 from ..checks.attributes import check_bool, check_choice, named
-from ..checks.calls import Settled as Found
-from ..checks.calls import signature
+from ..checks.calls import CheckCache, signature
 from ..derivatives.traced import traceable
 from ..driver import signatures
 from ..driver.reserve import Leaves, Note, check_reserve, check_size, reserved_engine
 from ..driver.stack import as_given, time_major_of
 from ..weights.gradients import WeightGradients, check_weight_gradients
-from ..weights.packed import NetArguments, PackedParams, Settled, settled
+from ..weights.packed import NetArguments, PackedParams, ResolvedNet, resolve_net
 from ..weights.packed_forms import PACKED_COLUMNS, places_of
 from ..weights.params import Direction, InputMode, Net, RNNMode
 
@@ -99,13 +98,13 @@ def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
     return "cupy"
 
 
-_SETTLED = Found()
+_CHECKS = CheckCache()
 
 
 def _check(
     op: str,
     states: tuple[Any, Any, Any],
-    net: Settled,
+    net: ResolvedNet,
     run: RunArguments,
     engine: str,
     backward: dict[str, Any] | None = None,
@@ -122,10 +121,10 @@ def _check(
     found: PackedCall | None = None
     # Any integer is a seed: not to be looked up by. Lengths and resets have values.
     if lengths is resets is None and type(seed) is type(seed2) is int:
-        said = (op, engine, *net.said, *attributes, save, reverse)
-        key = signature(said, (*states, net.params, *given.values()))
+        values = (op, engine, *net.attributes, *attributes, save, reverse)
+        key = signature(values, (*states, net.params, *given.values()))
         key = None if key is None else (*key, net.known)
-        found = _SETTLED.get(key)
+        found = _CHECKS.get(key)
     if found is None or not (reserved is None or found.returned(reserved)):
         checked, made = check_packed(op, states, net, run, given)
         if backward is not None:
@@ -136,7 +135,7 @@ def _check(
             checked = checked._replace(every=every)
         call = PackedCall(checked, made, _engine(op, engine, checked, made, states[0]))
         if found is None and (reserved is None or call.run.every is None):
-            _SETTLED.keep(key, call)
+            _CHECKS.keep(key, call)
         return call
     sizes = found.run.sizes
     if sizes.drops(found.net) and sizes[-2:] != (seed, seed2):
@@ -355,10 +354,10 @@ def cudnn_rnn(
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     extent = sequence_lengths, resets
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
-    said = settled(op, params, attributes)
+    resolved = resolve_net(op, params, attributes)
     if input_h is None or input_c is None:
-        input_h, input_c = packed_states(op, (input, input_h, input_c), said, time_major)
-    call = _check(op, (input, input_h, input_c), said, run, engine)
+        input_h, input_c = packed_states(op, (input, input_h, input_c), resolved, time_major)
+    call = _check(op, (input, input_h, input_c), resolved, run, engine)
     xp, dtype, net = call.run.xp, call.run.dtype, call.net
     if like is not None and run_call is None and (in_place := _in_place(call, time_major)):
         layouts, packed_net = in_place
@@ -372,14 +371,14 @@ def cudnn_rnn(
         if call.by_cudnn:
             from ..cudnn import engine as _cudnn
 
-            x, h, c, packed = contiguous_all(xp, (x, h, c, said.params))
+            x, h, c, packed = contiguous_all(xp, (x, h, c, resolved.params))
             inputs = _cudnn.Inputs(x, h, c, packed, call.run.lengths)
             output, output_h, output_c, reserve_space = _cudnn.forward(_problem(call), inputs)
             if not is_training:
                 reserve_space = xp.zeros((), dtype)
         else:
             output, (output_h, *others), reserve_space = _forward(
-                call, said.params, x, call.states(h, c)
+                call, resolved.params, x, call.states(h, c)
             )
             output_c = (*others, None)[0]
         host_reserved = call.host_reserved.copy() if is_training else np.zeros((), np.int8)
@@ -488,9 +487,9 @@ def cudnn_rnn_engine(
     op, extent = "cudnn_rnn_engine", (sequence_lengths, resets)
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
-    said = settled(op, params, attributes)
-    states = input, *packed_states(op, (input, input_h, input_c), said, time_major)
-    found: Any = _check(op, states, said, run, engine).engine
+    resolved = resolve_net(op, params, attributes)
+    states = input, *packed_states(op, (input, input_h, input_c), resolved, time_major)
+    found: Any = _check(op, states, resolved, run, engine).engine
     return found  # type: ignore[no-any-return]
 
 
@@ -655,22 +654,24 @@ def cudnn_rnn_backprop(
         "reserve_space": reserve_space,
         "host_reserved": host_reserved,
     }
-    said = settled(op, params, attributes)
+    resolved = resolve_net(op, params, attributes)
     if input_h is None or input_c is None:
-        input_h, input_c = packed_states(op, (input, input_h, input_c), said, time_major)
-    call = _check(op, (input, input_h, input_c), said, run, engine, given)
+        input_h, input_c = packed_states(op, (input, input_h, input_c), resolved, time_major)
+    call = _check(op, (input, input_h, input_c), resolved, run, engine, given)
     xp, dtype, is_lstm = call.run.xp, call.run.dtype, call.net.rnn_mode == "lstm"
     input_gradient = check_bool(op, "input_gradient", input_gradient)
-    by = check_weight_gradients(op, weight_gradients)
-    if call.by_cudnn and by != "sum":
+    check_weight_gradients(op, weight_gradients)
+    if call.by_cudnn and weight_gradients != "sum":
         raise ValueError(
-            f"{op}: weight_gradients is {by!r}, expected 'sum' where reserve_space is cuDNN's;"
-            " cudnn_rnn with engine='cupy' leaves one that any can be computed of"
+            f"{op}: weight_gradients is {weight_gradients!r}, expected 'sum' with a reserve_space"
+            " of cuDNN; use engine='cupy' in cudnn_rnn for the others"
         )
     if call.by_cudnn and output is None:
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
     leaves = _check_reserve(op, call, reserve_space)
-    may = like is not None and run_call is None and by == "sum" and leaves.every is None
+    may = (
+        like is not None and run_call is None and weight_gradients == "sum" and leaves.every is None
+    )
     if may and (in_place := _in_place(call, time_major)):
         layouts, packed_net = in_place
         make, back = layouts.cudnn_rnn_backprop, call.run.reverse
@@ -684,14 +685,14 @@ def cudnn_rnn_backprop(
         if call.by_cudnn:
             from ..cudnn import engine as _cudnn
 
-            x, h, c, packed = contiguous_all(xp, (x, h, c, said.params))
+            x, h, c, packed = contiguous_all(xp, (x, h, c, resolved.params))
             y, dy, dh, dc, saved = contiguous_all(xp, (y, dy, dh, dc, reserve_space))
             read = _cudnn.Inputs(x, h, c, packed, call.run.lengths)
             grads = _cudnn.backward(_problem(call), read, y, (dy, dh, dc), saved)
         else:
             inputs, cotangents = (x, call.states(h, c)), (dy, call.states(dh, dc))
-            weights, reserved = call.weights(said.params, leaves), (reserve_space, leaves, None)
-            wanted = input_gradient, by
+            weights, reserved = call.weights(resolved.params, leaves), (reserve_space, leaves, None)
+            wanted = input_gradient, weight_gradients
             found: Any = call.backward(weights, inputs, cotangents, reserved, wanted)
             grads = found[0], *(*found[1], None)[:2], found[2]
         input_grad = as_given(xp, grads[0], time_major, dtype) if input_gradient else None

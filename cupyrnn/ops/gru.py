@@ -36,12 +36,14 @@ def gru_gradient(
     weights: BlockGRUParams,
     d_h: Array | None,
     call: BlockCall,
-    by: str = "sum",
+    weight_gradients: str = "sum",
 ) -> GRUGrads[Any]:
     """block_gru_grad after its checks, or without an extent gru_block_cell_backward."""
     H = padded.first.h.shape[1]
     like = BlockGRUParams(*weights[:2], np.empty(2 * H, np.int8), np.empty(H, np.int8))  # shapes
-    d_x, first, grads = block_gradient(xp, GRU_FORM, padded, (weights, like), States(d_h), call, by)
+    d_x, first, grads = block_gradient(
+        xp, GRU_FORM, padded, (weights, like), States(d_h), call, weight_gradients
+    )
     return GRUGrads(d_x, first.h, *grads)
 
 
@@ -541,9 +543,10 @@ def block_gru_grad(
     saved, biases = {"r": r, "u": u, "c": c, "h": h}, {"b_ru": b_ru, "b_c": b_c}
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
     xp, call = check_block(op, GRU_FORM, arrays, biases, attributes)
-    by = check_weight_gradients(op, weight_gradients)
+    check_weight_gradients(op, weight_gradients)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
-    if like is not None and run is None and by == "sum" and extent.complete(x.shape[0]):
+    whole = weight_gradients == "sum" and extent.complete(x.shape[0])
+    if like is not None and run is None and whole:
         from ..driver import layouts  # and with it the kernels
 
         run = layouts.kept(
@@ -553,4 +556,6 @@ def block_gru_grad(
             return run(all_arrays)  # type: ignore[no-any-return]
     padded = Padded(x, States(h_prev), GRUOutputs(**saved), extent)
     with on_device(xp, x):
-        return gru_gradient(xp, padded, BlockGRUParams(w_ru, w_c, None, None), d_h, call, by)
+        return gru_gradient(
+            xp, padded, BlockGRUParams(w_ru, w_c, None, None), d_h, call, weight_gradients
+        )

@@ -30,22 +30,22 @@ from ..weights.gradients import WeightGradients, check_weight_gradients, zeros_o
 
 
 def lstm_gradient(
-    xp: ModuleType, padded: Padded, w: Array, given: LSTMStates, call: BlockCall, by: str = "sum"
+    xp: ModuleType, padded: Padded, w: Array, grads: LSTMStates, call: BlockCall, mode: str = "sum"
 ) -> LSTMGrads[Any]:
     """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
     (B, H), dtype = padded.first.h.shape, call.dtype
     weights = PeepholeLSTMParams(w, None, *call.peephole)
     like = PeepholeLSTMParams(w, np.empty(4 * H, np.int8), *call.peephole)  # b is a shape
     x_grad, first, (w_grad, b_grad, *peephole_grads, _) = block_gradient(
-        xp, LSTM_FORM, padded, (weights, like), given, call, by
+        xp, LSTM_FORM, padded, (weights, like), grads, call, mode
     )
     if call.peephole[0] is None:
-        peephole_grads = zeros_of(xp, by, dtype, H, B)
+        peephole_grads = zeros_of(xp, mode, dtype, H, B)
     return LSTMGrads._make([x_grad, first.c, first.h, w_grad, *peephole_grads, b_grad])
 
 
 def _gates_gradient(
-    xp: ModuleType, saved: LSTMOutputs[Any], cs_prev: Array, given: LSTMStates, call: BlockCall
+    xp: ModuleType, saved: LSTMOutputs[Any], cs_prev: Array, cotangents: LSTMStates, call: BlockCall
 ) -> LSTMCellGrads[Any]:
     """lstm_block_cell_grad after its checks: a step up to its gates."""
     H, dtype = cs_prev.shape[1], call.dtype
@@ -53,7 +53,7 @@ def _gates_gradient(
     peephole: Any = None if call.peephole[0] is None else call.peephole
     layer = Layer(cs_prev, LSTMStates(None, cs_prev), None, saved)
     if not call.plain:
-        layer, given = _padded.ready(xp, dtype, layer, given)
+        layer, cotangents = _padded.ready(xp, dtype, layer, cotangents)
         if peephole is not None:
             peephole = tuple(cast(contiguous(xp, a), compute) for a in peephole)
     cell = LSTM((), (), (4 * H,), None, COLUMNS[order], peephole, clip, gate)
@@ -61,7 +61,7 @@ def _gates_gradient(
     vectors = None if peephole is None else peephole_grads
     dicfo = xp.empty((len(cs_prev), 4 * H), operand_dtype(xp, dtype))
     deltas = Gradients(None, [dicfo], None, vectors, "deltas")
-    grads = _padded.backward_step(xp, cell, layer, given, deltas).c, dicfo, *peephole_grads
+    grads = _padded.backward_step(xp, cell, layer, cotangents, deltas).c, dicfo, *peephole_grads
     return LSTMCellGrads._make(grads if call.plain else [cast(g, dtype) for g in grads])
 
 
@@ -677,9 +677,10 @@ def block_lstm_grad(
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b}
     attributes = cell_clip, gate_order, recurrent_activation
     xp, call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
-    by = check_weight_gradients(op, weight_gradients)
+    check_weight_gradients(op, weight_gradients)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
-    if like is not None and run is None and by == "sum" and extent.complete(x.shape[0]):
+    whole = weight_gradients == "sum" and extent.complete(x.shape[0])
+    if like is not None and run is None and whole:
         from ..driver import layouts  # and with it the kernels
 
         order = COLUMNS[call.attributes.gate_order]
@@ -693,4 +694,4 @@ def block_lstm_grad(
             return run(all_arrays)  # type: ignore[no-any-return]
     padded = Padded(x, LSTMStates(h_prev, cs_prev), LSTMOutputs(**saved), extent)
     with on_device(xp, x):
-        return lstm_gradient(xp, padded, w, LSTMStates(h_grad, cs_grad), call, by)
+        return lstm_gradient(xp, padded, w, LSTMStates(h_grad, cs_grad), call, weight_gradients)

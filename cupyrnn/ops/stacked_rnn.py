@@ -26,7 +26,7 @@ from ..checks.attributes import (
     type_shown,
     unless_zero,
 )
-from ..checks.calls import Settled, check_arrays, expect_rank, signature
+from ..checks.calls import CheckCache, check_arrays, expect_rank, signature
 from ..derivatives.traced import traceable
 from ..driver.reserve import Leaves, Note, check_reserve, fingerprint
 from ..driver.stack import as_given, time_major_of
@@ -136,7 +136,7 @@ def _with_zeros(
     return input, h, c if count == 0 else found[0] if count == 1 else tuple(found)
 
 
-_SETTLED = Settled()
+_CHECKS = CheckCache()
 
 
 def _check(
@@ -163,10 +163,10 @@ def _check(
     arrays = (*states, *(a for entry in entries for a in entry), *given.values())
     key = signature((op, direction, *attributes, *run), arrays)
     key = None if key is None else (*key, kinds)
-    found: NetCall | None = _SETTLED.get(key)
+    found: NetCall | None = _CHECKS.get(key)
     if found is None:
         checked = _check_all(op, states, weights, attributes, direction, run, backward)
-        _SETTLED.keep(key, checked[0])
+        _CHECKS.keep(key, checked[0])
         return checked
     if found.plans is None:  # there was one before
         found.plans = {}
@@ -300,16 +300,18 @@ def _backward(
     weights: Sequence[Any],
     output_backprop: Any,
     reserved: tuple[Any, Leaves, Any],
-    by: str,
+    weight_gradients: str,
 ) -> StackedRNNGrads[Any]:
     """stacked_rnn_backprop after its checks; `reserved` as `NetCall.backward` has it."""
     call, states, last_grad = checked
     xp, dtype, major, form = call.run.xp, call.run.dtype, call.run.time_major, call.form
     x, dy = time_major_of(xp, dtype, major, (input, output_backprop))
     inputs = x, form.States(*_of_driver(call, states))
-    given = dy, form.States(*_of_driver(call, last_grad))
+    cotangents = dy, form.States(*_of_driver(call, last_grad))
     of_net = NetWeights(form, call.attributes, weights)
-    dx, d_first, grads = call.backward(of_net, inputs, given, reserved, (True, by))
+    dx, d_first, grads = call.backward(
+        of_net, inputs, cotangents, reserved, (True, weight_gradients)
+    )
     dh, *others = (_as_given(call, state) for state in d_first)
     return StackedRNNGrads(as_given(xp, dx, major, dtype), dh, _joined(xp, others, dtype), grads)
 
@@ -598,7 +600,7 @@ def stacked_rnn_backprop(
     }
     checked = _check(op, (input, input_h, input_c), weights, attributes, direction, run, given)
     call, *_ = checked
-    by = check_weight_gradients(op, weight_gradients)
+    check_weight_gradients(op, weight_gradients)
     with on_device(call.run.xp, input):
         leaves, note = check_reserve(
             op, call.run.xp, reserve_space, call.leaves,
@@ -609,4 +611,4 @@ def stacked_rnn_backprop(
             known = attributes._replace(forget_bias=note.forget_bias, cell_clip=note.cell_clip)
             known = call.form.attributes(op, known, call.run.dtype, forward=True)
         reserved = reserve_space, leaves, known
-        return _backward(checked, input, weights, output_backprop, reserved, by)
+        return _backward(checked, input, weights, output_backprop, reserved, weight_gradients)

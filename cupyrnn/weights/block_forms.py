@@ -18,7 +18,7 @@ from ..cells.gru import GRU, GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from ..checks.arrays import cast, compute_dtype, contiguous, operand_dtype
 from ..checks.attributes import check_bool, check_choice, check_real, shown
-from ..checks.calls import Settled, check_arrays, expect_rank, expect_shape, signature
+from ..checks.calls import CheckCache, check_arrays, expect_rank, expect_shape, signature
 
 GateOrder: TypeAlias = Literal["icfo", "ifco"]
 
@@ -51,10 +51,10 @@ class LSTMForm(Form):
     together, apart, projection = PEEPHOLES, PEEPHOLES, "w_p"
 
     def attributes(
-        self, op: str, given: Attributes, dtype: np.dtype[Any], *, forward: bool
+        self, op: str, attributes: Attributes, dtype: np.dtype[Any], *, forward: bool
     ) -> LSTMAttributes:
         """Check all four: backwards no cell_clip means none, and forget_bias is not asked for."""
-        bias, clip, order, activation = given
+        bias, clip, order, activation = attributes
         check_choice(op, "gate_order", order, tuple(COLUMNS))
         return LSTMAttributes(
             check_clip(op, clip, order, dtype, forward=forward),
@@ -63,7 +63,7 @@ class LSTMForm(Form):
             check_forget_bias(op, bias, order) if forward else 0.0,
         )
 
-    def made(self, weights: Any, attributes: LSTMAttributes) -> Arrays:
+    def derived_arrays(self, weights: Any, attributes: LSTMAttributes) -> Arrays:
         """Return what a cell has that is no part of its weights: the bias with that of f."""
         _, order, _, forget_bias = attributes
         b = weights.b
@@ -75,12 +75,16 @@ class LSTMForm(Form):
         return (b,)
 
     def cell(
-        self, xp: ModuleType, weights: Any, attributes: LSTMAttributes, made: Arrays | None = None
+        self,
+        xp: ModuleType,
+        weights: Any,
+        attributes: LSTMAttributes,
+        derived: Arrays | None = None,
     ) -> LSTM:
         """Return the cell; backwards b may be None."""
         clip, order, gate, _ = attributes
         w, b, *others = weights
-        (b,) = (self.made(weights, attributes) if made is None else made) or (b,)
+        (b,) = (self.derived_arrays(weights, attributes) if derived is None else derived) or (b,)
         wci, wcf, wco, w_p = (*others, None, None, None, None)[:4]
         H = w.shape[1] // 4
         P = H if w_p is None else w_p.shape[1]
@@ -123,16 +127,16 @@ class GRUForm(Form):
     shapes: ClassVar = {"w_ru": "K+H, 2*H", "w_c": "K+H, H", "b_ru": "2*H", "b_c": "H"}
 
     def attributes(
-        self, op: str, given: Attributes, dtype: np.dtype[Any], *, forward: bool
+        self, op: str, attributes: Attributes, dtype: np.dtype[Any], *, forward: bool
     ) -> HardSigmoid | None:
         """Return the gates' activation; nothing of an LSTM alone may be given."""
         for name in ("forget_bias", "cell_clip"):
-            if (value := getattr(given, name)) is not None:
+            if (value := getattr(attributes, name)) is not None:
                 raise ValueError(f"{op}: {name} is {shown(value)}, expected None for a GRU")
-        check_choice(op, "gate_order", given.gate_order, tuple(COLUMNS))
-        return check_gate(op, given.recurrent_activation)
+        check_choice(op, "gate_order", attributes.gate_order, tuple(COLUMNS))
+        return check_gate(op, attributes.recurrent_activation)
 
-    def made(self, weights: Any, attributes: HardSigmoid | None) -> Arrays:
+    def derived_arrays(self, weights: Any, attributes: HardSigmoid | None) -> Arrays:
         """Return nothing: all that a cell has is part of its weights."""
         return ()
 
@@ -141,7 +145,7 @@ class GRUForm(Form):
         xp: ModuleType,
         weights: Any,
         attributes: HardSigmoid | None,
-        made: Arrays | None = None,
+        derived: Arrays | None = None,
     ) -> GRU:
         """Return the cell; backwards the biases may be None."""
         w_ru, w_c, b_ru, b_c = weights
@@ -181,7 +185,7 @@ class BlockCall(NamedTuple):
     plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
 
 
-_SETTLED = Settled()
+_CHECKS = CheckCache()
 
 
 def check_block(
@@ -200,12 +204,12 @@ def check_block(
     `Attributes`, the others left out.
     """
     key = signature((op, use_peephole, *attributes), (*required.values(), *optional.values()))
-    found = _SETTLED.get(key)
+    found = _CHECKS.get(key)
     if found is None:
         xp, wanted, call = _check_all(op, form, required, optional, attributes, use_peephole)
         plain = key is not None and call.dtype.char in "fd"
         found = xp, wanted, call._replace(plain=plain)
-        _SETTLED.keep(key, (xp, wanted, call._replace(plain=plain, plans={} if plain else None)))
+        _CHECKS.keep(key, (xp, wanted, call._replace(plain=plain, plans={} if plain else None)))
     xp, wanted, call = found
     if wanted:
         call = BlockCall((optional["wci"], optional["wcf"], optional["wco"]), *call[1:])

@@ -42,31 +42,37 @@ class OfPacked(OfNet):
     """The gradients of packed parameters, which are one array; so are their norms."""
 
     def __init__(
-        self, xp: ModuleType, form: PackedForm, dtype: np.dtype[Any], params: Array, by: str, B: int
+        self,
+        xp: ModuleType,
+        form: PackedForm,
+        dtype: np.dtype[Any],
+        params: Array,
+        weight_gradients: str,
+        B: int,
     ) -> None:
-        self._xp, self._dtype, self._by = xp, dtype, by
+        self._xp, self._dtype, self._weight_gradients = xp, dtype, weight_gradients
         compute = compute_dtype(dtype)
-        if by in ("norms", "none"):
+        if weight_gradients in ("norms", "none"):
             self._norms = [xp.zeros(B, compute)]
             entries = weights_of(params, form.net)
             shared: Sequence[Any] = [self._norms] * len(entries)
         else:
-            axes = () if by == "sum" else (B,)
+            axes = () if weight_gradients == "sum" else (B,)
             self._memory = xp.empty((*axes, *params.shape), compute)
             entries = shared = weights_of(self._memory, form.net)
         super().__init__(
             [
-                OfWeights(xp, form, dtype, entry, by, B, of_entry)
+                OfWeights(xp, form, dtype, entry, weight_gradients, B, of_entry)
                 for entry, of_entry in zip(entries, shared, strict=True)
             ]
         )
 
     def finished(self) -> Any:
         """Return what has been written, packed; or the norms, or None."""
-        if self._by == "none":
+        if self._weight_gradients == "none":
             return None
         found = [part.values() for part in self._parts]
-        if self._by != "norms":
+        if self._weight_gradients != "norms":
             return cast(self._memory, self._dtype)
         with np.errstate(all="ignore"):
             biases = [norm_of_rows(self._xp, b) for w in found for b in (w.b_x, w.b_h)]
@@ -111,13 +117,17 @@ class NetWeights:
         """Return the cells for a call of this dtype."""
         return [self.form.cell(xp, prepared(xp, e, dtype), attributes) for e in self._entries]
 
-    def gradients(self, xp: ModuleType, dtype: np.dtype[Any], by: str, B: int) -> OfNet:
+    def gradients(
+        self, xp: ModuleType, dtype: np.dtype[Any], weight_gradients: str, B: int
+    ) -> OfNet:
         """Return where their gradients go: see `OfWeights`."""
-        return OfNet([OfWeights(xp, self.form, dtype, entry, by, B) for entry in self._like])
+        return OfNet(
+            [OfWeights(xp, self.form, dtype, entry, weight_gradients, B) for entry in self._like]
+        )
 
     def settled(self) -> NetWeights:
         """Return what is kept; raise a LookupError where these weights cannot be laid out."""
-        if not (hasattr(self.form, "made") and all(self.orders)):
+        if not (hasattr(self.form, "derived_arrays") and all(self.orders)):
             raise LookupError
         entries, like = ([*map(_shapes_of, some)] for some in (self._entries, self._like))
         return NetWeights(self.form, self.attributes, entries, like)
@@ -126,17 +136,17 @@ class NetWeights:
         left = iter(arrays)
         return [_filled(entry, left, left) for entry in self._entries]
 
-    def made(self, arrays: Sequence[Array], *, backward: bool) -> list[Arrays]:
+    def derived_arrays(self, arrays: Sequence[Array], *, backward: bool) -> list[Arrays]:
         """Return what the cells have that is no part of the weights."""
-        made: Any = self.form
-        return [made.made(entry, self.attributes) for entry in self._entries_of(arrays)]
+        form: Any = self.form
+        return [form.derived_arrays(entry, self.attributes) for entry in self._entries_of(arrays)]
 
-    def cells_of(self, arrays: Sequence[Array], made: Sequence[Arrays]) -> list[Cell]:
-        """Return the cells of arrays as they lie, and of what was `made`."""
+    def cells_of(self, arrays: Sequence[Array], derived: Sequence[Arrays]) -> list[Cell]:
+        """Return the cells of arrays as they lie, and of what was derived."""
         form: Any = self.form
         return [
             form.cell(np, entry, self.attributes, of_cell)
-            for entry, of_cell in zip(self._entries_of(arrays), made, strict=True)
+            for entry, of_cell in zip(self._entries_of(arrays), derived, strict=True)
         ]
 
     def grads(self) -> list[Array]:
@@ -202,8 +212,10 @@ class PackedWeights(NetWeights):
         operands = cast(contiguous(xp, self.arrays[0]), operand_dtype(xp, dtype))
         return [self.form.cell(xp, w) for w in weights_of(operands, self.form.net)]
 
-    def gradients(self, xp: ModuleType, dtype: np.dtype[Any], by: str, B: int) -> OfNet:
-        return OfPacked(xp, self.form, dtype, self.arrays[0], by, B)
+    def gradients(
+        self, xp: ModuleType, dtype: np.dtype[Any], weight_gradients: str, B: int
+    ) -> OfNet:
+        return OfPacked(xp, self.form, dtype, self.arrays[0], weight_gradients, B)
 
     def settled(self) -> NetWeights:
         net = self.form.net
@@ -220,11 +232,11 @@ class PackedWeights(NetWeights):
             matrix = params[w_h[0]].reshape(w_h[1]) if is_gru else None
             yield Weights(None, matrix, None, params[b_x[0]], params[b_h[0]])
 
-    def made(self, arrays: Sequence[Array], *, backward: bool) -> list[Arrays]:
+    def derived_arrays(self, arrays: Sequence[Array], *, backward: bool) -> list[Arrays]:
         net = self.form.net
         if backward and net.rnn_mode != "gru":  # whose biases are not looked at
             return [()] * (net.L * net.D)
-        return [self.form.made(w) for w in self._apart(arrays[0])]
+        return [self.form.derived_arrays(w) for w in self._apart(arrays[0])]
 
     def grads(self) -> list[Array]:
         return [np.empty(self.arrays[0].shape, self.arrays[0].dtype)]

@@ -17,23 +17,25 @@ from .block_forms import PEEPHOLES, GRUForm, LSTMForm
 from .packed_forms import PackedForm
 
 WeightGradients: TypeAlias = Literal["sum", "examples", "norms", "none"]
-_WAYS = ("sum", "examples", "norms", "none")
+_MODES = ("sum", "examples", "norms", "none")
 # What returns views that can be written as they lie. Any other's are looked at in every call.
 _IN_ORDER = (LSTMForm.gradients, GRUForm.gradients, PackedForm.gradients)
 
 
 def check_weight_gradients(op: str, weight_gradients: str) -> str:
     """Return the argument of this name after its check."""
-    return check_choice(op, "weight_gradients", weight_gradients, _WAYS)
+    return check_choice(op, "weight_gradients", weight_gradients, _MODES)
 
 
-def zeros_of(xp: ModuleType, by: str, dtype: np.dtype[Any], H: int, B: int) -> Sequence[Any]:
+def zeros_of(
+    xp: ModuleType, weight_gradients: str, dtype: np.dtype[Any], H: int, B: int
+) -> Sequence[Any]:
     """Return the gradients of peepholes [H] that are not used."""
     n = len(PEEPHOLES)
-    if by == "none":
+    if weight_gradients == "none":
         return [None] * n
-    shape = {"sum": (n, H), "examples": (n, B, H), "norms": (n, B)}[by]
-    return tuple(xp.zeros(shape, compute_dtype(dtype) if by == "norms" else dtype))
+    shape = {"sum": (n, H), "examples": (n, B, H), "norms": (n, B)}[weight_gradients]
+    return tuple(xp.zeros(shape, compute_dtype(dtype) if weight_gradients == "norms" else dtype))
 
 
 def _is_whole(a: Array) -> bool:
@@ -72,27 +74,32 @@ class OfWeights:
         form: Form,
         dtype: np.dtype[Any],
         weights: Any,
-        by: str,
+        weight_gradients: str,
         B: int,
         shared: Any = None,
     ) -> None:
-        self._xp, self._form, self._weights, self._by = xp, form, weights, by
+        self._xp, self._form, self._weights, self._weight_gradients = (
+            xp,
+            form,
+            weights,
+            weight_gradients,
+        )
         self._dtype, compute = dtype, compute_dtype(dtype)
         self._casts = compute is not dtype or type(form).gradients not in _IN_ORDER
-        if by == "none":
-            self.written = Gradients(None, (), (), weight_gradients=by)
+        if weight_gradients == "none":
+            self.written = Gradients(None, (), (), weight_gradients=weight_gradients)
             return
-        axes = () if by == "sum" else (B,)
+        axes = () if weight_gradients == "sum" else (B,)
 
         def memory(a: Array) -> Array:
             # Vectors are added to. Of a matrix whose norms are made nothing is kept.
             if a.ndim == 1:
                 return xp.zeros((*axes, *a.shape), compute)
-            K = 0 if by == "norms" else a.shape[0]
+            K = 0 if weight_gradients == "norms" else a.shape[0]
             return xp.empty((*axes, K, a.shape[1]), compute)
 
         self._memory = shared
-        if shared is None or by == "norms":
+        if shared is None or weight_gradients == "norms":
             named = zip(weights._fields, weights, strict=True)
             self._memory = weights._make(
                 [a if a is None or name in form.apart else memory(a) for name, a in named]
@@ -102,8 +109,10 @@ class OfWeights:
         if type(form).gradients not in _IN_ORDER:
             self._check()
             made = self._in_order(made)
-        self.written = made if by == "sum" else made._replace(weight_gradients=by)
-        if by == "norms":
+        self.written = (
+            made if weight_gradients == "sum" else made._replace(weight_gradients=weight_gradients)
+        )
+        if weight_gradients == "norms":
             self._norms = [shared or [xp.zeros(B, compute)] for _ in weights]
             # To which of the weights each of a cell's matrices belongs, of which it is a view.
             marks = [
@@ -171,10 +180,10 @@ class OfWeights:
     def finished(self) -> Any:
         """Return what has been written: in the dtype of the call but for norms."""
         xp, kind = self._xp, type(self._weights)
-        if self._by == "none":
+        if self._weight_gradients == "none":
             return kind._make([None] * len(self._weights))
         found = self.values()
-        if self._by != "norms":
+        if self._weight_gradients != "norms":
             return each(found, lambda a: cast(a, self._dtype)) if self._casts else found
         with np.errstate(all="ignore"):  # by example a vector has two axes
             return kind._make(

@@ -236,20 +236,20 @@ def check_model(
     **attributes: object,
 ) -> Model:
     """
-    Check a packed vector and what belongs to it: given, or known to a PackedParams.
+    Check a packed vector and the attributes of its net, or a PackedParams, which has both.
 
-    `attributes` are rnn_mode, input_mode, direction and num_proj, None where they are left out.
+    `attributes` are rnn_mode, input_mode, direction and num_proj; None if they are left out.
     """
     sizes = {"num_layers": num_layers, "num_units": num_units, "input_size": input_size}
-    given = {name: value for name, value in (sizes | attributes).items() if value is not None}
+    passed = {name: value for name, value in (sizes | attributes).items() if value is not None}
     if not isinstance(params, PackedParams):
         missing = [name for name, n in sizes.items() if n is None]  # of an array == is another
         if missing:
             _refuse_params(op, params, missing[0])
         vector: Array = params
-        net = check_net(op, **{**DEFAULTS, **given})
+        net = check_net(op, **{**DEFAULTS, **passed})
     else:
-        vector, net = params.params, _known_net(op, params, given)
+        vector, net = params.params, _known_net(op, params, passed)
         check_activation(op, net.rnn_mode, params.recurrent_activation)
     xp, vector = check_params(op, vector, net)
     return Model(xp, net, vector)
@@ -297,7 +297,7 @@ def _refuse_params(op: str, params: object, missing: str) -> NoReturn:
 
 
 class NetArguments(NamedTuple):
-    """What a call of a CudnnRNN op says of its net, with what a PackedParams knows of it."""
+    """The attributes of a net: as a caller passes them, or after `resolve_net`."""
 
     rnn_mode: object
     input_mode: object
@@ -306,35 +306,33 @@ class NetArguments(NamedTuple):
     recurrent_activation: object
 
 
-class Settled(NamedTuple):
-    """The packed vector of a call, and all that is said of its net."""
+class ResolvedNet(NamedTuple):
+    """The packed vector of a call and the attributes of its net, none of them left out."""
 
     params: Array
-    said: NetArguments
-    known: Net | None  # of a PackedParams
+    attributes: NetArguments
+    known: Net | None  # the net of a PackedParams
 
 
-def settled(op: str, params: Array | PackedParams, given: NetArguments) -> Settled:
-    """Return the vector and the attributes of a net, those left out as in TensorFlow or known."""
-    said = {name: a for name in DEFAULTS if (a := getattr(given, name)) is not None}
-    activation = activation_of(op, params, given.recurrent_activation)
+def resolve_net(op: str, params: Array | PackedParams, attributes: NetArguments) -> ResolvedNet:
+    """Take attributes that are None from the PackedParams, else from TensorFlow's defaults."""
+    passed = {name: a for name in DEFAULTS if (a := getattr(attributes, name)) is not None}
+    activation = activation_of(op, params, attributes.recurrent_activation)
+    known, values = None, {**DEFAULTS, **passed}
+    if isinstance(params, PackedParams):
+        known = _known_net(op, params, passed)
+        params, values = params.params, {name: getattr(params, name) for name in DEFAULTS}
+    return ResolvedNet(params, NetArguments(**values, recurrent_activation=activation), known)
+
+
+def activation_of(op: str, params: object, activation: object) -> Any:
+    """Return the name of the gates' activation: the argument, or that of the PackedParams."""
     if not isinstance(params, PackedParams):
-        arguments = NetArguments(**{**DEFAULTS, **said}, recurrent_activation=activation)
-        return Settled(params, arguments, None)
-    known = _known_net(op, params, said)
-    attributes = {name: getattr(params, name) for name in DEFAULTS}
-    arguments = NetArguments(**attributes, recurrent_activation=activation)
-    return Settled(params.params, arguments, known)
-
-
-def activation_of(op: str, params: object, given: object) -> Any:
-    """Return the name of the gates' activation: the one given or the one a PackedParams knows."""
-    if not isinstance(params, PackedParams):
-        return "sigmoid" if given is None else given
+        return "sigmoid" if activation is None else activation
     known = params.recurrent_activation
-    if given is not None and check_gate(op, given) != check_gate(op, known):
+    if activation is not None and check_gate(op, activation) != check_gate(op, known):
         raise ValueError(
-            f"{op}: recurrent_activation is {shown(given)}, but params is of a net with"
+            f"{op}: recurrent_activation is {shown(activation)}, but params is of a net with"
             f" {shown(known)}"
         )
     return known
@@ -360,8 +358,8 @@ def refuse_gates(op: str, whose: str, params: object) -> None:
         )
 
 
-def _known_net(op: str, params: PackedParams, given: Mapping[str, object]) -> Net:
-    """Return the net that a PackedParams knows, which nothing that is given may contradict."""
+def _known_net(op: str, params: PackedParams, passed: Mapping[str, object]) -> Net:
+    """Return the net of a PackedParams; refuse arguments that contradict it."""
     if isinstance(params.rnn_mode, np.ndarray):
         raise TypeError(
             f"{op}: params has arrays as its attributes, as np.load returns them; use packed.save"
@@ -369,11 +367,11 @@ def _known_net(op: str, params: PackedParams, given: Mapping[str, object]) -> Ne
         )
     known = dict(zip(params._fields[1:-1], params[1:-1], strict=True))
     net = check_net(op, **known)
-    if given:
-        said = check_net(op, **{**known, **given})
-        for name, ours, theirs in zip(known, net.known, said.known, strict=True):
-            if ours != theirs:
+    if passed:
+        other = check_net(op, **{**known, **passed})
+        for name, expected, value in zip(known, net.known, other.known, strict=True):
+            if value != expected:
                 raise ValueError(
-                    f"{op}: {name} is {shown(theirs)}, but params is of a net with {shown(ours)}"
+                    f"{op}: {name} is {shown(value)}, but params is of a net with {shown(expected)}"
                 )
     return net

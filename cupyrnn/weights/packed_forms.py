@@ -80,7 +80,7 @@ class PackedForm(Form):
         self.States = LSTMStates if net.rnn_mode == "lstm" else States
         self.Saved = _SAVED[net.rnn_mode]
 
-    def made(self, weights: Weights, attributes: Any = None) -> Arrays:
+    def derived_arrays(self, weights: Weights, attributes: Any = None) -> Arrays:
         """Return what a cell has that is no part of its weights: the bias, and a GRU's w_h."""
         _, w_h, _, b_x, b_h = weights
         compute = compute_dtype(b_x.dtype)
@@ -98,12 +98,16 @@ class PackedForm(Form):
         return b, reordered
 
     def cell(
-        self, xp: ModuleType, weights: Weights, attributes: Any = None, made: Arrays | None = None
+        self,
+        xp: ModuleType,
+        weights: Weights,
+        attributes: Any = None,
+        derived: Arrays | None = None,
     ) -> Cell:
         """Return the cell of views of the packed parameters."""
         w_x, w_h, w_p, _, b_h = weights
         rnn_mode, gate, rows = self.net.rnn_mode, self.net.gate, len(w_h)
-        b, *others = made or self.made(weights)
+        b, *others = derived or self.derived_arrays(weights)
         w_x = None if w_x is None else w_x.T
         if rnn_mode == "gru":
             H = rows // 3

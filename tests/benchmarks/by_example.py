@@ -43,7 +43,9 @@ def gradient(name: str, shape: tuple[int, ...]) -> tuple[Callable[[str], Any], i
     dy = {key: rng.standard_normal(like.shape, np.float32)}
     record = case.op.record
     told = (
-        dict.fromkeys(record.cotangents) | record.told(call.arguments(cupyrnn), out._asdict()) | dy
+        dict.fromkeys(record.cotangents)
+        | record.gradient_arguments(call.arguments(cupyrnn), out._asdict())
+        | dy
     )
     arrays = [a for a in told.values() if isinstance(a, np.ndarray)]
     return functools.partial(_by, record.gradient, told), sum(a.nbytes for a in arrays)

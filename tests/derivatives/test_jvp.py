@@ -74,8 +74,10 @@ def loss_gradient(call: Call) -> Any:
         given |= of_arrays(lambda g, out: g + out, cotangents, used)
         slopes = at.slopes(at.gradient(cupyrnn, out, given))
         if at.case.op.is_cell:  # the gradient that ends at the gates
-            told = record.told(at.arguments(cupyrnn), out._asdict()) | given
-            used["gates"] = getattr(cupyrnn, f"{record.name}_grad")(**told)._asdict()
+            gradient_kwargs = (
+                record.gradient_arguments(at.arguments(cupyrnn), out._asdict()) | given
+            )
+            used["gates"] = getattr(cupyrnn, f"{record.name}_grad")(**gradient_kwargs)._asdict()
         return used, {n: slopes[n] for n in inputs}
 
     return gradient

@@ -255,7 +255,7 @@ def test_a_stream_of_the_caller_is_used(cupy_on_gpu: Any) -> None:
 
 
 def test_signatures_are_a_bounded_number(cupy_on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cupyrnn.checks.calls._MOST_SETTLED", 3)
+    monkeypatch.setattr("cupyrnn.checks.calls._MOST_ENTRIES", 3)
     given = lstm_arguments(cupy_on_gpu)
     for steps in range(2, T + 1):
         cupyrnn.block_lstm(given[0][:steps], *given[1:])

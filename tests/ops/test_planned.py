@@ -15,7 +15,7 @@ from problems.properties import assert_same_bits, each, named, numbers
 from problems.table import TABLE, Call, Case, call_of
 
 import cupyrnn
-from cupyrnn.checks.calls import Settled
+from cupyrnn.checks.calls import CheckCache
 from cupyrnn.driver import planned
 
 Net = dict[str, Any]
@@ -44,7 +44,7 @@ def plans(compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[s
     del compiled_loops
     for op in ("ops.cudnn_rnn", "ops.stacked_rnn", "weights.block_forms"):
         module = importlib.import_module(f"cupyrnn.{op}")
-        monkeypatch.setattr(module, "_SETTLED", Settled())
+        monkeypatch.setattr(module, "_CHECKS", CheckCache())
     called: list[str] = []
     for kind in (planned.Forward, planned.Backward):
 

@@ -55,7 +55,7 @@ def test_inputs_are_not_written_and_results_are_new(
     arguments = to_device(ops, call.arguments(ops))
     results = [record.forward(**arguments) for _ in range(3)]
     cotangents = to_device(ops, call.swap_if_batch_first(call.cotangents(rng, call.forward(ops))))
-    gradient_kwargs = record.told(arguments, results[0]._asdict()) | cotangents
+    gradient_kwargs = record.gradient_arguments(arguments, results[0]._asdict()) | cotangents
     given = named(gradient_kwargs, "argument")
     before = {n: a.copy() for n, a in given.items()}
     results += [record.gradient(**gradient_kwargs) for _ in range(3)]
@@ -84,7 +84,7 @@ def test_gradients_up_to_the_gates(ops: Any, case: Case, rng: np.random.Generato
     call, record = call_of(case, rng), case.op.record
     arguments = to_device(ops, call.arguments(ops))
     out = record.forward(**arguments)
-    gradient_kwargs = record.told(arguments, out._asdict())
+    gradient_kwargs = record.gradient_arguments(arguments, out._asdict())
     gradient_kwargs |= to_device(ops, call.cotangents(rng, call.forward(ops)))
     given = named(gradient_kwargs, "argument")
     before = {n: a.copy() for n, a in given.items()}
@@ -133,7 +133,7 @@ def test_values_that_never_matter_may_be_nan(
         assert_same_bits(other, expected)
         return
     gradient = getattr(ops, f"{case.name}_grad")
-    known = case.op.record.told(call.arguments(ops), out._asdict()) | given
+    known = case.op.record.gradient_arguments(call.arguments(ops), out._asdict()) | given
     names = ["x", *BIASES] + ["h_prev", "w"] * ("lstm" in case.name)
     if not case.peephole:  # whose gradient is a sum of products with it
         names.append("cs")

@@ -99,7 +99,7 @@ def test_a_call_is_refused_in_the_same_words_after_a_right_one(
         assert not _said(op, args | {name: v for name, v in RIGHT.items() if name in known})
 
     after = _errors(op, call_rightly)
-    monkeypatch.setattr(calls.Settled, "get", lambda *_: None)
+    monkeypatch.setattr(calls.CheckCache, "get", lambda *_: None)
     assert after == _errors(op, lambda: None)
     assert sum(map(bool, after)) > len(args)
 
@@ -156,7 +156,7 @@ def test_a_gradient_after_one_of_another_save(rng: np.random.Generator) -> None:
         return [a.tobytes() for a in found]
 
     for way, other in itertools.product(itertools.product(saves, (None, *saves)), repeat=2):
-        sys.modules["cupyrnn.ops.cudnn_rnn"]._SETTLED.clear()  # type: ignore[attr-defined]
+        sys.modules["cupyrnn.ops.cudnn_rnn"]._CHECKS.clear()  # type: ignore[attr-defined]
         first = gradient(*way)
         assert after.setdefault(way, first) == first
         assert gradient(*other) == after.setdefault(other, gradient(*other))
@@ -174,18 +174,18 @@ def test_attributes_of_equal_value_keep_their_meaning() -> None:
 def test_the_number_of_calls_that_are_remembered_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(calls, "_MOST_SETTLED", 10)
-    settled = calls.Settled()
+    monkeypatch.setattr(calls, "_MOST_ENTRIES", 10)
+    cache = calls.CheckCache()
     for n in range(35):
-        settled.keep((n,), n)
-        assert len(settled) <= 10
-        assert settled.get((n,)) == n
-    settled.keep(None, 0)
-    assert None not in settled
+        cache.keep((n,), n)
+        assert len(cache) <= 10
+        assert cache.get((n,)) == n
+    cache.keep(None, 0)
+    assert None not in cache
 
 
 def test_threads_share_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_MOST_SETTLED", 3)
+    monkeypatch.setattr(calls, "_MOST_ENTRIES", 3)
     rng = np.random.default_rng(1)
     problems = [grus.problem(rng, (1, B, I, n)) for n in range(1, 9)]
     expected = [cupyrnn.block_gru(**a).h[0] for a in problems]

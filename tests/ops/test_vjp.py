@@ -41,8 +41,10 @@ def of_table(name: str, rng: np.random.Generator, by_place: int = 0, **said: Any
     given = call.cotangents(rng, call.forward(cupyrnn))
 
     def explicit(inputs: Any, out: Any, given: Any) -> Any:
-        told = record.told(inputs, out._asdict()) | dict.fromkeys(record.cotangents)
-        return record.gradient(**told | given)
+        gradient_kwargs = record.gradient_arguments(inputs, out._asdict()) | dict.fromkeys(
+            record.cotangents
+        )
+        return record.gradient(**gradient_kwargs | given)
 
     known = {n: a for n, a in given.items() if a is not None}
     return Problem(record.forward, args, kwargs, known, explicit)

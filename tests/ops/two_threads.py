@@ -46,12 +46,12 @@ class _Both(NamedTuple):
 
     case: Case
     arguments: dict[str, Any]
-    told: dict[str, Any]
+    gradient_kwargs: dict[str, Any]
 
     def __call__(self) -> list[Any]:
         record = self.case.op.record
         found = [record.forward(**self.arguments)]
-        return found if self.case.op.is_cell else [*found, record.gradient(**self.told)]
+        return found if self.case.op.is_cell else [*found, record.gradient(**self.gradient_kwargs)]
 
 
 def _calls(dtype: str) -> list[_Both]:
@@ -60,8 +60,10 @@ def _calls(dtype: str) -> list[_Both]:
     for case in CASES:
         call = call_of(case._replace(dtype=dtype), rng)
         arguments, out = call.arguments(cupyrnn), call.forward(cupyrnn)
-        told = case.op.record.told(arguments, out._asdict()) | call.cotangents(rng, out)
-        found.append(_Both(call.case, arguments, told))
+        gradient_kwargs = case.op.record.gradient_arguments(
+            arguments, out._asdict()
+        ) | call.cotangents(rng, out)
+        found.append(_Both(call.case, arguments, gradient_kwargs))
     return found
 
 

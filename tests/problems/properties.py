@@ -81,8 +81,8 @@ def numbers(call: Call, without: str = "") -> dict[str, Any]:
     given |= {without: None} if without else {}
     found = [out, call.gradient(cupyrnn, out, given)]
     if call.case.op.is_cell:
-        told = record.told(call.arguments(cupyrnn), out._asdict())
-        found.append(getattr(cupyrnn, f"{record.name}_grad")(**told, **given))
+        gradient_kwargs = record.gradient_arguments(call.arguments(cupyrnn), out._asdict())
+        found.append(getattr(cupyrnn, f"{record.name}_grad")(**gradient_kwargs, **given))
     return named([a._asdict() for a in found], "number")
 
 

@@ -240,7 +240,7 @@ class Call(NamedTuple):
     def gradient(self, ops: Any, out: Any, cotangents: dict[str, Any], **more: Any) -> Any:
         """Return what the gradient of the op returns."""
         record = self.case.op.record
-        gradient_kwargs = record.told(self.arguments(ops), out._asdict())
+        gradient_kwargs = record.gradient_arguments(self.arguments(ops), out._asdict())
         return getattr(ops, record.gradient.__name__)(
             **gradient_kwargs | self.swap_if_batch_first(cotangents) | more
         )
@@ -292,9 +292,9 @@ def right_calls(name: str, **fields: Any) -> dict[str, dict[str, Any]]:
     call = call_of(Case(name, **fields), rng)
     out = call.forward(cupyrnn)
     record, arguments = call.case.op.record, call.arguments(cupyrnn)
-    gradient_kwargs = record.told(arguments, out._asdict()) | call.swap_if_batch_first(
-        call.cotangents(rng, out)
-    )
+    gradient_kwargs = record.gradient_arguments(
+        arguments, out._asdict()
+    ) | call.swap_if_batch_first(call.cotangents(rng, out))
     return {record.name: arguments, record.gradient.__name__: gradient_kwargs}
 
 

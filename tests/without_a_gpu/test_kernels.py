@@ -175,8 +175,8 @@ def test_all_of_a_call_is_on_the_device_of_its_arguments_and_on_the_current_stre
     gradients = [record.gradient]
     if case.op.is_cell:
         gradients.append(getattr(cupyrnn, f"{record.name}_grad"))
-    told = record.told(given, out._asdict()) | cotangents
-    for result in (out, *(gradient(**told) for gradient in gradients)):
+    gradient_kwargs = record.gradient_arguments(given, out._asdict()) | cotangents
+    for result in (out, *(gradient(**gradient_kwargs) for gradient in gradients)):
         tree_map(found.append, tuple(result))
     devices = {a.device.id for a in found if type(a) is cupy.ndarray}
     assert (devices, streams) == ({1}, {77})

@@ -56,8 +56,8 @@ def calls_of(
     forward = partial(record.forward, **given)
     out = forward()
     cotangents = to_device(xp, call.cotangents(rng, out))
-    told = record.told(given, out._asdict()) | cotangents
-    return [forward, partial(record.gradient, **told)]
+    gradient_kwargs = record.gradient_arguments(given, out._asdict()) | cotangents
+    return [forward, partial(record.gradient, **gradient_kwargs)]
 
 
 def to_device(xp: Any, arrays: dict[str, Any]) -> dict[str, Any]:
