@@ -1,5 +1,5 @@
 """
-What is timed on a CPU, beside what, and what is aimed at.
+What is timed on a CPU, and beside what.
 
 A case is an op at a shape. Its contestants, cupyrnn, a peer and the bare matmuls, each have a
 forward and a backward call, which are timed in one repetition.
@@ -10,15 +10,13 @@ from __future__ import annotations
 import functools
 import math
 import os
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import timing
 from pages import PYTORCH, TENSORFLOW
-from timing import BACKWARD, BOTH, FORWARD, Contestant
+from timing import Contestant
 from torch_nets import TorchNet
 
 import cupyrnn
@@ -103,7 +101,7 @@ def all_cases() -> list[Case]:
     three, two, one = ("float32", "float64", "float16"), ("float32", "float64"), ("float32",)
     sequences, steps = [*SEQUENCES], [*STEPS]
     ops.append(("BlockLSTM", sequences, three, ("", PEEPHOLE)))
-    # The same function with the gates in another order.
+    # The same op with the gates in another order.
     ops.append(("BlockLSTMV2", sequences, one, ("", PEEPHOLE)))
     ops.append(("block_gru", sequences, three, plain))
     ops.append(("LSTMBlockCell", steps, three, ("", PEEPHOLE)))
@@ -125,30 +123,13 @@ def all_cases() -> list[Case]:
     ]
 
 
-# Layers that no commit is to make slower: of one row and of many, short, long and wide.
-LAYER_SHAPES: list[tuple[int, ...]] = [
-    (20, 1, 32, 32),
-    (100, 1, 128, 128),
-    (50, 16, 128, 128),
-    (1000, 8, 64, 64),
-    (100, 32, 256, 256),
-]
-
-
-def layer_cases() -> list[Case]:
-    """Return the layers of every cell at these shapes."""
-    ops = [f"{CUDNN}{mode}" for mode in GATES if mode != "rnn_relu"]
-    ops += ["BlockLSTM", "block_gru"]
-    return [Case(op, "float32", shape) for op in ops for shape in LAYER_SHAPES]
-
-
 def smallest(case: Case) -> bool:
     """Return whether no case of this op, dtype and variant is smaller."""
     return case.variant in (LENGTHS, PROJECTION, LAYERS) or case.shape in (SEQUENCES[0], STEPS[0])
 
 
 def rare(case: Case) -> bool:
-    """Return whether a case is timed only when all are asked for: without an aim, or alike."""
+    """Return whether only --all times a case: it has no peer, or is like others."""
     if case.op in ("BlockLSTMV2", "block_gru", "lstm_block_cell", "gru_block_cell"):
         return True
     if case.dtype == "float16":
@@ -156,49 +137,6 @@ def rare(case: Case) -> bool:
     if case.dtype == "float64":
         return case.peer is None or case.shape not in (VARIANT_SHAPE, SEQUENCES[3])
     return case.shape == SEQUENCES[-1] or case.mode == "rnn_relu"
-
-
-# With Numba, PyTorch's LSTM forward and backward, with one thread and with more.
-_LSTM_AIMS: dict[tuple[int, ...], tuple[float, float]] = {
-    (100, 1, 32, 32): (1.8, 1.8),
-    (50, 16, 128, 128): (1.1, 1.05),
-    (1000, 8, 64, 64): (1.2, 1.3),
-    (100, 32, 256, 256): (1.1, 1.0),
-    (100, 64, 512, 512): (0.95, 0.9),
-}
-
-
-def ratio_aim(case: Case, what: str, name: str, threads: int) -> float | None:
-    """Return what the peer's time over that of CUPYRNN or of NUMBA is to be at least."""
-    several, compiled = threads > 1, name == NUMBA
-    if case.peer == PYTORCH:
-        plain = case.mode is not None and case.dtype == "float32" and not case.variant
-        if not plain or not compiled or what != BOTH or case.shape not in _LSTM_AIMS:
-            return None
-        return _LSTM_AIMS[case.shape][several] if case.mode == "lstm" else (1.1, 1.05)[several]
-    if case.peer != TENSORFLOW or case.dtype == "float16" or what == BOTH:
-        return None
-    if not case.sequence:
-        return 1.0 if compiled else 0.6
-    if what == FORWARD:
-        small = case.shape[-1] <= 128
-        return ((1.3, 1.2) if small else (1.0, 0.95))[several] if compiled else None
-    if compiled:
-        return 3.0
-    return (1.1, 1.0)[several] if case.shape == SEQUENCES[0] else 2.0
-
-
-# Checks, views and small calls of one step.
-STEP_SECONDS = 25e-6
-
-
-def step_aim(case: Case, what: str) -> float | None:
-    """Return what a single step of cudnn_rnn over its matmuls and 25 µs is to be at most."""
-    if case.shape not in ONE_STEP_SHAPES[1:]:
-        return None
-    if what == BACKWARD:
-        return 4.0
-    return (5.0 if case.shape == ONE_STEP_SHAPES[1] else 3.0) if what == FORWARD else None
 
 
 def _draw(case: Case, sizes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
@@ -455,29 +393,6 @@ def _counted(products: list[Product]) -> list[Product]:
     return [(count, m, k, n) for (_, m, k, n), count in counts.items()]
 
 
-def operations(case: Case, what: str) -> int:
-    """Return the multiplications and additions of the products of a pass."""
-    forward, backward = products(case)
-    found = {FORWARD: forward, BACKWARD: backward, BOTH: forward + backward}[what]
-    return 2 * sum(count * m * k * n for count, m, k, n in found)
-
-
-# A product that is all a processor can do: its sizes, and how often it is timed.
-PEAK_SIZE, PEAK_TIMES = 1536, 7
-
-
-def peak(dtype: str, threads: int) -> float:
-    """Return the operations a second of a large product with np.dot, the best of some."""
-    a, b, out = (np.full((PEAK_SIZE, PEAK_SIZE), 0.5, dtype) for _ in range(3))
-    seconds = []
-    for _ in range(PEAK_TIMES):
-        timing.settle(threads)
-        start = time.perf_counter()
-        np.dot(a, b, out)
-        seconds.append(time.perf_counter() - start)
-    return 2.0 * PEAK_SIZE**3 / min(seconds)
-
-
 def floor(case: Case) -> Contestant | None:
     """Return the bare products with np.dot, or None where an op has none in both passes."""
     forward, backward = products(case)
@@ -525,14 +440,8 @@ def _switched(case: Case, name: str, compiled: Callable[[type], Any]) -> Contest
 
         return timed
 
-    c = plain(case)
+    c = _op(case).cupyrnn()
     return Contestant(name, switched(c.forward), switched(c.backward), c.results)
-
-
-def plain(case: Case) -> Contestant:
-    """Return cupyrnn as users have it; nothing but its public functions is needed."""
-    contestant: Contestant = _op(case).cupyrnn()
-    return contestant
 
 
 def ours(case: Case) -> Contestant:

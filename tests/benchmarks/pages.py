@@ -9,8 +9,6 @@ import importlib.util
 import os
 import platform
 import re
-import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -87,48 +85,10 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return found
 
 
-def check_threads(parser: argparse.ArgumentParser, args: argparse.Namespace, most: int = 2) -> None:
+def check_threads(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Choose the numbers of threads where none is given, and refuse what no processor is for."""
     available = len(timing.processors())
     if args.threads is None:
-        args.threads = [*range(1, min(most, available) + 1)]
+        args.threads = [*range(1, min(2, available) + 1)]
     if not all(1 <= threads <= available for threads in args.threads):
         parser.error(f"--threads {args.threads}: there are {available} processors to run on")
-
-
-class Run:
-    """A whole measurement, kept as far as it got."""
-
-    def __init__(self, args: argparse.Namespace, header: list[str]) -> None:
-        self.args, self.header, self.failed = args, header, False
-
-    def measure(self) -> None:
-        """Have everything measured, and save the page now and then."""
-        raise NotImplementedError
-
-    def text(self) -> str:
-        """Return the page of all that was measured so far."""
-        raise NotImplementedError
-
-    def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    def fail(self, what: str) -> None:
-        """Take down that a process failed, whose rows are missing."""
-        self.failed = True
-        self.header.append(f"\n**A process failed, rows are missing: {what}**")
-        self.say(self.header[-1])
-
-    def save(self) -> None:
-        if self.args.out is not None:
-            self.args.out.write_text(self.text())
-
-    def run(self) -> int:
-        """Measure, print the page, and return the exit code."""
-        begin = time.perf_counter()
-        self.measure()
-        minutes = (time.perf_counter() - begin) / 60
-        self.header[2] += f", after it {os.getloadavg()[0]:.2f}; it took {minutes:.1f} minutes"
-        self.save()
-        print(self.text())
-        return int(self.failed)

@@ -31,10 +31,8 @@ def environment(threads: int) -> dict[str, str]:
     return kept | dict.fromkeys(THREAD_VARIABLES, str(threads))
 
 
-def start(
-    arguments: list[str], threads: int, variables: dict[str, str], *, listens: bool = False
-) -> subprocess.Popen[str]:
-    """Start Python bound to as many processors as it has threads; `listens`: stdin is a pipe."""
+def start(arguments: list[str], threads: int, variables: dict[str, str]) -> subprocess.Popen[str]:
+    """Start Python bound to as many processors as it has threads."""
     allowed = timing.processors()
     bind = getattr(os, "sched_setaffinity", lambda *_: None)
     bind(0, allowed[:threads])
@@ -42,7 +40,6 @@ def start(
         return subprocess.Popen(
             [sys.executable, *arguments],
             env=environment(threads) | variables,
-            stdin=subprocess.PIPE if listens else None,
             stdout=subprocess.PIPE,
             text=True,
         )

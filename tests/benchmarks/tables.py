@@ -7,7 +7,7 @@ The tables and figures of README, of the guide and of the benchmarks' pages, fro
 The first measures in a quarter of an hour; have nothing else run meanwhile. On a processor with
 AVX-512, results/cpu_avx2.md is of `cpu.py --avx2 --threads 1` for plain layers: with `--only
 '^(BlockLSTM|cudnn_rnn (lstm|gru)) float32 \([0-9, ]*\)$'`. The second changes no word but numbers
-and the processor's name; what it shows of nets is from results/nets.md.
+and the processor's name.
 """
 
 from __future__ import annotations
@@ -179,18 +179,6 @@ def with_spans(page: str, start: str, spans: list[tuple[str, str]]) -> str:
     return before + start + prose + gap + behind
 
 
-def nets() -> list[str]:
-    """Return the lines of the table of nets."""
-    shown: dict[str, dict[str, list[str]]] = {}
-    for chapter, _, row in rows_of((RESULTS / "nets.md").read_text()):
-        by_way = shown.setdefault(f"{row['net'][0]} | {row['original in'][0]}", {})
-        by_way.setdefault(chapter.split(", ")[1], []).append(row["ratio"][0].split()[0])
-    return [
-        f"| {' | '.join([net, *(' / '.join(of[way]) for way in ('with Numba', 'NumPy alone'))])} |"
-        for net, of in shown.items()
-    ]
-
-
 def fill() -> None:
     """Write what is shown of the results."""
     results = Results(RESULTS / "cpu.md")
@@ -208,11 +196,6 @@ def fill() -> None:
                 return table(results, of, n, labels)
 
             index = replaced(index, title, which, lines)
-    index = replaced(index, "net", 0, lambda _: nets())
-    found = re.search(r"(\d+) of (\d+) rows with a target miss it", results.page)
-    if found is not None:
-        index = re.sub(r"\d+ of \d+ rows miss their target", f"{found[1]} of {found[2]} rows miss"
-                       " their target", index)  # fmt: skip
     index = re.sub(r"on 2 cores of an? [^,]*,", f"on 2 cores of an {name},", index)
     INDEX.write_text(index)
 

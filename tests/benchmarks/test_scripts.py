@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import cases
-import checkouts
 import cpu
 import gpu
 import needs
-import nets
 import numpy as np
 import pages
 import pytest
@@ -25,7 +23,6 @@ from without_a_gpu.cuda_on_cpu import nvrtc
 from cupyrnn.device.timing import SPIN
 from cupyrnn.kernels import compile
 
-CASE = Case("lstm_block_cell", "float32", (1, 32, 32))
 ONE_CASE = ["--quick", "--threads", "1", "--only", r"^lstm_block_cell float32 \(1, 32, 32\)$"]
 
 
@@ -47,14 +44,6 @@ def test_cpu(tmp_path: Path) -> None:
     assert [row.split(" | ")[2] for row in rows] == [*PASSES]
 
 
-def test_cpu_against_another_checkout() -> None:
-    root = Path(cpu.__file__).parents[2]
-    printed = run(cpu, "--against", root, "--starts", "1", *ONE_CASE)
-    rows = [line for line in printed.splitlines() if line.startswith(f"| {CASE} | NumPy | 1 |")]
-    assert sorted(row.split(" | ")[3] for row in rows) == sorted(PASSES)
-    assert "failed" not in printed
-
-
 def test_gpu_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """It needs NumPy and CuPy alone, and says what is missing."""
     missing = ("pytest", "hypothesis", "ml_dtypes", "numba", "torch", "cupy")
@@ -70,19 +59,6 @@ def test_the_wait_of_gpu_compiles() -> None:
     needs.tool(nvrtc.have_nvrtc())
     cubin = nvrtc.compile_cubin(SPIN, ("spin",), "sm_90", compile.OPTIONS)
     assert "spin" in cubin.kernels
-
-
-def test_nets() -> None:
-    """The published models are not installed, so one of two numbers stands for one."""
-    twice = nets.Net(lambda: np.array([2.0, 4.0]), lambda wrap: lambda: wrap(np.array)([2.0, 4.0]))
-    case = nets.CASES[0]._replace(make=lambda _: twice)
-    found = nets.measure(case, 1, nets.timing.QUICK)
-    assert found["difference"] == 0
-    text = nets.report(["machine"], {(1, True): {case: found}})
-    assert f"| {case.package}, {case.what} | {case.runs_in} |" in text
-    wrong = case._replace(make=lambda _: twice._replace(original=lambda: np.zeros(3)))
-    with pytest.raises(ValueError, match=r"outputs are \(2,\), the original's \(3,\)"):
-        nets.measure(wrong, 1, nets.timing.QUICK)
 
 
 @pytest.mark.parametrize("case", [c for c in cases.all_cases() if cases.smallest(c)], ids=str)
@@ -125,10 +101,3 @@ def test_ratios_are_taken_within_rounds() -> None:
 def test_intervals_are_those_of_the_sign_test(n: int, left_out: int) -> None:
     values = [float(v) for v in np.random.default_rng(n).permutation(n)]
     assert timing.median_interval(values) == (left_out, n - 1 - left_out)
-
-
-def test_one_process_of_seven_is_no_difference() -> None:
-    slow, fast = [(0.002, 0.006)] * 3, [(0.001, 0.006)] * 3
-    starts = [[(slow, fast)]] * 7
-    assert [row.verdict for row in checkouts.compare(starts)] == ["**slower**", "", "**slower**"]
-    assert checkouts.compare([*starts[:6], [(fast, slow)]])[0].verdict == ""

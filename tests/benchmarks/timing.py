@@ -1,5 +1,5 @@
 """
-How calls are timed beside each other, and what memory they take.
+How calls are timed beside each other.
 
 Contestants take turns, one block of calls each a round, so that what slows the machine for a while
 slows them all. A ratio is taken within a round; its interval comes from the rounds.
@@ -12,7 +12,6 @@ import math
 import os
 import statistics
 import time
-import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -224,22 +223,3 @@ def measure(contestants: list[Contestant], limits: Limits, threads: int) -> dict
         )
         for name, found in rounds.items()
     }
-
-
-MIB = 2**20
-
-
-def traced_peaks(c: Contestant) -> dict[str, float]:
-    """Return the most NumPy holds at once during the passes beyond before, in MiB."""
-    tracemalloc.start()
-    try:
-        outputs = c.forward()
-        between, forward = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        grads = c.backward(outputs)
-        peak = tracemalloc.get_traced_memory()[1]
-        del outputs, grads
-    finally:
-        tracemalloc.stop()
-    peaks = {FORWARD: forward, BACKWARD: peak - between, BOTH: max(forward, peak)}
-    return {what: n / MIB for what, n in peaks.items()}
