@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -37,82 +35,6 @@ def short_text(monkeypatch: pytest.MonkeyPatch) -> None:
 def end(output: str) -> str:
     """Return what is printed after the training, without its time."""
     return re.sub(r"(?s:\d+ s; figure:.*)|seconds .*", "", output[output.index("\nsample") :])
-
-
-# Forks a run at a time, all imports made, and kills it at a random moment of its training, or,
-# every fifth time, on the way there. At last it lets one run come to its end.
-KILLER = """
-import os, random, select, signal, sys, time
-from cupyrnn import demo
-from cupyrnn.demo import cli, text
-import matplotlib.figure, pydoc_data.topics
-kills, longest, *arguments = sys.argv[1:]
-short = text.read_text()[:20_000]
-text.read_text = lambda: short
-random.seed(int(kills))
-for k in range(int(kills) + 1):
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(writer, 1)
-        os._exit(demo.main(arguments))
-    os.close(writer)
-    last = k == int(kills)
-    output, begin = b"", time.monotonic()
-    while (last or k % 5 and b"training:" not in output) and (part := os.read(reader, 10_000)):
-        begin = begin if b"training:" in output else time.monotonic()
-        output += part
-    if last:
-        sys.stdout.write(output.decode())
-        print("seconds", time.monotonic() - begin)
-    else:
-        time.sleep(random.uniform(0, float(longest)))
-        os.kill(child, signal.SIGKILL)
-    status = os.waitpid(child, 0)[1]
-    os.close(reader)
-    print("status", os.waitstatus_to_exitcode(status), flush=True)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("cell", ["lstm", pytest.param("cudnn_gru", marks=pytest.mark.slow)])
-def test_killed_at_random_moments(cell: str, tmp_path: Path) -> None:
-    def run(name: str, kills: int, longest: float = 0) -> str:
-        command = [sys.executable, "-c", KILLER, str(kills), str(longest), *SMALL]
-        paths = ["--out", f"{name}.png", "--checkpoint", f"{name}.npz", "--every", "1"]
-        root = str(Path(__file__).parents[2])
-        done = subprocess.run(
-            [*command, "--steps", "200", "--cell", cell, *paths],
-            capture_output=True,
-            text=True,
-            # Numba would compile its loops after every kill.
-            env=os.environ
-            | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": root, "CUPYRNN_NUMBA": "0"},
-            cwd=tmp_path,
-            timeout=300,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        *killed, last = re.findall(r"^status (\S+)$", done.stdout, re.MULTILINE)
-        assert last == "0"
-        # One that was fast may have come to its end before.
-        assert killed.count("-9") > 0.7 * kills or not kills
-        assert {*killed} <= {"-9", "0"}
-        return done.stdout
-
-    expected = run("whole", 0)
-    seconds = re.search(r"^seconds (\S+)$", expected, re.MULTILINE)
-    assert seconds is not None
-    output = run("killed", 12, float(seconds[1]) / 12)  # not half of the way, on the average
-    step = re.search(r"resuming from step (\d+) ", output)
-    assert step is not None
-    assert int(step[1]) > 0  # it got on between the kills
-    assert end(output) == end(expected)
-    whole, killed = tmp_path / "whole.npz", tmp_path / "killed.npz"
-    assert killed.read_bytes() == whole.read_bytes()
-    assert (tmp_path / "killed.png").read_bytes() == (tmp_path / "whole.png").read_bytes()
-    names = {f"{run}.{kind}" for run in ("whole", "killed") for kind in ("npz", "png")}
-    assert {p.name for p in tmp_path.iterdir()} == names  # what the killed left, and its lock
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -210,13 +132,6 @@ def test_another_text(
     text = texts.read_text()
     monkeypatch.setattr(texts, "read_text", lambda: text[:-1] + "~")
     assert "a run with another text" in refused(saved, capsys)
-
-
-def test_another_format(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(checkpoint, "FORMAT", 3)
-    assert "a checkpoint of format 2, not 3" in refused(saved, capsys)
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip file", b"PK\x03\x04", b"\x93NUMPY\x01\x00"])

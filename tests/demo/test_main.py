@@ -15,11 +15,9 @@ import needs
 import numpy as np
 import pytest
 
-import cupyrnn
 from cupyrnn import demo, parallel
-from cupyrnn.demo import cells, cli, files, model, modules, training
+from cupyrnn.demo import cells, cli, model, modules, training
 from cupyrnn.demo import text as texts
-from demo.device import with_model_functions
 
 needs.module("tqdm")
 imread = needs.module("matplotlib.image").imread
@@ -92,25 +90,6 @@ def test_every_cell(cell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.usefixtures("short_text")
-def test_it_says_how_it_went(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last evaluation is that of the table, and lines are broken between words."""
-    monkeypatch.setenv("COLUMNS", "50")
-    assert demo.main(["--steps", "7", *SMALL, "--out", str(tmp_path / "x.png")]) == 0
-    output = capsys.readouterr().out
-    last = re.findall(r"^  step +7   training \d\.\d{3}   held out (.*)$", output, re.MULTILINE)
-    assert last == [f"{bits(output)['model']:.3f}"]
-    prose = [line for line in output.split("\n") if not line.startswith("  |")]
-    assert max(len(line) for line in prose if " " in line.strip()) <= 50
-    flat = " ".join(output.split())
-    assert "task: predict the next character of Python's documentation, pydoc_data.topics" in flat
-    assert re.search(
-        r"Without the training text the compressors take more: bz2 \d\.\d{4} and lzma", flat
-    )
-
-
-@pytest.mark.usefixtures("short_text")
 def test_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def output(seed: str) -> str:
         arguments = ["--steps", "20", *SMALL, "--seed", seed, "--out", str(tmp_path / "x.png")]
@@ -143,49 +122,6 @@ def test_it_learns(cell: str, text: str) -> None:
     assert after < rows["unigram"] - 0.4
     assert history.smoothed[-1] < rows["unigram"] - 0.4
     assert sorted(history.held_out) == [40, 80, 120, 160]
-
-
-@pytest.mark.parametrize("cell", cells.CELLS)
-def test_gradient_of_every_parameter(cell: str) -> None:
-    rng = np.random.default_rng(4)
-    T, B, I, H, V = 5, 2, 3, 3, 6
-    c = cells.CELLS[cell]
-    p = model.initial_parameters(np, c, V, I, H, rng, np.float64)
-    p = {name: a + 0.5 * rng.standard_normal(a.shape) for name, a in p.items()}
-    state = tuple(4 * rng.standard_normal(s.shape) for s in model.Model(np, c, p).zero_state(B))
-    tokens = rng.integers(V, size=(T, B, 1 + len(texts.CONTEXTS)))
-    tokens[..., 1:] += rng.integers(2, size=tokens[..., 1:].shape)  # V is no hint
-    targets = rng.integers(V, size=(T, B))
-    seed = 5  # of the dropout, where there is any
-    value, grads, after = model.loss_and_gradient(
-        model.Model(np, c, p), tokens, targets, state, seed
-    )
-    assert grads.keys() == p.keys()
-    x, out, _ = model.forward(model.Model(np, c, p), tokens, state, seed)
-    if cell == "lstm":  # or the check would not see the gradient of the clip
-        weights = {name: p[name] for name in c.shapes(I, H)}
-        cs = cupyrnn.block_lstm(x, *state, **weights, cell_clip=cells.CELL_CLIP).cs
-        assert (abs(cs) == cells.CELL_CLIP).any()
-    if cell.startswith("cudnn"):
-        assert (out.h != c.forward(p, x, state, None).h).any()
-
-    def loss(parameters: dict) -> np.ndarray:
-        dtype = parameters["embedding"].dtype
-        typed = tuple(s.astype(dtype) for s in state)
-        return model.loss(model.Model(np, c, parameters), tokens, targets, typed, seed)
-
-    again, after_again = loss(p)
-    assert value == again
-    np.testing.assert_equal(after, after_again)
-    complex_p = {name: a.astype(np.complex128) for name, a in p.items()}
-    for name, a in complex_p.items():
-        expected = np.empty(a.shape)
-        for index in np.ndindex(a.shape):
-            moved = a.copy()
-            moved[index] += 1e-30j
-            expected[index] = loss(complex_p | {name: moved})[0].imag / 1e-30
-        error = abs(grads[name] - expected).max() / abs(expected).max()
-        assert error < 1e-12, name
 
 
 @pytest.mark.parametrize("cell", cells.CELLS)
@@ -247,20 +183,6 @@ def test_baselines_charge_every_character() -> None:
     assert rows["unigram"] == pytest.approx(unigram + escape, rel=1e-12)
 
 
-def test_held_out_bits_score_every_character(text: str) -> None:
-    corpus = texts.make_corpus(text[:12_000] + "é€" * 20)
-    cell = cells.CELLS["gru"]
-    rng = np.random.default_rng(0)
-    p = model.initial_parameters(np, cell, len(corpus.symbols), 8, 8, rng, np.float64)
-    whole = model.Model(np, cell, p)
-    seen, scored = corpus.held_out[:-1, None], corpus.held_out[1:, 0]
-    _, _, log_p = model.forward(whole, seen, whole.zero_state(1))
-    np.testing.assert_allclose(np.exp(log_p).sum(axis=1), 1, rtol=1e-12)
-    expected = -log_p[np.arange(len(scored)), scored].mean() / np.log(2) + corpus.escape_bits
-    assert corpus.escape_bits > 0
-    assert model.held_out_bits(whole, corpus) == pytest.approx(expected, rel=1e-12)
-
-
 def test_windows_follow_one_another() -> None:
     text, B, T = np.stack([np.arange(50), 100 + np.arange(50)], axis=1), 3, 7
     tokens, targets = zip(*(texts.window(text, B, T, k) for k in range(20)), strict=True)
@@ -294,14 +216,6 @@ def test_argument_errors(
         demo.main(arguments)
     assert error.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_trying_the_path_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / "old.png").write_bytes(b"old")
-    for name in ("new.png", "old.png"):
-        files.check(tmp_path / name)
-    assert [p.name for p in tmp_path.iterdir()] == ["old.png"]
-    assert (tmp_path / "old.png").read_bytes() == b"old"
 
 
 @pytest.mark.usefixtures("short_text")
@@ -367,49 +281,6 @@ def test_ctrl_c(presses: int, tmp_path: Path) -> None:
     else:
         assert (process.returncode, errors) == (130, "\ninterrupted\n")
         assert not out.exists()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to a process there")
-def test_where_ctrl_c_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a background job of a shell."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with training.noting_interrupt() as interrupt:
-            signal.raise_signal(signal.SIGINT)
-        assert not interrupt.pressed
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.cuda_on_cpu
-@pytest.mark.parametrize("cell", cells.CELLS)
-def test_training_on_the_device(
-    cell: str,
-    short_text: None,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    cupy_on_cpu: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The same run on both array modules: what the kernels train is what NumPy trains."""
-    monkeypatch.setattr(cli, "SAMPLE", 5)
-    # Long texts take long where a CPU plays the GPU.
-    monkeypatch.setattr(texts, "read_text", lambda: "the cat sat on the mat.\n" * 60)
-    monkeypatch.setattr(cli, "PROMPT", "the")
-    with_model_functions(cupy_on_cpu)
-    small = ["--hidden", "5", "--batch", "4", "--seq", "6", "--steps", "4", "--cell", cell]
-    results = {}
-    for backend in ("numpy", "cupy", *["auto"] * (cell == "lstm")):
-        out = tmp_path / f"{backend}.png"
-        assert demo.main(["--backend", backend, *small, "--out", str(out)]) == 0
-        check_png(out)
-        output = capsys.readouterr().out
-        on = "numpy" if backend == "numpy" else "cupy 0 on a CPU"
-        assert f"array module: {on}\n" in output
-        results[backend] = bits(output)
-    assert results.get("auto", results["cupy"]) == results["cupy"]
-    assert results["cupy"]["model"] == pytest.approx(results["numpy"]["model"], abs=3e-4)
 
 
 @pytest.mark.gpu

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 
 import cupyrnn
 from cupyrnn import parallel
-from cupyrnn.demo import cells, figure, model, text, training
+from cupyrnn.demo import cells, model, text, training
 
 
 def corpus_of(training_text: str, held_out: str) -> text.Corpus:
@@ -65,24 +63,6 @@ def test_rate(step: int, rate: float) -> None:
     adam = training.Adam(np, {}, 1000)
     adam.step = step
     assert adam.rate() == pytest.approx(rate, rel=1e-7)
-
-
-def test_norm_bound(rng: np.random.Generator) -> None:
-    """The norm is that of all gradients together; above 1 it is made 1, below it stays."""
-    shapes = {"a": (3, 2), "b": (5,)}
-    g = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
-    norm = np.sqrt(sum((a**2).sum() for a in g.values()))
-    g = {name: a / norm for name, a in g.items()}
-
-    def first_moments(scale: float) -> dict[str, Any]:
-        p = {name: np.zeros(shape) for name, shape in shapes.items()}
-        adam = training.Adam(np, p, 10)
-        adam.update(p, {name: scale * a for name, a in g.items()})
-        return {name: m for name, (m, _) in adam.moments.items()}
-
-    for scale, bounded in ((0.5, 0.5), (0.999, 0.999), (1.001, 1), (40, 1)):
-        for name, m in first_moments(scale).items():
-            np.testing.assert_allclose(m, 0.1 * bounded * g[name], rtol=1e-9)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "cudnn_lstm"])
@@ -143,40 +123,6 @@ def test_hints(N: int, rng: np.random.Generator) -> None:
         assert text.hints(read[: i + 1], [*"abcde"]) == expected[i, 1:].tolist()
 
 
-def test_hints_do_not_look_ahead(rng: np.random.Generator) -> None:
-    """What comes after a place of the text changes nothing up to it."""
-    letters = rng.integers(3, size=300)
-    letters[200:260] = letters[100:160]
-    whole = text.with_hints(letters, 3)
-    for k in (1, 2, 50, 201, 230, 299):
-        other = letters.copy()
-        other[k:] = (other[k:] + rng.integers(1, 3, size=300 - k)) % 3
-        np.testing.assert_array_equal(text.with_hints(other, 3)[:k], whole[:k])
-        np.testing.assert_array_equal(text.with_hints(letters[:k], 3), whole[:k])
-
-
-def test_it_learns_to_copy(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Phrases of random letters cannot be foreseen but by one who finds them again."""
-    phrases = ["".join(rng.choice(list("abcd"), size=20)) for _ in range(40)]
-    words = [phrases[k] for k in rng.integers(40, size=400)]
-    new = "".join(rng.choice(list("abcd"), size=600))  # two bits each, but for what it repeats
-    cell, bits = cells.CELLS["lstm"], {}
-    for name, contexts in (("hints", text.CONTEXTS), ("none", ())):
-        for module in (text, model):
-            monkeypatch.setattr(module, "CONTEXTS", contexts)
-        corpus = corpus_of("".join(words), new + new)
-        p = model.initial_parameters(np, cell, 5, 8, 8, np.random.default_rng(0), np.float32)
-        assert p["embedding"].shape == (1 + len(contexts), 6, 8)
-        run = training.Training(
-            parallel.communicator(), model.Model(np, cell, p), corpus, training.Plan(200, 8, 24)
-        )
-        while run.done < 200:
-            run.step()
-        bits[name] = model.held_out_bits(run.model, corpus)
-    assert bits["none"] > 1.9
-    assert bits["hints"] < 1.7
-
-
 def test_held_out_streams(rng: np.random.Generator) -> None:
     """Each of three begins with a zero state and carries it on; what is left over is not scored."""
     held_out = "".join(rng.choice(list("abcd"), size=3 * 1203 + 2 + 1))
@@ -201,42 +147,6 @@ def test_moving_average() -> None:
     third = (0.81 * 8 + 0.9 * 4 + 2) / (0.81 + 0.9 + 1)
     assert history.training == [8, 4, 2]
     assert history.smoothed == pytest.approx([8, second, third], rel=1e-14)
-
-
-def test_temperature(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Characters come as often as their probability to the power 1 / 0.7 says."""
-    probability = np.array([0.5, 0.3, 0.15, 0.05])
-    states = []
-
-    def forward(whole: Any, tokens: Any, state: Any) -> Any:
-        states.append((tokens.shape, state))
-        log_p = np.log(np.tile(probability, (len(tokens), 1)))
-        log_p[:-1] = -100  # only what comes after the last character counts
-        return None, SimpleNamespace(state=(len(states),)), log_p
-
-    monkeypatch.setattr(model, "forward", forward)
-    whole = model.Model(np, cells.CELLS["gru"], small_model("gru", rng))
-    n = 20_000
-    sampled = model.sample(whole, corpus_of("abcd", "abcd"), "dab", n, rng)
-    assert sampled.startswith("dab")
-    assert len(sampled) == 3 + n
-    columns = 1 + len(text.CONTEXTS)
-    assert [shape for shape, _ in states] == [(3, 1, columns)] + [(1, 1, columns)] * (n - 1)
-    assert [state for _, state in states[1:]] == [(k,) for k in range(1, n)]
-    expected = probability ** (1 / 0.7) / (probability ** (1 / 0.7)).sum()
-    counts = Counter(sampled[3:])
-    for c, q in zip("abcd", expected, strict=True):
-        assert abs(counts[c] - n * q) < 4.5 * np.sqrt(n * q * (1 - q)), c
-
-
-def test_the_largest_random_number_gives_a_symbol(monkeypatch: pytest.MonkeyPatch) -> None:
-    log_p = np.log(np.full((1, 4), 0.25, np.float32))
-    monkeypatch.setattr(model, "forward", lambda *_: (None, SimpleNamespace(state=()), log_p[:, :]))
-    cell, corpus = cells.CELLS["gru"], corpus_of("abcd", "abcd")
-    whole = model.Model(np, cell, small_model("gru", np.random.default_rng(0)))
-    for number, last in ((0.0, "a"), (1 - 2**-53, "d")):
-        fixed: Any = SimpleNamespace(random=lambda number=number: number)
-        assert model.sample(whole, corpus, "a", 2, fixed) == "a" + 2 * last
 
 
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
@@ -270,15 +180,6 @@ def test_first_parameters_of_block_cells(name: str, rng: np.random.Generator) ->
             assert (part == 0).all()
 
 
-def test_forget_gate_of_the_block_lstm(rng: np.random.Generator) -> None:
-    """Where the weights say nothing it is open by 1, as TensorFlow has it."""
-    cell = cells.CELLS["lstm"]
-    p = {name: np.zeros_like(a) for name, a in cell.initial(rng, 3, 4).items()}
-    out = cell.forward(p, np.ones((2, 1, 3)), (np.zeros((1, 4)), np.zeros((1, 4))), None)
-    np.testing.assert_allclose(out.shown["forget gate f"], 1 / (1 + np.exp(-1.0)), rtol=1e-12)
-    np.testing.assert_array_equal(out.shown["input gate i"], 0.5)
-
-
 @pytest.mark.parametrize("cell", cells.CELLS)
 def test_parameter_count(cell: str, rng: np.random.Generator) -> None:
     p = model.initial_parameters(np, cells.CELLS[cell], 7, 3, 5, rng, np.float32)
@@ -287,58 +188,6 @@ def test_parameter_count(cell: str, rng: np.random.Generator) -> None:
     assert {name: p[name].shape for name in shapes} == shapes
 
 
-def test_rare_characters_are_no_symbols() -> None:
-    """Four times is rare, five times is not; what counts is the training text alone."""
-    start = "aaaaa" + "bbbb" + "c" * 7
-    end = "bb"  # with these it would be six times
-    corpus = text.make_corpus(start + "." * (9 * len(end) - len(start)) + end)
-    assert len(corpus.held_out) == 1 + len(end)
-    assert corpus.symbols == ["a", "c", text.UNKNOWN]
-    assert corpus.escapes == 2
-
-
-def test_compressors_have_read_the_training_text(rng: np.random.Generator) -> None:
-    letters = "".join(rng.choice(list("abcd"), size=40_000))
-    known, new = letters[30_000:32_000], "".join(rng.choice(list("abcd"), size=2_000))
-    for held_out, least, most in ((known, 0.0, 0.2), (new, 1.95, 2.8)):
-        rows = text.compressors(corpus_of(letters, "a" + held_out))
-        assert list(rows) == ["bz2", "lzma"]
-        # A copy costs LZMA next to nothing; two bits are what a random letter costs.
-        assert least < rows["lzma"] < most
-        assert rows["bz2"] < 2.8
-
-
 def test_a_python_without_compressors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lzma", None)
     assert list(text.compressors(corpus_of("abcd" * 99, "abcd"))) == ["bz2"]
-
-
-def test_units_that_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that tell letters from the rest before the line, highest within words first."""
-    held_out = "a bc, de f! " * 90 + '\nThe "line()" that is drawn is this one here.\n'
-    symbols = [*sorted({*held_out}), text.UNKNOWN]
-    tokens = np.array([symbols.index(c) for c in held_out])
-    places = text.with_hints(tokens, len(symbols))
-    corpus = text.Corpus(symbols, places, places, 0, len(held_out), held_out, held_out[1:])
-    read = {}
-
-    def forward(whole: Any, tokens: Any, state: Any) -> Any:
-        read["text"] = "".join(symbols[k] for k in tokens[:, 0, 0])
-        letters = np.array([c.isalnum() for c in read["text"]], float)
-        noise = np.random.default_rng(0).uniform(0, 0.01, (len(tokens), 20))
-        noise[:, 3] += letters
-        noise[:, 11] += 1 - letters
-        noise[:, 7] += letters / 2
-        # More than all others, but after the line has begun.
-        noise[-50:, 15] += 9 * letters[-50:]
-        return None, SimpleNamespace(shown={"gate": noise[:, None]}), None
-
-    monkeypatch.setattr(figure, "forward", forward)
-    whole = model.Model(np, cells.CELLS["lstm"], {"w_out": np.zeros((4, 5))})
-    line, drawn = figure.gates_on_line(whole, corpus, 3)
-    assert line == 'The "line()" that is drawn is this one here.'[: len(line)]
-    assert line.endswith(" one")
-    assert read["text"] == held_out[held_out.index(line) - 1000 :][: 1000 + len(line)]
-    letters = np.array([c.isalnum() for c in line], float)
-    expected = np.array([letters, letters / 2, 1 - letters])
-    np.testing.assert_allclose(drawn["gate"], expected, atol=0.01)
