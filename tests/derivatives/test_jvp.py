@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-import sys
 import threading
 import warnings
-from collections import Counter, OrderedDict, defaultdict
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,7 +29,6 @@ from problems.table import TABLE, Call, Case, call_of
 
 import cupyrnn
 from cupyrnn.arithmetic import dual as _dual
-from cupyrnn.checks.calls import own_tangents
 from cupyrnn.derivatives.duals import along
 from cupyrnn.derivatives.traced import _under_way
 from cupyrnn.derivatives.tree import tree_map
@@ -172,52 +170,6 @@ def test_sizes_at_which_products_are_made_by_planes(
     assert_second_order(ops, case, rng)
 
 
-MANY_ROWS = PLAIN | {"size": [(4, 75, 20, 64), (4, 275, 20, 64)], "extent": "lengths"}
-
-
-@each("block_lstm", **MANY_ROWS, places=["numpy"])
-def test_lengths_and_many_rows_at_sizes_of_planes(
-    ops: Ops, case: Case, rng: np.random.Generator
-) -> None:
-    """Blocks of rows in products of dual numbers, and sequences of different length."""
-    assert_second_order(ops, case, rng)
-
-
-def test_parameters_of_every_form(ops: Ops, rng: np.random.Generator) -> None:
-    """A net's parameters there and back, and a step of it, are linear or as the net itself."""
-    packed = cupyrnn.init_params(num_layers=2, num_units=4, input_size=4, dtype="float64", seed=0)
-    v = rng.standard_normal(packed.params.shape)
-    x, (h, c) = rng.standard_normal((1, 3, 4)), packed.zero_state(3)
-
-    def there_and_back(packed: Any) -> Any:
-        state = cupyrnn.weights.params_to_torch(packed)
-        packed = cupyrnn.weights.params_from_torch(state)
-        return cupyrnn.weights.params_from_keras(cupyrnn.weights.params_to_keras(packed)).params
-
-    def run(packed: Any, x: Any, h: Any, c: Any) -> Any:
-        out = cupyrnn.cudnn_rnn(x, h, c, packed)
-        step = cupyrnn.prepare_step(packed)(x[0], h, c)
-        return (out.output[0], out.output_h, out.output_c), tuple(step)
-
-    def sums_of_biases(packed: Any) -> Any:
-        H = 4
-        b = [p for p in cupyrnn.cudnn_rnn_params_layout(2, H, H) if p.kind.endswith("bias")]
-        return sum(packed.params[p.offset : p.offset + p.size] * (i + 1) for i, p in enumerate(b))
-
-    _, along = jvp_in(ops, there_and_back, (packed,), (packed._replace(params=v),))
-    for p in cupyrnn.cudnn_rnn_params_layout(2, 4, 4):
-        if "bias" not in p.kind:
-            at = slice(p.offset, p.offset + p.size)
-            np.testing.assert_allclose(along[at], v[at], rtol=1e-15)
-    for tangents in ((packed._replace(params=v), None), (None, x), (packed._replace(params=v), x)):
-        _, (whole, step) = jvp_in(ops, run, (packed, x, h, c), (*tangents, None, None))
-        for a, e in zip(step, whole, strict=True):
-            assert_close(a, e, "float64", "step")
-            assert np.abs(e).max() > 0
-    _, along = jvp_in(ops, sums_of_biases, (packed,), (packed._replace(params=v),))
-    assert_close(along, sums_of_biases(packed._replace(params=v)), "float64", "sums")
-
-
 NARROW = PLAIN | {"size": (5, 3, 4, 33), "direction": ["forward", "both"]}
 
 
@@ -281,36 +233,6 @@ def test_a_direction_of_ops_alone_may_have_any_size() -> None:
         assert_close(derivative(size) / np.float32(size), expected, "float32", "derivative")
 
 
-def test_an_op_within_takes_tangents_that_have_grown() -> None:
-    """As arguments of the op alone such imaginary parts are data."""
-    x, h, w = np.ones((1, 2)), np.ones((1, 3)), np.full((5, 6), 0.1)
-
-    def op(x: Any) -> Any:
-        return cupyrnn.gru_block_cell(x, h, w, w[:, :3], np.zeros(6), np.zeros(3)).h
-
-    _, along = cupyrnn.jvp(lambda x: op(1e9 * (x - 1)), (x,), (x,))
-    _, expected = cupyrnn.jvp(op, (0 * x,), (x,))
-    assert_close(along / 1e9, expected, "float64", "tangent")
-
-
-@pytest.mark.parametrize(
-    ("dtype", "powers"), [("float32", (-126, 127)), ("float64", (-1000, 1023))]
-)
-def test_tangents_of_every_size(dtype: str, powers: tuple[int, int]) -> None:
-    x = np.ones(1, dtype)
-    for power in range(*powers):
-        tangent = np.ldexp(x, power)
-        np.testing.assert_array_equal(cupyrnn.jvp(lambda x: -x, (x,), (tangent,))[1], -tangent)
-
-
-def test_a_tangent_in_another_memory_order(rng: np.random.Generator) -> None:
-    """What depends on the strides of a value moves its tangent in the same way."""
-    x, v = np.asfortranarray(rng.standard_normal((3, 4))), rng.standard_normal((3, 4))
-    value, along = cupyrnn.jvp(lambda x: x.T.ravel(order="K"), (x,), (v,))
-    np.testing.assert_array_equal(value, x.T.ravel(order="K"))
-    np.testing.assert_array_equal(along, np.asfortranarray(v).T.ravel(order="K"))
-
-
 def test_the_clip_is_the_one_of_the_values_precision(ops: Ops, rng: np.random.Generator) -> None:
     """complex64 has as many bytes as float64."""
     inputs = lstms.problem(rng, (6, 3, 2, 5), False, np.float32)
@@ -333,36 +255,6 @@ def test_the_clip_is_the_one_of_the_values_precision(ops: Ops, rng: np.random.Ge
         strict=True,
     ):
         assert_close(a.real, e, "float32", n, at_least=1.0)
-
-
-def test_real_arguments_have_no_tangent(ops: Ops, rng: np.random.Generator) -> None:
-    """One argument after the other has a tangent, in either order of real and complex."""
-    inputs = lstms.problem(rng, (3, 2, 4, 5), True)
-    given = {"cs_grad": None, "h_grad": rng.standard_normal((3, 2, 5))}
-    for complex_, real in ((np.complex128, np.float64), (np.complex64, np.float32)):
-        narrow = {n: a.astype(real) for n, a in inputs.items()}
-        given["h_grad"] = given["h_grad"].astype(real)
-        for name, a in narrow.items():
-            tangent = rng.standard_normal(a.shape)
-            moved = narrow | {name: (a + 2.0**-45 * 1j * tangent).astype(complex_)}
-            out = ops.block_lstm(**moved)
-            g = ops.block_lstm_grad(**moved, **out._asdict(), **given)
-            everywhere = {n: a.astype(complex_) for n, a in moved.items()}
-            same = ops.block_lstm(**everywhere)
-            assert {a.dtype for a in (*out, *g)} == {np.dtype(complex_)}
-            for n, a, e in zip(out._fields, out, same, strict=True):
-                np.testing.assert_array_equal(a, e, n)
-            grads = ops.block_lstm_grad(**everywhere, **same._asdict(), **given)
-            for n, a, e in zip(g._fields, g, grads, strict=True):
-                np.testing.assert_array_equal(a, e, n)
-        for name, a in narrow.items():
-            other = np.complex64 if complex_ == np.complex128 else np.complex128
-            with pytest.raises(TypeError, match=r"^block_lstm: \w+ has dtype \w+, expected \w+ "):
-                ops.block_lstm(**narrow | {name: a.astype(other)})
-            with pytest.raises(
-                ValueError, match=f"^block_lstm: {name} has imaginary parts up to 1"
-            ):
-                ops.block_lstm(**narrow | {name: a + a.dtype.type(1) * 1j})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -499,23 +391,6 @@ def test_every_layout(rng: np.random.Generator) -> None:
 FUNCTIONS = map("function {}".format, itertools.count())
 
 
-def test_writing() -> None:
-    def function(x: Any) -> Any:
-        y = np.zeros(x.shape, like=x)
-        y[0] = 2 * x[1]
-        z = np.zeros_like(x)
-        z[1:] = x[1:] * x[:-1]
-        z += y
-        x *= 3
-        return z, x
-
-    x, t = np.array([2.0, 3, 4]), np.array([1.0, 2, 3])
-    (z, y), (dz, dy) = cupyrnn.jvp(function, (x,), (t,))
-    assert (z.tolist(), y.tolist()) == ([6, 6, 12], [6, 9, 12])
-    assert (dz.tolist(), dy.tolist()) == ([4, 7, 17], [3, 6, 9])
-    assert x.tolist() == [2, 3, 4]
-
-
 class Holds:
     """What is no structure of arrays, and has one."""
 
@@ -526,21 +401,14 @@ class Holds:
 # Expressions of x by what a message says of them.
 REFUSED = {
     "numpy.linalg.norm with ord=1 is not among": "np.linalg.norm(x, 1)",
-    "numpy.linalg.svd is not among": "np.linalg.svd(np.outer(x, x))",
-    "numpy.angle is not among": "np.angle(x)",
-    "numpy.median is not among": "np.median(x)",
     "numpy.var with dtype is not among": "np.var(x, dtype='f8')",
-    "numpy.nextafter is not among": "np.nextafter(x, x)",
-    "numpy.modf is not among": "np.modf(x)",
     "numpy.exp with where is not among": "np.exp(x, where=x > 0)",
     "numpy.maximum.accumulate is not among": "np.maximum.accumulate(x)",
     "numpy.max with initial": "np.max(x, initial=0)",
     "numpy.pad with mode='maximum'": "np.pad(x, 1, mode='maximum')",
     "numpy.ndarray.sort is not among": "x.sort()",
     "makes numbers of dtype float32": "x.astype('f4')",
-    "makes numbers of dtype float16": "x.astype('f2')",
     "makes numbers of dtype complex128": "x * 1j",
-    "makes numbers of dtype": "x * np.ones(3, 'g')",
     "makes a plain array or number": "zeros.__setitem__(0, x[0]); zeros.__setitem__(slice(3), x)"
     "; np.add(x, x, out=zeros); np.sum(x, 0, None, np.zeros(())); np.ptp(x, 0, np.zeros(()))"
     "; x.take([0], 0, np.zeros(1)); np.copyto(zeros, x); zeros.__iadd__(x); np.asarray(x)"
@@ -607,9 +475,7 @@ def test_functions_of_cupys_arrays(cupy_on_gpu: Any, name: str, rng: np.random.G
         (lambda xp, x: xp.asnumpy(x), "makes a plain array or number"),
         (lambda xp, x: x.get(), "makes a plain array or number"),
         (lambda xp, x: float(x[0]), "makes a plain array or number"),
-        (lambda xp, x: xp.angle(x), "numpy.angle is not among"),
         (lambda xp, x: np.linalg.norm(x, 1), "numpy.linalg.norm with ord=1 is not among"),
-        (lambda xp, x: np.median(x), "numpy.median is not among"),
         (lambda xp, x: np.add(x, x, out=xp.zeros(3)), "makes a plain array or number"),
         (lambda xp, x: xp.zeros(3).__setitem__(0, x[0]), "makes a plain array|not among|array"),
         (lambda xp, x: xp.concatenate([x, x]), "Traced"),
@@ -674,17 +540,6 @@ def test_structures() -> None:
     assert [a.tolist() for a in along["c"]] == [[0, 0, 0]] * 2
     _, along = cupyrnn.jvp(function, ({"x": x}, (ints, x), x), (None, None, x))
     assert [a.tolist() for a in (along["sum"], *along["c"])] == [[0] * 3, [1, 2, 3], [2, 4, 6]]
-
-
-@pytest.mark.parametrize("tangent", [np.ones((2, 3)), None])
-def test_a_subclass_gives_plain_arrays(tangent: Any) -> None:
-    """As a recarray does, whose sum is one too."""
-    x, y = np.linspace(0, 1, 6).reshape(2, 3), np.ones((2, 3))
-    record: Any = np.rec.array(x)
-    (value,), (slope,) = cupyrnn.jvp(lambda x, y: [x.sum() * y], (record, y), (tangent, y))
-    assert type(value) is type(slope) is np.ndarray
-    np.testing.assert_allclose(value, 3.0 * y)
-    np.testing.assert_allclose(slope, (9.0 if tangent is not None else 3.0) * y)
 
 
 def test_a_scalar_and_sizes_of_zero() -> None:
@@ -817,32 +672,6 @@ def test_threads_do_not_meet() -> None:
         assert all(pool.map(try_to, range(400)))
 
 
-def test_structures_that_know_more_than_their_items() -> None:
-    """As arguments, of an op inside, and as results."""
-    state = cupyrnn.weights.params_to_torch(
-        cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype="float64")
-    )
-    primal = defaultdict(int, state)
-
-    def function(state: Any) -> Any:
-        assert type(state) is defaultdict
-        params = cupyrnn.weights.params_from_torch(state).params
-        return Counter(), defaultdict(list, a=params), OrderedDict(b=params[:2])
-
-    (_, a, b), along = cupyrnn.jvp(function, (primal,), (primal,))
-    assert (type(a), a.default_factory, type(b)) == (defaultdict, list, OrderedDict)
-    assert type(along[0]) is Counter
-    np.testing.assert_array_equal(along[1]["a"][:2], along[2]["b"])
-    deep: Any = X
-    for _ in range(3000):
-        deep = [deep]
-    recursive: list[Any] = []
-    recursive.append(recursive)
-    for result in (deep, recursive):
-        with pytest.raises(ValueError, match=r"^jvp: outputs is nested deeper than 100 levels"):
-            cupyrnn.jvp(lambda _, result=result: result, (X,), (X,))
-
-
 def test_what_is_broadcast_ends_at_once() -> None:
     """10**12 elements that are one: no memory for their tangents, and no loop over them."""
     huge = np.broadcast_to(np.ones(1), (10**6, 10**6))
@@ -964,42 +793,3 @@ def test_products(dtype: str, shapes: Any, rng: np.random.Generator) -> None:
             expected = a.imag.astype(float) @ value + a.real.astype(float) @ tangent
             assert_close(out.imag, expected, real, "tangent")
     assert tolerance(real) < 1e-5
-
-
-def test_an_interrupt_leaves_nothing_behind() -> None:
-    """Ctrl-C at each line of what sets up a call: the next call is none within it."""
-    x = np.ones((2, 2))
-    moments = 0
-
-    def interrupt_at(moment: int) -> Any:
-        left = moment
-
-        def trace(frame: Any, event: str, _: Any) -> Any:
-            nonlocal left
-            if not frame.f_code.co_filename.endswith(("traced.py", "duals.py", "jvp.py")):
-                return None
-            left -= event == "line"
-            if left == 0:
-                raise KeyboardInterrupt
-            return trace
-
-        return trace
-
-    for call in (
-        lambda: cupyrnn.jvp(np.tanh, (x,), (x,)),
-        lambda: along(lambda a: [np.tanh(a)], (x,), (x,)),
-    ):
-        expected = call()
-        for moment in itertools.count(1):
-            try:
-                sys.settrace(interrupt_at(moment))
-                call()
-                break
-            except KeyboardInterrupt:
-                moments += 1
-            finally:
-                sys.settrace(None)
-            assert _under_way.get() is None
-            assert not own_tangents.get()
-            assert np.array_equal(call()[1], expected[1])
-    assert moments > 50
