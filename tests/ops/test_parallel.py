@@ -19,7 +19,6 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from without_a_gpu.cuda_on_cpu import runner
 
 import cupyrnn
 from cupyrnn import parallel
@@ -502,46 +501,6 @@ def test_the_curve_is_the_same_with_any_number_of_ranks(cell: str, tmp_path: Pat
     np.testing.assert_allclose(numbers, [numbers[0]] * 3, atol=2e-4)
 
 
-@pytest.fixture(scope="module")
-def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The losses of a run of four ranks."""
-    folder = tmp_path_factory.mktemp("whole")
-    assert train(4, folder, "--steps", "60").returncode == 0
-    return losses(folder)
-
-
-@mpi
-@pytest.mark.parametrize("faults", ["KILL", "raise", "memory", "hang", "different"])
-def test_a_fault_ends_the_main_job_and_the_checkpoint_is_whole(
-    faults: str, never_stopped: list[float], tmp_path: Path
-) -> None:
-    fault, status, message = {
-        "KILL": ("os.kill(os.getpid(), signal.SIGKILL)", 9, ""),
-        "raise": ("raise ZeroDivisionError('planted')", 1, r"rank 1: Traceback.*planted"),
-        "memory": ("raise MemoryError('planted')", 1, r"rank 1: not enough memory: planted"),
-        # mpiexec returns the status of the rank that ends all, or the signal that ends the other.
-        "hang": ("time.sleep(1000)", (1, 9), r"rank 0: .* has waited 3 s for the others"),
-        "different": (
-            "p['w'][0, 0] += 1e-7",
-            1,
-            r"rank [01]: check_parameters: parameter w of rank 1 is not that of rank 0",
-        ),
-    }[faults]
-    timeout = "3" if faults == "hang" else "300"
-    options = ["--steps", "60", "--every", "7", "--timeout", timeout]
-    done = train(2, tmp_path, *options, fault=fault)
-    assert done.returncode in np.atleast_1d(status), done.stderr
-    assert re.search(message, done.stderr, re.DOTALL), done.stderr
-    # What a killed one leaves is removed by the next.
-    assert {name for name in os.listdir(tmp_path) if not name.startswith(".")} == {"x.npz"}
-    assert len(losses(tmp_path)) == 28
-
-    done = train(1, tmp_path, *options)  # with another number of ranks
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "checkpoint: resuming from step 28 of x.npz" in done.stdout
-    np.testing.assert_allclose(losses(tmp_path), never_stopped, rtol=2e-5)
-
-
 @mpi
 def test_ctrl_c_on_one_rank_ends_all_after_the_same_step(tmp_path: Path) -> None:
     done = train(2, tmp_path, "--steps", "500", fault="signal.raise_signal(signal.SIGINT)")
@@ -549,36 +508,6 @@ def test_ctrl_c_on_one_rank_ends_all_after_the_same_step(tmp_path: Path) -> None
     assert "stopped by Ctrl-C after 31 of 500 steps" in done.stdout
     assert sorted(os.listdir(tmp_path)) == ["x.npz", "x.png"]
     assert len(losses(tmp_path)) == 31
-
-
-@mpi
-def test_a_second_ctrl_c_ends_all_at_once(tmp_path: Path) -> None:
-    fault = "[signal.raise_signal(signal.SIGINT) for _ in range(2)]"
-    done = train(2, tmp_path, "--steps", "500", fault=fault)
-    assert done.returncode == 130
-    assert "rank 1: interrupted" in done.stderr
-    assert {*os.listdir(tmp_path)} <= {".x.npz.lock"}  # which nobody holds
-
-
-@mpi
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--hidden", "0"], "'0' is not a positive integer"),
-        (["--batch", "1"], "--batch 1 has fewer streams than there are processes, 2"),
-        (["--out", "no/folder.png"], "argument --out: cannot write 'no/folder.png'"),
-        (["--out", "x.npz"], "argument --out: 'x.npz' does not end in .png"),
-        (["--checkpoint", "x.png", "--out", "x.png"], "--checkpoint and --out are the same file"),
-        (["--checkpoint", "old"], "argument --checkpoint: 'old' is damaged or no checkpoint"),
-    ],
-)
-def test_usage_errors_are_told_once(options: list[str], message: str, tmp_path: Path) -> None:
-    (tmp_path / "old").write_text("old")
-    done = train(2, tmp_path, *options)
-    assert done.returncode == 2
-    assert done.stderr.count("error: ") == 1
-    assert message in done.stderr
-    assert os.listdir(tmp_path) == ["old"]
 
 
 NCCL = """
@@ -655,42 +584,3 @@ def test_more_processes_than_gpus(tmp_path: Path) -> None:
     )
     setup = NCCL.format(devices=1, available=True)
     assert said(2, setup + textwrap.dedent(code), tmp_path) == [[message]] * 2
-
-
-# The main job on CuPy's stand-in, whose GPU is the CPU.
-DEVICE = """
-from demo.device import with_model_functions
-from cupyrnn import demo
-from cupyrnn.demo import cli, text
-text.read_text = lambda: "the cat sat on the mat.\\n" * 60
-cli.SAMPLE, cli.PROMPT = 5, "the"
-sys.modules["cupy"] = with_model_functions(cupy)
-cupy.cuda.runtime.getDeviceCount = lambda: 2
-status = demo.main(sys.argv[1:])
-if sys.argv[2] == "cupy":
-    assert len(made) == 1
-    (count,) = [size for name, _, size, _ in made[0].calls[:1]]
-    step = ("all_reduce", "f", count // 4 + 2)
-    # One vector a step: the gradients, the loss and the wish to stop.
-    assert [call[:3] for call in made[0].calls].count(step) == 4
-sys.exit(status)
-"""
-
-
-@mpi
-@pytest.mark.cuda_on_cpu
-@pytest.mark.skipif(runner.have_gxx() is not None, reason=runner.have_gxx() or "")
-def test_the_main_job_through_nccl(tmp_path: Path) -> None:
-    options = ["--hidden", "5", "--batch", "4", "--seq", "6", "--steps", "4"]
-    curves = []
-    for backend in ("numpy", "cupy"):
-        (folder := tmp_path / backend).mkdir()
-        code = "import sys\n" + NCCL.format(devices=2, available=True) + DEVICE
-        arguments = ["--backend", backend, *options, "--checkpoint", "x.npz"]
-        done = mpiexec(2, code, *arguments, cwd=folder, timeout=300)
-        assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        engine = {"numpy": "mpi", "cupy": "nccl"}[backend]
-        assert f"processes: 2, their gradients added by {engine}\n" in done.stdout
-        curves.append(losses(folder))
-    assert len(curves[0]) == 4
-    np.testing.assert_allclose(curves[1], curves[0], rtol=1e-5)
