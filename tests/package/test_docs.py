@@ -92,6 +92,47 @@ def test_the_ten_lines_and_the_five(
         assert np.isfinite(names["g"].params_backprop).all()
 
 
+def test_recipes_for_flax_and_chainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """The converters that the page on weights shows, beside the equations of these libraries."""
+    monkeypatch.chdir(tmp_path)
+    names = run(text(DOCS / "guide/weights.md"))
+    T, B, I, H = 5, 2, 3, 4
+    x, h, c = rng.standard_normal((T, B, I)), np.zeros((B, H)), np.zeros((B, H))
+
+    def sigmoid(z: Any) -> Any:
+        return 1 / (1 + np.exp(-z))
+
+    def draw(*shape: int) -> Any:
+        return rng.standard_normal(shape)
+
+    cell = {f"i{g}": {"kernel": draw(I, H), "bias": draw(H)} for g in "rzn"}
+    cell |= {f"h{g}": {"kernel": draw(H, H)} for g in "rzn"}
+    cell["hn"]["bias"] = draw(H)
+    for x_t in x:
+        r, z, i, n = (
+            a @ cell[name]["kernel"] + cell[name].get("bias", 0)
+            for name, a in (("ir", x_t), ("iz", x_t), ("in", x_t), ("hn", h))
+        )
+        r = sigmoid(r + h @ cell["hr"]["kernel"])
+        z = sigmoid(z + h @ cell["hz"]["kernel"])
+        h = (1 - z) * np.tanh(i + r * n) + z * h
+    out = cupyrnn.cudnn_rnn(x, None, None, names["from_flax"](cell))
+    assert np.abs(out.output[-1] - h).max() < 1e-12
+
+    state = {f"0/w{k}": draw(H, I if k < 4 else H) for k in range(8)}
+    state |= {f"0/b{k}": draw(H) for k in range(8)}
+    w, b = ([state[f"0/{kind}{k}"] for k in range(8)] for kind in "wb")
+    h = np.zeros((B, H))
+    for x_t in x:
+        i, f, a, o = (x_t @ w[k].T + b[k] + h @ w[4 + k].T + b[4 + k] for k in range(4))
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(a)
+        h = sigmoid(o) * np.tanh(c)
+    out = cupyrnn.cudnn_rnn(x, None, None, names["from_chainer"](state, 1))
+    assert np.abs(out.output[-1] - h).max() < 1e-12
+
+
 def test_a_wrong_example_is_noticed() -> None:
     with pytest.raises(AssertionError, match="got"):
         run("```python\nprint(2)\n```\n\n```text\n3\n```\n")
