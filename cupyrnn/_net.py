@@ -376,7 +376,10 @@ def leaves_of_rows(net: Net, sizes: Sizes, rows: Rows, every: int | None = None)
 def packed_fingerprint(net: Net, run: Run) -> int:
     """Return the fingerprint of a call with packed parameters."""
     (*of_net, gate), (T, B, *_) = net, run.sizes
-    return fingerprint(run, run.sizes.drops(net), *of_net, T, B, gate)
+    # Which order it is in differs from module to module.
+    in_time = any(map(run.packing.saved_in_time, range(net.D)))
+    order = ["in the order of time"] if in_time else []
+    return fingerprint(run, run.sizes.drops(net), *of_net, T, B, gate, *order)
 
 
 def host_reserved_of(engine: str, net: Net, run: Run) -> NDArray[np.int8]:

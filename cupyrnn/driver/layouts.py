@@ -51,9 +51,7 @@ class Arguments(NamedTuple):
     aligned: int
 
 
-def _machine(
-    arguments: Arguments, cell: CellInPlace, states: int, back: bool
-) -> tuple[Table, OnDevice]:
+def _machine(arguments: Arguments, cell: CellInPlace, states: int) -> tuple[Table, OnDevice]:
     """Return the table of a call, whose arrays are x and so many states first, and what runs it."""
     arrays, aligned = arguments
     T, B, _ = arrays[0].shape
@@ -65,7 +63,7 @@ def _machine(
     if any(a is None for a in arrays[1 : 1 + states]):
         raise NotInPlace("states are zeros that are not there")
     table = Table(arrays, arrays[0].dtype)
-    return table, OnDevice(table, cell, T, B, back, aligned)
+    return table, OnDevice(table, cell, T, B, aligned)
 
 
 def block_lstm(
@@ -74,7 +72,7 @@ def block_lstm(
     """Lay out block_lstm, of x, cs_prev, h_prev, w, b, wci, wcf and wco."""
     clip, _, gate, forget_bias = attributes
     cell = lstm.in_place(columns, clip, gate, forget_bias)
-    table, machine = _machine(arguments, cell, 2, reverse)
+    table, machine = _machine(arguments, cell, 2)
     x, c, h, w, b, wci, wcf, wco = table.arguments
     (T, B, I), H = x.shape, h.shape[1]
     # h is often kept without the others.
@@ -83,7 +81,7 @@ def block_lstm(
     vectors = {"b": b, "wci": wci, "wcf": wcf, "wco": wco}
     weights = Weights((w.part(0, I),), (w.part(I, I + H),), vectors)
     rows = tuple(a.rows for a in saved)
-    forward(machine, [LayerPlaces(x.rows, weights, (h, c), rows, (None, None))])
+    forward(machine, [[LayerPlaces((x.rows,), reverse, weights, (h, c), rows, (None, None))]])
     return machine.finish(saved, LSTMOutputs)
 
 
@@ -93,12 +91,13 @@ def block_lstm_grad(
     """Lay out block_lstm_grad, of its arrays in the order of its arguments, b the last."""
     clip, _, gate, _ = attributes
     cell = lstm.in_place(columns, clip, gate, 0.0)
-    table, machine = _machine(arguments, cell, 2, reverse)
+    table, machine = _machine(arguments, cell, 2)
     x, c, h, w, *saved, c_grad, h_grad, wci, wcf, wco, _ = table.arguments
     I, H = x.shape[2], h.shape[1]
     vectors = {"wci": wci, "wcf": wcf, "wco": wco}
     weights = Weights((w.part(0, I),), (w.part(I, I + H),), vectors)
-    layer = LayerPlaces(x.rows, weights, (h, c), tuple(a.rows for a in saved), (None, None))
+    rows = tuple(a.rows for a in saved)
+    layer = LayerPlaces((x.rows,), reverse, weights, (h, c), rows, (None, None))
     x_grad = table.take("x", x.shape)
     first = table.take("weights", h.shape), table.take("weights", c.shape)
     sums = table.take("weights", (7 * H,))
@@ -108,7 +107,7 @@ def block_lstm_grad(
     of_weights = Weights((into.part(0, I),), (into.part(I, I + H),), gradients)
     states = tuple(None if g is None else g.rows for g in (h_grad, c_grad))
     grads = GradientPlaces(states, (None, None), first, x_grad.rows, of_weights)
-    backward(machine, table, [layer], [grads])
+    backward(machine, table, [[layer]], [[grads]])
     if into is not w_grad:
         machine.round(into, w_grad)
     of_peepholes = [sums.part(k * H, (k + 1) * H) for k in (4, 5, 6)]
@@ -125,25 +124,25 @@ def _matrix(table: Table, w: Place) -> tuple[Place, Place]:
 
 def block_gru(arguments: Arguments, gate: Any, reverse: bool) -> Call:
     """Lay out block_gru, of x, h_prev, w_ru, w_c, b_ru and b_c."""
-    table, machine = _machine(arguments, gru.in_place(gate), 1, reverse)
+    table, machine = _machine(arguments, gru.in_place(gate), 1)
     x, h, w_ru, w_c, b_ru, b_c = table.arguments
     (T, B, I), H = x.shape, h.shape[1]
     others = table.take("others", (3, T, B, H))
     saved = [*(others.at(k) for k in range(3)), table.take("h", (T, B, H))]
     w_x, w_h = (w_ru.part(0, I), w_c.part(0, I)), (w_ru.part(I, I + H), w_c.part(I, I + H))
     weights, rows = Weights(w_x, w_h, {"b_ru": b_ru, "b_c": b_c}), tuple(a.rows for a in saved)
-    forward(machine, [LayerPlaces(x.rows, weights, (h,), rows, (None,))])
+    forward(machine, [[LayerPlaces((x.rows,), reverse, weights, (h,), rows, (None,))]])
     return machine.finish(saved, GRUOutputs)
 
 
 def block_gru_grad(arguments: Arguments, gate: Any, reverse: bool) -> Call:
     """Lay out block_gru_grad, of x, h_prev, w_ru, w_c, four saved, d_h, b_ru and b_c."""
-    table, machine = _machine(arguments, gru.in_place(gate), 1, reverse)
+    table, machine = _machine(arguments, gru.in_place(gate), 1)
     x, h, w_ru, w_c, *saved, d_h, _, _ = table.arguments
     I, H = x.shape[2], h.shape[1]
     w_x, w_h = (w_ru.part(0, I), w_c.part(0, I)), (w_ru.part(I, I + H), w_c.part(I, I + H))
     rows = tuple(a.rows for a in saved)
-    layer = LayerPlaces(x.rows, Weights(w_x, w_h, {}), (h,), rows, (None,))
+    layer = LayerPlaces((x.rows,), reverse, Weights(w_x, w_h, {}), (h,), rows, (None,))
     x_grad, first = table.take("x", x.shape), table.take("weights", h.shape)
     both = [_matrix(table, w) for w in (w_ru, w_c)]
     biases = table.take("weights", (2 * H,)), table.take("weights", (H,))
@@ -154,7 +153,7 @@ def block_gru_grad(arguments: Arguments, gate: Any, reverse: bool) -> Call:
     )
     states = (None if d_h is None else d_h.rows,)
     grads = GradientPlaces(states, (None,), (first,), x_grad.rows, of_weights)
-    backward(machine, table, [layer], [grads])
+    backward(machine, table, [[layer]], [[grads]])
     for into, w_grad in both:
         if into is not w_grad:
             machine.round(into, w_grad)
@@ -162,13 +161,17 @@ def block_gru_grad(arguments: Arguments, gate: Any, reverse: bool) -> Call:
 
 
 class PackedNet(NamedTuple):
-    """A net of packed parameters, which runs in one direction and drops nothing."""
+    """A net of packed parameters, which drops nothing."""
 
+    D: int
+    reverse: bool  # whether all layers run backwards in time
     rnn_mode: str
     gate: Any
     columns: tuple[int, ...]  # of the gates of an LSTM
-    weights: Sequence[tuple[Any, ...]]  # of each layer, slices and shapes in the parameters
-    reserved: Sequence[tuple[slice, tuple[int, int]]]  # what the steps save, in reserve_space
+    # By layer and direction, slices and shapes: of the weights in the parameters,
+    weights: Sequence[tuple[Any, ...]]
+    # and of what the steps save in reserve_space.
+    reserved: Sequence[tuple[slice, tuple[int, int]]]
     reserve_size: int
 
     @property
@@ -186,7 +189,7 @@ class PackedNet(NamedTuple):
         return simple_rnn.in_place(self.rnn_mode == "rnn_relu")
 
     def weights_of(self, matrices: Place, params: Place) -> list[Weights]:
-        """Return the weights of each layer, of parameters or gradients like them."""
+        """Return the weights by layer and direction, of parameters or gradients like them."""
         found = []
         for w_x, w_h, w_p, b_x, b_h in self.weights:
             if w_x is None or w_p is not None:
@@ -200,7 +203,7 @@ class PackedNet(NamedTuple):
         return found
 
     def saved_of(self, reserve: Place) -> list[tuple[Place, ...]]:
-        """Return what the steps of each layer save."""
+        """Return what the steps save, by layer and direction."""
         parts = [reserve.part(s.start, s.stop).reshape(*shape) for s, shape in self.reserved]
         n = len(parts) // len(self.weights)
         return [tuple(parts[k : k + n]) for k in range(0, len(parts), n)]
@@ -214,43 +217,49 @@ class PackedNet(NamedTuple):
             raise NotInPlace("a bias is before a matrix")
         return int(max(ends))
 
+    def back(self, n: int) -> bool:
+        """Return whether the steps of number n, by layer and direction, run backwards."""
+        return self.reverse or n % self.D == 1
 
-def cudnn_rnn(
-    arguments: Arguments, net: PackedNet, reverse: bool, is_training: bool, host_reserved: Any
-) -> Call:
+    def by_layer(self, parts: list[Any]) -> list[list[Any]]:
+        """Return what is in a list by layer and direction as a list for each layer."""
+        return [parts[n : n + self.D] for n in range(0, len(parts), self.D)]
+
+
+def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_reserved: Any) -> Call:
     """Lay out cudnn_rnn, of input, input_h, input_c and params."""
-    table, machine = _machine(arguments, net.cell, net.states, reverse)
+    table, machine = _machine(arguments, net.cell, net.states)
     x, h, c, params = table.arguments
-    (T, B, _), H = x.shape, h.shape[2]
+    (T, B, _), H, D = x.shape, h.shape[2], net.D
     states = [h, c] if net.rnn_mode == "lstm" else [h]
-    output = table.take("output", (T, B, H))
+    output = table.take("output", (T, B, D * H))
     last = [table.take("states", s.shape) for s in states]
     zeros = [table.take("zeros", ()) for _ in range(2 - len(last) + (not is_training))]
     if is_training:
         reserve = table.take("reserve", (net.reserve_size,))
         all_saved = net.saved_of(reserve)
-    else:  # what no gradient reads is there for one layer at a time, but h
+    else:  # what no gradient reads is there for one direction at a time, but h
         kept = len(net.reserved) // len(net.weights) - 1
         others = [table.reuse(f"saved{k}", (T * B, H)) for k in range(kept)]
         all_saved = [(*others, table.take("work", (T * B, H))) for _ in net.weights]
     layers = []
     weights = net.weights_of(params, params)
     for n, (entry, saved) in enumerate(zip(weights, all_saved, strict=True)):
-        of_layer = [tuple(s.at(n) for s in some) for some in (states, last)]
-        again = output.rows if n == len(weights) - 1 else None
-        layers.append(LayerPlaces(x.rows, entry, of_layer[0], saved, of_layer[1], again))
-    forward(machine, layers)
+        entered, left = (tuple(s.at(n) for s in some) for some in (states, last))
+        again, d = None, n + D - len(weights)
+        if d >= 0:
+            again = output.rows.part(d * H, (d + 1) * H, 1)
+        layers.append(LayerPlaces((x.rows,), net.back(n), entry, entered, saved, left, again))
+    forward(machine, net.by_layer(layers))
     for place in zeros:
         machine.zero(place)
     returned = [output, *last, *zeros[: 2 - len(last)], reserve if is_training else zeros[-1]]
     return machine.finish(returned, CudnnRNNOutputs, host_reserved)
 
 
-def cudnn_rnn_backprop(
-    arguments: Arguments, net: PackedNet, reverse: bool, input_gradient: bool
-) -> Call:
+def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: bool) -> Call:
     """Lay out cudnn_rnn_backprop, of its arrays in the order of its arguments."""
-    table, machine = _machine(arguments, net.cell, net.states, reverse)
+    table, machine = _machine(arguments, net.cell, net.states)
     x, h, c, params, _, _, _, dy, dh, dc, reserve = table.arguments
     states, given = ([h, c], [dh, dc]) if net.rnn_mode == "lstm" else ([h], [dh])
     x_grad = table.take("x", x.shape) if input_gradient else None
@@ -264,15 +273,17 @@ def cudnn_rnn_backprop(
         net.weights_of(params, params), net.weights_of(into, params_grad), net.saved_of(reserve),
         strict=True,
     )  # fmt: skip
-    layers, grads = [], []
+    layers, grads, H = [], [], h.shape[2]
     for n, (entry, of_entry, saved) in enumerate(both):
         entered, made = (tuple(s.at(n) for s in some) for some in (states, first))
-        layers.append(LayerPlaces(x.rows, entry, entered, saved, (None,) * len(states)))
+        nothing: tuple[None, ...] = (None,) * len(states)
+        layers.append(LayerPlaces((x.rows,), net.back(n), entry, entered, saved, nothing))
         of_last = tuple(None if g is None else g.at(n) for g in given)
         of_x = x_grad.rows if x_grad is not None else None
-        of_steps = (None if dy is None else dy.rows, *[None] * (len(states) - 1))
-        grads.append(GradientPlaces(of_steps, of_last, made, of_x, of_entry))
-    backward(machine, table, layers, grads)
+        d = n % net.D
+        of_h = None if dy is None else dy.rows.part(d * H, (d + 1) * H, 1)
+        grads.append(GradientPlaces((of_h, *nothing[1:]), of_last, made, of_x, of_entry))
+    backward(machine, table, net.by_layer(layers), net.by_layer(grads))
     if into is not params_grad:
         machine.round(into, params_grad.part(0, matrices))
     zeros = [table.take("zeros", ()) for _ in range(2 - len(first))]

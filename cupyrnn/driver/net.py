@@ -7,9 +7,11 @@ A walk hands each layer, as places by name, to a machine, which makes its own op
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 from .._typing import NamedTuple
+from ..checks.arrays import compute_dtype
 from .places import Place, Table
 
 
@@ -22,9 +24,10 @@ class Weights(NamedTuple):
 
 
 class LayerPlaces(NamedTuple):
-    """What a layer reads and writes; N = T*B rows."""
+    """What one direction of a layer reads and writes; N = T*B rows in the order of time."""
 
-    x: Place  # [N, K]
+    x: tuple[Place, ...]  # [N, K], or the parts of it that are side by side
+    back: bool  # whether its steps run backwards in time
     weights: Weights
     first: tuple[Place, ...]  # the states before the first step, [B, H]
     saved: tuple[Place, ...]  # what the steps save, [N, H], h the last
@@ -33,46 +36,75 @@ class LayerPlaces(NamedTuple):
 
 
 class GradientPlaces(NamedTuple):
-    """The gradients of a layer."""
+    """The gradients of one direction of a layer."""
 
     states: tuple[Place | None, ...]  # those of the states of each step, [N, H], h first
     last: tuple[Place | None, ...]  # those of the states after the last step, [B, H]
     first: tuple[Place, ...]  # written: those of the states before the first step
-    x: Place | None  # written, [N, K]
+    x: Place | None  # written, [N, K], of all parts of x side by side
     weights: Weights  # written
+    adds_x: bool = False  # whether that of x is added to what is there
 
 
 class Machine(Protocol):
     """What computes layers."""
 
     def forward_layer(self, layer: LayerPlaces) -> None:
-        """Add the operations of a layer."""
+        """Add the operations of one direction of a layer."""
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
-        """Add the operations of the gradient of a layer."""
+        """Add the operations of the gradient of one direction of a layer."""
+
+    def round(self, a: Place, to: Place) -> None:
+        """Add that numbers of the computation are written in the storage type."""
 
 
-def forward(machine: Machine, layers: Sequence[LayerPlaces]) -> None:
-    """Add the operations of a net: each layer reads h of the one below."""
-    for n, layer in enumerate(layers):
-        machine.forward_layer(layer._replace(x=layers[n - 1].saved[-1]) if n else layer)
+def forward(machine: Machine, layers: Sequence[Sequence[LayerPlaces]]) -> None:
+    """
+    Add the operations of a net, by layer and direction.
+
+    Each layer but the first reads h of all directions of the layer below.
+    """
+    for directions in with_inputs(layers):
+        for layer in directions:
+            machine.forward_layer(layer)
+
+
+def with_inputs(layers: Sequence[Sequence[LayerPlaces]]) -> list[list[LayerPlaces]]:
+    """Return the layers with what each one reads."""
+    found = [list(layers[0])]
+    for below, directions in pairwise(layers):
+        x = tuple(layer.saved[-1] for layer in below)
+        found.append([layer._replace(x=x) for layer in directions])
+    return found
 
 
 def backward(
     machine: Machine,
     table: Table,
-    layers: Sequence[LayerPlaces],
-    grads: Sequence[GradientPlaces],
+    layers: Sequence[Sequence[LayerPlaces]],
+    grads: Sequence[Sequence[GradientPlaces]],
 ) -> None:
-    """Add the operations of the gradient of a net, whose last layer has gradients of states."""
-    states = grads[-1].states
-    for n in reversed(range(len(layers))):
-        layer, grad = layers[n], grads[n]._replace(states=states)
+    """
+    Add the operations of the gradient of a net, by layer and direction.
+
+    The last layer has gradients of states, the first one a place for the gradient of its input.
+    """
+    states = [grad.states for grad in grads[-1]]
+    for n, directions in reversed(list(enumerate(with_inputs(layers)))):
+        read, x = directions[0].x, grads[n][0].x
+        ends = [0, *accumulate(part.shape[1] for part in read)]
         if n:
-            below = layers[n - 1].saved[-1]
-            layer, grad = (
-                layer._replace(x=below),
-                grad._replace(x=table.reuse(f"x{n % 2}", below.shape)),
-            )
-            states = (grad.x, *[None] * (len(layer.first) - 1))
-        machine.backward_layer(layer, grad)
+            x = table.reuse(f"x{n % 2}", (read[0].shape[0], ends[-1]))
+        # The sum of several directions is rounded once.
+        into, compute = x, compute_dtype(table.dtype)
+        if x is not None and len(directions) > 1 and compute != table.dtype:
+            into = table.reuse("sum", x.shape, compute)
+        for d, layer in enumerate(directions):
+            grad = grads[n][d]._replace(states=states[d], x=into, adds_x=d > 0)
+            machine.backward_layer(layer, grad)
+        if x is not None and into is not None and into is not x:
+            machine.round(into, x)
+        if n and x is not None:
+            others = (None,) * (len(directions[0].first) - 1)
+            states = [(x.part(*columns, 1), *others) for columns in pairwise(ends)]

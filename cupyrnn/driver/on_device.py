@@ -8,6 +8,7 @@ the products and sums of the gradients of its weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,12 @@ _ROUND_KERNELS = ("rounded<{A}, {T}>",)
 _MOST_BLOCKS = 4096
 
 
+def _rows_of(w: Place, x: Sequence[Place]) -> list[Place]:
+    """Return the rows of a matrix, or of its gradient, that belong to each part of x."""
+    ends = accumulate((part.shape[1] for part in x), initial=0)
+    return [w.part(*rows) for rows in pairwise(ends)]
+
+
 class OnDevice:
     """
     The operations of a call on the current device.
@@ -46,19 +53,14 @@ class OnDevice:
         The cell of all layers, with its attributes.
     T, B
         The numbers of steps and sequences.
-    back
-        Whether time runs backwards.
     aligned
         The last four bits of all addresses of arguments together.
 
     Raises blas.NotInPlace, in its methods, for what is not one launch over all steps.
     """
 
-    def __init__(
-        self, table: Table, cell: CellInPlace, T: int, B: int, back: bool, aligned: int
-    ) -> None:
-        self._table, self._cell, self._back = table, cell, int(back)
-        self._T, self._B = T, B
+    def __init__(self, table: Table, cell: CellInPlace, T: int, B: int, aligned: int) -> None:
+        self._table, self._cell, self._T, self._B = table, cell, T, B
         self._dtype, self._compute = table.dtype, compute_dtype(table.dtype)
         if aligned % self._dtype.itemsize:
             raise blas.NotInPlace("arrays are not aligned")
@@ -121,10 +123,11 @@ class OnDevice:
         blocks = min(_MOST_BLOCKS, -(-a.size // (BLOCK[0] * BLOCK[1])))
         self._launch_one(_ROUND, _ROUND_KERNELS, _ROUND_KERNELS[0], (blocks, 1), a, to, a.size)
 
-    def _steps(self, direction: int, arrays: list[Any], pointers: list[Any], H: int) -> None:
-        """Add the launch over all steps."""
+    def _steps(self, direction: int, layer: LayerPlaces, arrays: list[Any]) -> None:
+        """Add the launch over all steps, forwards or, in direction 1, the gradient."""
         kernels = self._cell.kernels[direction]
-        shape = self._B, H
+        shape = self._B, layer.first[0].shape[1]
+        pointers = [layer.weights.vectors.get(name) for name in self._cell.vectors]
         stored = self._dtype != self._compute
         words, plain = self._cell.struct(self._compute, [p is not None for p in pointers], stored)
         found = persistent.one_launch(
@@ -136,7 +139,7 @@ class OnDevice:
             found.kernel.source, (found.name,), found.name, self._dtype, found.block
         )
         struct = [*pointers, *words]
-        time = [None, self._T, *shape, self._back]
+        time = [None, self._T, *shape, int(layer.back)]
         block = found.block
         self._launch(function, found.places, [struct, arrays, time], block.threads, block.shared)
 
@@ -144,22 +147,22 @@ class OnDevice:
         return [v for w in w_h for v in (w, *(n // w.itemsize for n in w.strides))]
 
     def forward_layer(self, layer: LayerPlaces) -> None:
-        """Add the operations of a layer."""
-        x, (w_x, w_h, vectors), first, saved, last, output = layer
+        """Add the operations of one direction of a layer."""
+        x, _, (w_x, w_h, _), first, saved, last, output = layer
         z = []
         for n, w in enumerate(w_x):
-            z.append(self._table.reuse(f"z{n}", (x.shape[0], w.shape[1]), self._compute))
-            self.product(x, w, z[-1])
+            z.append(self._table.reuse(f"z{n}", (x[0].shape[0], w.shape[1]), self._compute))
+            for k, (part, rows) in enumerate(zip(x, _rows_of(w, x), strict=True)):
+                self.product(part, rows, z[-1], accumulate=k > 0)
         states = [None] * (len(first) + self._cell.cell.within)
         row = 0 if output is None else output.strides[0] // output.itemsize
         arrays = [*self._matrices(w_h), *z, *states, *saved, *first, *last, output, row]
-        pointers = [vectors.get(name) for name in self._cell.vectors]
-        self._steps(0, arrays, pointers, first[0].shape[1])
+        self._steps(0, layer, arrays)
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
-        """Add the operations of the gradient of a layer."""
-        x, (w_x, w_h, vectors), first, saved, *_ = layer
-        (N, _), (_, H), cell, reuse = x.shape, first[0].shape, self._cell, self._table.reuse
+        """Add the operations of the gradient of one direction of a layer."""
+        x, _, (w_x, w_h, _), first, saved, *_ = layer
+        (N, _), (_, H), cell, reuse = x[0].shape, first[0].shape, self._cell, self._table.reuse
         is_packed = cell.cell is gru_reset_after.CELL
         widths = [w.shape[1] * 4 // 3 if is_packed else w.shape[1] for w in w_h]
         deltas = [reuse(f"deltas{n}", (N, width)) for n, width in enumerate(widths)]
@@ -174,44 +177,43 @@ class OnDevice:
             *self._matrices(w_h), *read, *states, *nulls, *deltas, *before, *grads.last,
             *grads.first, row,
         ]  # fmt: skip
-        pointers = [vectors.get(name) for name in cell.vectors]
-        self._steps(1, arrays, pointers, H)
+        self._steps(1, layer, arrays)
         dx: Any = grads.x
-        if dx is not None and len(w_x) > 1 and self._dtype != self._compute:
-            dx = reuse("x", dx.shape, self._compute)  # rounded once
+        if dx is not None and len(w_x) > 1 and dx.dtype != self._compute:
+            dx = reuse("sum", dx.shape, self._compute)  # rounded once
         for n, (d, w, dw) in enumerate(zip(deltas, w_x, grads.weights.w_x, strict=True)):
             of_x = d.part(0, w.shape[1], 1)
             if dx is not None:
-                self.product(of_x, w.T, dx, accumulate=n > 0)
-            self.product(x.T, of_x, dw)
+                self.product(of_x, w.T, dx, accumulate=grads.adds_x or n > 0)
+            for part, rows in zip(x, _rows_of(dw, x), strict=True):
+                self.product(part.T, of_x, rows)
         if dx is not None and dx is not grads.x:
             self.round(dx, grads.x)  # type: ignore[arg-type]
-        h = saved[-1]
         if is_packed:
             (d,), (dw,) = deltas, grads.weights.w_h
-            self._recurrent_gradient(first[0], h, d.part(0, 2 * H, 1), dw.part(0, 2 * H, 1))
+            self._recurrent_gradient(layer, d.part(0, 2 * H, 1), dw.part(0, 2 * H, 1))
             of_hc = d.part(3 * H, 4 * H, 1)
-            self._recurrent_gradient(first[0], h, of_hc, dw.part(2 * H, 3 * H, 1))
+            self._recurrent_gradient(layer, of_hc, dw.part(2 * H, 3 * H, 1))
         else:
-            self._recurrent_gradient(first[0], h, deltas[0], grads.weights.w_h[0])
+            self._recurrent_gradient(layer, deltas[0], grads.weights.w_h[0])
         if cell.cell is gru.CELL:
             self._reset_gradient(layer, deltas[1], grads.weights.w_h[1])
         self._sums(layer, deltas, grads.weights.vectors)
 
-    def _recurrent_gradient(self, first: Place, h: Place, deltas: Place, dw: Place) -> None:
+    def _recurrent_gradient(self, layer: LayerPlaces, deltas: Place, dw: Place) -> None:
         """Add the gradient of a matrix that multiplies h of the step before."""
-        N, B = deltas.shape[0], self._B
-        at_first, others = ((N - B, N), (0, N - B)) if self._back else ((0, B), (B, N))
-        before = (B, N) if self._back else (0, N - B)
+        N, B, h = deltas.shape[0], self._B, layer.saved[-1]
+        at_first, others = ((N - B, N), (0, N - B)) if layer.back else ((0, B), (B, N))
+        before = (B, N) if layer.back else (0, N - B)
         self.product(h.part(*before).T, deltas.part(*others), dw)
-        self.product(first.T, deltas.part(*at_first), dw, accumulate=True)
+        self.product(layer.first[0].T, deltas.part(*at_first), dw, accumulate=True)
 
     def _reset_gradient(self, layer: LayerPlaces, deltas: Place, dw: Place) -> None:
         """Add the gradient of the matrix that multiplies r * h_prev."""
         r, h, (N, H) = layer.saved[0], layer.saved[-1], deltas.shape
         operand = self._table.reuse("operand", (N, H))
         grid = -(-H // BLOCK[0]), min(-(-N // BLOCK[1]), _MOST_BLOCKS)
-        args = r, h, layer.first[0], operand, N, H, self._B, self._back
+        args = r, h, layer.first[0], operand, N, H, self._B, int(layer.back)
         name = gru.RESET_KERNELS[0]
         self._launch_one(gru.RESET_SOURCE, gru.RESET_KERNELS, name, grid, *args)
         self.product(operand.T, deltas, dw)
@@ -234,7 +236,7 @@ class OnDevice:
             assert sums is not None
             first_c = layer.first[1] if to.get("terms") is not None else None
             args = [deltas[0], layer.saved[1], first_c]
-            sizes = [N, H, self._B, self._back, sums.size, *at]
+            sizes = [N, H, self._B, int(layer.back), sums.size, *at]
             source, (by_slices, whole, of_slices) = lstm.SUMS_SOURCE, lstm.SUMS_KERNELS
             kernels = lstm.SUMS_KERNELS
             if S == 1:

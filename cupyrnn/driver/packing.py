@@ -271,6 +271,8 @@ class Packing(Rows):
     ) -> None:
         self._T, self._B, self._backwards = T, B, reverse
         self._segments: _Segments | None = None
+        if resets is not None and not resets.any():
+            resets = None
         if (lengths is None or count_rows(T, B, lengths) == T * B) and resets is None:
             super().__init__(xp, T, B)
             return
@@ -377,6 +379,15 @@ class Packing(Rows):
             return rows
         steps = np.arange(self._T - 1 - rows.start // B, self._T - 1 - rows.stop // B, -1)
         return self._index((steps[:, None] * B + np.arange(B)).reshape(-1))
+
+    def saved_in_time(self, d: int) -> bool:
+        """
+        Return whether what a direction saves whose time is reversed is in the order of time.
+
+        On a device it is, where all sequences have all steps: kernels run backwards there. Else
+        its rows are in the order of its steps.
+        """
+        return self._xp is not np and self._segments is None and self._backwards != (d == 1)
 
     @property
     def reorders(self) -> bool:

@@ -1,10 +1,11 @@
 """
 reserve_space: what the forward pass of a net leaves for its gradient.
 
-By layer the dropout mask of its input, then by direction what its steps saved. Where only states
-are kept, these, and where they are of every k-th step, below the last layer also h of every step,
-which the layer above reads. What then stands last tells which steps these are and what else the
-steps need to be computed again: small whole numbers, which every dtype can hold.
+By layer the dropout mask of its input, then by direction what its steps saved, in their order or,
+as `Packing.saved_in_time` says, in the order of time. Where only states are kept, these, and where
+they are of every k-th step, below the last layer also h of every step, which the layer above reads.
+What then stands last tells which steps these are and what else the steps need to be computed again:
+small whole numbers, which every dtype can hold.
 """
 
 from __future__ import annotations

@@ -90,6 +90,15 @@ def _inputs(xp: ModuleType, packing: Packing, below: Sequence[Array]) -> Array:
     return h[0] if len(h) == 1 else xp.concatenate(h, axis=1)
 
 
+def _in_order_of_steps(packing: Packing, reserved: Reserved) -> Reserved:
+    """Return what a layer has saved, of each direction in the order of its steps."""
+    saved = [
+        each(a, packing.reverse) if packing.saved_in_time(d) else a
+        for d, a in enumerate(reserved.saved)
+    ]
+    return reserved._replace(saved=saved, h=[a.h for a in saved])
+
+
 def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Array, Any, Array]:
     """
     Run a net.
@@ -148,6 +157,11 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
         values = _inputs(xp, packing, h)
     if not made:
         packing.unpack(values, output)
+    if every is None:
+        for reserved in reserves:
+            for d, saved in enumerate(reserved.saved):
+                for a in saved if packing.saved_in_time(d) else ():
+                    a[...] = packing.reverse(a)
     return output, last, reserve_space
 
 
@@ -279,6 +293,8 @@ def backward(
     given = None if output_grad is None else flat(contiguous(xp, output_grad))
     in_place = True  # whether the rows of `given` are those of the padded array
     input_grad = xp.empty(input.shape, dtype)
+    if stack.leaves.every is None:
+        reserves = [_in_order_of_steps(packing, reserved) for reserved in reserves]
     for layer in reversed(range(net.L)):
         mask, saved, _ = reserves[layer]
         read = reserves[layer - 1].h if layer else [flat(contiguous(xp, input))]

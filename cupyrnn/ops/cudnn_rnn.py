@@ -182,15 +182,15 @@ def _in_place(call: PackedCall, time_major: bool) -> Any:
     """Return `layouts` and the net of a call whose kernels may use the caller's arrays, or None."""
     run, net = call.run, call.net
     if (
-        call.by_cudnn or not time_major or net.D > 1 or run.reverse or net.skip or net.P != net.H
+        call.by_cudnn or not time_major or net.skip or net.P != net.H
         or run.sizes.drops(net) or not run.sizes.T * run.sizes.B
         or any(a is not None for a in (run.lengths, run.resets, run.every))
     ):  # fmt: skip
         return None
     from ..driver import layouts  # and with it the kernels
 
-    of_cell, leaves = (net.rnn_mode, net.gate, PACKED_COLUMNS), call.leaves
-    return layouts, layouts.PackedNet(*of_cell, places_of(net), leaves.places, leaves.size)
+    of_net, leaves = (net.D, run.reverse, net.rnn_mode, net.gate, PACKED_COLUMNS), call.leaves
+    return layouts, layouts.PackedNet(*of_net, places_of(net), leaves.places, leaves.size)
 
 
 @traceable
@@ -362,7 +362,7 @@ def cudnn_rnn(
     if like is not None and run_call is None and (in_place := _in_place(call, time_major)):
         layouts, packed_net = in_place
         reserved = call.host_reserved if is_training else np.zeros((), np.int8)
-        wanted = call.run.reverse, is_training, reserved
+        wanted = is_training, reserved
         if run_call := layouts.kept(like, layouts.cudnn_rnn, all_arrays, packed_net, *wanted):
             return run_call(all_arrays)  # type: ignore[no-any-return]
     with on_device(xp, input):
@@ -674,8 +674,8 @@ def cudnn_rnn_backprop(
     )
     if may and (in_place := _in_place(call, time_major)):
         layouts, packed_net = in_place
-        make, back = layouts.cudnn_rnn_backprop, call.run.reverse
-        if run_call := layouts.kept(like, make, all_arrays, packed_net, back, input_gradient):
+        make = layouts.cudnn_rnn_backprop
+        if run_call := layouts.kept(like, make, all_arrays, packed_net, input_gradient):
             return run_call(all_arrays)  # type: ignore[no-any-return]
     with on_device(xp, input):
         c, dc = (input_c, output_c_backprop) if is_lstm else (None, None)

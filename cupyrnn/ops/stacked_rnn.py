@@ -524,7 +524,8 @@ def stacked_rnn_backprop(
         The gradients of output_h and output_c. For GRUs the second is ignored. It is a tuple where
         output_c is one.
     reserve_space : vector
-        The reserve_space of the forward call. It also holds the dropout masks.
+        The reserve_space of the forward call, on the device of that call: NumPy and CuPy store
+        reversed directions differently. It also holds the dropout masks.
     sequence_lengths : [B] integers on the host, optional
         The length of each sequence in the forward call. T by default. input_backprop is zero past
         the end of a sequence.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -111,47 +111,92 @@ def test_block_gru_and_its_gradient(cupy_on_gpu: Any, batch: int, reverse: bool)
         assert_close(cupy.asnumpy(a), b, "float64", "result")
 
 
+class Net(NamedTuple):
+    """A call of cudnn_rnn, its keywords, and gradients of what it returns."""
+
+    arguments: Any
+    net: dict[str, Any]
+    cotangents: Any
+
+    def gradient_arguments(self, out: Any) -> Any:
+        outputs = *out[:2], None if self.arguments[2] is None else out.output_c
+        return *self.arguments, *outputs, *self.cotangents, out.reserve_space
+
+    def of(self, xp: Any) -> Net:
+        """Return it with arrays of a module."""
+        both = [[a if a is None else xp.asarray(a) for a in arrays] for arrays in self[::2]]
+        return Net(both[0], self.net, both[1])
+
+
+def draw_net(rnn_mode: str, layers: int, way: str) -> Net:
+    D = 2 if way == "bidirectional" else 1
+    net = {"rnn_mode": rnn_mode, "direction": way if D == 2 else "unidirectional"}
+    states, size = (layers * D, B, H), cupyrnn.cudnn_rnn_params_size(layers, H, I, **net)
+    x, h, c, params = arrays_of(np, (T, B, I), states, states, (size,))
+    dy, dh, dc = arrays_of(np, (T, B, D * H), states, states, seed=1)
+    c, dc = (c, dc) if rnn_mode == "lstm" else (None, None)
+    return Net((x, h, c, params), net | {"reverse": way == "reverse"}, (dy, dh, dc))
+
+
+WAYS = pytest.mark.parametrize("way", ["forward", "reverse", "bidirectional"])
+
+
+@WAYS
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("is_training", [False, True])
 def test_cudnn_rnn_and_its_gradient(
-    cupy_on_gpu: Any, is_training: bool, layers: int, rnn_mode: Any
+    cupy_on_gpu: Any, is_training: bool, layers: int, rnn_mode: str, way: str
 ) -> None:
-    size = cupyrnn.cudnn_rnn_params_size(layers, H, I, rnn_mode=rnn_mode)
-    shapes = (T, B, I), (layers, B, H), (layers, B, H), (size,)
-    x, h, c, params = arrays_of(np, *shapes)
-    dy, dh, dc = arrays_of(np, (T, B, H), (layers, B, H), (layers, B, H), seed=1)
-    state, last = (c, dc) if rnn_mode == "lstm" else (None, None)
-    expected = cupyrnn.cudnn_rnn(x, h, state, params, rnn_mode=rnn_mode, is_training=is_training)
+    host = draw_net(rnn_mode, layers, way)
+    expected = cupyrnn.cudnn_rnn(*host.arguments, **host.net, is_training=is_training)
 
     cupy = cupy_on_gpu
-    x_, h_, p_, dy_, dh_ = (cupy.asarray(a) for a in (x, h, params, dy, dh))
-    c_, dc_ = (None if a is None else cupy.asarray(a) for a in (state, last))
-    options: dict[str, Any] = {"rnn_mode": rnn_mode, "engine": "cupy"}
-    found = twice(cupyrnn.cudnn_rnn, x_, h_, c_, p_, is_training=is_training, **options)
+    device, options = host.of(cupy), host.net | {"engine": "cupy"}
+    found = twice(cupyrnn.cudnn_rnn, *device.arguments, is_training=is_training, **options)
     for a, b in zip(found[:3], expected[:3], strict=True):
         assert_close(cupy.asnumpy(a), b, "float64", "result")
     assert found.reserve_space.shape == expected.reserve_space.shape
     assert in_place() == [True]
     if not is_training:
         return
-    outputs = (*expected[:2], expected[2] if rnn_mode == "lstm" else None)
-    arguments = x, h, state, params, *outputs, dy, dh, last, expected.reserve_space
-    expected_grads = cupyrnn.cudnn_rnn_backprop(*arguments, rnn_mode=rnn_mode)
-    outputs = (*found[:2], found[2] if rnn_mode == "lstm" else None)
-    arguments = x_, h_, c_, p_, *outputs, dy_, dh_, dc_, found.reserve_space
+    expected_grads = cupyrnn.cudnn_rnn_backprop(*host.gradient_arguments(expected), **host.net)
+    options["host_reserved"] = found.host_reserved
     for wanted in (True, False):
-        grads = twice(
-            cupyrnn.cudnn_rnn_backprop,
-            *arguments,
-            host_reserved=found.host_reserved,
-            input_gradient=wanted,
-            **options,
-        )
+        arguments = device.gradient_arguments(found)
+        grads = twice(cupyrnn.cudnn_rnn_backprop, *arguments, input_gradient=wanted, **options)
         assert (grads[0] is not None) == wanted
         for a, b in zip(grads[1 - wanted :], expected_grads[1 - wanted :], strict=True):
             assert_close(cupy.asnumpy(a), b, "float64", "result")
     assert in_place() == [True] * 3
+
+
+@WAYS
+def test_reserve_space_is_the_same_either_way(
+    cupy_on_gpu: Any, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    host = draw_net("lstm", 2, way)
+    device, options = host.of(cupy_on_gpu), host.net | {"engine": "cupy"}
+    found = cupyrnn.cudnn_rnn(*device.arguments, **options)
+    grads = cupyrnn.cudnn_rnn_backprop(*device.gradient_arguments(found), **options)
+    assert in_place() == [True, True]
+    monkeypatch.setattr(signatures, "signature", lambda *args: None)
+    by_layers = cupyrnn.cudnn_rnn(*device.arguments, **options)
+    again = cupyrnn.cudnn_rnn_backprop(*device.gradient_arguments(found), **options)
+    for a, b in zip((*found[:4], *grads), (*by_layers[:4], *again), strict=True):
+        assert_close(cupy_on_gpu.asnumpy(a), cupy_on_gpu.asnumpy(b), "float64", "result")
+
+
+def test_reserve_space_of_numpy_is_refused_where_the_order_of_rows_differs(
+    cupy_on_gpu: Any,
+) -> None:
+    for way in ("reverse", "bidirectional"):
+        host = draw_net("gru", 1, way)
+        out = cupyrnn.cudnn_rnn(*host.arguments, **host.net)
+        moved = out._replace(**{k: cupy_on_gpu.asarray(a) for k, a in out._asdict().items()})
+        arguments = host.of(cupy_on_gpu).gradient_arguments(moved)
+        with pytest.raises(ValueError, match="host_reserved"):
+            cupyrnn.cudnn_rnn_backprop(*arguments, **host.net, host_reserved=out.host_reserved)
 
 
 def test_what_is_not_in_order_takes_the_other_way(cupy_on_gpu: Any) -> None:
