@@ -76,7 +76,6 @@ class LayerNormLSTM(NamedTuple):
     g_c: Any  # [H]
 
     Saved = LayerNormLSTMOutputs
-    kernels = "new_cells.kernels.layer_norm_lstm"  # their CUDA twins
 
     def states(self, saved: LayerNormLSTMOutputs) -> LayerNormLSTMStates:
         """h and c."""

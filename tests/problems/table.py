@@ -661,9 +661,10 @@ _STACKED: dict[str, tuple[Any, Step, int, dict[str, list[Any]]]] = {
     "CIFG": (CIFGParams, _cifg, 2, {"size": [*SIZES, (12, 4, 2, 33), *EMPTY]}),
     "IndRNN": (IndRNNParams, _indrnn, 1, {}),
 }
-# Where those run that have not every twin.
-_PLACES: dict[str, tuple[str, ...]] = {"MGU": ("numpy",), "CIFG": ("numpy", "numba")}
-_PLACES |= dict.fromkeys(("sLSTM", "layer-norm LSTM", "IndRNN"), ("numpy", "cuda_on_cpu", "cupy"))
+# The places of cells that lack a twin.
+_PLACES: dict[str, tuple[str, ...]] = dict.fromkeys(("MGU", "layer-norm LSTM"), ("numpy",))
+_PLACES |= {"CIFG": ("numpy", "numba")}
+_PLACES |= dict.fromkeys(("sLSTM", "IndRNN"), ("numpy", "cuda_on_cpu", "cupy"))
 _NEW = (SLSTMParams, LayerNormLSTMParams, MGUParams, CIFGParams)
 TABLE: dict[str, Op] = {
     "block_lstm": _BLOCK_LSTM,
