@@ -57,7 +57,6 @@ SEARCHES = {
     "stateful": "guide/streaming",
     "streaming": "guide/streaming",
     "threads": "guide/cpu",
-    "tiles": "guide/gpu",
     "Windows": "guide/faq",
 }
 FIRST = 3

@@ -45,7 +45,7 @@ class RecurrenceKernels(NamedTuple):
     ----------
     forward, backward : KernelChoice
         What computes the steps of the op and of its gradient. ``kernel`` is "loop", a product and
-        a kernel in every step, or "rows", "hybrid", "tiles" or "grid", one launch for all steps.
+        a kernel in every step, or "rows", "hybrid" or "grid", one launch for all steps.
         ``sequences`` is how many sequences a block of that launch computes, and 0 for "loop".
         ``reason`` says why, and where that is kept.
     """
@@ -74,8 +74,6 @@ def recurrence_kernels(
     * "loop": a product and a kernel in every step.
     * "rows": one launch for all steps, if the recurrent matrix fits into the registers of a block,
       or into its registers and its shared memory; the result calls the latter "hybrid".
-    * "tiles": the same by tensor cores, for float16 and bfloat16 and H up to 128, on GPUs of
-      architecture sm_80 and later.
     * "grid": one launch in which the matrix is spread over many blocks, which wait for each other
       in every step, if all of them can run at once.
     * "auto", the default: the kernel that ``python -m cupyrnn.device`` found to be the fastest on

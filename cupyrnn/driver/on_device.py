@@ -64,7 +64,6 @@ class OnDevice:
         self._dtype, self._compute = table.dtype, compute_dtype(table.dtype)
         if aligned % self._dtype.itemsize:
             raise blas.NotInPlace("arrays are not aligned")
-        self._pairs = aligned % (2 * self._dtype.itemsize) == 0
         self._words: list[int] = []
         self._moved: list[tuple[int, int, int]] = []  # of a word: which, array, offset
         self.operations: list[tuple[Any, ...]] = []
@@ -130,9 +129,7 @@ class OnDevice:
         pointers = [layer.weights.vectors.get(name) for name in self._cell.vectors]
         stored = self._dtype != self._compute
         words, plain = self._cell.struct(self._compute, [p is not None for p in pointers], stored)
-        found = persistent.one_launch(
-            kernels, self._dtype, shape, self._T, pairs=lambda: self._pairs, plain=plain
-        )
+        found = persistent.one_launch(kernels, self._dtype, shape, self._T, plain=plain)
         if found is None or found.over is not None:
             raise blas.NotInPlace("steps are not one launch without a barrier")
         function = function_of(

@@ -1,7 +1,7 @@
 """
 All time steps in one launch: the loops over them, whoever multiplies and whatever the cell is.
 
-A kernel of ``rows``, ``grid`` or ``tiles`` makes a seat and products, and calls one of these loops.
+A kernel of ``rows`` or ``grid`` makes a seat and products, and calls one of these loops.
 A thread has some sequences by some units of its own, as its seat says: their states stay in its
 registers, and what a product multiplies goes through memory that all who meet share.
 """

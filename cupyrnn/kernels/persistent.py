@@ -1,15 +1,15 @@
 """
 Which kernel takes a device through the time steps, decided in one place.
 
-``loop`` is a product and a kernel in every step, and does everything. ``rows`` and ``tiles`` are
-one launch, for what fits into the registers of a block. ``hybrid`` is ``rows`` with a part of the
-matrix in shared memory, and ``grid`` spreads it over blocks that wait for each other.
+``loop`` is a product and a kernel in every step, and does everything. ``rows`` is one launch, for
+what fits into the registers of a block. ``hybrid`` is ``rows`` with a part of the matrix in shared
+memory, and ``grid`` spreads it over blocks that wait for each other.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._typing import Array
-from ..checks.arrays import address, compute_dtype
-from . import grid, rows, step, tiles, timed
+from ..checks.arrays import compute_dtype
+from . import grid, rows, step, timed
 from .cell import Cell, weights_of, words
 from .launch import Block, blocks_at_once, launch
 
@@ -30,7 +30,7 @@ _REGISTERS_BESIDE_MATRIX = {2: 96, 4: 64, 8: 112, 16: 192}
 # The same where a part of the matrices is in shared memory.
 _REGISTERS_BESIDE_PART = {2: 112, 4: 86, 8: 128, 16: 208}
 # The same where two lanes share a unit, and all of the matrices is in registers; not for half
-# formats, which tiles are for, and where what waits to be widened would be spilled.
+# formats, where what waits to be widened would be spilled.
 _REGISTERS_BESIDE_HALF = {2: 256, 4: 92, 8: 128, 16: 208}
 # What a second matrix needs there.
 _OF_A_SECOND = 24
@@ -50,8 +50,6 @@ _SHARED = {
 _LEAST_SHARED = 48
 # A status of the driver.
 _COOPERATIVE_LAUNCH_TOO_LARGE = 720
-# The first architecture with the tiles of ``tiles``, and what they may be of.
-_TILES_FROM, _HALVES = 80, ("float16", "bfloat16")
 
 
 class Kernels(NamedTuple):
@@ -61,13 +59,12 @@ class Kernels(NamedTuple):
     cell: Cell
     loop: step.Module
     rows: rows.Kernel
-    tiles: rows.Kernel
     grid: rows.Kernel
 
 
 def kernels_of(cell: Cell) -> tuple[Kernels, Kernels]:
     """Return the kernels of a cell, forwards and backwards."""
-    loop, ways = step.module(cell), {"rows": rows, "tiles": tiles, "grid": grid}
+    loop, ways = step.module(cell), {"rows": rows, "grid": grid}
 
     def of(direction: str) -> Kernels:
         kernels = (rows.kernel(cell, direction, way, ways[way].SOURCE) for way in ways)
@@ -97,10 +94,9 @@ class KernelChoice(NamedTuple):
 
     Attributes
     ----------
-    kernel : {"loop", "rows", "hybrid", "tiles", "grid"}
-        Products and kernels in every step, or one launch for all steps, with the matrix by rows in
-        registers, by rows in registers and shared memory, for tensor cores by tiles, or by rows
-        over many blocks.
+    kernel : {"loop", "rows", "hybrid", "grid"}
+        Products and kernels in every step, or one launch for all steps, with the matrix in the
+        registers of a block, in its registers and shared memory, or over many blocks.
     sequences : int
         How many sequences a block takes; 0 for "loop".
     reason : str
@@ -169,8 +165,6 @@ def _by_way(way: str, of: Recurrence) -> KernelChoice:
     """Return a way other than the loop if it can do this, else the loop."""
     if of.steps < 2 or not all(of.shape):
         return KernelChoice("loop", 0, f"{way} needs two steps at least, and B and H above 0")
-    if way == "tiles":
-        return _by_tiles(of)
     return _by_grid(of) if way == "grid" else _by_rows(of)
 
 
@@ -263,22 +257,6 @@ def _by_grid(of: Recurrence) -> KernelChoice:
     return KernelChoice("grid", layout.sequences, why)
 
 
-def _by_tiles(of: Recurrence) -> KernelChoice:
-    """Return tiles if they fit, else the loop."""
-    _, dtype, (_, H), _, device = of
-    why = None
-    if dtype.name not in _HALVES:
-        why = f"tiles multiplies {' and '.join(_HALVES)}, and the dtype is {dtype.name}"
-    elif device.architecture < _TILES_FROM:
-        why = f"tiles needs sm_{_TILES_FROM} or later, and the GPU is sm_{device.architecture}"
-    elif H > tiles.MOST_UNITS:
-        why = f"tiles takes H up to {tiles.MOST_UNITS}, and H is {H}"
-    if why is not None:
-        return KernelChoice("loop", 0, why)
-    why = f"the registers of {tiles.threads_of(H)} threads hold the matrix"
-    return KernelChoice("tiles", tiles.SEQUENCES, why)
-
-
 def _expect_right(kernels: Kernels, dtype: np.dtype[Any], device: Device) -> None:
     """Raise an error if the loop, which is all that is left, was wrong on this GPU."""
     for kept in device.kept:
@@ -339,14 +317,12 @@ def one_launch(
     shape: tuple[int, int],
     steps: int,
     *,
-    pairs: Callable[[], bool],
     plain: bool,
 ) -> OneLaunch | None:
     """
     Return the launch that takes all steps on the current device, None where the loop takes them.
 
-    `pairs` returns whether all arrays begin at a multiple of two numbers, `plain` is whether all
-    sequences have all steps and the cell has nothing that is optional.
+    `plain` is whether all sequences have all steps and the cell has nothing that is optional.
     """
     asked = _asked()
     if asked == "loop":
@@ -361,10 +337,7 @@ def one_launch(
         return None
     places = -(-B // choice.sequences), 1
     kernel, over = kernels.rows, None
-    if choice.kernel == "tiles":
-        kernel, block = kernels.tiles, Block((tiles.threads_of(H), 1))
-        name = tiles.template_of(kernels.tiles, H, H % 2 == 0 and pairs())
-    elif choice.kernel == "grid":
+    if choice.kernel == "grid":
         kernel, over = kernels.grid, grid_for(kernels.grid, dtype, (B, H), device)
         assert over is not None
         name, block = "", Block()  # which its launches know
@@ -408,16 +381,8 @@ def run(
         Whether time runs backwards: step 0 has the last rows. All steps have as many rows then.
     """
     dtype, (B, H) = weights[0].dtype, state.shape
-
-    def pairs() -> bool:
-        return all(
-            a % 2 == 0 if isinstance(a, int) else address(a) % (2 * a.itemsize) == 0
-            for a in arrays
-            if a is not None
-        )
-
     plain = batches[0] == batches[-1] and kernels.cell.is_plain(cell)
-    found = one_launch(kernels, dtype, (B, H), len(batches), pairs=pairs, plain=plain)
+    found = one_launch(kernels, dtype, (B, H), len(batches), plain=plain)
     if found is None:
         return False
     starts = _starts(batches)

@@ -364,7 +364,7 @@ class Kernel(NamedTuple):
 
 
 def kernel(of: cell.Cell, direction: str, way: str, source: str) -> Kernel:
-    """Return the kernel of a cell for one direction, of the source of rows, tiles or grid."""
+    """Return the kernel of a cell for one direction, of the source of rows or grid."""
     once = (1,) * len(of.widths)
     if direction == "backward":
         size = Size(4, of.widths, once)

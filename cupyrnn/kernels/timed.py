@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 # Timings whose H or B differs by more than this factor are ignored.
 _FAR = 2.0
 # The kernels that compute the steps, and what CUPYRNN_PERSISTENT names: "rows" has the hybrid.
-KERNELS = ("loop", "rows", "hybrid", "tiles", "grid")
+KERNELS = ("loop", "rows", "hybrid", "grid")
 WAYS = tuple(kernel for kernel in KERNELS if kernel != "hybrid")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 STORED = RESULTS / "gpu-nvidia-h100-80gb-hbm3.json"
-OWN = ("loop", "rows", "hybrid", "tiles", "grid")
+OWN = ("loop", "rows", "hybrid", "grid")
 PEER = ("PyTorch, arrays", "PyTorch, packed")
 TIMES = ("eager_ms", "queued_ms")
 TITLES = {

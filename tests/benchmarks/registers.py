@@ -32,7 +32,7 @@ from without_a_gpu.agreement import ARCHITECTURES, CELLS  # noqa: E402
 from without_a_gpu.all_steps import DIRECTIONS, compiled, time_loop_of  # noqa: E402
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc  # noqa: E402
 
-from cupyrnn.kernels import common, compile, grid, persistent, rows, tiles  # noqa: E402
+from cupyrnn.kernels import common, compile, grid, persistent, rows  # noqa: E402
 
 # Of cards of these architectures: T4, A100, H100, B200, RTX 5090.
 PROCESSORS = {"sm_75": 40, "sm_80": 108, "sm_90": 132, "sm_100": 148, "sm_120": 170}
@@ -119,19 +119,12 @@ def loops() -> Found:
     and how many of these read or write a spilled register, from the machine code. By rows, of
     plain cells and sequences that have all steps:
     """
-    wanted: list[tuple[Any, str, str, int]] = []
-    for by_rows, by_tiles in zip(kernels_of("rows"), kernels_of("tiles"), strict=True):
-        for H, sequences in product((64, 96), (1, 4)):
-            layout = _layout_of(by_rows, H, "float32", sequences)
-            assert layout is not None
-            template = rows.template_of(by_rows, layout, sequences, plain=True)
-            wanted.append((by_rows, template, "float32", H))
-        for H in (64, 128):
-            template = tiles.template_of(by_tiles, H, pairs=True)
-            wanted.append((by_tiles, template, "float16", H))
-    for (kernel, template, dtype, H), arch in product(wanted, ARCHITECTURES):
-        if (dtype, arch) != ("float16", "sm_75"):  # which has no such tiles
-            instance, said = of_loop(kernel, template, dtype, arch)
+    for kernel, H, sequences in product(kernels_of("rows"), (64, 96), (1, 4)):
+        layout = _layout_of(kernel, H, "float32", sequences)
+        assert layout is not None
+        template = rows.template_of(kernel, layout, sequences, plain=True)
+        for arch in ARCHITECTURES:
+            instance, said = of_loop(kernel, template, "float32", arch)
             yield (instance, str(H)), arch, said
 
 
@@ -214,12 +207,8 @@ def of_grid(kernel: rows.Kernel, dtype: str, device: persistent.Device) -> list[
 
 def of_layouts(kernel: Any, dtype: str, arch: int) -> tuple[int, int, int, int]:
     """Return how many are compiled, their most registers, and how many spill, and in the loop."""
-    if "tiles" in kernel.name:
-        sizes = (64, True), (127, False), (128, True)
-        templates = [tiles.template_of(kernel, *size) for size in sizes]
-    else:
-        of_kind = of_grid if "grid" in kernel.name else tightest
-        templates = of_kind(kernel, dtype, persistent.Device(CARDS[arch], arch))
+    of_kind = of_grid if "grid" in kernel.name else tightest
+    templates = of_kind(kernel, dtype, persistent.Device(CARDS[arch], arch))
     names = [compile.instance(template, dtype) for template in templates]
     source = common.source(dtype, kernel.source)
     cubin = nvrtc.compile_cubin(source, names, f"sm_{arch}", compile.OPTIONS)
@@ -231,14 +220,12 @@ def of_layouts(kernel: Any, dtype: str, arch: int) -> tuple[int, int, int, int]:
 
 def layouts() -> Found:
     """NVRTC {version}:"""  # of each kernel, all dtypes together, where registers are the fewest
-    for kind in ("rows", "grid", "tiles"):
-        dtypes = ("float16", "bfloat16") if kind == "tiles" else common.TYPES
+    for kind in ("rows", "grid"):
         for kernel, arch in product(kernels_of(kind), CARDS):
-            if (kind, arch) != ("tiles", 75):  # which has no such tiles
-                numbers = zip(*(of_layouts(kernel, dtype, arch) for dtype in dtypes), strict=True)
-                compiled, most, spill, in_loop = numbers
-                said = f"{sum(compiled)}; {max(most)}; {sum(spill)}; {sum(in_loop)}"
-                yield (f"{kernel.name}<{kernel.types}>",), f"sm_{arch}", said
+            numbers = zip(*(of_layouts(kernel, d, arch) for d in common.TYPES), strict=True)
+            compiled, most, spill, in_loop = numbers
+            said = f"{sum(compiled)}; {max(most)}; {sum(spill)}; {sum(in_loop)}"
+            yield (f"{kernel.name}<{kernel.types}>",), f"sm_{arch}", said
 
 
 # The tables, whose texts are the docstrings, and the titles of their sizes.

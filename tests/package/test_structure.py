@@ -163,9 +163,9 @@ def test_rooms_import_nothing_but_types_from_cells(module: str) -> None:
 
 
 # The frames of the kernels, which run any cell, and how a page would name one.
-FRAMES = ("rows", "tiles", "grid", "all_steps", "step", "run", "persistent", "launch", "cell")
+FRAMES = ("rows", "parts", "grid", "all_steps", "step", "run", "persistent", "launch", "cell")
 FRAMES += ("common", "timed")
-OF_A_FRAME = re.compile(r"\w+_(?:rows|tiles|step)\b|import rows|\btiles\b|\bhybrid\b|persistent")
+OF_A_FRAME = re.compile(r"\w+_(?:rows|step)\b|import rows|\bhybrid\b|persistent")
 
 
 def named(text: str, names: Iterable[str]) -> set[str]:
@@ -195,7 +195,7 @@ def test_a_name_is_found() -> None:
     assert named("the LSTM's loop", ("lstm", "gru")) == {"lstm"}
     assert named("struct SimpleRNN {", ("simple_rnn",)) == {"simple_rnn"}
     assert OF_A_FRAME.search("__global__ void backward_rows(")
-    assert OF_A_FRAME.search("from . import rows, tiles")
+    assert OF_A_FRAME.search("from . import rows, grid")
 
 
 @pytest.mark.parametrize("module", FILES)

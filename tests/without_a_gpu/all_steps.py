@@ -108,9 +108,7 @@ class Frame(NamedTuple):
 
     def layouts(self, monkeypatch: pytest.MonkeyPatch, B: int, H: int) -> Iterator[None]:
         """Have each layout in turn: sequences of a block, units of a warp, where the matrix is."""
-        if self.mode == "tiles":
-            yield
-        elif self.part is not None:
+        if self.part is not None:
             # Nothing is shared where as many lanes share a unit as there may be.
             first = 1 if self.split == max(SPLITS) else 0.3
             for part, processors in ((first, 3), (0.5, 3), (0, 1), (0.8, 100)):
@@ -147,7 +145,6 @@ FRAMES = {
     "rows": Frame("rows"),
     "grid": Frame("grid"),
     "hybrid": Frame("rows", part=0.5, many=(5, 17)),
-    "tiles": Frame("tiles", "float16", few=(9, 35), many=(11, 18)),
     "tensor cores": Frame("grid", "float16", few=(9, 35), many=(19, 18)),
 }
 
@@ -288,7 +285,7 @@ def forget() -> None:
 def plant(
     monkeypatch: pytest.MonkeyPatch, cell: str, kind: str, *replaced: tuple[str, str]
 ) -> None:
-    """Replace parts of the source of a cell's rows, tiles or grid: each old one by a new one."""
+    """Replace parts of the source of a cell's rows or grid: each old one by a new one."""
     for direction in DIRECTIONS:
         kernels = getattr(CELLS[cell], direction)
         kernel = getattr(kernels, kind)

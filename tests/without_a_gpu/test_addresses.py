@@ -16,7 +16,7 @@ import needs
 import numpy as np
 import pytest
 
-from cupyrnn.kernels import common, compile, persistent, rows, tiles
+from cupyrnn.kernels import common, compile, persistent, rows
 from without_a_gpu.agreement import numpy_dtype
 from without_a_gpu.all_steps import CELLS, DIRECTIONS, FRAMES, calls, on, plant, same
 from without_a_gpu.cuda_on_cpu import runner
@@ -169,68 +169,8 @@ def test_what_python_says_of_a_cell_is_what_cpp_says(name: str) -> None:
     assert size == record.nbytes
 
 
-TILES = r"""
-template <typename V> void tiles_places(int n, const int (*given)[3], int* found)
-{
-    const int constants[] = {V::STRIDE, V::SIZE};
-    for (int k = 0; k < n; ++k) {
-        const int g = given[k][1] / 4, q = given[k][1] % 4, what = given[k][0];
-        found[k] = what == 0 ? constants[given[k][1]]
-            : what == 1 ? V::written(given[k][1], given[k][2]) : V::read(g, q, given[k][2]);
-    }
-}
-"""
-
-
-def wrong_of_tiles() -> list[Any]:
-    """Return the sizes with an address that is wrong, and why."""
-    cases = []
-    for cell, direction in itertools.product(CELLS, DIRECTIONS):
-        kernel = getattr(CELLS[cell], direction).tiles
-        for H, width in itertools.product(range(1, tiles.MOST_UNITS + 1), kernel.size.vectors):
-            slices = tiles.slices_of(width, H)
-            cases.append((f"Vectors<{slices}, {width}>", slices, width, H))
-    kinds = list(dict.fromkeys(kind for kind, *_ in cases))
-    source = common.source("float16", tiles.SOURCE + TILES)
-    places = compiled(source, [f"tiles_places<{kind}>" for kind in kinds])
-    wrong = []
-    for kind, slices, width, H in dict.fromkeys(cases):
-        which = kinds.index(kind)
-        stride, size = places(which, 0, np.arange(2), 0).tolist()
-        lane, piece = np.arange(32), np.arange(slices)
-        read = places(which, 2, lane[:, None], piece)[:, None] + np.arange(8)
-        units, sequences = np.arange(0, H, 2), np.arange(tiles.SEQUENCES)
-        first = places(which, 1, sequences[:, None], units)
-        written = first[:, None] + np.arange(2 * width)
-        of_sequence = np.repeat(sequences, len(units))[:, None]
-        at_once = 2 * (8 if width % 4 == 0 else 2)  # bytes that lie together
-        checks = {
-            "writes stay with their sequence": np.array_equal(
-                written // stride, of_sequence + 0 * written
-            ),
-            "no two lanes write one place": np.unique(written).size == written.size,
-            "what is written is read": np.isin(written, read).all(),
-            "reads stay in memory": read.min() >= 0 and read.max() < size,
-            "each is read by one lane": np.unique(read).size == read.size,
-            "aligned": not (2 * first % at_once).any() and not (read[:, 0] % 8).any(),
-            "each unit has a lane": tiles.threads_of(H) // 32 * tiles.UNITS >= H,
-        }
-        wrong += [(kind, H, why) for why, right in checks.items() if not right]
-    return wrong
-
-
 @pytest.mark.cuda_on_cpu
-def test_tiles_stay_within_their_memory() -> None:
-    assert wrong_of_tiles() == []
-
-
-@pytest.mark.cuda_on_cpu
-def test_wrong_addresses_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zeros over the next sequence's deltas where H is odd, and others."""
-    with monkeypatch.context() as patch:
-        patch.setattr(tiles, "UNITS_OF_A_LANE", 1)
-        found = {H for _, H, _ in wrong_of_tiles()}
-        assert found >= {53, 117}
+def test_wrong_addresses_are_found() -> None:
     size = CELLS["lstm"].FORWARD_KERNELS.rows.size
     layout = rows.layout_of(size, 100, np.dtype(np.float32), 4)
     for wrong in (

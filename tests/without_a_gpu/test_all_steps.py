@@ -2,7 +2,7 @@
 The kernels that take all steps in one launch: what is asked of every frame, with every cell.
 
 ``rows``, where a block has the whole matrix, and ``hybrid``, with a part of it in shared memory;
-``grid``, where blocks share it; ``tiles``, by tensor cores.
+``grid``, where blocks share it, in half formats by tensor cores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from problems import nets
 from problems.nets import BI, Case
 from problems.pairs import pairs
 
-from cupyrnn.kernels import all_steps, common, grid, persistent, rows, tiles
+from cupyrnn.kernels import all_steps, common, grid, parts, persistent, rows
 from cupyrnn.kernels.rows import SPLITS, template_of
 from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
 from without_a_gpu.all_steps import (
@@ -65,13 +65,11 @@ QUICK: dict[str, list[tuple[Any, ...]]] = {
     "rows": [("float32", 2, 9, 33), ("complex64", 4, 9, 33)],
     "grid": [("float64", 4, 9, 33), ("bfloat16", 1, 9, 33)],
     "hybrid": [("float32", 4, 5, 9, 0.5, 2)],
-    "tiles": [("bfloat16", 8, 9, 33), ("float16", 8, 3, 1), ("float16", 8, 1, 128)],
 }
 # With g++ these are slow: a dtype by turns with the frames.
 TURNS: dict[str, list[tuple[Any, ...]]] = {
     "rows": [("float16", 2, 9, 33), *QUICK["grid"]],
     "grid": [("float16", 2, 9, 33), *QUICK["rows"]],
-    "tiles": [("float16", 8, 9, 33), ("bfloat16", 8, 3, 1)],
 }
 SLOW: dict[str, list[tuple[Any, ...]]] = {
     "rows": [("float32", 4, 9, 33), ("float32", 1, 9, 33), ("complex128", 2, 9, 9)],
@@ -80,7 +78,6 @@ SLOW: dict[str, list[tuple[Any, ...]]] = {
         ("complex64", 4, 5, 33, 0.3, 2), ("complex128", 4, 5, 33, 0.5, 4),
         ("float32", 4, 5, 33, 0.9, 4),
     ],
-    "tiles": [("float16", 8, 17, 36), ("bfloat16", 8, 17, 36), ("bfloat16", 8, 1, 128)],
 }  # fmt: skip
 AGREEING = [
     pytest.param(name, sizes, id="-".join(map(str, (name, *sizes))), marks=marks)
@@ -100,8 +97,6 @@ def test_one_launch_agrees_with_numpy(
 ) -> None:
     """Peepholes, clip, hard gates, both directions, lengths, two layers, dropout."""
     dtype, sequences, B, H, *how = sizes
-    if name == "tiles" and int(each_cupy.cuda.Device().compute_capability) < 80:
-        pytest.skip("needs a GPU of sm_80 or later")
     frame = FRAMES[name]._replace(dtype=dtype)
     if how:
         frame = frame._replace(part=how[0], split=how[1])
@@ -109,34 +104,29 @@ def test_one_launch_agrees_with_numpy(
     frame.has(monkeypatch, sequences, B, H)
     agrees_with_numpy(each_cupy, dtype, (4, B, 3, H), 3)
     lengths = tuple(np.resize([4, 1, 0, 2, 3], B).tolist())
-    of_nets = H if name == "tiles" else 5
     for mode in nets.MODES:
-        case = Case(mode, 4, B, 2, of_nets, 2, BI, lengths=lengths)
+        case = Case(mode, 4, B, 2, 5, 2, BI, lengths=lengths)
         rnn_agrees_with_numpy(each_cupy, case, dtype)
     assert len(taken) == 2 * len(CELLS)
     # Where a step is alone, the loop has no more launches.
     assert all(any(found) for found in taken.values())
 
 
-TOO_LARGE = {"rows": ("float64", 97), "grid": ("float64", 97), "tiles": ("float16", 129)}
+TOO_LARGE = {"rows": ("float64", 97), "grid": ("float64", 97)}
 
 
 @pytest.mark.parametrize("name", TOO_LARGE)
 def test_what_does_not_fit_is_the_loops(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A projection, one step, no sequences, a matrix that is too large, no tensor cores."""
+    """A projection, one step, no sequences, a matrix that is too large."""
     frame, (wide, H) = FRAMES[name], TOO_LARGE[name]
     taken, dtype = frame.ask(monkeypatch), frame.dtype
-    has_device(monkeypatch, 4, 90 if name == "tiles" else 75)
+    has_device(monkeypatch, 4, 75)
     rnn_agrees_with_numpy(cupy_on_cpu, Case("lstm", 3, 4, 2, 9, num_proj=3), dtype)
     agrees_with_numpy(cupy_on_cpu, dtype, (1, 4, 3, 9))
     agrees_with_numpy(cupy_on_cpu, dtype, (3, 0, 3, 9))
     agrees_with_numpy(cupy_on_cpu, wide, (2, 2, 2, H))
-    if name == "tiles":
-        agrees_with_numpy(cupy_on_cpu, "float32", (3, 4, 3, 9))
-        has_device(monkeypatch, 40, 75)
-        agrees_with_numpy(cupy_on_cpu, "float16", (2, 2, 2, 8))
     assert not any(itertools.chain(*taken.values()))
     assert taken
 
@@ -150,7 +140,8 @@ def quick_of(*cells: str) -> pytest.MarkDecorator:
 BITS = [
     *(pytest.param(name, how, lengths, marks=quick_of([*CELLS][(n + 2 * lengths) % 4]))
       for n, (name, how) in enumerate(
-          [("rows", {}), ("tiles", {}), ("grid", {}), ("tiles", {"dtype": "bfloat16"})])
+          [("rows", {}), ("tensor cores", {}), ("grid", {}),
+           ("tensor cores", {"dtype": "bfloat16"})])
       for lengths in (False, True)),
     pytest.param("hybrid", {}, False, marks=quick_of("gru")),
     pytest.param("hybrid", {}, True, marks=slow),
@@ -188,7 +179,7 @@ def test_the_bits_of_a_sequence_depend_on_nothing_else(
         whole = found()
         expected = expected or whole
         assert same(whole, expected)
-        for part in parts if lengths or name == "tiles" else parts[n : n + 1]:
+        for part in parts if lengths else parts[n : n + 1]:
             for a, e in zip(found(part), expected, strict=True):
                 # Of x alone the product over all rows is cuBLAS's.
                 if a.shape[2] != 3:
@@ -204,7 +195,7 @@ def test_the_bits_of_a_sequence_depend_on_nothing_else(
     [
         pytest.param("rows", marks=quick_of("gru_reset_after", "simple_rnn")),
         pytest.param("grid", marks=quick_of("lstm", "gru")),
-        pytest.param("tiles", marks=quick_of("lstm", "gru_reset_after")),
+        pytest.param("tensor cores", marks=quick_of("lstm", "gru_reset_after")),
         pytest.param("hybrid", marks=slow),
     ],
 )
@@ -240,7 +231,6 @@ QUICK_ERROR = {
     "rows": "no barrier after a step",
     "grid": "a look at the first word of some",
     "hybrid": "a row too late",
-    "tiles": "another sequence",
     "tensor cores": "one half of a word twice",
 }
 TRIED = [
@@ -284,16 +274,13 @@ def test_nothing_is_caught_where_nothing_is_wrong(
 
 
 def test_every_barrier_is_left_out_once() -> None:
-    meetings = all_steps.SOURCE.count(MEETING)
-    in_rows, in_tiles, in_fragments = (
-        source.count(BARRIER) for source in (rows.SOURCE, tiles.SOURCE, tiles.FRAGMENTS)
-    )
+    in_rows, in_parts = (source.count(BARRIER) for source in (rows.SOURCE, parts.SOURCE))
     # Rows have loops of their own beside the others; their meeting stands there once.
     of_rows = barriers(rows.SOURCE) - barriers(all_steps.SOURCE) - 1
     for name, source, count in (
         ("rows", rows.SOURCE, of_rows),
-        ("grid", grid.SOURCE, grid.SOURCE.count(BARRIER) - in_rows - in_fragments),
-        ("tiles", tiles.SOURCE, in_tiles - 1 + meetings),
+        ("grid", grid.SOURCE, grid.SOURCE.count(BARRIER) - in_parts),
+        ("tensor cores", grid.SOURCE, grid.SOURCE.count(BARRIER) - in_rows),
     ):
         pairs_of = [pair for wrong in WRONG[name].values() for pair in wrong.replaced]
         fewer = {old for old, new in pairs_of if barriers(old) > barriers(new)}
@@ -325,8 +312,7 @@ IN_PTX = pairs(
     {
         "frame": [
             *itertools.product(("rows", "grid"), ("float32", "float64")),
-            *(("hybrid", "float32"), ("tiles", "float16"), ("tiles", "bfloat16")),
-            *(("tensor cores", "float16"), ("tensor cores", "bfloat16")),
+            *(("hybrid", "float32"), ("tensor cores", "float16"), ("tensor cores", "bfloat16")),
         ],
         "cell": [*CELLS],
         "arch": ARCHITECTURES,
@@ -362,12 +348,10 @@ def test_the_ptx_agrees(
     cell: str,
     arch: str,
 ) -> None:
-    """NVRTC's code, interpreted, every address and race looked at; of tiles with H odd and even."""
+    """NVRTC's code, interpreted, every address and race looked at; with H odd and even."""
     frame = FRAMES[name]._replace(dtype=dtype)
     taken = frame.ask(monkeypatch)
     B, H = {"float16": (9, 34), "bfloat16": (9, 17)}.get(dtype, (3, 9))
-    if name == "tiles" and arch == "compute_75":  # which has no tiles
-        arch = "compute_80"
     frame.has(monkeypatch, 2, B, H)
     tolerances = TOLERATED.get(dtype) or (tolerance(dtype), tolerance(dtype))
     call = calls(3, B, H, dtype, (1, 3, 2, 3, 3, 1, 2, 3, 3)[:B])[cell]
@@ -410,27 +394,6 @@ def test_rows_fit_into_the_registers(cell: str, dtype: str, arch: int, shared: b
             assert steps["LDL"] == steps["STL"] == 0
             assert usage.registers * -(-layout.threads // 128) * 128 <= 65536
             assert not shared or usage.shared == layout.vectors
-
-
-@pytest.mark.parametrize(
-    "arch",
-    [
-        pytest.param(80, marks=quick_of("lstm", "gru_reset_after")),
-        *(pytest.param(a, marks=slow) for a in (90, 100, 120)),
-    ],
-)
-@each_cell
-def test_tiles_fit_into_the_registers(cell: str, arch: int) -> None:
-    """At the largest H, and at one that is odd."""
-    needs.tool(nvrtc.have_nvrtc())
-    dtype = "bfloat16" if arch == 80 else "float16"
-    for direction in DIRECTIONS:
-        kernel = getattr(CELLS[cell], direction).tiles
-        for H, paired in ((tiles.MOST_UNITS, True), (tiles.MOST_UNITS - 1, False)):
-            template = tiles.template_of(kernel, H, paired)
-            _, usage, _ = cubin_of(kernel, template, dtype, f"sm_{arch}")
-            assert usage.registers * tiles.threads_of(H) <= 65536
-            assert usage.shared <= 48 * 1024
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def in_place(
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["", "back"])
-@pytest.mark.parametrize("name", ["rows", "grid", "tiles"])
+@pytest.mark.parametrize("name", ["rows", "grid", "tensor cores"])
 @each_cell
 def test_arrays_of_the_caller_change_no_bit(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str, name: str, back: bool
@@ -117,7 +117,7 @@ def test_arrays_of_the_caller_change_no_bit(
     """First and last states in the storage type, rows that are far apart, time backwards."""
     frame = FRAMES[name]
     frame.ask(monkeypatch)
-    B, H = (9, 18) if name == "tiles" else (3, 9)
+    B, H = (9, 18) if name == "tensor cores" else (3, 9)
     frame.has(monkeypatch, 2, B, H)
     call = calls(4, B, H, frame.dtype)[cell]
     with monkeypatch.context() as patch:
@@ -174,7 +174,7 @@ def test_a_wrong_place_is_noticed(
     assert not same(found, expected)
 
 
-@pytest.mark.parametrize("name", ["rows", "grid", "tiles"])
+@pytest.mark.parametrize("name", ["rows", "grid", "tensor cores"])
 def test_a_gru_of_packed_weights_has_the_same_bits(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -209,7 +209,7 @@ def test_vectors_are_read_as_they_are_stored(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str
 ) -> None:
     """In a half format too; the parts of a bias are added in the type of the computation."""
-    page, frame = CELLS[cell], FRAMES["tiles"]
+    page, frame = CELLS[cell], FRAMES["tensor cores"]
     frame.ask(monkeypatch)
     frame.has(monkeypatch, 2, 3, 6)
     call = calls(3, 3, 6, "float16")[cell]

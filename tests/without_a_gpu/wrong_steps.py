@@ -33,27 +33,6 @@ class Wrong(NamedTuple):
         return (self.old, new), *self.more
 
 
-# In the loops, whatever multiplies: after a step, and between the products of a step back.
-AFTER_A_STEP = f"C::SAVED - 1));\n                }}\n            {MEETING}"
-BETWEEN_PRODUCTS = f"* R + r]; }});\n                {MEETING}"
-IN_A_STEP_BACK = f"if (any) {{\n            {MEETING}"
-ONE_TURN = ("p : s & 1", "p : 0"), ("0 : s & 1", "0 : 0")
-LOOPS = {
-    "no barrier between zeros and the first state": Wrong("lstm", f"begin();\n    {BARRIER}"),
-    "no barrier before the first step": Wrong("gru", f"nullptr;\n    {MEETING}"),
-    "no barrier after a step": Wrong("lstm", AFTER_A_STEP),
-    "no barrier between zeros and the first deltas": Wrong(
-        "lstm", f"make_factors();\n    {BARRIER}"
-    ),
-    "no barrier in a step back": Wrong("lstm", IN_A_STEP_BACK),
-    "no barrier between the products of a step back": Wrong("gru", BETWEEN_PRODUCTS),
-    "no barrier after a product": Wrong("gru", AFTER_A_STEP),
-    "one place for two states": Wrong("lstm", "turn ^ 1, r", "turn, r"),
-    "one place for two deltas": Wrong(
-        "lstm", "p : s & 1, r", "p : 0, r", more=(("0 : s & 1", "0 : 0"),)
-    ),
-    "a step too early": Wrong("simple_rnn", "to = at.end(s + 1);", "to = at.end(s);", {ORDERS}),
-}
 ROWS = {
     "no barrier between zeros and the first state": Wrong(
         "lstm", f"{BARRIER}  // before the first state", ""
@@ -138,7 +117,7 @@ TENSOR_CORES = {
     ),
     "one half of a word twice": Wrong("lstm", "word | next << 16", "word | word << 16", {ORDERS}),
     "a chunk too late": Wrong(
-        "gru", "(first_chunk + p / tiles", "(first_chunk + 1 + p / tiles", {ORDERS}
+        "gru", "(first_chunk + p / pieces", "(first_chunk + 1 + p / pieces", {ORDERS}
     ),
     "a chunk of another warp": Wrong(
         "lstm", "threadIdx.x / 32 * COUNT", "(threadIdx.x / 32 ^ 1) * COUNT", {ORDERS}
@@ -155,6 +134,16 @@ TENSOR_CORES = {
         {ORDERS},
     ),
     "no barrier before the sums of all warps": GRID["no barrier before the sums of all warps"],
+    "no barrier before the matrix is read": Wrong(
+        "lstm", f"= value(p, u, k);\n                }}\n            {BARRIER}"
+    ),
+    "no barrier before more of the matrix": Wrong(
+        "lstm", f"= x.w[n];\n                }}\n            {BARRIER}"
+    ),
+    "a wrong lane": Wrong("lstm", "(p - first) + 2 * g + u", "(p - first) + g + 8 * u", {ORDERS}),
+    "a wrong half of a fragment": Wrong(
+        "gru_reset_after", "n % 2 * 2 + u]", "n % 2 + 2 * u]", {ORDERS}
+    ),
 }  # fmt: skip
 
 OTHERS_PART = "(rest - threadIdx.x + (threadIdx.x ^ 1))[e / P * THREADS]"
@@ -195,25 +184,4 @@ for _cell, _left_out in (("lstm", _barriers[:-1]), ("gru", _barriers)):
         _without = rows.SOURCE[:_begin] + rows.SOURCE[_end:]
         HYBRID[f"barrier {_n} of the {_cell}"] = Wrong(_cell, rows.SOURCE, _without)
 
-TILES = LOOPS | {
-    "no barrier before the matrix is read": Wrong(
-        "lstm", f"= value(p, u, k);\n                }}\n            {BARRIER}"
-    ),
-    "no barrier before more of the matrix": Wrong(
-        "lstm", f"= bits_of(x.v[n]);\n                }}\n            {BARRIER}"
-    ),
-    "a wrong lane": Wrong("lstm", "(p - first) + 2 * g + u", "(p - first) + g + 8 * u", {ORDERS}),
-    "a wrong half of a fragment": Wrong(
-        "gru_reset_after", "n % 2 * 2 + u]", "n % 2 + 2 * u]", {ORDERS}
-    ),
-    "a wrong slice": Wrong(
-        "gru_reset_after", "mine[4 * (k / WIDTH)]", "mine[4 * (k / WIDTH / 2)]", {ORDERS}
-    ),
-    "another sequence": Wrong("lstm", "return g * STRIDE", "return q * STRIDE", {ORDERS}),
-    "a unit that is not there": Wrong(
-        "lstm", "[k % COUNT] : 0.f", "[k % COUNT] : 0.f / 0.f", {ORDERS}
-    ),
-}
-WRONG = {
-    "rows": ROWS, "grid": GRID, "hybrid": HYBRID, "tiles": TILES, "tensor cores": TENSOR_CORES,
-}  # fmt: skip
+WRONG = {"rows": ROWS, "grid": GRID, "hybrid": HYBRID, "tensor cores": TENSOR_CORES}

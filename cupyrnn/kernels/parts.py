@@ -1,0 +1,436 @@
+"""
+How a block multiplies by its part of the recurrent matrices, where blocks exchange numbers.
+
+A warp has a slice of the rows and all columns of its block. It waits only for the numbers of its
+slice. Half formats have tensor cores from sm_80 on. All else is computed number by number.
+"""
+
+from __future__ import annotations
+
+from . import rows
+
+SOURCE = (
+    rows.SOURCE
+    + r"""
+// How blocks tell each other numbers, and why no fence is needed: each number is written once, by a
+// relaxed store, to a place that held all ones before the launch. A reader repeats a relaxed load
+// until no word is all ones. What it has read is what it needed, and it concludes nothing about
+// other memory. Loads and stores have words of one size, which the device reads and writes whole.
+// No number is all ones: a word is a number, or two of a half format, and a NaN is the one of
+// arithmetic, with a sign bit of zero. No place is used twice in a launch.
+template <typename R> struct WordOf { typedef unsigned type; };
+template <> struct WordOf<double> { typedef unsigned long long type; };
+
+// Some neighboring words that are read together.
+template <typename W> struct alignas(16) Words {
+    W w[16 / sizeof(W)];
+    __device__ __forceinline__ bool missing() const
+    {
+        bool any = false;
+#pragma unroll
+        for (int n = 0; n < 16 / int(sizeof(W)); ++n) any |= w[n] == ~W(0);
+        return any;
+    }
+};
+
+__device__ __forceinline__ void tell(unsigned* place, unsigned word)
+{
+#ifdef CUDA_ON_CPU
+    cuda_on_cpu::tell(place, word);
+#else
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(place), "r"(word) : "memory");
+#endif
+}
+__device__ __forceinline__ void tell(unsigned long long* place, unsigned long long word)
+{
+#ifdef CUDA_ON_CPU
+    cuda_on_cpu::tell(place, word);
+#else
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(place), "l"(word) : "memory");
+#endif
+}
+__device__ __forceinline__ Words<unsigned> look(const Words<unsigned>* place)
+{
+    Words<unsigned> v;
+#ifdef CUDA_ON_CPU
+    for (int n = 0; n < 4; ++n) v.w[n] = cuda_on_cpu::load_relaxed(place->w + n);
+#else
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(place) : "memory");
+#endif
+    return v;
+}
+__device__ __forceinline__ Words<unsigned long long> look(const Words<unsigned long long>* place)
+{
+    Words<unsigned long long> v;
+#ifdef CUDA_ON_CPU
+    for (int n = 0; n < 2; ++n) v.w[n] = cuda_on_cpu::load_relaxed(place->w + n);
+#else
+    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(v.w[0]), "=l"(v.w[1]) : "l"(place) : "memory");
+#endif
+    return v;
+}
+// A wait ends after a second or more. The launch fails then, and the next call that waits for the
+// device says so.
+__device__ __forceinline__ void count_looks(unsigned& looks)
+{
+#ifdef CUDA_ON_CPU
+    __nanosleep(0);
+#else
+    if (++looks == 1u << 22) asm volatile("trap;");
+#endif
+}
+
+
+// Numbers as words.
+__device__ __forceinline__ float not_all_ones(float v)
+{
+    return v == v ? v : __int_as_float(0x7fffffff);
+}
+__device__ __forceinline__ unsigned word_of(float v)
+{
+    return __float_as_uint(not_all_ones(v));
+}
+__device__ __forceinline__ unsigned long long word_of(double v)
+{
+    return v == v ? __double_as_longlong(v) : 0x7fffffffffffffff;
+}
+// Half of a word.
+template <typename T> __device__ __forceinline__ unsigned half_word_of(float v)
+{
+    T t;
+    store(&t, not_all_ones(v));
+    return *reinterpret_cast<const unsigned short*>(&t);
+}
+
+// Looks at places until no word is missing in any. Where nothing is wanted there are zeros.
+template <int COUNT, typename W, typename Place>
+__device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place, unsigned wanted)
+{
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n) {
+        found[n] = {};
+        if (wanted >> n & 1) found[n] = look(place(n));
+    }
+    for (unsigned looks = 0;; count_looks(looks)) {
+        bool missing = false;
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n)
+            if (found[n].missing()) {
+                found[n] = look(place(n));
+                missing = true;
+            }
+        if (!missing) break;
+    }
+}
+
+// How a block multiplies by its part of the matrices. Such a struct has
+//
+//   E, W                        the types of exchanged numbers and of their words
+//   A, N                        of sums, and what the matrices are held in
+//   UNITS, ROWS, WARPS          of the block
+//   MEMORY                      bytes of shared memory
+//   numbers(width)              how many numbers of a unit a vector has, of which `width` count
+//   load(product, value)        the matrix of a product
+//   tell_unit<COUNT>(to, unit, H, v)
+//                               tells the numbers of a unit; returns how many words a vector has
+//                               up to here where this unit is the last one, else 0
+//   multiply<WIDTH>(product, vectors, rows, count, sums)
+//                               leaves the sums of a warp in sums[ROWS][row_of(WIDTH)] of shared
+//                               memory: in `rows` of vectors there are `count` numbers
+//
+// By numbers of the type that is computed with. A matrix is that of `rows`, of a slice of K.
+template <
+    typename C, typename T, bool BACK, int OF_BLOCK, int SEQUENCES, int THREADS,
+    int SLICE, int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
+struct ByNumbers {
+    typedef typename Acc<T>::type A;
+    typedef typename Acc<T>::real R;
+    typedef typename WordOf<R>::type W;
+    typedef A E;
+    typedef A N;
+    static const int UNITS = OF_BLOCK, ROWS = SEQUENCES, WARPS = THREADS / 32;
+    static const int P = 16 / sizeof(A), SPLIT = 32 / UNITS, AT_ONCE = ROWS < SPLIT ? ROWS : SPLIT;
+    static const int LAST = C::PRODUCTS - 1;
+    static __device__ constexpr int width(int p) { return BACK ? 1 : C::width(p); }
+    static __device__ constexpr int shared_by(int width) { return width == 1 ? 4 : 2; }
+    static __device__ constexpr int numbers(int width) { return width; }
+    static __device__ constexpr int row_of(int width) { return width * UNITS + P; }
+    typedef Matrix<A, SPLIT, SLICE, KEPT, shared_by(width(0)), width(0), THREADS> First;
+    typedef Matrix<A, SPLIT, SLICE_2, KEPT_2, shared_by(width(LAST)), width(LAST), THREADS> Second;
+    static const int LENGTH = ROWS * larger_of(First::LENGTH, LAST == 1 ? Second::LENGTH : 0);
+    static const int MEMORY =
+        (LENGTH * WARPS / P + First::SHARED + (LAST == 1 ? Second::SHARED : 0)) * 16;
+    // What a lane looks at together.
+    static const int LOOKS = 4;
+    First first;
+    Second second;
+    A* vectors;  // of the warp
+    Pack<A>* rest;
+
+    __device__ __forceinline__ ByNumbers(uint4* memory, bool)
+        : vectors(reinterpret_cast<A*>(memory) + threadIdx.x / 32 * LENGTH),
+          rest(reinterpret_cast<Pack<A>*>(memory) + WARPS * LENGTH / P) {}
+    template <typename V> static __device__ __forceinline__ N held(V v) { return wide(v); }
+    template <int NUMBER> __device__ __forceinline__ auto& matrix(Product<NUMBER>)
+    {
+        if constexpr (NUMBER == 0) return first;
+        else return second;
+    }
+    template <typename Product, typename Value>
+    __device__ __forceinline__ void load(Product product, Value value)
+    {
+        auto& m = matrix(product);
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const int unit = blockIdx.x * UNITS + lane / m.LANES * (m.LANES / SPLIT);
+        m.load(
+            lane % m.LANES, rest + (Product::NUMBER ? First::SHARED : 0),
+            [&](int k, int u, int c) -> A {
+                return value(product, warp * (m.LANES * slice(product)) + k, unit + u, c);
+            });
+    }
+    template <int NUMBER> static __device__ constexpr int slice(Product<NUMBER>)
+    {
+        return NUMBER ? SLICE_2 : SLICE;
+    }
+    template <int COUNT>
+    __device__ __forceinline__ int tell_unit(W* to, int unit, int H, const A* v) const
+    {
+        const int OF_NUMBER = sizeof(A) / sizeof(R);
+        to += COUNT * OF_NUMBER * unit;
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) {
+            A number = rounded<T>(v[k]);
+#pragma unroll
+            for (int n = 0; n < OF_NUMBER; ++n)
+                tell(to + k * OF_NUMBER + n, word_of(array_of<R>(number)[n]));
+        }
+        return unit + 1 == H ? COUNT * OF_NUMBER * H : 0;
+    }
+    template <int WIDTH, typename Product, typename Row>
+    __device__ __forceinline__ void multiply(
+        Product product, Row row, int rows, int count, A* sums) const
+    {
+        const auto& m = const_cast<ByNumbers*>(this)->matrix(product);
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const int PACKS = m.LANES * slice(product) / P, ALL = ROWS * PACKS;
+        const int begin = warp * PACKS * P;
+#pragma unroll 1
+        for (int n = lane; n < ALL; n += 32 * LOOKS) {
+            Words<W> found[LOOKS];
+            unsigned wanted = 0;
+#pragma unroll
+            for (int i = 0; i < LOOKS; ++i) {
+                const int at = n + 32 * i, slot = at / PACKS, k = begin + at % PACKS * P;
+                wanted |= (unsigned)(at < ALL && slot < rows && k < count) << i;
+            }
+            wait_for(found, [&](int i) {
+                const int at = n + 32 * i;
+                return reinterpret_cast<const Words<W>*>(
+                    row(at / PACKS) + (begin + at % PACKS * P) * int(sizeof(A)));
+            }, wanted);
+#pragma unroll
+            for (int i = 0; i < LOOKS; ++i) {
+                const int at = n + 32 * i;
+                if (at < ALL)
+                    *reinterpret_cast<Words<W>*>(
+                        vectors + at / PACKS * m.LENGTH + m.place(at % PACKS * P)) = found[i];
+            }
+        }
+        __syncwarp();  // before the product
+        const int SHARE = m.LANES / SPLIT, item = lane % m.LANES;
+        A* const to = sums + (item / SHARE) * row_of(WIDTH)
+            + (lane / m.LANES * SHARE + item % SHARE) * WIDTH;
+#pragma unroll 1
+        for (int slot = 0; slot < ROWS; slot += AT_ONCE) {
+            A of_item[WIDTH][1];
+            m.template product<AT_ONCE>(vectors + slot * m.LENGTH, lane % m.LANES, of_item);
+            if (item < AT_ONCE * SHARE)
+#pragma unroll
+                for (int c = 0; c < WIDTH; ++c) to[slot * row_of(WIDTH) + c] = of_item[c][0];
+        }
+    }
+};
+
+#ifdef MMA_TYPE
+// d[16, 8] += a[16, 16] @ b[16, 8], by all lanes of a warp. With g = lane / 4 and q = lane % 4 a
+// lane has, two numbers to a register,
+//   a: rows g, g + 8, g, g + 8; columns 2q, 2q, 2q + 8, 2q + 8 and the next
+//   b: rows 2q, 2q + 8 and the next; column g
+//   d: rows g, g, g + 8, g + 8; columns 2q, 2q + 1, 2q, 2q + 1
+#ifndef CUDA_ON_CPU
+template <typename T>
+__device__ __forceinline__ void mma(
+    float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
+{
+    asm volatile(  // volatile, so that it stays where all lanes are
+        "mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPE "." MMA_TYPE ".f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+
+// A warp's part of a matrix: pieces of sixteen rows, those of its units, and 32 columns. Which
+// columns are a lane's is free, as long as vectors have the same order: here eight neighboring
+// ones, so that a lane reads 16 bytes of a vector at once.
+template <typename T, int PIECES> struct Fragments {
+    static const int AT_ONCE = 4, LENGTH = 64 * AT_ONCE;  // of the memory to load them, by warp
+    unsigned a[PIECES][2][4];
+
+    // value(p, u, k): what stands in column k of the row of the warp's unit u, of piece p.
+    template <typename Value>
+    __device__ __forceinline__ void load(Words<unsigned>* memory, int g, int q, Value value)
+    {
+        // By way of shared memory and in a loop: a lane that had the addresses of all its numbers
+        // at once would run out of registers.
+        Words<unsigned>* const mine = memory + threadIdx.x / 32 * LENGTH;
+        T* const numbers = reinterpret_cast<T*>(mine);
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int first = 0; first < PIECES; first += AT_ONCE) {
+#pragma unroll 1
+            for (int p = first; p < PIECES && p < first + AT_ONCE; ++p)
+#pragma unroll
+                for (int n = 0; n < 16; ++n) {
+                    const int u = lane % 16, k = 2 * n + lane / 16;
+                    numbers[(16 * (p - first) + u) * 32 + k] = value(p, u, k);
+                }
+            __syncthreads();
+#pragma unroll
+            for (int p = first; p < PIECES && p < first + AT_ONCE; ++p)
+#pragma unroll
+                for (int u = 0; u < 2; ++u) {
+                    const Words<unsigned> x = mine[(16 * (p - first) + 2 * g + u) * 4 + q];
+#pragma unroll
+                    for (int n = 0; n < 4; ++n) a[p][n / 2][n % 2 * 2 + u] = x.w[n];
+                }
+            __syncthreads();
+        }
+    }
+};
+
+// By tensor cores. Rows of a product are columns of the matrix, unit by unit; its columns are eight
+// sequences. CHUNKS: of 32 numbers of a vector that a warp multiplies.
+template <
+    typename C, typename T, bool BACK, int OF_BLOCK, int SEQUENCES, int THREADS,
+    int CHUNKS, int CHUNKS_2 = 0>
+struct ByTensorCores {
+    typedef float A;
+    typedef T N;
+    typedef T E;
+    typedef unsigned W;
+    static const int UNITS = OF_BLOCK, ROWS = SEQUENCES, WARPS = THREADS / 32;
+    static_assert(ROWS == 8 && UNITS % 16 == 0, "the size of a product");
+    static const int LAST = C::PRODUCTS - 1;
+    static __device__ constexpr int width(int p) { return BACK ? 1 : C::width(p); }
+    // Whole words.
+    static __device__ constexpr int numbers(int width) { return width == 3 ? 4 : width; }
+    static __device__ constexpr int row_of(int width) { return width * UNITS + 4; }
+    static __device__ constexpr int pieces(int p) { return width(p) * UNITS / 16; }
+    typedef Fragments<T, pieces(0) * CHUNKS> First;
+    typedef Fragments<T, pieces(LAST) * larger_of(CHUNKS_2, 1)> Second;
+    static const int MEMORY = WARPS * First::LENGTH * 16;  // while the matrices are loaded
+    First first;
+    Second second;
+    Words<unsigned>* memory;
+    bool patient;
+
+    __device__ __forceinline__ ByTensorCores(uint4* shared, bool is_patient)
+        : memory(reinterpret_cast<Words<unsigned>*>(shared)), patient(is_patient) {}
+    static __device__ __forceinline__ T held(T v) { return v; }
+    template <int NUMBER> __device__ __forceinline__ auto& matrix(Product<NUMBER>)
+    {
+        if constexpr (NUMBER == 0) return first;
+        else return second;
+    }
+    template <typename Product, typename Value>
+    __device__ __forceinline__ void load(Product product, Value value)
+    {
+        constexpr int NUMBER = Product::NUMBER, WIDTH = width(NUMBER), COUNT = C::width(NUMBER);
+        const int first_chunk = threadIdx.x / 32 * (NUMBER ? CHUNKS_2 : CHUNKS);
+        const int lane = threadIdx.x % 32;
+        matrix(product).load(memory, lane / 4, lane % 4, [&](int p, int row, int k) -> T {
+            row += p % pieces(NUMBER) * 16;
+            k += (first_chunk + p / pieces(NUMBER)) * 32;
+            const int unit = blockIdx.x * UNITS + row / WIDTH;
+            if (!BACK) return value(product, k, unit, row % WIDTH);
+            const int column = k % numbers(COUNT);
+            if (column >= COUNT) return T(0.f);
+            return value(product, k / numbers(COUNT) * COUNT + column, unit, 0);
+        });
+    }
+    template <int COUNT>
+    __device__ __forceinline__ int tell_unit(unsigned* to, int unit, int H, const float* v) const
+    {
+        if constexpr (COUNT == 1) {
+            // The lanes of two neighboring units make a word, if there are both.
+            const int lane = threadIdx.x % 32;
+            unsigned word = half_word_of<T>(v[0]), next = 0;
+            if ((unit | 1) < H) next = __shfl_xor_sync(3u << (lane & ~1), word, 1);
+            if (unit % 2 == 1) return 0;
+            tell(to + unit / 2, word | next << 16);
+            return unit + 2 >= H ? unit / 2 + 1 : 0;
+        } else {
+            const int OF_UNIT = numbers(COUNT) / 2;
+#pragma unroll
+            for (int n = 0; n < OF_UNIT; ++n)
+                tell(to + OF_UNIT * unit + n,
+                     half_word_of<T>(v[2 * n])
+                         | (2 * n + 1 < COUNT ? half_word_of<T>(v[(2 * n + 1) % COUNT]) : 0) << 16);
+            return unit + 1 == H ? OF_UNIT * H : 0;
+        }
+    }
+    template <int WIDTH, typename Product, typename Row>
+    __device__ __forceinline__ void multiply(
+        Product product, Row row, int rows, int count, float* sums) const
+    {
+        const int COUNT = Product::NUMBER ? CHUNKS_2 : CHUNKS, PIECES = pieces(Product::NUMBER);
+        // Two sums where there are few, so that products do not wait for each other.
+        const int PARTS = WIDTH < 4 ? 2 : 1;
+        const auto& m = const_cast<ByTensorCores*>(this)->matrix(product);
+        const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+        const int begin = threadIdx.x / 32 * COUNT * 32 + 8 * q;
+        const char* const here = row(g);
+        auto place = [&](int n) {
+            return reinterpret_cast<const Words<unsigned>*>(here + (begin + 32 * n) * 2);
+        };
+        Words<unsigned> found[COUNT];
+        unsigned wanted = 0;
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n)
+            wanted |= (unsigned)(g < rows && begin + 32 * n < count) << n;
+        if (patient) {
+            Words<unsigned> one[1];
+            wait_for(one, [&](int) { return place(0); }, wanted & 1);
+        }
+        wait_for(found, place, wanted);
+        __syncwarp();  // before the product
+        float part[PIECES * PARTS][4] = {};
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n)
+#pragma unroll
+            for (int t = 0; t < PIECES; ++t) {
+                const auto& a = m.a[n * PIECES + t];
+                mma<T>(part[t * PARTS], a[0], found[n].w[0], found[n].w[1]);
+                mma<T>(part[t * PARTS + PARTS - 1], a[1], found[n].w[2], found[n].w[3]);
+            }
+#pragma unroll
+        for (int t = 0; t < PIECES; ++t)
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                float both[2];
+#pragma unroll
+                for (int u = 0; u < 2; ++u) {
+                    both[u] = part[t * PARTS][2 * u + r];
+                    if (PARTS == 2) both[u] += part[t * PARTS + 1][2 * u + r];
+                }
+                *reinterpret_cast<float2*>(sums + (2 * q + r) * row_of(WIDTH) + 16 * t + 2 * g) =
+                    make_float2(both[0], both[1]);
+            }
+    }
+};
+#endif
+"""
+)
