@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
 from checks import Ops, assert_close, tolerance
-from new_cells import layer_norm_lstm
+from new_cells import slstm
 from problems import lstms, nets
 from problems.table import Case, call_of
 
@@ -172,34 +171,29 @@ def test_products_on_a_device_are_not_one_per_example(
     assert min(counts) > 0
 
 
-class OneVector(layer_norm_lstm.LayerNormLSTMForm):
+class ViewsForm(slstm.SLSTMForm):
     """Every other number of two arrays, from the end of w: all are views, and none in one piece."""
 
-    shapes: ClassVar = {"w": "K+H, 8*H", "v": "28*H"}
-    finished = Form.finished  # nothing is left to do
+    shapes: ClassVar = {"w": "K+H, 8*H", "v": "8*H"}
     change: ClassVar[Callable[[Any], Any]] = staticmethod(lambda grads: grads)
 
     def cell(self, xp: Any, weights: Any, attributes: None) -> Any:
-        w, v = (xp.ascontiguousarray(a) for a in (weights.w[..., ::-2], weights.v[..., ::2]))
-        H = len(v) // 14
-        vectors = [v[n * H : m * H] for n, m in itertools.pairwise((0, 4, 5, 9, 13, 14))]
-        return super().cell(xp, (w, *vectors), None)
+        w, b = (xp.ascontiguousarray(a) for a in (weights.w[..., ::-2], weights.v[..., ::2]))
+        return super().cell(xp, slstm.SLSTMParams(w, b), None)
 
     def gradients(self, xp: Any, grads: Any) -> Gradients:
         changed = self.change(grads)
         w, v = changed.w[..., ::-2], changed.v[..., ::2]
-        H = v.shape[-1] // 14
-        parts = w[..., :-H, :], w[..., -H:, :]
-        sums = None, None, v[..., : 4 * H], v[..., 4 * H : 5 * H]
-        return Gradients(None, parts, sums, v[..., 5 * H :])
+        H = v.shape[-1] // 4
+        return Gradients(None, (w[..., :-H, :], w[..., -H:, :]), (v,))
 
 
 class TwoArrays(NamedTuple):
-    """The weights of a layer-norm LSTM, every other number one of them."""
+    """The weights of an sLSTM, every other number one of them."""
 
     w: Any
     v: Any
-    form = OneVector()
+    form = ViewsForm()
 
 
 def entry_of(cell: str, rng: np.random.Generator) -> Any:
@@ -210,13 +204,15 @@ def entry_of(cell: str, rng: np.random.Generator) -> Any:
 def stacked_call(ops: Any, T: int, entry: Any, **attributes: Any) -> Any:
     """Return what computes the gradients of the weights of one layer, B = 3, I = 2, H = 4."""
     rng = np.random.default_rng(0)
-    shapes = (T, 3, 2), (1, 3, 4), (1, 3, 4), (T, 3, 4)
-    x, h, c, dy = (rng.standard_normal(shape) for shape in shapes)
-    out = ops.stacked_rnn(x, h, c, [entry], **attributes)
+    x, dy = rng.standard_normal((T, 3, 2)), rng.standard_normal((T, 3, 4))
+    h, c, n, m = rng.standard_normal((4, 1, 3, 4))
+    states = h, ((c, 1 + n * n, m) if isinstance(entry.form, slstm.SLSTMForm) else None)
+    out = ops.stacked_rnn(x, *states, [entry], **attributes)
 
     def grads(by: str) -> Any:
         return ops.stacked_rnn_backprop(
-            *(x, h, c, [entry], *out[:3], dy, None, None, out.reserve_space), weight_gradients=by
+            *(x, *states, [entry], *out[:3], dy, None, None, out.reserve_space),
+            weight_gradients=by,
         ).weights_backprop[0]
 
     return grads
@@ -225,18 +221,18 @@ def stacked_call(ops: Any, T: int, entry: Any, **attributes: Any) -> Any:
 @pytest.mark.parametrize("save", ["all", "states", 2])
 @pytest.mark.parametrize("T", [1, 7])
 def test_gradients_may_be_any_views(ops: Ops, save: Any, T: int, rng: np.random.Generator) -> None:
-    plain = entry_of("layer-norm LSTM", rng)
-    w, v = (np.repeat(a, 2, -1) for a in (plain.w, np.concatenate(plain[1:])))
-    given = TwoArrays(w[..., ::-1], v)
-    expected, found = (stacked_call(ops, T, entry, save=save) for entry in (plain, given))
+    plain = entry_of("sLSTM", rng)
+    w, v = (np.repeat(a, 2, -1) for a in plain)
+    views = TwoArrays(w[..., ::-1], v)
+    expected, found = (stacked_call(ops, T, entry, save=save) for entry in (plain, views))
     for by in ("sum", "examples"):
         a, e = found(by), expected(by)
         assert_close(a.w[..., ::-2], e.w, "float64", f"{by}: w")
-        assert_close(a.v[..., ::2], np.concatenate(e[1:], axis=-1), "float64", f"{by}: v")
+        assert_close(a.v[..., ::2], e.b, "float64", f"{by}: v")
         assert not a.v[..., 1::2].any()
     a, e = found("norms"), expected("norms")
     assert_close(a.w, e.w, "float64", "norms: w")
-    assert_close(a.v, np.sqrt(sum(n * n for n in e[1:])), "float64", "norms: v")
+    assert_close(a.v, e.b, "float64", "norms: v")
 
 
 @pytest.mark.parametrize("by", ["sum", "examples", "norms"])
@@ -255,8 +251,8 @@ def test_gradients_may_be_any_views(ops: Ops, save: Any, T: int, rng: np.random.
 def test_gradients_that_cannot_be_written_to(
     by: str, change: Any, message: str, rng: np.random.Generator
 ) -> None:
-    form = type("Changed", (OneVector,), {"change": staticmethod(change)})()
-    entry = type("Given", (TwoArrays,), {"form": form})(np.ones((6, 32)), np.ones(112))
+    form = type("Changed", (ViewsForm,), {"change": staticmethod(change)})()
+    entry = type("Given", (TwoArrays,), {"form": form})(np.ones((6, 32)), np.ones(32))
     with pytest.raises(ValueError, match=f"Changed.gradients: .*{message}"):
         stacked_call(cupyrnn, 2, entry)(by)
 
