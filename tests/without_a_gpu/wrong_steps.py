@@ -138,7 +138,7 @@ TENSOR_CORES = {
         "lstm", f"= value(p, u, k);\n                }}\n            {BARRIER}"
     ),
     "no barrier before more of the matrix": Wrong(
-        "lstm", f"= x.w[n];\n                }}\n            {BARRIER}"
+        "gru", f"= x.w[n];\n                }}\n            {BARRIER}"
     ),
     "a wrong lane": Wrong("lstm", "(p - first) + 2 * g + u", "(p - first) + g + 8 * u", {ORDERS}),
     "a wrong half of a fragment": Wrong(
