@@ -27,7 +27,10 @@ def on_cupy(page: str) -> str:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("page", PAGES)
-def test_examples_with_cupy_for_numpy(cupy: Any, page: str) -> None:
+def test_examples_with_cupy_for_numpy(
+    cupy: Any, page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     code, (shorter, arrays) = on_cupy(page), PAGES[page]
     for long, short in shorter.items():
         assert long in code
