@@ -17,7 +17,7 @@ from ..checks.arrays import compute_dtype
 from ..kernels import blas, gru, gru_reset_after, lstm, persistent
 from ..kernels.cell import CellInPlace
 from ..kernels.compile import kernel
-from ..kernels.launch import BLOCK, SUMS_BY_SLICES, function_of, sum_grid
+from ..kernels.launch import BIAS_SUMS, BLOCK, function_of, sum_grid
 from .net import GradientPlaces, LayerPlaces
 from .places import Place, Table
 
@@ -217,56 +217,54 @@ class OnDevice:
 
     def _sums(self, layer: LayerPlaces, deltas: list[Place], to: dict[str, Place | None]) -> None:
         """Add the gradients of the vectors."""
-        args: Any
-        source: str
-        kernels: Any
-        pairs: Any
-        again: Any
-        cell, (N, width), H = self._cell, deltas[0].shape, layer.first[0].shape[1]
-        blocks, S = sum_grid(N, width)
-        reuse, compute = self._table.reuse, self._compute
+        cell = self._cell
         if cell.cell is lstm.CELL:
-            # The members of the struct say where the gates are.
-            columns = cell.attributes[2]
-            at = [int(columns[k]) for k in (0, 2, 3)]
-            sums, more = to["sums"], to.get("b_more")
-            assert sums is not None
-            first_c = layer.first[1] if to.get("terms") is not None else None
-            args = [deltas[0], layer.saved[1], first_c]
-            sizes = [N, H, self._B, int(layer.back), sums.size, *at]
-            source, (by_slices, whole, of_slices) = lstm.SUMS_SOURCE, lstm.SUMS_KERNELS
-            kernels = lstm.SUMS_KERNELS
-            if S == 1:
-                self._launch_one(source, kernels, whole, (blocks, 1), *args, sums, more, *sizes)
-                return
-            slices = reuse("slices", (S, sums.size), compute)
-            self._launch_one(source, kernels, by_slices, (blocks, S), *args, slices, None, *sizes)
-            again = 0 if more is None else more.size
-            grid = -(-sums.size // BLOCK[0]), 1
-            self._launch_one(
-                source, kernels, of_slices, grid, slices, sums, more, S, sums.size, again
-            )
-            return
-        outputs = [to[name] for name in cell.vectors]
-        if cell.cell is gru_reset_after.CELL:
-            slices = reuse("slices", (S, width), compute)
-            by_slices, biases = gru_reset_after.SUMS_KERNELS
-            source, kernels = gru_reset_after.SUMS_SOURCE, gru_reset_after.SUMS_KERNELS
-            self._launch_one(source, kernels, by_slices, (blocks, S), deltas[0], slices, N, width)
-            self._launch_one(source, kernels, biases, (blocks, 1), slices, *outputs, S, H)
-            return
-        if cell.cell is gru.CELL:
-            pairs = [(d, out, None) for d, out in zip(deltas, outputs, strict=True)]
+            self._lstm_sums(layer, deltas[0], to)
+        elif cell.cell is gru.CELL:
+            for d, name in zip(deltas, cell.vectors, strict=True):
+                self._bias_sums(d, to[name])
         else:
-            pairs = [(deltas[0], outputs[0], outputs[1])]
-        by_slices, of_slices = SUMS_BY_SLICES
-        for d, out, again in pairs:
-            columns = d.shape[1]
-            blocks, S = sum_grid(N, columns)
-            slices = reuse("slices", (S, columns), compute)
-            self._launch_one("", SUMS_BY_SLICES, by_slices, (blocks, S), d, slices, N, columns)
-            args = slices, out, again, S, columns, 0 if again is None else columns
-            self._launch_one("", SUMS_BY_SLICES, of_slices, (blocks, 1), *args)
+            b, more = (to[name] for name in cell.vectors)
+            H = layer.saved[-1].shape[1]
+            self._bias_sums(deltas[0], b, more, 2 * H if cell.cell is gru_reset_after.CELL else H)
+
+    def _lstm_sums(self, layer: LayerPlaces, deltas: Place, to: dict[str, Place | None]) -> None:
+        """Add the gradients of the biases and peephole weights of an LSTM."""
+        (N, width), H = deltas.shape, layer.saved[-1].shape[1]
+        # The members of the struct say where the gates are.
+        at = [int(self._cell.attributes[2][k]) for k in (0, 2, 3)]
+        sums, more = to["sums"], to.get("b_more")
+        assert sums is not None
+        first_c = layer.first[1] if to.get("terms") is not None else None
+        blocks, S = sum_grid(N, width)
+        by_slices, whole = lstm.SUMS_KERNELS
+        into = (sums, more), whole
+        if S > 1:
+            into = (self._table.reuse("slices", (S, sums.size), self._compute), None), by_slices
+        args = deltas, layer.saved[1], first_c, *into[0], N, H, self._B, int(layer.back), sums.size
+        self._launch_one(lstm.SUMS_SOURCE, lstm.SUMS_KERNELS, into[1], (blocks, S), *args, *at)
+        if S > 1:
+            self._whole_sums(into[0][0], sums, more, width)
+
+    def _bias_sums(
+        self, deltas: Place, b: Place | None, more: Place | None = None, both: int = 0
+    ) -> None:
+        """Add the gradients of one or two biases, which have the sums of so many columns both."""
+        N, columns = deltas.shape
+        blocks, S = sum_grid(N, columns)
+        if S > 1:
+            slices = self._table.reuse("slices", (S, columns), self._compute)
+            args = deltas, slices, N, columns
+            self._launch_one("", BIAS_SUMS, BIAS_SUMS[0], (blocks, S), *args)
+            deltas = slices
+        self._whole_sums(deltas, b, more, both)
+
+    def _whole_sums(self, rows: Place, b: Place | None, more: Place | None, both: int) -> None:
+        """Add the sums of the columns of rows, of slices or not, as gradients of biases."""
+        assert b is not None
+        name = BIAS_SUMS[1 if rows.dtype == self._compute else 2]
+        (N, columns), grid = rows.shape, (-(-rows.shape[1] // BLOCK[0]), 1)
+        self._launch_one("", BIAS_SUMS, name, grid, rows, b, more, N, columns, b.size, both)
 
     def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> Call:
         """Return what runs such calls: it returns these arrays, and copies of `more`, as a kind."""
@@ -291,6 +289,7 @@ class Call:
             None if p is None else (p.array - first, p.shape, p.dtype, p.offset) for p in returned
         ]
         self._rounds = rounds
+        self._cuda, self._ndarray = cupy.cuda, cupy.ndarray
         self._device = cupy.cuda.runtime.getDevice()
         # What the words of one call at a time are in: as many as there are calls at once.
         self._free: list[Any] = []
@@ -313,14 +312,11 @@ class Call:
 
     def __call__(self, arrays: tuple[Any, ...]) -> Any:
         """Run a call."""
-        import cupy
-
-        cuda = cupy.cuda
+        cuda, ndarray = self._cuda, self._ndarray
         cuda.runtime.setDevice(self._device)  # A thread may have no context yet.
         addresses = [0 if a is None else a.data.ptr for a in arrays]
         memory = [cuda.alloc(size) for size in self._allocations]
         addresses += [m.ptr for m in memory]
-        stream = cuda.get_current_stream().ptr
         try:
             ready = self._free.pop()
         except IndexError:
@@ -328,33 +324,32 @@ class Call:
         words, operations, _ = ready
         for n, array, offset in self._moved:
             words[n] = addresses[array] + offset
-        with blas.without_rounding(self._rounds):
-            self._run(words, operations, stream)
-        self._free.append(ready)
-        ndarray = cupy.ndarray
+        try:
+            with blas.without_rounding(self._rounds):
+                self._run(words, operations)
+        finally:
+            self._free.append(ready)
         found = [
             None if r is None else ndarray(r[1], r[2], memory[r[0]] + r[3]) for r in self._returned
         ]
         return self._kind._make(found + [a.copy() for a in self._more])
 
-    @staticmethod
-    def _run(words: Any, operations: list[tuple[Any, ...]], stream: int) -> None:
-        import cupy
-
-        launch, gemm = cupy.cuda.driver.launchKernel, cupy.cuda.cublas.gemmEx
-        handle = None
+    def _run(self, words: Any, operations: list[tuple[Any, ...]]) -> None:
+        """Start the operations on the current stream."""
+        cuda = self._cuda
+        stream, launch, gemm = cuda.get_current_stream().ptr, cuda.driver.launchKernel, None
         for operation in operations:
             kind = operation[0]
             if kind == 0:
                 launch(*operation[1], stream, operation[2], 0)
             elif kind == 1:
                 _, first, n, of_b, of_a, last = operation
-                if handle is None:
-                    handle = cupy.cuda.device.get_cublas_handle()
+                if gemm is None:
+                    gemm, handle = cuda.cublas.gemmEx, cuda.device.get_cublas_handle()
                 type_a, ld_a, scale = of_a
                 gemm(
                     handle, *first, words[n], *of_b, words[n + 1], type_a, ld_a, scale,
                     words[n + 2], *last,
                 )  # fmt: skip
             else:
-                cupy.cuda.runtime.memsetAsync(words[operation[1]], 0, operation[2], stream)
+                cuda.runtime.memsetAsync(words[operation[1]], 0, operation[2], stream)

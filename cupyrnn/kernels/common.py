@@ -218,22 +218,26 @@ __global__ void column_sums(
     if (threadIdx.y == 0 && column < columns) store(sums + blockIdx.y * columns + column, sum);
 }
 
-// The sums over slices, rounded once. The first `again` of them are written twice: cuDNN's layers
-// have two biases, whose gradients are the same.
-template <typename A, typename T>
-__global__ void sum_slices(
-    const A* slices,       // [S, columns], read
-    T* sums, T* more,      // [columns] and [again], written
-    long long S, long long columns, long long again)
+// The gradients of biases: the sums of columns, rounded once. Where two biases are added their
+// gradients share a sum; behind these each may have columns of its own.
+template <typename G, typename S>
+__global__ void bias_sums(
+    const G* g,            // [rows, columns], read
+    S* b, S* more,         // written: the sums of the first `width` columns and, unless it is null,
+                           // those of the first `both` columns and of those from `width` on
+    long long rows, long long columns, long long width, long long both)
 {
+    typedef typename Acc<G>::type A;
     __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
     const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
     A sum = A(0);
-    for (long long row = threadIdx.y; row < S && column < columns; row += ROW_THREADS)
-        sum += slices[row * columns + column];
+    const long long first = column < columns ? threadIdx.y : rows;
+    for (long long n = first; n < rows; n += ROW_THREADS) sum += wide(g[n * columns + column]);
     sum = block_sum(sum, shared);
-    if (threadIdx.y == 0 && column < columns) store(sums + column, sum);
-    if (threadIdx.y == 0 && column < again) store(more + column, sum);
+    if (threadIdx.y > 0 || column >= columns) return;
+    if (column < width) store(b + column, sum);
+    if (more && column < both) store(more + column, sum);
+    if (more && column >= width) store(more + column - width + both, sum);
 }
 """
 

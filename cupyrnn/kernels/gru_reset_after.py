@@ -83,27 +83,6 @@ template <typename A> struct GRUResetAfter {
 };
 """
 
-SUMS_SOURCE = r"""
-// The gradients of two biases [3*H]: sums over slices [S, 4*H] of the deltas of r, u, c and hc.
-template <typename A, typename T>
-__global__ void gru_biases(const A* slices, T* b_x, T* b_h, long long S, long long H)
-{
-    __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
-    const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
-    const bool inside = column < 4 * H;
-    A sum = A(0);
-    if (inside)
-        for (long long row = threadIdx.y; row < S; row += ROW_THREADS)
-            sum += slices[row * 4 * H + column];
-    sum = block_sum(sum, shared);
-    if (threadIdx.y > 0 || !inside) return;
-    if (column < 3 * H) store(b_x + column, sum);
-    if (column < 2 * H) store(b_h + column, sum);
-    if (column >= 3 * H) store(b_h + column - H, sum);
-}
-"""
-SUMS_KERNELS = ("column_sums<{T}, {A}>", "gru_biases<{A}, {T}>")
-
 CELL = Cell(
     name="gru_reset_after",
     struct="GRUResetAfter",

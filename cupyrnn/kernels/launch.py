@@ -255,8 +255,9 @@ def add_column_sums(g: Array, sums: Array) -> None:
     add_slices("", SUMS, g.dtype, slices, sums)
 
 
-# What gives columns their sums in two launches: slices of the rows, and the sums of these, rounded.
-SUMS_BY_SLICES = ("column_sums<{T}, {A}>", "sum_slices<{A}, {T}>")
+# What gives biases their gradients: slices of the rows, if these are many, and the sums of the
+# slices, or of the rows themselves.
+BIAS_SUMS = ("column_sums<{T}, {A}>", "bias_sums<{A}, {T}>", "bias_sums<{T}, {T}>")
 
 
 def add_slices(

@@ -169,7 +169,7 @@ __global__ void lstm_sums(
 }
 """
 
-SUMS_KERNELS = ("lstm_sums<{T}, {A}>", "lstm_sums<{T}, {T}>", "sum_slices<{A}, {T}>")
+SUMS_KERNELS = ("lstm_sums<{T}, {A}>", "lstm_sums<{T}, {T}>")
 CELL = Cell(
     name="lstm",
     struct="LSTM",

@@ -290,7 +290,7 @@ def test_one_launch_sums_biases_and_peepholes(
     )
     slices = np.full((S, 7 * H), np.nan, compute)
     sums, again = np.full(7 * H, np.nan, kind), np.full(4 * H, np.nan, kind)
-    names = [compile.instance(name, dtype) for name in lstm.SUMS_KERNELS]
+    names = [compile.instance(n, dtype) for n in (*lstm.SUMS_KERNELS, launch.BIAS_SUMS[1])]
     module = runner.compile_module(
         common.source(dtype, lstm.SUMS_SOURCE), list(dict.fromkeys(names)), options=compile.OPTIONS
     )
@@ -299,7 +299,7 @@ def test_one_launch_sums_biases_and_peepholes(
     module.get_function(names[0])(
         (1, S), launch.BLOCK, (dz, cs, first, slices, None, *numbers, *at)
     )
-    sizes = [np.int64(k) for k in (S, 7 * H, 4 * H)]
+    sizes = [np.int64(k) for k in (S, 7 * H, 7 * H, 4 * H)]
     module.get_function(names[2])((2, 1), launch.BLOCK, (slices, sums, again, *sizes))
     wide = np.complex128 if kind.kind == "c" else np.float64
     d, c = dz.astype(wide).reshape(T, B, 4, H), cs.astype(wide).reshape(T, B, H)
@@ -321,10 +321,9 @@ def test_both_biases_of_a_gru(rng: np.random.Generator, dtype: str) -> None:
     S, H = 5, 9
     slices = rng.standard_normal((S, 4 * H)).astype(np.float32)
     b_x, b_h = (np.zeros(3 * H, numpy_dtype(dtype)) for _ in range(2))
-    source, (_, name) = gru_reset_after.SUMS_SOURCE, gru_reset_after.SUMS_KERNELS
-    name = compile.instance(name, dtype)
-    module = runner.compile_module(common.source(dtype, source), [name], options=compile.OPTIONS)
-    sizes = np.int64(S), np.int64(H)
+    name = compile.instance(launch.BIAS_SUMS[1], dtype)
+    module = runner.compile_module(common.source(dtype, ""), [name], options=compile.OPTIONS)
+    sizes = [np.int64(k) for k in (S, 4 * H, 3 * H, 2 * H)]
     module.get_function(name)((2, 1), launch.BLOCK, (slices, b_x, b_h, *sizes))
     r, u, c, hc = slices.sum(0).reshape(4, H)
     assert_close(b_x, np.concatenate([r, u, c]), dtype, "b of x", at_least=5.0)
