@@ -105,8 +105,11 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 MARKS = {"cupy_on_cpu": "cuda_on_cpu", "cupy_on_gpu": "gpu"}
 
 
-@pytest.hookimpl(tryfirst=True)  # before marks choose
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+# Marks are added before -m and -k choose; --cases takes some of the tests that these leave.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
     for item in items:
         # The first mark, as a later one goes before it.
         item.add_marker(pytest.mark.filterwarnings("error"), append=False)
@@ -118,21 +121,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not wanted or any(item.get_closest_marker("slow") for item in others):
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if _takes_long(item) == wanted]
+    yield
+    if config.option.cases is not None:
+        items[:] = spread(items, config.option.cases)
 
 
-@pytest.hookimpl(trylast=True)  # of those that a mark leaves
-def pytest_collection_finish(session: pytest.Session) -> None:
-    most = session.config.option.cases
-    if most is None:
-        return
+def spread(items: list[pytest.Item], most: int) -> list[pytest.Item]:
+    """Return at most so many cases of each test, from the first to the last of them."""
     by_test: dict[str, list[pytest.Item]] = {}
-    for item in session.items:
+    for item in items:
         by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
     kept = set()
     for cases in by_test.values():
         count = min(most, len(cases))
         kept |= {cases[n * (len(cases) - 1) // max(count - 1, 1)] for n in range(count)}
-    session.items[:] = [item for item in session.items if item in kept]
+    return [item for item in items if item in kept]
 
 
 @pytest.fixture(autouse=True)
