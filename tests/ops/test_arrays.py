@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
-import types
 from typing import Any
 
 import needs
@@ -27,8 +25,7 @@ from problems.refusals import (
 )
 
 import cupyrnn
-from cupyrnn.checks.arrays import aligned, array_kind, contiguous, plain
-from cupyrnn.checks.attributes import counted
+from cupyrnn.checks.arrays import array_kind, plain
 from cupyrnn.checks.calls import check_lengths
 
 PEEPHOLES = ("wci", "wcf", "wco")
@@ -52,12 +49,6 @@ def expected_type(op: str, name: str) -> str:
     if name == first_of(op):
         return "expected a numpy.ndarray or cupy.ndarray"
     return f"expected a numpy.ndarray like {first_of(op)}"
-
-
-def test_every_public_function_is_covered() -> None:
-    functions = [a for n in cupyrnn.__all__ if inspect.isfunction(a := getattr(cupyrnn, n))]
-    cells = ("cupyrnn.ops.lstm", "cupyrnn.ops.gru")
-    assert {f.__name__ for f in functions if f.__module__ in cells} == set(BLOCKS)
 
 
 @pytest.mark.parametrize("op", CALLS)
@@ -172,13 +163,6 @@ def test_shape_messages(op: str, changed: dict[str, Any], message: str) -> None:
     raises(op, ValueError, message, **{n: np.zeros(s) for n, s in changed.items()})
 
 
-def test_dtype_messages() -> None:
-    w = CALLS["block_lstm"]["w"]
-    for dtype in ("float32", "complex64", ">c16"):
-        message = f"w has dtype {np.dtype(dtype)}, expected float64 like x"
-        raises("block_lstm", TypeError, message, w=w.astype(dtype))
-
-
 @pytest.mark.parametrize("dtype", ["int64", "bool", "longdouble", "clongdouble", ">f8", ">c16"])
 @pytest.mark.parametrize("op", CALLS)
 def test_dtypes_that_the_ops_do_not_have(op: str, dtype: str) -> None:
@@ -230,49 +214,14 @@ def test_lstm_attributes(op: str) -> None:
     raises(op, TypeError, message, use_peephole=True, **without)
 
 
-def test_unused_peepholes_are_checked_but_not_used() -> None:
-    without = call("block_lstm", **dict.fromkeys(PEEPHOLES))
-    unused = call("block_lstm", use_peephole=False)
-    used = call("block_lstm", use_peephole=np.bool_(True))
-    assert_same_bits(unused, without)
-    assert np.abs(used.h - unused.h).max() > 1e-3
-    message = f"wco has shape (6,), expected (H,) = ({H},)"
-    raises("block_lstm", ValueError, message, use_peephole=False, wco=np.zeros(6))
-
-
 class Named(np.ndarray[Any, Any]):
     """A plain subclass: it has a name, and computes as an array does."""
 
     name = "any"
 
 
-class Sly(Named):
-    """A subclass whose ways are its own as long as nothing but its memory is asked for."""
-
-    def __getitem__(self, key: Any) -> Any:
-        raise AssertionError
-
-    reshape = astype = transpose = copy = __getitem__  # type: ignore[assignment]
-    shape = property(lambda self: (1, 2, 3))  # type: ignore[assignment]
-
-
 class Units(np.ndarray[Any, Any]):
     __array_ufunc__ = None
-
-
-class Logging(np.ndarray[Any, Any]):
-    def __array_ufunc__(self, *args: Any, **kwargs: Any) -> Any:
-        raise AssertionError
-
-
-class Dispatching(np.ndarray[Any, Any]):
-    def __array_function__(self, *args: Any, **kwargs: Any) -> Any:
-        raise AssertionError
-
-
-class Decibel(np.ndarray[Any, Any]):
-    def __add__(self, other: Any) -> Any:
-        raise AssertionError
 
 
 @pytest.mark.parametrize("op", CALLS)
@@ -294,7 +243,7 @@ def test_array_subclasses_and_memory_maps_are_accepted(op: str, tmp_path: Any) -
 def test_plain() -> None:
     a = np.arange(6.0).reshape(2, 3)
     assert plain(a) is a
-    for kind in (np.memmap, Named, Sly):
+    for kind in (np.memmap, Named):
         assert array_kind(a.view(kind)) == "numpy"
         assert type(plain(a.view(kind))) is np.ndarray
         assert np.shares_memory(plain(a.view(kind)), a)
@@ -311,7 +260,7 @@ def test_every_kind_of_arithmetic_counts(name: str) -> None:
     assert array_kind(np.zeros(3).view(kind)) is None
 
 
-@pytest.mark.parametrize("kind", [np.matrix, Units, Logging, Dispatching, Decibel])
+@pytest.mark.parametrize("kind", [np.matrix, Units])
 @pytest.mark.parametrize("op", CALLS)
 def test_arrays_that_mean_more_than_their_numbers_are_refused(op: str, kind: type[Any]) -> None:
     for name in (n for o, n in ARGUMENTS if o == op):
@@ -322,14 +271,6 @@ def test_arrays_that_mean_more_than_their_numbers_are_refused(op: str, kind: typ
         article = "an" if shown[0] in "aeiou" else "a"
         message = f"{name} is {article} {shown}, {expected_type(op, name)}"
         raises(op, TypeError, message, **{name: a.view(kind)})
-
-
-def test_matrices_in_half_precision() -> None:
-    """They overran the heap."""
-    z = [np.zeros(s, np.float16) for s in ((3, 1), (3, 1), (2, 2), (2, 1), 2, 1)]
-    for _ in range(200):
-        with pytest.raises(TypeError, match=r"^gru_block_cell: x is a numpy\.matrix, expected "):
-            cupyrnn.gru_block_cell(z[0].view(np.matrix), *z[1:])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -368,14 +309,6 @@ def test_numbers_too_large_for_the_dtype(
         actual = call(op, **given, **{name: 1e300})
     expected = call(op, **given, **{name: np.inf})
     assert_same_bits(actual, expected)
-
-
-def test_other_array_libraries_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("otherlib")
-    other = type("Tensor", (), {"__module__": "otherlib", "shape": (9, 20), "dtype": "float64"})
-    monkeypatch.setitem(sys.modules, "otherlib", module)
-    message = "w is an otherlib.Tensor, expected a numpy.ndarray like x"
-    raises("block_lstm", TypeError, message, w=other())
 
 
 @pytest.mark.cuda_on_cpu
@@ -418,40 +351,11 @@ def test_what_to_pass_instead() -> None:
         raises("block_lstm", TypeError, message, w=wrong)
 
 
-@pytest.mark.cuda_on_cpu
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_what_is_not_aligned_to_its_items_is_copied(cupy_on_cpu: Any, dtype: str) -> None:
-    """A GPU faults at such an item; NumPy reads it."""
-    values = np.arange(60, dtype=dtype).reshape(3, 4, 5)
-    raw = np.zeros(values.nbytes + 1, np.uint8)[1:]
-    on_host = raw.view(dtype).reshape(values.shape)
-    on_host[...] = values
-    for part in (np.s_[:], np.s_[1:, ::2, ::-1], np.s_[..., 1], np.s_[0, 1], np.s_[:, :0]):
-        for a in (on_host[part], on_host[part].T):
-            device = cupy_on_cpu.asarray(a)
-            copied = aligned(cupy_on_cpu, device)
-            assert type(copied) is cupy_on_cpu.ndarray
-            assert copied.dtype == a.dtype
-            assert copied.flags.aligned
-            np.testing.assert_array_equal(cupy_on_cpu.asnumpy(copied), a)
-            assert contiguous(cupy_on_cpu, device).flags.aligned
-            assert aligned(cupy_on_cpu, copied) is copied
-            assert aligned(np, a) is a
-
-
 class Unshowable:
     def __repr__(self) -> str:
         raise RuntimeError
 
     __index__ = __array__ = __float__ = __repr__  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize(
-    ("number", "item", "text"),
-    [(0, "array", "0 arrays"), (1, "entry", "1 entry"), (2, "entry", "2 entries")],
-)
-def test_numbers_of_things_in_messages(number: int, item: str, text: str) -> None:
-    assert counted(number, item) == text
 
 
 def test_messages_are_short_and_always_there() -> None:

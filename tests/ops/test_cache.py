@@ -168,28 +168,6 @@ def test_what_nobody_reads_is_removed(
     assert kept.exists()
 
 
-def test_what_cannot_be_removed_stays(
-    loaded: Callable[[], bool], cache: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Another process has just removed it, or it is open, or another user's."""
-    (tmp_path / "first").mkdir()
-    names = [f"lstm.{n}-00000000-{KEY}.nbc" for n in "abc"]
-    for name in names:
-        (tmp_path / "first" / name).write_bytes(b"")
-        os.utime(tmp_path / "first" / name, (0, 0))
-    unlink, errors = Path.unlink, [FileNotFoundError, PermissionError]
-
-    def refuse_first(path: Path, missing_ok: bool = False) -> None:
-        if path.name in names and errors:
-            raise errors.pop()
-        unlink(path, missing_ok=missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", refuse_first)
-    assert [loaded(), loaded()] == [False, True]
-    assert errors == []
-    assert len([name for name in names if (tmp_path / "first" / name).exists()]) == 2
-
-
 def test_processes_that_compile_at_once(compiled_loops: ModuleType, tmp_path: Path) -> None:
     """All find old files, remove them while others write, and compute."""
     code = """
@@ -300,19 +278,6 @@ if sys.argv[1:]:
     for arguments, printed in zip(([], ["more"]), expected, strict=True):
         found = run_python(str(script), *arguments, NUMBA_CACHE_DIR=kept)
         assert found == printed + "\n"
-
-
-def test_a_cache_that_cannot_be_written(compiled_loops: ModuleType, tmp_path: Path) -> None:
-    """It costs the compilation: no error, no warning."""
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    code = (
-        "import numpy as np, cupyrnn; x = np.ones((2, 3, 5), 'f');"
-        "out = cupyrnn.cudnn_rnn(x, x[:1, :, :4], None, np.ones(44, 'f'), rnn_mode='rnn_tanh');"
-        "print(out.output.sum() > 0)"
-    )
-    folder = str(blocked / "below")
-    assert run_python("-W", "error", "-c", code, NUMBA_CACHE_DIR=folder) == "True\n"
 
 
 def test_what_several_processes_compiled_works_together(

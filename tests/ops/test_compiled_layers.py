@@ -22,8 +22,6 @@ from problems.properties import assert_reaches_the_same, assert_same_bits, besid
 from problems.table import Case, call_of
 
 import cupyrnn
-from cupyrnn.cells.contract import Gradients, States, Weight
-from cupyrnn.cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
 
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu", "block_gru")
 
@@ -197,28 +195,6 @@ def test_where_a_part_ends(
             assert (memory.view(np.uint8)[made._before :] == 0x55).all()
 
 
-def test_gradients_that_lie_with_gaps(compiled_loops: ModuleType) -> None:
-    """They are computed without them, and written where they belong."""
-    page, rng = importlib.import_module("cupyrnn.compiled.simple_rnn"), np.random.default_rng(0)
-    (T, B, I, H), found = (4, 2, 3, 5), []
-    x, h, given, carried = (
-        rng.standard_normal((n, k)) for n, k in ((8, I), (B, H), (8, H), (B, H))
-    )
-    weights = tuple(Weight(rng.standard_normal((n, H)), H) for n in (I, H))
-    cell = SimpleRNN(weights[:1], weights[1:], (H,), rng.standard_normal(H), relu=False)
-    starts, saved = np.arange(0, T * B + 1, B), SimpleRNNOutputs(np.empty((T * B, H)))
-    page.forward_layer(cell, x, States(h.copy()), starts, saved)
-    for gap in (1, 2):
-        grads = [np.zeros((gap * n, gap * H))[::gap, ::gap] for n in (I, H)]
-        written = Gradients(np.empty_like(x), grads, [np.zeros(H)])
-        last = States(carried.copy())
-        page.backward_layer(cell, x, States(h), starts, saved, States(given), last, written)
-        found.append(grads)
-    for contiguous, other in zip(*found, strict=True):
-        assert contiguous.any()
-        np.testing.assert_array_equal(contiguous, other)
-
-
 def test_addresses_without_looking_into_objects(
     compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,24 +268,3 @@ def test_the_interpreter_ends_while_threads_wait(compiled_loops: ModuleType) -> 
         "print(threads.size(), threading.active_count())"
     )
     assert run_python("-c", code) == "2 1\n"
-
-
-@pytest.mark.parametrize(
-    ("shape", "expected"), [((200, 1, 150), 1), ((200, 1, 256), 2), ((100, 4, 150), 2)]
-)
-def test_threads_of_few_rows(
-    compiled_loops: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    shape: tuple[int, int, int],
-    expected: int,
-) -> None:
-    """Two that share the units of a small matrix would wait as long as they save."""
-    threads: Any = importlib.import_module("cupyrnn.compiled.threads")
-    compute, computed = threads.run, []
-    monkeypatch.setattr(threads, "count", lambda: 2)
-    monkeypatch.setattr(threads, "run", lambda n, *args: computed.append(n) or compute(n, *args))
-    T, B, H = shape
-    packed = cupyrnn.init_params(num_layers=1, num_units=H, input_size=H, seed=0)
-    x = np.zeros((T, B, H), np.float32)
-    cupyrnn.cudnn_rnn(x, *packed.zero_state(B), packed, is_training=False)
-    assert computed == [expected]

@@ -9,12 +9,11 @@ import needs
 import numpy as np
 import pytest
 from checks import TOLERANCES, assert_close, assert_gradients
-from problems import grus, lstms
+from problems import grus
 from problems.table import Call, Case, call_of
 
 import cupyrnn
 from cupyrnn.arithmetic import dropout as _dropout
-from cupyrnn.driver.packing import count_rows
 
 # Far into where tanh is 1, past where exp overflows in float32 and in float64, and the largest.
 LARGE = (20.0, 43.9, 44.1, 50.0, 88.0, 90.0, 354.0, 356.0, 709.0, 750.0, 1e30, 3e38, np.inf)
@@ -113,12 +112,6 @@ def test_a_mask_is_philoxs(seeds: tuple[int, int], layer: int) -> None:
     np.testing.assert_array_equal(mask.ravel(), halves[:21] < 0.75 * 2**32)
 
 
-def test_rows_beyond_32_bits() -> None:
-    lengths = np.full(2**12, 2**20, np.int32)
-    assert count_rows(2**20, 2**12, lengths) == 2**32
-    assert count_rows(2**20, 2**12, None) == 2**32
-
-
 def gates_of(call: Call) -> list[tuple[str, int]]:
     """Return the biases of each gate: an argument, and where in it they begin."""
     H, gates = call.case.size[3], {"cudnn_rnn-lstm": 4, "cudnn_rnn-gru": 3}
@@ -193,19 +186,6 @@ def test_the_compute_type_that_reaches_cublas(
         out = cupyrnn.block_gru(**arrays)
         cupyrnn.block_gru_grad(**arrays, **out._asdict(), d_h=out.h)
         assert computed == {compute[dtype]}, dtype
-
-
-@pytest.mark.parametrize("name", ["wci", "wcf", "wco"])
-@pytest.mark.parametrize("op", ["lstm_block_cell", "block_lstm"])
-def test_one_peephole_alone(op: str, name: str) -> None:
-    """An error also where none is to be used: it is a mistake of the caller's."""
-    inputs = lstms.problem(np.random.default_rng(0), (2, 3, 4, 5), False)
-    inputs["x"] = inputs["x"] if op == "block_lstm" else inputs["x"][0]
-    missing = "wci" if name != "wci" else "wcf"
-    message = rf"^{op}: {missing} is None, expected an array of shape \(H,\) = \(5,\) like {name}$"
-    for use in (None, False, True):
-        with pytest.raises(TypeError, match=message):
-            getattr(cupyrnn, op)(**inputs, **{name: np.zeros(5)}, use_peephole=use)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4])

@@ -43,22 +43,6 @@ def test_any_node_by_the_text(op_type: Any, seed: int) -> None:
             assert_close(a, e, "float64", name)
 
 
-def test_a_parameter_may_be_given_for_every_function(rng: np.random.Generator) -> None:
-    """Also for those that have none."""
-    inputs, names = node(rng, "LSTM", 1), ["HardSigmoid", "Tanh", "Tanh"]
-    found = [
-        cupyrnn.run_onnx_node(
-            "LSTM",
-            inputs,
-            activations=names,
-            activation_alpha=[0.3, *none],
-            activation_beta=[0.4, *none],
-        ).Y
-        for none in ([0.0, 0.0], [])
-    ]
-    np.testing.assert_array_equal(*found)
-
-
 def test_a_fast_cell_runs_where_it_fits(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,13 +184,6 @@ def test_jvp_of_nodes_and_of_their_gradients(op_type: Any, seed: int) -> None:
             assert close.mean() > 0.97 if close.size else True
 
 
-def test_parameters_that_no_activation_has(rng: np.random.Generator) -> None:
-    """They are ignored, as by ONNX Runtime: exporters write them."""
-    inputs = node(rng, "RNN", 1)
-    given = cupyrnn.run_onnx_node("RNN", inputs, activation_alpha=[0.3, 0.2], activation_beta=[1.0])
-    np.testing.assert_array_equal(given.Y, cupyrnn.run_onnx_node("RNN", inputs).Y)
-
-
 def with_defaults(name: str) -> Activation:
     alpha, beta = PARAMETERS.get(name, (None, None))
     return Activation(name, alpha or 0.0, beta or 0.0)
@@ -235,23 +212,6 @@ def test_slopes_and_curvatures(a: Activation, clip: float | None) -> None:
         np.testing.assert_allclose(tangent.imag[safe] / TANGENT, expected[safe], atol=2e-8)
     if clip is not None:  # the slope is the one of what is clipped
         assert not activate(np, a, clip, np.array([-clip, clip]))[1].any()
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_far_values_and_nan(name: str) -> None:
-    """No overflow where the value has none, and NaN stays."""
-    a = with_defaults(name)
-    x = np.array([-1e4, 1e4, np.nan, -np.inf, np.inf])
-    with np.errstate(all="ignore"):
-        value, slope = activate(np, a, None, x)
-    assert np.isfinite(value[:2]).all()
-    assert np.isfinite(slope[:2]).all()
-    assert np.isnan(value[2])
-    with np.errstate(all="ignore"):
-        bounded, _ = activate(np, a, 2.0, x)
-        expected, _ = activate(np, a, None, np.array([-2.0, 2.0]))
-    np.testing.assert_array_equal(bounded[[0, 1, 3, 4]], expected[[0, 1, 0, 1]])
-    assert np.isnan(bounded[2])
 
 
 # What stands in for a GPU computes in NumPy, which says so where a number is too large.

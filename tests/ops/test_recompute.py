@@ -164,15 +164,6 @@ def test_errors(save: Any, error: Any, message: str, rng: np.random.Generator) -
             cupyrnn.vjp(op, **{**given, "x": None}, save=save)
 
 
-def test_a_largest_k(rng: np.random.Generator) -> None:
-    case = Case("cudnn_rnn-gru", (3, 2, 4, 5))
-    call = call_of(case, rng)
-    out, whole = (call.forward(cupyrnn, save=k) for k in (np.int64(2**63 - 1), "all"))
-    given = call.cotangents(rng, out)
-    grads, expected = (call.gradient(cupyrnn, o, given) for o in (out, whole))
-    assert_all_close(grads, expected, case, "gradient")
-
-
 def test_reserve_space_of_another_call(ops: Ops, rng: np.random.Generator) -> None:
     """Lengths, sizes and attributes are part of what stands in it."""
     case = nets.Case("lstm", 6, 3, 4, 5, lengths=(6, 2, 4))
@@ -200,24 +191,6 @@ def test_host_reserved_of_another_call(rng: np.random.Generator) -> None:
         mixed = outs[mine]._replace(host_reserved=outs[other].host_reserved)
         with pytest.raises(ValueError, match="reserve_space has shape"):
             nets.backward(cupyrnn, case, inputs, mixed, cotangents)
-
-
-@pytest.mark.parametrize(
-    ("net", "other"),
-    [
-        ("GRU", {"recurrent_activation": "hard_sigmoid_0.2"}),
-        ("LSTM", {"recurrent_activation": "hard_sigmoid_0.2"}),
-        ("LSTM", {"gate_order": "ifco"}),
-    ],
-)
-def test_stacked_reserve_space_of_another_call(
-    net: str, other: Any, rng: np.random.Generator
-) -> None:
-    call = call_of(Case(f"stacked_rnn-{net}", layers=2, save="states"), rng)
-    out = call.forward(cupyrnn)
-    message = "stacked_rnn_backprop: reserve_space is of a call with save=1 and with other sizes"
-    with pytest.raises(ValueError, match=message):
-        call.gradient(cupyrnn, out, call.cotangents(rng, out), **other)
 
 
 def test_cudnn_has_no_states_alone(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
@@ -259,64 +232,6 @@ def block(
     if name in ("LSTM", "GRU"):
         return call.case.op.record.forward, given, gradients
     return getattr(raw_ops, name), given | {"seq_len_max": shape[0] - 1}, gradients
-
-
-def pulled_back(
-    op: Any, given: dict[str, Any], gradients: dict[str, Any], save: Any, **more: Any
-) -> list[Any]:
-    """Return the gradients by a pullback, after the outputs are gone."""
-    return [*cupyrnn.vjp(op, **given, save=save)[1](**gradients, **more)]
-
-
-@pytest.mark.parametrize("name", ["BlockLSTM", "BlockLSTMV2"])
-def test_raw_block_ops(name: str, rng: np.random.Generator) -> None:
-    """By `vjp`, whose pullback keeps no outputs."""
-    op, given, gradients = block(rng, name, "full")
-    expected = pulled_back(op, given, gradients, "all")
-    for save in SAVES:
-        compare(pulled_back(op, given, gradients, save), expected, "float64")
-
-
-@pytest.mark.parametrize("extent", ["full", "lengths+resets"])
-@pytest.mark.parametrize("name", ["LSTM", "GRU"])
-def test_memory_of_block_ops(
-    name: str, extent: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
-) -> None:
-    """What a pullback holds once the outputs are gone, and the peak of its call."""
-    for module, size, value in SIZES_OF_BLOCKS:
-        monkeypatch.setattr(module, size, value)
-    T, B, H = shape = 1600, 8, 32
-    op, given, gradients = block(rng, name, "full", "float32", (T, B, 8, H))
-    if extent != "full":
-        given |= {"sequence_lengths": [T, T // 2, 0, T - 1] * 2, "reverse": True}
-    steps = T * B if extent == "full" else 2 * (2 * T + T // 2 - 1)
-    states = 2 if name == "LSTM" else 1
-    state = np.zeros(shape, np.float32).nbytes
-
-    def measured(save: Any) -> tuple[int, int]:
-        """Return the bytes that are held, and how many more there are during the call."""
-        tracemalloc.start()
-        try:
-            pullback = cupyrnn.vjp(op, **given, save=save)[1]
-            held = tracemalloc.get_traced_memory()[0]
-            if save == "all":
-                return held, 0
-            tracemalloc.reset_peak()
-            pullback(**gradients)
-            return held, tracemalloc.get_traced_memory()[1] - held
-        finally:
-            tracemalloc.stop()
-
-    # The first time, with what is cached.
-    _, ((whole, _), (some, during), (few, _)) = [
-        [*map(measured, ("all", "states", 40))] for _ in range(2)
-    ]
-    row = 4 * H
-    assert whole > (6.9 if name == "LSTM" else 3.9) * state
-    assert some < states * steps * row + 50_000
-    assert few < states * steps * row / 40 + 30_000
-    # Of a block of steps, and where rows move, copies of what is given and returned.
-    assert during < (2.2 if extent == "full" else 4) * state
 
 
 def test_an_output_that_the_pullback_keeps(rng: np.random.Generator) -> None:

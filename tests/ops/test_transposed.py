@@ -46,25 +46,6 @@ def test_product_by_blocks(rng: np.random.Generator, rows: int, K: int, N: int, 
             assert_close(out, a.astype(float) @ w, "float32", "product")
 
 
-def test_where_blocks_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    large, small = np.zeros((512, 1024), np.float32), np.zeros((256, 1024))
-    chosen = _transposed.blocks_pay
-    monkeypatch.setattr(blas, "has_small_kernels", lambda: True)
-    monkeypatch.setattr(blas, "count", lambda: 1)
-    assert isinstance(factor(large, 8, 16), Blocks)
-    assert chosen(small, 16, 16)
-    assert not chosen(large, 9, 16)
-    assert not chosen(large, 8, 15)
-    assert not chosen(large, 1, 16)
-    assert not chosen(np.zeros((128, 512), np.float32), 8, 16)
-    monkeypatch.setattr(blas, "count", lambda: 2)
-    assert chosen(small, 4, 16)
-    assert not chosen(small, 5, 16)
-    assert not chosen(large, 4, 16)
-    monkeypatch.setattr(blas, "count", lambda: 3)
-    assert not chosen(small, 4, 16)
-
-
 @pytest.mark.parametrize(("rows", "K", "N"), [(2, 64, 3000), (5, 600, 1024), (12, 70, 101)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_product_by_small_results(
@@ -85,24 +66,6 @@ def test_product_by_small_results(
             assert_close(out[:-1], a[:-1].astype(float) @ w, "float32", "product")
             assert np.isnan(out[-1]).all()
     assert len(calls) == 6
-
-
-def test_where_small_results_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    w = np.zeros((768, 256), np.float32).T
-    chosen = _transposed.small_results_pay
-    monkeypatch.setattr(blas, "has_small_kernels", lambda: True)
-    assert chosen(np.zeros((2, 256)), w)
-    assert chosen(np.zeros((16, 256)), w)
-    assert not chosen(np.zeros((1, 256)), w)
-    assert not chosen(np.zeros((17, 256)), w)
-    assert chosen(np.zeros((12, 64)), np.zeros((768, 64)).T)
-    assert not chosen(np.zeros((13, 64)), np.zeros((768, 64)).T)
-    assert not chosen(np.zeros((5, 256)), w.copy())  # OpenBLAS has more kernels for it
-    assert not chosen(np.zeros((5, 40)), np.zeros((768, 40)).T)
-    assert not chosen(np.zeros((5, 64)), np.zeros((240, 64)).T)  # it takes a small kernel as it is
-    assert chosen(np.zeros((5, 64)), np.zeros((241, 64)).T)
-    monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
-    assert not chosen(np.zeros((5, 256)), w)
 
 
 def test_small_kernels_are_known_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,25 +175,6 @@ def test_a_node_of_onnx(rng: np.random.Generator) -> None:
     assert_close(backward, forward, "float64", "slope", at_least=10.0)
 
 
-@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "lstm", "stacked GRU"])
-def test_under_jvp(name: str, rng: np.random.Generator) -> None:
-    """A product of the Hessian, by one call in place of the two."""
-    p = PROBLEMS[name](rng)
-    first = "x" if name.startswith("block") else "input"
-    given = by_name(p)
-    x = given.pop(first)
-
-    def gradient(x: Any) -> Any:
-        _, pullback = cupyrnn.vjp(p.function, x, **given)
-        return pullback(**p.gradients)
-
-    def explicit(x: Any) -> Any:
-        return p.explicit({first: x, **given}, p.function(x, **given), p.gradients)
-
-    v = rng.standard_normal(x.shape)
-    assert_same(cupyrnn.jvp(gradient, (x,), (v,)), cupyrnn.jvp(explicit, (x,), (v,)))
-
-
 @pytest.mark.parametrize("name", ["block_lstm", "gru_block_cell", "lstm"])
 def test_cupys_arrays(name: str, cupy_on_cpu: Any, rng: np.random.Generator) -> None:
     """On the device that the arrays are on, and missing gradients of it too."""
@@ -319,13 +300,6 @@ def test_names_of_outputs_and_arguments(name: str, rng: np.random.Generator) -> 
     assert [*parameters][-2:] == ["through_clip", "weight_gradients"]
     assert {*record.cotangents, *record.outputs} < {*parameters}
     assert hasattr(out, names[first])
-
-
-def test_nan_is_no_change(rng: np.random.Generator) -> None:
-    p = PROBLEMS["lstm_block_cell"](rng)
-    p.kwargs["x"][...] = np.nan
-    _, pullback = cupyrnn.vjp(p.function, **p.kwargs)
-    assert np.isnan(pullback(**p.gradients).x_grad).all()
 
 
 def test_errors(rng: np.random.Generator) -> None:

@@ -118,7 +118,6 @@ ERRORS: list[tuple[Any, Any, str]] = [
     (lambda: cupyrnn.block_lstm([1], None, None, *LSTM), TypeError, "block_lstm: x is a list"),
     (lambda: cupyrnn.block_lstm(X, None, None, None, LSTM.b), TypeError, "block_lstm: w is None"),
     (lambda: cupyrnn.block_lstm(X[0, 0], None, None, *LSTM), ValueError, r"block_lstm: x has shape \(4,\)"),
-    (lambda: cupyrnn.block_lstm(X[0], None, None, *LSTM), ValueError, r"block_lstm: x has shape \(3, 4\), expected \(T, B, I\)"),
     (lambda: cupyrnn.stacked_rnn(X, None, None, [3]), TypeError, r"stacked_rnn: weights\[0\] is an int"),
     (lambda: cupyrnn.stacked_rnn(X, None, None, [LSTM._replace(w=[1])]), TypeError, r"stacked_rnn: weights\[0\].w is a list"),
     (lambda: cupyrnn.stacked_rnn(X[0], None, None, [LSTM]), ValueError, r"stacked_rnn: input has shape \(3, 4\)"),

@@ -217,17 +217,12 @@ def assert_same_statistics(ours: Any, theirs: Any, what: str) -> None:
         (lambda: cupyrnn.init_params(num_layers=0, num_units=2, input_size=3), ValueError, "init_params: num_layers is 0, expected at least 1"),
         (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, scheme="he"), ValueError, "init_params: scheme is 'he', expected one of keras, torch"),
         (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype=int), TypeError, "init_params: dtype is <class 'int'>, expected one of float16, bfloat16, float32, float64"),
-        (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype="x"), TypeError, "init_params: dtype is 'x', expected one of float16, bfloat16, float32, float64"),
-        (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, seed=-1), ValueError, "init_params: seed is -1, expected at least 0"),
         (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, seed=None), TypeError, "init_params: seed is None, expected an integer"),
         (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, rnn_mode="gru", forget_bias=1), ValueError, "init_params: forget_bias is 1, expected None for gru: only lstm has a forget gate"),
         (lambda: cupyrnn.init_block_lstm(num_units=2, input_size=3, forget_bias="1"), TypeError, "init_block_lstm: forget_bias is '1', expected a real number"),
         (lambda: cupyrnn.init_block_lstm(num_units=2, input_size=3, gate_order="oifc"), ValueError, "init_block_lstm: gate_order is 'oifc', expected one of icfo, ifco"),
         *((lambda d=d: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype=d), TypeError, f"init_params: dtype is {d!r}, expected one of float16, bfloat16, float32, float64") for d in (">f4", None, np.float32(1), 3, np.dtype(">f8"))),
-        (lambda: cupyrnn.init_block_gru(num_units=2, input_size=3, dtype=np.ones(2)), TypeError, "init_block_gru: dtype is array([1., 1.]), expected one of float16, bfloat16, float32, float64"),
         (lambda: cupyrnn.init_params(num_layers=1, num_units=10**6, input_size=1), ValueError, "init_params: num_layers, num_units and input_size are 1, 1000000 and 1, whose params_size is 4000012000000, expected fewer than 10**12"),
-        (lambda: cupyrnn.init_block_lstm(num_units=1, input_size=10**12), ValueError, "init_block_lstm: num_layers, num_units and input_size are 1, 1 and 1000000000000, whose params_size is 4000000000012, expected fewer than 10**12"),
-        (lambda: cupyrnn.init_block_gru(num_units=2, input_size=0), ValueError, "init_block_gru: input_size is 0, expected at least 1"),
     ],
 )  # fmt: skip
 def test_errors(call: Any, error: Any, message: str) -> None:
