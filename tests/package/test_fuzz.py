@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
-import re
-import signal
 import subprocess
 import sys
 import warnings
@@ -18,8 +15,7 @@ import fuzz
 import needs
 import numpy as np
 import pytest
-from checks import poisoned
-from fuzz import guard_pages, sharing, surroundings
+from fuzz import guard_pages, surroundings
 
 import cupyrnn
 from cupyrnn import parallel
@@ -65,59 +61,6 @@ def needs_guard_pages() -> None:
         pytest.skip("needs Linux and a C compiler")
 
 
-# Of an array of 5 numbers: what is read beside it, or after it was freed.
-ASTRAY = {
-    "behind": "for a in arrays: as_strided(a, (6,)).sum()",
-    "before": "for a in arrays: as_strided(a[::-1], (6,)).sum()",
-    "freed": "a = arrays.pop(); a = as_strided(a, (5,)); b = a.__array_interface__['data'][0];"
-    "del a; ctypes.string_at(b, 8)",
-}
-
-
-@pytest.mark.parametrize("where", ASTRAY)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_guard_stops_what_goes_astray(where: str, dtype: str) -> None:
-    needs_guard_pages()
-    code = f"""
-import ctypes, tempfile, numpy as np
-from fuzz import guard_pages
-from numpy.lib.stride_tricks import as_strided
-with tempfile.TemporaryDirectory() as folder:
-    guard_pages.install(folder)
-arrays = [np.empty(5, "{dtype}") for _ in range(8)]
-assert all(np.isnan(a).all() for a in arrays) and not np.zeros(5).any()
-grown = np.arange(5.0)
-grown.resize(4000, refcheck=False)
-assert (grown[:6] == [0, 1, 2, 3, 4, 0]).all()
-print("begins", flush=True)
-{ASTRAY[where]}
-print("ends")
-"""
-    done = in_a_process("NumPy", "-c", code)
-    assert done.stdout == "begins\n", done.stdout + done.stderr
-    assert done.returncode == -signal.SIGSEGV
-
-
-def test_the_fuzzer_names_the_case_that_crashed() -> None:
-    needs_guard_pages()
-    code = """
-import ctypes, sys, numpy as np, fuzz
-from fuzz import __main__ as main
-right = fuzz.FUNCTIONS["block_lstm"]
-def planted(*, b, **others):
-    if type(b) is np.ndarray and b.flags.c_contiguous:
-        ctypes.string_at(b.ctypes.data + b.nbytes, 1)
-    return right(b=b, **others)
-planted.__doc__, planted.__signature__ = right.__doc__, fuzz.inspect.signature(right)
-fuzz.FUNCTIONS["block_lstm"] = planted
-sys.argv[1:] = ["--guard", "--calls=50", "--function=block_lstm"]
-main.main()
-"""
-    done = in_a_process("NumPy", "-c", code)
-    assert done.returncode == -signal.SIGSEGV, done.stdout + done.stderr
-    assert re.search(r"case \d+ of seed 0 \D*Segmentation fault", done.stderr)
-
-
 Function = Callable[..., Any]
 
 
@@ -149,17 +92,9 @@ def _refuses_odd_batches(function: Function, kwargs: dict[str, Any]) -> Any:
     return function(**kwargs)
 
 
-# Of what is returned of which arguments.
+# What is returned instead of some outputs.
 CHANGES: dict[Callable[[Any, dict[str, Any]], Any], str] = {
     lambda _, given: {"h": given["h_prev"]}: "h shares memory with an argument",
-    lambda out, _: {"co": out.co.astype(np.float64)}: "co has dtype float64, not ",
-    lambda out, _: {"i": out.i.ravel()}: "i has shape ",
-    lambda out, _: {
-        "f": np.where(np.arange(out.f.shape[-1]), out.f, np.nan).astype(out.f.dtype)
-    }: "f is not finite",
-    lambda out, _: {
-        "o": out.o * out.o.dtype.type(1 + 1e-5 * (out.o.dtype == "f4"))
-    }: "o is off by ",
     lambda out, _: {
         "cs": out.cs + out.cs.dtype.type(np.random.default_rng().random())
     }: "cs is another the second time",
@@ -208,27 +143,6 @@ def test_the_fuzzer_notices(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(fuzz.FUNCTIONS, "block_lstm", planted)
     with pytest.raises(fuzz.Failure, match=PLANTS[plant]):
         check("block_lstm")
-
-
-def test_the_fuzzer_notices_what_only_two_threads_do(
-    compiled_loops: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def share(*given: Any) -> Any:
-        found = right(*given)
-        last = found.splits[-1] - (found.threads == 2)
-        return found._replace(splits=[*found.splits[:-1], last])
-
-    plan: Any = importlib.import_module("cupyrnn.compiled.plan")
-    monkeypatch.setattr(np, "empty", poisoned(np.empty))
-    sharing.share_all_work(monkeypatch.setattr)
-    plan._kept_plan.cache_clear()
-    check("block_lstm")
-    right = plan.share
-    monkeypatch.setattr(plan, "share", share)
-    plan._kept_plan.cache_clear()
-    with pytest.raises(fuzz.Failure, match=r"is not finite|is off by"):
-        check("block_lstm")
-    plan._kept_plan.cache_clear()
 
 
 def test_a_new_function_is_fuzzed(monkeypatch: pytest.MonkeyPatch) -> None:
