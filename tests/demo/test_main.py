@@ -80,16 +80,6 @@ def test_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("short_text")
-@pytest.mark.parametrize("cell", cells.CELLS)
-def test_every_cell(cell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "figure.png"
-    assert demo.main(["--cell", cell, "--steps", "30", *SMALL, "--out", str(out)]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    check_output(captured.out, cell, out)
-
-
-@pytest.mark.usefixtures("short_text")
 def test_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def output(seed: str) -> str:
         arguments = ["--steps", "20", *SMALL, "--seed", seed, "--out", str(tmp_path / "x.png")]

@@ -62,21 +62,6 @@ def test_the_figure_of_a_dangling_link_is_made_where_it_points(tmp_path: Path) -
     assert (tmp_path / "later.png").read_bytes().startswith(PNG)
 
 
-def test_a_link_to_no_folder_is_refused_and_stays(tmp_path: Path) -> None:
-    link = tmp_path / "link.png"
-    link.symlink_to("no/such/folder.png")
-    done = run("--out", "link.png", folder=tmp_path)
-    assert done.returncode == 2
-    assert "cannot write 'link.png': No such file" in done.stderr
-    assert link.is_symlink()
-
-
-def test_a_link_to_itself_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "link.png").symlink_to("link.png")
-    with pytest.raises(files.WriteError, match="symbolic link"):
-        files.check(tmp_path / "link.png")
-
-
 @pytest.mark.parametrize("kind", ["fifo", "socket"])
 def test_a_pipe_is_refused_at_once(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)  # a socket's path is short
@@ -118,36 +103,6 @@ def test_a_figure_that_cannot_be_written_leaves_the_old_one(
     assert os.listdir(tmp_path) == ["x.png"]
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from cupyrnn.demo import files
-content = sys.argv[2].encode() * 200_000
-for _ in range(60):
-    files.write(Path(sys.argv[1]), content)
-"""
-
-
-def test_two_writers_of_one_file_both_end_well(tmp_path: Path) -> None:
-    """No reader sees a file that is part of one's and part of the other's."""
-    out = tmp_path / "x.npz"
-    out.write_bytes(b"a")
-    root = str(Path(__file__).parents[2])
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(out), letter], env=os.environ | {"PYTHONPATH": root}
-        )
-        for letter in "ab"
-    ]
-    try:
-        while any(writer.poll() is None for writer in writers):
-            assert len({*out.read_bytes()}) == 1
-    finally:
-        status = [writer.wait(60) for writer in writers]
-    assert status == [0, 0]
-    assert os.listdir(tmp_path) == ["x.npz"]
-
-
 def test_no_link_is_followed_where_a_part_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,12 +131,6 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
         assert held.exists()
         held.unlink()
     assert {*os.listdir(tmp_path)} == {"x.npz", *names}
-
-
-def test_a_device_stays_one() -> None:
-    files.check(Path(os.devnull))
-    files.write(Path(os.devnull), b"some")
-    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
 
 
 SLOW = pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -178,16 +177,3 @@ def test_first_parameters_of_block_cells(name: str, rng: np.random.Generator) ->
             assert part.std() == pytest.approx(len(part) ** -0.5, rel=0.1)
         else:
             assert (part == 0).all()
-
-
-@pytest.mark.parametrize("cell", cells.CELLS)
-def test_parameter_count(cell: str, rng: np.random.Generator) -> None:
-    p = model.initial_parameters(np, cells.CELLS[cell], 7, 3, 5, rng, np.float32)
-    assert model.parameter_count(cells.CELLS[cell], 7, 3, 5) == sum(a.size for a in p.values())
-    shapes = cells.CELLS[cell].shapes(3, 5)
-    assert {name: p[name].shape for name in shapes} == shapes
-
-
-def test_a_python_without_compressors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "lzma", None)
-    assert list(text.compressors(corpus_of("abcd" * 99, "abcd"))) == ["bz2"]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import re
-import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import needs
 import numpy as np
 import pytest
 
-from cupyrnn.kernels import common, compile
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc, runner
 from without_a_gpu.cuda_on_cpu.runner import CompileError, KernelError, compile_module
 from without_a_gpu.kernel import Kernel
@@ -69,16 +65,6 @@ __global__ void two_masks(float* x) {
 """
 TOGETHER_NAMES = tuple(re.findall(r"__global__ void (\w+)", TOGETHER))
 
-# As the package's kernels read and write numbers of 16 bits.
-NARROW = """
-template <typename T>
-__global__ void convert(const T* x, float* wide_x, const float* y, T* narrow_y, int n, int m) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) wide_x[i] = wide(x[i]);
-  if (i < m) store(narrow_y + i, y[i]);
-}
-"""
-
 
 def kernel(source: str, names: Sequence[str], name: str, **settings: Any) -> Kernel:
     return compile_module(source, names, **settings).get_function(name)
@@ -97,24 +83,6 @@ def test_every_block_finds_its_shared_memory_poisoned() -> None:
     out = np.zeros(7, np.uint32)
     together("read_poison")((3,), (1,), (out, np.int32(3)), shared_mem=12)
     np.testing.assert_array_equal(out, np.full(7, 0xFFFFFFFF))
-
-
-def test_few_libraries_keep_their_fibers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process may have about 65,000 mappings; each thread at a barrier has a fiber, with two."""
-
-    def mappings_after(n: int) -> int:
-        source = f"__global__ void wait(int* out) {{ __syncthreads(); out[threadIdx.x] = {n}; }}"
-        out = np.zeros(1024, np.int32)
-        kernel(source, ("wait",), "wait")((1,), (1024,), (out,))
-        assert np.all(out == n)
-        with open("/proc/self/maps") as file:
-            return len(file.readlines())
-
-    monkeypatch.setattr(runner, "_MOST_LIBRARIES", 2)
-    # Those of earlier tests are forgotten, however many.
-    _, two, *others = (mappings_after(n) for n in (1, 2, 3, 4, 3, 4, 1))
-    assert two >= 2 * 2 * 1024
-    assert max(others) < two + 500
 
 
 @pytest.mark.parametrize("order", runner.ORDERS)
@@ -146,51 +114,6 @@ def test_threads_that_never_come_are_reported(
     test_blocks_that_wait_in_a_spin_loop("forward")
 
 
-def encode_cases(codes: np.ndarray) -> np.ndarray:
-    """Return float32 numbers where rounding to a 16-bit format is decided, and random ones.
-
-    ``codes`` are the format's finite values in float32: themselves, the midpoints between
-    neighbors, and the float32 neighbors of both.
-    """
-    values = np.unique(codes).astype(np.float64)
-    middle = (values[1:] + values[:-1]) / 2
-    near = np.concatenate([values, middle]).astype(np.float32)
-    bits = np.random.default_rng(0).integers(0, 2**32, 2**19, dtype=np.uint32)
-    edges = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 65519.996, 65520, 65536], np.float32)
-    top = np.finfo(np.float32).max
-    parts = [
-        near, np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(-np.inf)),
-        bits.view(np.float32), edges, np.array([top, -top], np.float32),
-    ]  # fmt: skip
-    return np.concatenate(parts)
-
-
-def assert_same_numbers(result: np.ndarray, expected: np.ndarray) -> None:
-    """Equal bit by bit, but for the payload of a NaN."""
-    bits = f"u{result.itemsize}"
-    with np.errstate(invalid="ignore"):  # signaling NaNs
-        nan = np.isnan(expected)
-        np.testing.assert_array_equal(np.isnan(result), nan)
-    np.testing.assert_array_equal(result.view(bits)[~nan], expected.view(bits)[~nan])
-
-
-@pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_narrow_floats_convert_exactly(name: str) -> None:
-    dtype = needs.dtype(name)
-    codes = np.arange(2**16, dtype=np.uint16).view(dtype)
-    with np.errstate(all="ignore"):
-        wide = codes.astype(np.float32)
-        y = encode_cases(wide[np.isfinite(wide)])
-        narrow = y.astype(dtype)
-    found, found_narrow = np.empty_like(wide), np.empty_like(narrow)
-    expression = compile.instance("convert<{T}>", name)
-    run = kernel(common.source(name, NARROW), [expression], expression)
-    sizes = np.int32(codes.size), np.int32(y.size)
-    run((-(-y.size // 1024),), (1024,), (codes, found, y, found_narrow, *sizes))
-    assert_same_numbers(found, wide)
-    assert_same_numbers(found_narrow, narrow)
-
-
 def test_compile_errors_name_the_line() -> None:
     source = "__global__ void broken(int* x) {\n  x[0] = missing;\n}\n"
     with pytest.raises(CompileError, match=r"kernel\.cu:2:.*'missing' was not declared"):
@@ -200,29 +123,6 @@ def test_compile_errors_name_the_line() -> None:
         compile_module("__global__ void f(__half* x) { }", ["f"])
     with pytest.raises(CompileError, match="allowed_in_functions_only"):
         compile_module("extern __shared__ float x[];\n__global__ void f() { x[0] = 1; }", ["f"])
-
-
-def test_compiled_objects_are_kept_and_parallel_compiling_is_safe(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    source = f"__global__ void store(int* x) {{ x[0] = 1; }}  // {uuid.uuid4()}"
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        paths = set(pool.map(lambda text: runner.build(text, ("store",), ()), [source] * 3))
-    assert len(paths) == 1
-
-    def refuse(*arguments: Any, **settings: Any) -> None:
-        raise AssertionError("g++ was called though the object is in the cache")
-
-    monkeypatch.setattr("subprocess.run", refuse)
-    assert runner.build(source, ("store",), ()) in paths
-
-
-def test_nvrtc_errors_name_the_line() -> None:
-    needs.tool(nvrtc.have_nvrtc())
-    with pytest.raises(nvrtc.NvrtcError, match=r"kernel\.cu\(2\): error: .*missing"):
-        nvrtc.compile_cubin(
-            "__global__ void broken(int* x) {\n  x[0] = missing;\n}", ["broken"], "sm_90"
-        )
 
 
 # Of 1,024 threads none has the registers for 96 numbers.
@@ -247,12 +147,3 @@ def test_the_disassembler_shows_what_a_loop_reloads() -> None:
         spilled = loop["LDL"], usage.spill_loads, usage.spill_stores, usage.stack
         assert [n > 0 for n in spilled] == [reloads] * 4
         assert usage.registers <= 64
-
-
-def test_the_limit_of_mappings_is_a_reason_to_skip(tmp_path: Path) -> None:
-    limit = tmp_path / "max_map_count"
-    limit.write_text("65530\n")
-    reason = "needs vm.max_map_count above 65536: it is 65530"
-    assert runner.too_few_mappings(1 << 15, str(limit)) == reason
-    assert runner.too_few_mappings(1 << 14, str(limit)) is None
-    assert runner.too_few_mappings(1 << 15, str(tmp_path / "none")) is None

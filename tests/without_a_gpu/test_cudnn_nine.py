@@ -34,7 +34,7 @@ from cupyrnn.cudnn import engine
 from cupyrnn.cudnn import library as libcudnn
 from cupyrnn.driver.reserve import OWNERS
 from cupyrnn.kernels import persistent
-from without_a_gpu.cudnn_stub import INCOMPLETE_EIGHT, SOURCE, Stub, install
+from without_a_gpu.cudnn_stub import SOURCE, Stub, install
 from without_a_gpu.cudnn_stub.expected import (
     data_text,
     declared,
@@ -133,20 +133,6 @@ def test_every_argument_of_both_passes(
     assert stub.last("cudnnSetStream")["stream"] == 0x57
 
 
-def test_inference_has_no_reserve(cupy_on_cpu: Any, stub: Stub) -> None:
-    case = Case("gru", 3, 2, 4, 5, 2, BI)
-    net = net_of(case, is_training=False, dropout=0.5)
-    *_, reserve = engine.forward(net, given(cupy_on_cpu, case, "float32"))
-    called = stub.last("cudnnRNNForward")
-    assert (called["mode"], called["res"], reserve.shape) == (0, 0, (0,))
-    assert called["rnn"] == rnn_text(case, "float32")
-    assert stub.last("cudnnGetRNNTempSpaceSizes")["mode"] == 0
-    training = net._replace(is_training=True)
-    assert engine.reserve_size(net, "float32", None) == engine.reserve_size(
-        training, "float32", None
-    )
-
-
 @pytest.mark.parametrize(
     ("seed", "seed2", "expected"),
     [
@@ -177,24 +163,6 @@ def test_the_seed_of_the_mask(
     assert "cudnnSetDropoutDescriptor" not in stub.names()
     for name in ("cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"):
         assert stub.last(name)["rnn"] == text
-
-
-def test_a_mask_depends_on_its_seed_alone(
-    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever was drawn before, with this net or another, and on whatever stream."""
-    cases = [Case("lstm", 3, 2, 4, 5, 2), Case("gru", 2, 3, 4, 5, 3)]
-    stream = cupy_on_cpu.cuda.get_current_stream()
-    for i, seed2 in enumerate((3, 5, 3, 3, 9, 5, 7, 3, 4)):
-        monkeypatch.setattr(stream, "ptr", i // 3)
-        for case in cases:
-            net = net_of(case, seed2=seed2, dropout=0.25)
-            engine.forward(net, given(cupy_on_cpu, case, "float32"))
-            assert stub.last("cudnnRNNForward")["drawn"] == seed2
-            assert stub.last("cudnnSetStream")["stream"] == i // 3
-    # The states of the seed before are kept, those of one long ago are not.
-    sets = [c for c in stub.calls() if c["call"] == "cudnnSetDropoutDescriptor"]
-    assert [c["seed"] for c in sets] == [3, 5, 3, 9, 5, 7, 3, 4]
 
 
 def names_since(stub: Stub, call: Callable[[], Any]) -> list[str]:
@@ -616,24 +584,6 @@ def test_a_wrong_path_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     file.write_text("no library")
     for setting in (file, tmp_path):
         assert message_of(monkeypatch, setting).startswith(f"{file}: ")
-
-
-@pytest.mark.cuda_on_cpu
-def test_libraries_that_would_end_the_process_are_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    path = install(tmp_path / "eight", INCOMPLETE_EIGHT)
-    assert message_of(monkeypatch, path) == f"{path}: not cuDNN 9, which is needed"
-    for missing in libcudnn._SUBLIBRARIES:
-        folder = tmp_path / missing
-        parts = tuple(p for p in libcudnn._SUBLIBRARIES if p != missing)
-        path = install(folder, parts=parts)
-        expected = f"{path}: incomplete: {folder / missing}: cannot open shared object file"
-        assert message_of(monkeypatch, folder).startswith(expected)
-    path = install(tmp_path / "ten", SOURCE.replace("91301", "100200"))
-    assert message_of(monkeypatch, path) == f"{path}: cuDNN 10.2.0, expected 9"
-    path = install(tmp_path / "short", SOURCE.replace("cudnnRNNBackwardData_v8(", "another("))
-    assert "undefined symbol: cudnnRNNBackwardData_v8" in message_of(monkeypatch, path)
 
 
 @pytest.mark.cuda_on_cpu

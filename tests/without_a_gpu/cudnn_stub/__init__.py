@@ -21,8 +21,6 @@ from cupyrnn.cudnn import library
 from without_a_gpu.cuda_on_cpu import fake_cupy, runner
 
 SOURCE = (Path(__file__).parent / "cudnn.cc").read_text(encoding="utf-8")
-# cuDNN 8 where a part is missing: the first call ends the process.
-INCOMPLETE_EIGHT = 'extern "C" { unsigned long cudnnGetVersion() { __builtin_trap(); } }'
 
 
 def compiled(source: str) -> bytes:
@@ -31,13 +29,13 @@ def compiled(source: str) -> bytes:
     return runner.compiled(runner.kept(".so", source, command), command, source).read_bytes()
 
 
-def install(folder: Path, source: str = SOURCE, parts: tuple[str, ...] | None = None) -> Path:
+def install(folder: Path) -> Path:
     """Write a library as libcudnn.so.9 and, as its parts, libraries beside it."""
     needs.tool(runner.have_gxx())
     folder.mkdir(exist_ok=True, parents=True)
     path = folder / "libcudnn.so.9"
-    path.write_bytes(compiled(source))
-    for part in library._SUBLIBRARIES if parts is None else parts:
+    path.write_bytes(compiled(SOURCE))
+    for part in library._SUBLIBRARIES:
         (folder / part).write_bytes(compiled(f"int {part.split('.')[0]};"))
     return path
 

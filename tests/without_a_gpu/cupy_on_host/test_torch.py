@@ -28,8 +28,6 @@ try:
         import torch
 
         import cupyrnn.torch as ct
-        from cupyrnn.torch import arrays as _torch_arrays
-        from cupyrnn.torch import definitions
 except ImportError:
     torch = ct = None
 
@@ -121,18 +119,6 @@ def test_all_of_an_op_is_on_the_current_stream(host: Any, name: str, device: str
     assert not [e for e in events if e.kind == "waits"]
 
 
-def test_another_stream_is_seen(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the package left CuPy on the stream that is CuPy's own current one."""
-    import cupy
-
-    problem = Problem("block_lstm")
-    tensors = on_device(problem, "cuda:0", grad=False)
-    stream = torch.cuda.Stream("cuda:0")
-    monkeypatch.setattr(cupy.cuda, "ExternalStream", lambda *_: cupy.cuda.Stream.null)
-    with pytest.raises(AssertionError), torch.cuda.stream(stream), only_on(host, stream):
-        problem(*tensors)
-
-
 def work_of(host: Any, call: Callable[[], Any]) -> Any:
     """Return what a call does, the second time."""
     work = host.counted(call)
@@ -153,56 +139,6 @@ def test_no_more_is_done_than_for_arrays(host: Any, name: str) -> None:
     problem = Problem(name)
     tensors = on_device(problem, "cuda:0", grad=False)
     assert work_of(host, lambda: problem(*tensors)) == work_of(host, as_cupy(problem, tensors))
-
-
-def test_a_copy_is_seen(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = Problem("block_lstm")
-    tensors = on_device(problem, "cuda:0", grad=False)
-    real = _torch_arrays._of_device
-    monkeypatch.setattr(_torch_arrays, "_of_device", lambda t: real(t).copy())
-    assert work_of(host, lambda: problem(*tensors)) != work_of(host, as_cupy(problem, tensors))
-    with pytest.raises(AssertionError):
-        test_arrays_are_the_memory_of_the_tensors(monkeypatch)
-
-
-def test_arrays_are_the_memory_of_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, seen = Problem("block_lstm"), []
-    op = definitions.BLOCK_LSTM
-    real = op.compute
-
-    def spy(inputs: Any, rest: Any) -> Any:
-        found = real(inputs, rest)
-        pointers = [{n: a.data.ptr for n, a in arrays.items()} for arrays in (inputs, found)]
-        seen.append((*pointers, {n: a.strides for n, a in inputs.items()}))
-        return found
-
-    monkeypatch.setattr(op, "compute", spy)
-    problem.fields = ("i", "cs", "f", "o", "ci", "co", "h")
-    # Matrices in the other order.
-    tensors = on_device(problem, "cuda:1", grad=False)
-    tensors = [t.t().contiguous().t() if t.ndim == 2 else t for t in tensors]
-    out = problem(*tensors)
-    ((inputs, results, strides),) = seen
-    assert inputs == {n: t.data_ptr() for n, t in zip(problem.names, tensors, strict=True)}
-    assert results == {n: t.data_ptr() for n, t in zip(problem.fields, out, strict=True)}
-    assert strides == {
-        n: tuple(8 * s for s in t.stride()) for n, t in zip(problem.names, tensors, strict=True)
-    }
-
-
-@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn, gru"])
-def test_every_layout_and_a_part_that_requires_gradients(name: str) -> None:
-    problem = Problem(name)
-    _, expected = gradients(problem, problem.tensors())
-    for which in range(len(problem.names)):
-        tensors = on_device(problem, "cuda:0", grad=False)
-        t = tensors[which]
-        wide = torch.full([2 * n for n in t.shape], torch.nan, dtype=t.dtype, device=t.device)
-        view = wide[tuple(slice(0, None, 2) for _ in t.shape)]
-        view.copy_(t)
-        tensors[which] = view.requires_grad_()
-        _, grads = gradients(problem, tensors)
-        compare(grads, [expected[which]], "float64", "cuda:0")
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -232,37 +168,6 @@ def test_memory_is_of_pytorchs_allocator(host: Any, name: str) -> None:
     while any(map(torch_device.block_of, blocks)) and time.monotonic() < end:
         time.sleep(0.01)
     assert [torch_device.block_of(b) for b in blocks] == [None] * len(blocks)
-
-
-def test_memory_of_another_allocator_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if results came back by DLPack from CuPy's own memory: PyTorch cannot guard that."""
-    import cupy
-
-    problem = Problem("block_gru")
-    monkeypatch.setattr(cupy.cuda, "using_allocator", lambda _: cupy.cuda.Device())
-    monkeypatch.setattr(_torch_arrays, "_part_of_block", torch.from_dlpack)
-    (h,) = problem(*on_device(problem, "cuda:0", grad=False))
-    before = torch_device.ignored_records()
-    h.record_stream(torch.Stream(stream_id=1, device_index=0, device_type=1))
-    assert torch_device.ignored_records() == before + 1
-
-
-def test_autograd_waits_between_streams(host: Any) -> None:
-    """PyTorch's engine has the stream of the backward op wait for the one of its gradient."""
-    problem = Problem("block_gru")
-    first, second = torch.cuda.Stream("cuda:0"), torch.cuda.Stream("cuda:0")
-    tensors = on_device(problem, "cuda:0")
-    with torch.cuda.stream(first):
-        (h,) = problem(*tensors)
-    second.wait_stream(first)
-    with torch.cuda.stream(second):
-        loss = (h * 2).sum()
-        with only_on(host, first) as events:
-            torch.autograd.grad(loss, tensors)
-    waits = [n for n, e in enumerate(events) if e.kind == "waits"]
-    launches = [n for n, e in enumerate(events) if e.kind == "launches"]
-    assert any(events[n].stream == first.cuda_stream for n in waits)
-    assert waits[0] < launches[0]
 
 
 def test_errors_name_the_device() -> None:

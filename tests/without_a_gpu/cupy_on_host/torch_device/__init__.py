@@ -115,13 +115,6 @@ class Stream:
     def stream_id(self) -> int:
         return self.cuda_stream
 
-    def wait_stream(self, other: Stream) -> None:
-        import cupy
-
-        with cupy.cuda.Device(self.device_index):
-            event = cupy.cuda.ExternalStream(other.cuda_stream).record()
-            cupy.cuda.ExternalStream(self.cuda_stream).wait_event(event)
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and self.cuda_stream == other.cuda_stream
 
