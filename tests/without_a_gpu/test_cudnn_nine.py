@@ -358,7 +358,7 @@ def test_the_public_functions_use_it(
         with pytest.raises(ValueError, match=f"^cudnn_rnn_backprop: {message}$"):
             backward(ops, case, inputs, given_, cotangents, engine=engine_)
     for by in ("examples", "norms", "none"):
-        message = f"weight_gradients is '{by}', expected 'sum' where reserve_space is cuDNN's"
+        message = f"weight_gradients is '{by}', expected 'sum' with a reserve_space of cuDNN"
         with pytest.raises(ValueError, match=f"^cudnn_rnn_backprop: {message}"):
             backward(ops, case, inputs, out, cotangents, weight_gradients=by)
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
