@@ -12,7 +12,9 @@ from ..arithmetic.gates import HardSigmoid
 Lengths: TypeAlias = NDArray[np.int32] | None
 
 # cudnnRNNAlgo_t by the names of the engines. A reserve is of one of them.
-ALGORITHMS = {"cudnn": 0, "cudnn_persist_dynamic": 2, "cudnn_small_h": 3}
+ALGORITHMS = {
+    "cudnn": 0, "cudnn_persist_static": 1, "cudnn_persist_dynamic": 2, "cudnn_small_h": 3,
+}  # fmt: skip
 
 Pair: TypeAlias = tuple[int, int]
 Triple: TypeAlias = tuple[int, int, int]

@@ -143,6 +143,8 @@ def _beyond_the_algorithm(net: Problem, dtype_name: str, lengths: Lengths) -> st
             lack = f"B = {net.B}, only 1"
         elif dtype_name == "bfloat16":
             lack = "bfloat16"
+    elif net.engine == "cudnn_persist_static":
+        lack = _beyond_persist_static(net, dtype_name)
     elif dtype_name == "float64":
         lack = "float64"
     elif dtype_name == "float16" and net.H % _OF_HALVES:
@@ -155,18 +157,48 @@ def _beyond_the_algorithm(net: Problem, dtype_name: str, lengths: Lengths) -> st
     return None if lack is None else f"cuDNN's {algorithm} does not take {lack}"
 
 
+def _beyond_persist_static(net: Problem, dtype_name: str) -> str | None:
+    """Return what of a call PyTorch does not ask PERSIST_STATIC for."""
+    lacks = (
+        (dtype_name != "float16", dtype_name),
+        (net.rnn_mode == "gru", "GRUs"),
+        (net.L * net.D > 1, "several layers or directions"),
+        (net.H % 128 or net.H > 1024, f"H = {net.H}, only multiples of 128 up to 1024"),
+        (net.I % 128, f"I = {net.I}, only multiples of 128"),
+        (net.B % 8 or net.B > 128, f"B = {net.B}, only multiples of 8 up to 128"),
+    )
+    return next((lack for so, lack in lacks if so), None)
+
+
 # The files of the kernels of the cells.
 _KERNELS = {"lstm": "lstm", "gru": "gru_reset_after"}
 
 
-def in_one_launch(net: Problem, dtype: np.dtype[Any]) -> bool:
-    """Return whether a kernel takes all steps at once, which is faster than cuDNN's standard."""
+def is_exact(engine: str, dtype_name: str) -> bool:
+    """Return whether "auto" may take an engine: some algorithms are less exact than float32."""
+    return engine in ("cupy", "cudnn") or dtype_name in ("float16", "bfloat16")
+
+
+def fastest(net: Problem, dtype: np.dtype[Any], lengths: Lengths) -> str:
+    """
+    Return the engine of a call for which `why_not` has no reason against cuDNN.
+
+    It is the one that was the fastest near these sizes if it takes the call. Where nothing was
+    timed it is "cupy" if one launch takes all steps, and else cuDNN's standard algorithm.
+    """
     if net.num_proj:
-        return False
+        return "cudnn"
     page: Any = import_module(f"..kernels.{_KERNELS.get(net.rnn_mode, 'simple_rnn')}", __package__)
     forward, device = page.FORWARD_KERNELS, persistent.current_device()
     of = persistent.Recurrence(forward, dtype, (net.B, net.H), net.T, device)
-    return persistent.choose(of).kernel != "loop"
+    found = persistent.fastest_engine(of, "training" if net.is_training else "inference")
+    if found in ("cupy", "cudnn"):
+        return found
+    if found is not None and is_exact(found, dtype.name):
+        reason = why_not(net._replace(engine=found), dtype.name, lengths)
+        if reason is None:
+            return found
+    return "cudnn" if persistent.choose(of).kernel == "loop" else "cupy"
 
 
 def reserve_size(net: Problem, dtype_name: str, lengths: Lengths) -> int:

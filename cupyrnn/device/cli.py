@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..kernels import timed
-from ..kernels.timed import KERNELS, Kept, Timed
+from ..kernels.timed import ENGINES, KERNELS, Kept, Timed
 from . import CELLS
 from .apart import Apart
 from .problems import CELLS as CELLS_IN_TURN
-from .problems import DTYPES, Problem, dtype_of
+from .problems import DTYPES, NETS, Problem, dtype_of
 from .worker import begin
 
 UNITS, BATCHES = (9, 16, 33, 64, 95, 128, 255, 512), (1, 3, 9, 33, 128, 512, 1024)
@@ -23,12 +23,12 @@ UNITS, BATCHES = (9, 16, 33, 64, 95, 128, 255, 512), (1, 3, 9, 33, 128, 512, 102
 STEPS, TIMED_STEPS, LARGEST = 24, 96, 2**24
 USUAL = DTYPES[:2]  # dtypes
 SECONDS = 300.0  # that an answer may take, in which kernels are compiled
-# What is faster by less than this is left to the loop, which can do everything.
+# What is faster by less than this is left to the loop or to "cupy", which can do everything.
 LEAST_GAIN = 1.03
 
 
 class Row(NamedTuple):
-    """What was found of the kernels of a direction at a size."""
+    """What was found of the kernels of a direction, or of the engines of a call, at a size."""
 
     name: str  # with the dtype
     timed: Timed
@@ -40,8 +40,11 @@ class Row(NamedTuple):
     def text(self) -> str:
         """The line of the table."""
         H, B, *_ = self.timed
-        times = "".join(f"{f'{self.times[k]:.2f}' if k in self.times else '–':>9}" for k in KERNELS)
         values = f"wrong: {', '.join(self.wrong)}" if self.wrong else "right"
+        if self.timed.way in ENGINES:
+            said = ", ".join(f"{engine} {us:.2f}" for engine, us in self.times.items())
+            return f"{self.name:<33}{H:>4}{B:>6}  {said}: {self.kernel}, {values}"
+        times = "".join(f"{f'{self.times[k]:.2f}' if k in self.times else '–':>9}" for k in KERNELS)
         return f"{self.name:<33}{H:>4}{B:>6}{times}  {self.kernel:<8}{values}"
 
 
@@ -56,14 +59,23 @@ class Trial:
         self._process = process
         self.refused: dict[str, dict[str, str]] = {}  # by name and kernel, what was seen
 
-    def rows(self, cell: str, dtype: str, sizes: Iterable[tuple[int, int]]) -> Iterator[Row]:
-        """Yield what is found at each (H, B), without lengths and peepholes and with them."""
+    def rows(
+        self, cell: str, dtype: str, sizes: Iterable[tuple[int, int]], *, net: bool = False
+    ) -> Iterator[Row]:
+        """
+        Yield what is found at each (H, B), without lengths and peepholes and with them.
+
+        With `net` that is what is found of the engines of `cudnn_rnn`, without lengths.
+        """
         for H, B in sizes:
-            problems = [Problem(cell, dtype, STEPS, B, H, general) for general in (False, True)]
+            of = (False,) if net else (False, True)
+            problems = [Problem(cell, dtype, STEPS, B, H, general, net) for general in of]
             found, why = self._process.ask(("kernels", problems[0]))
             if found is None:
                 raise ValueError(f"the process that knows the GPU {why}")
             for direction, kernels in found.items():
+                if net and len(kernels) < 2:
+                    continue
                 name = f"{CELLS[cell]}_{direction} {dtype}"
                 yield self._row(name, direction, kernels, problems)
 
@@ -77,6 +89,7 @@ class Trial:
                 if seen != "":
                     refused[kernel] = f"{seen or f'its process {why}'} at {problem.like}"
                     self._process.close()  # its device may refuse all that follows
+        usual = next(iter(kernels))  # the loop, or "cupy"
         right = [way for way, kernel in kernels.items() if kernel not in refused]
         times = dict.fromkeys(right, 0.0)
         for problem in problems if right else ():
@@ -84,15 +97,15 @@ class Trial:
             longer = problem._replace(T=max(STEPS, min(TIMED_STEPS, fitting)))
             found, why = self._process.ask(("times", longer, direction, right))
             if found is None:
-                blamed = [way for way in right if way != "loop"] or right  # the likely ones
+                blamed = [way for way in right if way != usual] or right  # the likely ones
                 refused |= {kernels[w]: f"its process {why} when it was timed" for w in blamed}
                 times = {}
                 break
             for way, ms in zip(right, found, strict=True):
                 times[way] += 1e3 * ms / longer.T / len(problems)
-        best = min(times, key=lambda way: times[way], default="loop")
-        if "loop" in times and times["loop"] < LEAST_GAIN * times[best]:
-            best = "loop"
+        best = min(times, key=lambda way: times[way], default=usual)
+        if usual in times and times[usual] < LEAST_GAIN * times[best]:
+            best = usual
         wrong = [kernel for kernel in kernels.values() if kernel in refused]
         by_kernel = {kernels[way]: us for way, us in times.items()}
         size = Timed(problems[0].H, problems[0].B, best)
@@ -144,9 +157,11 @@ def _run(given: argparse.Namespace) -> int:
     print(told["card"], TITLES, sep="\n", flush=True)
     where = told["path"]
     try:
-        for cell, dtype in product(given.cells, given.dtypes):
+        for cell, dtype, net in product(given.cells, given.dtypes, (False, True)):
+            if net and cell not in NETS:
+                continue
             rows = []
-            for row in trial.rows(cell, dtype, product(given.units, given.batches)):
+            for row in trial.rows(cell, dtype, product(given.units, given.batches), net=net):
                 print(row.text, flush=True)
                 rows.append(row)
             if where is not None:

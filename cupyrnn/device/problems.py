@@ -11,6 +11,7 @@ from ..weights.params import cudnn_rnn_params_size
 
 # "rnn_relu" has the kernels of "rnn_tanh", and takes its place with lengths.
 CELLS = ("lstm", "gru", "rnn_tanh", "block_gru")
+NETS = CELLS[:3]  # of `cudnn_rnn`
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
@@ -23,6 +24,7 @@ class Problem(NamedTuple):
     B: int
     H: int
     general: bool  # with lengths, and of the LSTM peepholes and a clip
+    net: bool = False  # a whole call of `cudnn_rnn`, by each of its engines
 
     @property
     def like(self) -> str:
@@ -42,7 +44,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 def draw(problem: Problem) -> tuple[Record, dict[str, Any], dict[str, Any]]:
     """Return an op, its arguments, and the gradients of its outputs, in NumPy."""
-    cell, dtype, T, B, H, general = problem
+    cell, dtype, T, B, H, general, _ = problem
     rng = np.random.default_rng([T, B, H])
 
     def some(*shape: int) -> Any:
@@ -54,7 +56,7 @@ def draw(problem: Problem) -> tuple[Record, dict[str, Any], dict[str, Any]]:
     more: dict[str, Any] = {}
     if general:
         more["sequence_lengths"] = rng.integers(1, T + 1, B)
-    if cell == "lstm":
+    if cell == "lstm" and not problem.net:
         record, outputs = BLOCK_LSTM, {"h": some(T, B, H), "cs": some(T, B, H)}
         more |= {"x": some(T, B, H), "cs_prev": some(B, H), "h_prev": some(B, H)}
         more |= {"w": weights(2 * H, 4 * H), "b": some(4 * H)}
@@ -68,7 +70,8 @@ def draw(problem: Problem) -> tuple[Record, dict[str, Any], dict[str, Any]]:
     else:
         record, outputs = CUDNN_RNN, {"output": some(T, B, H)}
         size = cudnn_rnn_params_size(1, H, H, rnn_mode=cell)  # type: ignore[arg-type]
-        more |= {"input": some(T, B, H), "input_h": some(1, B, H), "input_c": None}
+        more |= {"input": some(T, B, H), "input_h": some(1, B, H)}
+        more["input_c"] = some(1, B, H) if cell == "lstm" else None
         relu = general and cell == "rnn_tanh"
         more |= {"params": weights(size), "rnn_mode": "rnn_relu" if relu else cell}
     return record, more, outputs

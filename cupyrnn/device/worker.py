@@ -10,8 +10,9 @@ import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import product
 from time import perf_counter
 from typing import Any
 
@@ -19,12 +20,13 @@ import numpy as np
 
 from .._ops import Record
 from ..kernels import timed
-from ..kernels.timed import WAYS
+from ..kernels.timed import CALLS, ENGINES, WAYS
 from . import recurrence_kernels
 from .problems import Problem, draw, dtype_of
 from .timing import DeviceTime, DeviceTimer
 
 FORWARD, BACKWARD = DIRECTIONS = ("forward", "backward")
+INFERENCE, TRAINING = CALLS
 # The largest error, as a part of the largest magnitude: ten times what rounding does here, as a
 # kernel that is wrong is off by far more.
 TOLERANCES = {"float16": 1e-2, "bfloat16": 8e-2, "float32": 2e-5, "float64": 1e-12}
@@ -34,15 +36,16 @@ _MOST, _SECONDS, _WARM_UP = 9, 0.3, 0.02
 
 @contextmanager
 def asked(way: str) -> Iterator[None]:
-    """Force one kernel within the context."""
-    before = os.environ.get("CUPYRNN_PERSISTENT")
-    os.environ["CUPYRNN_PERSISTENT"] = way
+    """Force one kernel, or one engine of `cudnn_rnn`, within the context."""
+    variable = "CUPYRNN_ENGINE" if way in ENGINES else "CUPYRNN_PERSISTENT"
+    before = os.environ.get(variable)
+    os.environ[variable] = way
     try:
         yield
     finally:
-        del os.environ["CUPYRNN_PERSISTENT"]
+        del os.environ[variable]
         if before is not None:
-            os.environ["CUPYRNN_PERSISTENT"] = before
+            os.environ[variable] = before
 
 
 class Calls:
@@ -55,7 +58,7 @@ class Calls:
     Attributes
     ----------
     expected
-        By direction and name, what NumPy found.
+        By direction or call, and by name, what NumPy found.
     there
         The op's arguments, on the device.
     """
@@ -81,6 +84,8 @@ class Calls:
             FORWARD: {n: results[n] for n in record.outputs},
             BACKWARD: record.grads(arguments, results, cotangents),
         }
+        self.expected[INFERENCE] = self.expected[FORWARD]
+        self.expected[TRAINING] = self.expected[FORWARD] | self.expected[BACKWARD]
         self.there = there(arguments) | of_device
         self._results, self._cotangents = there(results), there(cotangents)
         if of_device:
@@ -90,7 +95,10 @@ class Calls:
         """Return what a call gives on the device, by name."""
         if direction == BACKWARD:
             return self._record.grads(self.there, self._results, self._cotangents)
-        found: dict[str, Any] = self._record.forward(**self.there)._asdict()
+        more = {"is_training": False} if direction == INFERENCE else {}
+        found: dict[str, Any] = self._record.forward(**self.there, **more)._asdict()
+        if direction == TRAINING:
+            found |= self._record.grads(self.there, found, self._cotangents)
         return found
 
     def wrong(self, direction: str) -> str:
@@ -140,8 +148,26 @@ def _calls(problem: Problem) -> Calls:
     return Calls(problem.dtype, *draw(problem))
 
 
+def engines_of(problem: Problem) -> dict[str, dict[str, str]]:
+    """Return the engines that "auto" chooses from, by call."""
+    from ..cudnn.engine import is_exact
+    from ..ops.cudnn_rnn import cudnn_rnn_engine
+
+    timed.read_anew()  # what was kept of the kernels since this process began
+    found: dict[str, dict[str, str]] = {call: {} for call in CALLS}
+    engine: Any
+    for call, engine in product(CALLS, ENGINES):
+        if is_exact(engine, problem.dtype):
+            arguments = _calls(problem).there | {"is_training": call == TRAINING}
+            with suppress(RuntimeError):
+                found[call][engine] = cudnn_rnn_engine(**arguments, engine=engine)
+    return found
+
+
 def kernels_of(problem: Problem) -> dict[str, dict[str, str]]:
     """Return the kernels of each way that has one, by direction."""
+    if problem.net:
+        return engines_of(problem)
     sizes = {"batch_size": problem.B, "num_units": problem.H, "num_steps": problem.T}
     cell: Any = problem.cell
     found: dict[str, dict[str, str]] = {direction: {} for direction in DIRECTIONS}

@@ -216,7 +216,7 @@ def check_reserve(
 
 # Whose reserve_space it is, by what host_reserved begins with; the fingerprint of the call follows.
 # Each algorithm of cuDNN has its own.
-OWNERS = ("cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic")
+OWNERS = ("cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic", "cudnn_persist_static")
 _OWN = OWNERS.index("cupy")
 _FINGERPRINT_SIZE, _EVERY_SIZE = 4, 8  # bytes
 

@@ -136,6 +136,17 @@ def choose(of: Recurrence) -> KernelChoice:
     return _by_way(asked, of)
 
 
+def fastest_engine(of: Recurrence, call: str) -> str | None:
+    """Return the engine that was the fastest in a call of such a size, None if none was timed."""
+    name, (B, H) = f"{of.kernels.cell.name}_{call} {of.dtype.name}", of.shape
+    if _asked() != "auto" or of.steps < 2:
+        return None
+    for kept in of.device.kept:
+        for near in kept.near(name, H, B)[:1]:
+            return None if near.way in kept.refused.get(name, {}) else near.way
+    return None
+
+
 def _by_times(of: Recurrence) -> KernelChoice:
     """Return what was the fastest near this size, of what can take it and had NumPy's values."""
     kernels, dtype, (B, H), _, device = of

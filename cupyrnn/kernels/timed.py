@@ -24,6 +24,9 @@ _FAR = 2.0
 # The kernels that compute the steps, and what CUPYRNN_PERSISTENT names: "rows" has the hybrid.
 KERNELS = ("loop", "rows", "hybrid", "grid")
 WAYS = tuple(kernel for kernel in KERNELS if kernel != "hybrid")
+# The engines of `cudnn_rnn`, and the calls that are timed by them.
+ENGINES = ("cupy", "cudnn", "cudnn_small_h", "cudnn_persist_static", "cudnn_persist_dynamic")
+CALLS = ("inference", "training")
 
 
 class Timed(NamedTuple):
@@ -35,7 +38,7 @@ class Timed(NamedTuple):
     H, B
         The size.
     way
-        By the names that CUPYRNN_PERSISTENT has.
+        One of WAYS, or one of ENGINES if a whole call was timed.
     where
         What was timed where, if it was not this kernel on the card of the file.
     """
@@ -49,7 +52,10 @@ class Timed(NamedTuple):
 @dataclass(frozen=True, eq=False)  # one is like itself alone, and so can be the key of a cache
 class Kept:
     """
-    What is known of a card, by the names of a kernel and a dtype, with a space between.
+    What is known of a card.
+
+    Names are those of a cell and a direction, or one of CALLS, and of a dtype, as in
+    "CELL_forward float32" and "CELL_training float32".
 
     Attributes
     ----------
@@ -132,7 +138,7 @@ def read(path: Path) -> Kept | None:
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        fastest = {name: [_checked(*t) for t in sizes] for name, sizes in found["fastest"].items()}
+        fastest = {name: [_checked(name, *t) for t in of] for name, of in found["fastest"].items()}
         for text in [found["card"], *(s for of in found["refused"].values() for s in of.values())]:
             if not isinstance(text, str):
                 raise TypeError(f"{text!r} is not a string")
@@ -143,9 +149,10 @@ def read(path: Path) -> Kept | None:
         raise ValueError(f"{path} is not a file of kernel choices ({said}): {remedy}") from error
 
 
-def _checked(H: Any, B: Any, way: Any, where: Any = "") -> Timed:
-    if way not in WAYS or any(type(n) is not int or not 0 < n < 2**31 for n in (H, B)):
-        raise ValueError(f"{[H, B, way]} is not [H, B, one of {', '.join(WAYS)}]")
+def _checked(name: str, H: Any, B: Any, way: Any, where: Any = "") -> Timed:
+    ways = ENGINES if name.partition(" ")[0].endswith(CALLS) else WAYS
+    if way not in ways or any(type(n) is not int or not 0 < n < 2**31 for n in (H, B)):
+        raise ValueError(f"{[H, B, way]} is not [H, B, one of {', '.join(ways)}]")
     if not isinstance(where, str):
         raise ValueError(f"{where!r} does not say where {way} was timed")
     return Timed(H, B, way, where)
@@ -158,7 +165,7 @@ def keep(kept: Kept) -> None:
     whole = kept.path.with_suffix(f".{os.getpid()}")
     whole.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     whole.replace(kept.path)  # at once, whoever reads it meanwhile
-    _read_anew()
+    read_anew()
 
 
 def forget() -> list[Path]:
@@ -166,7 +173,7 @@ def forget() -> list[Path]:
     files = _files()
     for path in files:
         path.unlink(missing_ok=True)
-    _read_anew()
+    read_anew()
     return files
 
 
@@ -178,7 +185,8 @@ def changes() -> int:
     return _changes
 
 
-def _read_anew() -> None:
+def read_anew() -> None:
+    """Read the files again when they are next asked for."""
     global _changes
     _changes += 1
     anything.cache_clear()

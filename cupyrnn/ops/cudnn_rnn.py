@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -40,11 +40,13 @@ if TYPE_CHECKING:
 
     from ..cudnn.descriptors import Problem
 
-Engine: TypeAlias = Literal["auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"]
+Engine: TypeAlias = Literal[
+    "auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic", "cudnn_persist_static"
+]
 
 # The environment variable that says what engine "auto" is for CuPy arrays.
 ENGINE_VARIABLE = "CUPYRNN_ENGINE"
-_ENGINES = ("auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic")
+_ENGINES = get_args(Engine)
 
 
 def _problem(call: PackedCall) -> Problem:
@@ -87,8 +89,8 @@ def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
         with on_device(xp, input):
             problem = _problem(PackedCall(run, net, by))
             reason = _cudnn.why_not(problem, input.dtype.name, run.lengths)
-            if reason is None and engine == "auto" and _cudnn.in_one_launch(problem, run.dtype):
-                return "cupy"
+            if reason is None and engine == "auto":
+                by = _cudnn.fastest(problem, run.dtype, run.lengths)
     if reason is None:
         return by
     if engine != "auto":
@@ -289,18 +291,15 @@ def cudnn_rnn(
         step. cuDNN always keeps all.
     time_major : bool
         If False, input and output are [B, T, ·] and the states [B, L*D, ·].
-    engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
-        What computes with CuPy arrays. "cudnn" is cuDNN's library, and "cupy" is this package's
-        kernels. "auto" is what the environment variable CUPYRNN_ENGINE says. If that is not set,
-        "auto" is the kernels where one launch takes all steps, as
-        `cupyrnn.device.recurrence_kernels` says, else cuDNN where its library is found and supports
-        the call, and else the kernels; complex arrays always need the kernels. If the library is
-        found but fails, a RuntimeWarning says so once. With NumPy arrays NumPy computes, and only
-        "auto" is accepted.
-
-        The last two are algorithms of cuDNN 9 that keep the recurrent matrix on the chip. They need
-        sequences of one length, no projection and small H or B = 1: `cudnn_rnn_engine` says whether
-        they take a call.
+    engine : str
+        What computes with CuPy arrays. "cupy" is this package's kernels. "cudnn", "cudnn_small_h",
+        "cudnn_persist_static" and "cudnn_persist_dynamic" are algorithms of cuDNN. The last three
+        keep the recurrent matrix on the chip, and take few calls: `cudnn_rnn_engine` says whether
+        they take one. "auto" is what the environment variable CUPYRNN_ENGINE says. If that is not
+        set, it is the engine that was the fastest near these sizes. Where none was timed, it is
+        "cupy" if one launch takes all steps, as `cupyrnn.device.recurrence_kernels` says, and else
+        "cudnn" if its library is found and supports the call. If the library is found but fails, a
+        RuntimeWarning says so once. With NumPy arrays only "auto" is accepted.
 
     Returns
     -------
@@ -409,7 +408,7 @@ def cudnn_rnn_engine(
     save: Save = "all",
     time_major: bool = True,
     engine: Engine = "auto",
-) -> Literal["numpy", "cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic"]:
+) -> str:
     """
     Return which engine would compute a call of `cudnn_rnn` with these arguments.
 
@@ -453,17 +452,13 @@ def cudnn_rnn_engine(
         What to keep for the gradient. cuDNN always keeps all.
     time_major : bool
         If False, input is [B, T, I] and the states [B, L*D, ·].
-    engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
-        What is asked for, as in `cudnn_rnn`. "auto" is what the environment variable CUPYRNN_ENGINE
-        says. If that is not set, it is "cupy" where all steps are one launch of a kernel, as
-        `cupyrnn.device.recurrence_kernels` says, else cuDNN where its library is found and
-        supports the call.
+    engine : str
+        What is asked for, as in `cudnn_rnn`.
 
     Returns
     -------
-    {"numpy", "cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic"}
-        NumPy, this package's kernels on CuPy arrays, or cuDNN with its standard algorithm or one of
-        the two others.
+    str
+        "numpy" for NumPy arrays, else one of the engines of `cudnn_rnn` but "auto".
 
     Raises
     ------
@@ -592,7 +587,7 @@ def cudnn_rnn_backprop(
         gradient for each example of the batch, [B, params_size]. "norms" is the Euclidean norm of
         each of these, [B], in float32 for float16 and bfloat16. "none" is None. cuDNN computes the
         sum only.
-    engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
+    engine : str
         What computes with CuPy arrays, as in `cudnn_rnn`. With host_reserved "auto" means the
         engine of the forward call, and another engine is an error.
 

@@ -207,7 +207,7 @@ def test_a_plain_zero_is_no_cell_state(rng: np.random.Generator) -> None:
         ({"input_c": np.zeros((1, 4, 3, 5))}, ValueError, "input_c has shape (1, 4, 3, 5), expected (L*D, B, H)"),
         ({"time_major": 1}, TypeError, "time_major is 1, expected a bool"),
         ({"time_major": False}, ValueError, "input_h has shape (4, 3, 5), expected (B, L*D, P) with D = 2: bidirectional"),
-        ({"engine": "gpu"}, ValueError, "engine is 'gpu', expected one of auto, cudnn, cupy, cudnn_small_h, cudnn_persist_dynamic"),
+        ({"engine": "gpu"}, ValueError, "engine is 'gpu', expected one of auto, cudnn, cupy, cudnn_small_h, cudnn_persist_dynamic, cudnn_persist_static"),
         ({"engine": "cudnn"}, TypeError, "engine is 'cudnn', but input is a numpy.ndarray, expected a cupy.ndarray"),
         ({"sequence_lengths": [2, 6]}, ValueError, "sequence_lengths has shape (2,), expected (B,) = (3,)"),
         ({"sequence_lengths": [2, -1, 7]}, ValueError, "sequence_lengths[1] is -1, expected in [0, T] = [0, 6]"),
@@ -358,7 +358,7 @@ def test_the_engine_of_cupy_arrays(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CUPYRNN_ENGINE", "gpu")
     message = (
         "the environment variable CUPYRNN_ENGINE is 'gpu', expected one of auto, cudnn, cupy,"
-        " cudnn_small_h, cudnn_persist_dynamic"
+        " cudnn_small_h, cudnn_persist_dynamic, cudnn_persist_static"
     )
     for op in NETS:
         arguments = on_device(cupy_on_cpu, op)

@@ -6,11 +6,12 @@ import ctypes
 import functools
 import gc
 import importlib
+import itertools
 import re
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ import cupyrnn
 from cupyrnn.arithmetic.gates import HardSigmoid
 from cupyrnn.cudnn import engine
 from cupyrnn.cudnn import library as libcudnn
+from cupyrnn.device import worker
+from cupyrnn.device.problems import Problem
 from cupyrnn.driver.reserve import OWNERS
-from cupyrnn.kernels import persistent
+from cupyrnn.kernels import persistent, timed
 from without_a_gpu.cudnn_stub import SOURCE, Stub, install
 from without_a_gpu.cudnn_stub.expected import (
     data_text,
@@ -384,7 +387,10 @@ def test_the_public_functions_use_it(
 
 # The engines that are cuDNN, the numbers of their algorithms in its manual, and what host_reserved
 # begins with.
-ALGORITHMS = {"cudnn": (0, 1), "cudnn_small_h": (3, 2), "cudnn_persist_dynamic": (2, 3)}
+ALGORITHMS = {
+    "cudnn": (0, 1), "cudnn_small_h": (3, 2), "cudnn_persist_dynamic": (2, 3),
+    "cudnn_persist_static": (1, 4),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -392,15 +398,19 @@ ALGORITHMS = {"cudnn": (0, 1), "cudnn_small_h": (3, 2), "cudnn_persist_dynamic":
 def test_an_algorithm_by_name(cupy_on_cpu: Any, stub: Stub, mode: str, name: Any) -> None:
     """It is that of both passes, and the gradient finds it in host_reserved."""
     number, owner = ALGORITHMS[name]
-    case, ops = Case(mode, 3, 1, 4, 5, 2, BI), Ops(cupy_on_cpu)
-    inputs, rng = problem(np.random.default_rng(0), case, np.dtype("f4")), np.random.default_rng(1)
+    case, ops, dtype = Case(mode, 3, 1, 4, 5, 2, BI), Ops(cupy_on_cpu), np.dtype("f4")
+    if number == 1:
+        if mode == "gru":
+            pytest.skip("PERSIST_STATIC does not take GRUs")
+        case, dtype = Case(mode, 3, 8, 128, 128), np.dtype("f2")
+    inputs, rng = problem(np.random.default_rng(0), case, dtype), np.random.default_rng(1)
     arguments = {"input_c": None} | {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
     assert cupyrnn.cudnn_rnn_engine(**arguments, **case.attributes, engine=name) == name
     out = forward(ops, case, inputs, engine=name)
-    expected = rnn_text(case, "float32", algorithm=number)
+    expected = rnn_text(case, dtype.name, algorithm=number)
     assert stub.last("cudnnRNNForward")["rnn"] == expected
     assert out.host_reserved[0] == owner
-    cotangents = cotangents_of(rng, case, np.dtype("f4"))
+    cotangents = cotangents_of(rng, case, dtype)
     for engine_ in ("auto", name):
         backward(ops, case, inputs, out, cotangents, engine=engine_)
         assert stub.last("cudnnRNNBackwardData_v8")["rnn"] == expected
@@ -428,7 +438,7 @@ def test_auto_takes_one_launch_where_it_is_the_fastest(
     persistent._device.cache_clear()
     try:
         assert taken(64) == "cupy"
-        assert taken(64, T=1) == taken(64, num_proj=3) == taken(2000) == "cudnn"
+        assert taken(64, T=1) == taken(64, num_proj=3) == taken(3000) == "cudnn"
         case, ops = Case("lstm", 3, 1, 4, 9), Ops(cupy_on_cpu)
         inputs, cotangents = (
             draw(np.random.default_rng(0), case, np.dtype("f4"))
@@ -451,6 +461,103 @@ def test_auto_takes_one_launch_where_it_is_the_fastest(
         persistent._device.cache_clear()
 
 
+def test_the_lists_of_engines_are_the_same() -> None:
+    assert {*OWNERS} == {*timed.ENGINES} == {"cupy", *ALGORITHMS}
+
+
+def test_engines_are_compared_and_timed(cupy_on_cpu: Any, stub: Stub) -> None:
+    """Those that "auto" may take: a stub's values are wrong, and the kernels' are right."""
+    for dtype, cell, expected in (
+        ("float32", "gru", ["cupy", "cudnn"]),
+        ("float16", "lstm", ["cupy", "cudnn", "cudnn_small_h"]),
+    ):
+        problem_ = Problem(cell, dtype, 3, 2, 64, False, True)
+        found = worker.kernels_of(problem_)
+        assert {call: [*engines] for call, engines in found.items()} == dict.fromkeys(
+            timed.CALLS, expected
+        )
+        for call, way in itertools.product(timed.CALLS, expected[:2]):
+            seen = worker._wrong(problem_, call, way)
+            assert (seen == "") == (way == "cupy"), (call, way, seen)
+    last = stub.last("cudnnRNNForward")
+    assert last["rnn"] is not None
+
+
+@pytest.fixture
+def like_an_h100(cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A card of the architecture that the package has times of, and no times of its own."""
+    monkeypatch.setenv("CUPYRNN_CACHE_DIR", "")
+    monkeypatch.delenv("CUPYRNN_PERSISTENT", raising=False)
+    monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "90")
+    monkeypatch.setattr(cupy_on_cpu.cuda.Device, "attributes", {"MultiProcessorCount": 132})
+    persistent._device.cache_clear()
+    timed.read_anew()
+    yield
+    persistent._device.cache_clear()
+
+
+def auto(cupy: Any, dtype: str, B: int, H: int, **more: Any) -> str:
+    """Return the engine of an LSTM's call."""
+    mode, training = more.pop("mode", "lstm"), more.pop("is_training", True)
+    case = Case(mode, more.pop("T", 3), B, 4, H, **more)
+    kind = {"float16": "f2", "float32": "f4"}[dtype]
+    arrays = {"input_c": None} | to_device(cupy, case, kind)
+    given_ = {**arrays, **case.attributes, "is_training": training}
+    return cupyrnn.cudnn_rnn_engine(**given_)
+
+
+@pytest.mark.usefixtures("like_an_h100")
+@pytest.mark.parametrize(
+    ("expected", "dtype", "B", "H", "more"),
+    [
+        ("cudnn_small_h", "float16", 16, 128, {}),
+        ("cudnn_small_h", "float16", 128, 128, {"is_training": False}),
+        ("cupy", "float16", 128, 128, {}),
+        ("cudnn_persist_dynamic", "float16", 1, 128, {}),
+        ("cudnn_persist_dynamic", "float16", 1, 250, {"is_training": False}),
+        # What was the fastest nearby does not take the call: as where nothing was timed.
+        ("cupy", "float16", 2, 128, {}),
+        ("cupy", "float16", 16, 120, {}),
+        ("cupy", "float16", 16, 128, {"lengths": (1, 2, 3, 3) * 4}),
+        # Less exact than float32.
+        ("cupy", "float32", 1, 128, {}),
+        ("cupy", "float32", 16, 128, {"mode": "gru"}),
+        # By the loop, as cuDNN's standard algorithm is slower, or faster.
+        ("cupy", "float32", 64, 512, {}),
+        ("cudnn", "float32", 256, 512, {"is_training": False}),
+        ("cudnn", "float16", 256, 512, {}),
+        # Not timed.
+        ("cudnn", "float32", 600, 512, {}),
+        ("cudnn", "float32", 64, 512, {"T": 1}),
+        ("cudnn", "float32", 64, 512, {"num_proj": 3}),
+    ],
+)  # fmt: skip
+def test_auto_takes_the_fastest_engine(
+    cupy_on_cpu: Any, expected: str, dtype: str, B: int, H: int, more: Any
+) -> None:
+    assert auto(cupy_on_cpu, dtype, B, H, **more) == expected
+
+
+@pytest.mark.usefixtures("like_an_h100")
+def test_times_of_ones_own_card_go_before(
+    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And what had wrong values is not taken, nor anything where a kernel is asked for."""
+    assert auto(cupy_on_cpu, "float16", 128, 128) == "cupy"
+    name, way = "lstm_training float16", "cudnn_small_h"
+    for refused, expected in (({}, way), ({name: {way: "output is off by 3"}}, "cupy")):
+        own = timed.Kept(tmp_path, "A card", {name: [timed.Timed(128, 128, way)]}, refused)
+        kept = own, *timed.of_architecture(90)
+        monkeypatch.setattr(timed, "of", lambda *_, kept=kept: kept)
+        assert auto(cupy_on_cpu, "float16", 128, 128, T=len(refused) + 4) == expected
+    # Less exact than float32, whoever timed it.
+    own = timed.Kept(tmp_path, "A card", {"lstm_training float32": [timed.Timed(128, 16, way)]}, {})
+    monkeypatch.setattr(timed, "of", lambda *_: (own,))
+    assert auto(cupy_on_cpu, "float32", 16, 128) == "cudnn"
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
+    assert auto(cupy_on_cpu, "float16", 16, 128, T=7) == "cudnn"
+
+
 def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
     plain = net_of(Case("lstm", 5, 1, 4, 6))
 
@@ -468,6 +575,20 @@ def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
     assert reason("bfloat16", engine="cudnn_persist_dynamic") == start + "bfloat16"
     assert reason("float64", engine="cudnn_persist_dynamic") is None
     assert reason(engine="cudnn_persist_dynamic", H=2048) is None
+    start, static = "cuDNN's PERSIST_STATIC does not take ", {"H": 256, "I": 128, "B": 16}
+    static["engine"] = "cudnn_persist_static"
+    assert reason("float16", **static) is None
+    assert reason("float32", **static) == start + "float32"
+    for changed, lack in (
+        ({"rnn_mode": "gru"}, "GRUs"),
+        ({"L": 2}, "several layers or directions"),
+        ({"H": 200}, "H = 200, only multiples of 128 up to 1024"),
+        ({"H": 1152}, "H = 1152, only multiples of 128 up to 1024"),
+        ({"I": 64}, "I = 64, only multiples of 128"),
+        ({"B": 12}, "B = 12, only multiples of 8 up to 128"),
+        ({"B": 136}, "B = 136, only multiples of 8 up to 128"),
+    ):
+        assert reason("float16", **{**static, **changed}) == start + lack
     start = "cuDNN's SMALL_H does not take "
     assert reason("float64", engine="cudnn_small_h") == start + "float64"
     assert reason("bfloat16", engine="cudnn_small_h", B=33) is None

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -28,12 +28,16 @@ RULE = ["--cells", "lstm", "--dtypes", "float32", "--units", "9", "--batches", "
 class Process:
     """In place of the process of its own: what it answers, and what it was asked."""
 
+    engines: ClassVar[dict[str, dict[str, str]]] = {"inference": {"cupy": "cupy"}, "training": {}}
+
     def __init__(self, path: Path | None, answers: Callable[..., Any]) -> None:
         self.told = {"card": "A card", "path": None if path is None else str(path)}
         self.answers, self.asked, self.closed = answers, [], 0  # type: ignore[var-annotated]
 
     def ask(self, question: list[Any]) -> tuple[Any, str]:
         what, problem, *given = question
+        if what == "kernels" and problem.net:
+            return self.engines, ""
         if what == "kernels":
             ways = {"loop": "loop", "rows": "hybrid" if problem.H > 64 else "rows"}
             return {"forward": ways, "backward": {"loop": "loop"}}, ""
@@ -101,6 +105,26 @@ def test_the_table_and_what_is_kept(run: Any, capsys: pytest.CaptureFixture[str]
         *(("wrong", general, way) for general in (False, True) for way in ("loop", "rows")),
         *(("times", general, ["loop", "rows"]) for general in (False, True)),
     ]
+
+
+def test_engines_of_a_call(
+    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After the kernels, without lengths; "cupy" where another one is hardly faster."""
+    engines = {call: {"cupy": "cupy", "cudnn": "cudnn"} for call in timed.CALLS}
+    monkeypatch.setattr(Process, "engines", engines)
+    times = {"loop": 4.8, "rows": 2.4, "cupy": 4.8, "cudnn": 2.4}
+    _, kept, process = run(answers(times=times, cudnn_inference_9="output is off by 3"))
+    assert kept.fastest["lstm_training float32"] == [Timed(9, 3, "cudnn")]
+    assert kept.fastest["lstm_inference float32"] == [Timed(9, 3, "cupy")]
+    assert kept.refused["lstm_inference float32"] == {"cudnn": "output is off by 3 at H = 9, B = 3"}
+    general = [asked[2] for asked in process.asked if asked[3] in timed.CALLS]
+    assert general == [False] * 6
+    found = [line for line in lines(capsys) if line.startswith("lstm_training")]
+    assert found == [f"{'lstm_training float32':<36}9     3  cupy 50.00, cudnn 25.00: cudnn, right"]
+    times["cudnn"] = 4.7
+    _, kept, _ = run(answers(times=times))
+    assert kept.fastest["lstm_training float32"] == [Timed(9, 3, "cupy")]
 
 
 def test_what_is_hardly_faster_is_left_to_the_loop(run: Any) -> None:

@@ -18,7 +18,7 @@ from .cases import BLOCKS, LENGTHS, NET, RESETS, Case, arguments_of
 from .report import Report
 from .timing import Run, Timer, describe
 
-ENGINES = ("cudnn", "cudnn_small_h", "cudnn_persist_dynamic")
+ENGINES = ("cudnn", "cudnn_small_h", "cudnn_persist_static", "cudnn_persist_dynamic")
 # Peers round more often than cupyrnn does; they only have to compute the same function.
 PEER_FACTOR = 10
 

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-struct Descriptor { std::string kind, text; int type = 0, T = 0, B = 0, V = 0, lengths[64] = {};
+struct Descriptor { std::string kind, text; int type = 0, T = 0, B = 0, V = 0, lengths[1024] = {};
                     int dims[3] = {}; int sizes[4] = {}; size_t bytes = 0;
                     int algo = 0, built = 0;
                     unsigned char* states = nullptr; Descriptor* dropout = nullptr; };
@@ -134,7 +134,7 @@ cudnnStatus_t cudnnBuildRNNDynamic(cudnnHandle_t handle, cudnnRNNDescriptor_t rn
 }
 cudnnStatus_t cudnnSetRNNDataDescriptor(cudnnRNNDataDescriptor_t d, int dataType, int layout,
         int maxT, int B, int V, const int seqLengths[], void* paddingFill) {
-    if (d->kind != "RNNData" || !paddingFill || B > 64) return BAD_PARAM;
+    if (d->kind != "RNNData" || !paddingFill || B > 1024) return BAD_PARAM;
     std::ostringstream s;
     s << "data " << dataType << " layout " << layout << " T " << maxT << " B " << B << " V " << V
       << " fill " << *(uint64_t*)paddingFill << " lengths";
