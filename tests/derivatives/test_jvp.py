@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import threading
 import warnings
 from collections import defaultdict
@@ -388,9 +387,6 @@ def test_every_layout(rng: np.random.Generator) -> None:
                     assert_close(one, e, "float64", f"{name} {what}")
 
 
-FUNCTIONS = map("function {}".format, itertools.count())
-
-
 class Holds:
     """What is no structure of arrays, and has one."""
 
@@ -465,31 +461,6 @@ def test_functions_of_cupys_arrays(cupy_on_gpu: Any, name: str, rng: np.random.G
         assert type(a) is cupy_on_gpu.ndarray
         assert_close(cupy_on_gpu.asnumpy(a), e, "float64", what, at_least=1.0)
     assert (cupy_on_gpu.asnumpy(there[0]) == x).all()
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda xp, x: x.astype("f"), "makes numbers of dtype float32"),
-        (lambda xp, x: xp.asnumpy(x), "makes a plain array or number"),
-        (lambda xp, x: x.get(), "makes a plain array or number"),
-        (lambda xp, x: float(x[0]), "makes a plain array or number"),
-        (lambda xp, x: np.linalg.norm(x, 1), "numpy.linalg.norm with ord=1 is not among"),
-        (lambda xp, x: np.add(x, x, out=xp.zeros(3)), "makes a plain array or number"),
-        (lambda xp, x: xp.zeros(3).__setitem__(0, x[0]), "makes a plain array|not among|array"),
-        (lambda xp, x: xp.concatenate([x, x]), "Traced"),
-        (lambda xp, x: xp.ElementwiseKernel("T x", "T y", "y = x", "own")(x), "own is not among"),
-        (lambda xp, x: x * np.ones(3), "numpy.ndarray"),
-    ],
-    ids=FUNCTIONS,
-)
-def test_what_cannot_be_followed_on_a_device_is_refused(
-    cupy_on_gpu: Any, function: Any, message: str
-) -> None:
-    one = cupy_on_gpu.ones(3)
-    with pytest.raises((TypeError, ValueError), match=message):
-        cupyrnn.jvp(lambda x: function(cupy_on_gpu, x), (one,), (one,))
 
 
 def test_arguments_on_a_device(cupy_on_cpu: Any, rng: np.random.Generator) -> None:

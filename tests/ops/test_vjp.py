@@ -175,29 +175,6 @@ def test_a_node_of_onnx(rng: np.random.Generator) -> None:
     assert_close(backward, forward, "float64", "slope", at_least=10.0)
 
 
-@pytest.mark.parametrize("name", ["block_lstm", "gru_block_cell", "lstm"])
-def test_cupys_arrays(name: str, cupy_on_cpu: Any, rng: np.random.Generator) -> None:
-    """On the device that the arrays are on, and missing gradients of it too."""
-    p = PROBLEMS[name](rng)
-    host = ("sequence_lengths", "resets")
-
-    def moved(a: Any) -> Any:
-        return cupy_on_cpu.asarray(a) if isinstance(a, np.ndarray) else a
-
-    _, pullback = cupyrnn.vjp(p.function, *p.args, **p.kwargs)
-    expected = pullback(**p.gradients)
-    with cupy_on_cpu.cuda.Device(1):
-        args = tree_map(moved, p.args)
-        kwargs = {n: a if n in host else moved(a) for n, a in p.kwargs.items()}
-        gradients = tree_map(moved, p.gradients)
-    _, pullback = cupyrnn.vjp(p.function, *args, **kwargs)
-    for a, e in zip(pullback(**gradients), expected, strict=True):
-        assert a.device.id == 1
-        assert_close(cupy_on_cpu.asnumpy(a), e, "float64", name)
-    nothing = pullback(**{pullback.names[0]: None})
-    assert all(a.device.id == 1 and not cupy_on_cpu.asnumpy(a).any() for a in nothing)
-
-
 @pytest.mark.parametrize("name", ["block_lstm", "lstm", "stacked LSTM"])
 def test_inputs_that_were_written_into(name: str, rng: np.random.Generator) -> None:
     """Weights that were updated before the gradient was taken, and a list with other entries."""

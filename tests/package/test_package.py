@@ -7,14 +7,13 @@ import importlib
 import importlib.resources
 import importlib.util
 import inspect
-import pickle
 import re
 import runpy
 import subprocess
 import sys
 import typing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import needs
 import numpy as np
@@ -22,7 +21,7 @@ import pytest
 
 import cupyrnn
 import cupyrnn.parallel
-from cupyrnn import _typing, raw_ops
+from cupyrnn import raw_ops
 from cupyrnn.weights import block_forms
 
 ROOT = Path(__file__).parents[2]
@@ -34,17 +33,6 @@ def test_everything_is_annotated() -> None:
     for function in filter(inspect.isfunction, functions):
         hints = set(function.__annotations__)
         assert hints == {*inspect.signature(function).parameters, "return"}, function.__name__
-
-
-def test_results_are_plain_tuples_too() -> None:
-    x = np.ones((2, 1, 3))
-    out = cupyrnn.block_gru(
-        x, np.ones((1, 4)), np.ones((7, 8)), np.ones((7, 4)), np.ones(8), np.ones(4)
-    )
-    assert isinstance(out, tuple)
-    r, *_, h = out
-    assert r is out.r
-    assert h is out[3]
 
 
 def test_import_loads_nothing_heavy() -> None:
@@ -362,30 +350,3 @@ def test_help_begins_with_the_map_of_readme() -> None:
     page = (ROOT / "docs/index.md").read_text(encoding="utf-8")
     on_site = {re.sub(r"^cupyrnn\.|…$", "", n) for n in re.findall(r"`([\w.]+…?)`", page)}
     assert named <= on_site
-
-
-class _Own(_typing.NamedTuple):
-    """A text."""
-
-    a: int
-    b: str = "b"
-
-    def both(self) -> str:
-        """Return both."""
-        return f"{self.a}{self.b}"
-
-
-class _Usual(NamedTuple):
-    a: int
-    b: str = "b"
-
-
-def test_named_tuples_are_like_those_of_typing() -> None:
-    own, usual = _Own(1), _Usual(1)
-    assert (own, repr(own), own.both()) == (usual, repr(usual).replace("_Usual", "_Own"), "1b")
-    for name in ("_fields", "_field_defaults", "__match_args__", "__module__", "__bases__"):
-        assert getattr(_Own, name) == getattr(_Usual, name)
-    assert typing.get_type_hints(_Own) == typing.get_type_hints(_Usual)
-    assert inspect.signature(_Own).parameters.keys() == inspect.signature(_Usual).parameters.keys()
-    assert (_Own.__doc__, pickle.loads(pickle.dumps(own))) == ("A text.", own)
-    assert typing.get_origin(cupyrnn.typing.GRUOutputs[np.ndarray]) is cupyrnn.typing.GRUOutputs

@@ -226,30 +226,6 @@ def test_a_layer_behind_a_cell(name: str, shape: tuple[int, ...]) -> None:
             cupyrnn.weights.params_from_tf1(variables | possible)
 
 
-def test_no_projection_is_dropped() -> None:
-    rows = {0: 5, 1: 4}
-    variables: dict[str, Any] = {}
-    for n, K in rows.items():
-        variables |= {f"cell_{n}/lstm_cell/kernel": np.ones((K, 8))}
-        variables |= {f"cell_{n}/lstm_cell/bias": np.ones(8)}
-    assert cupyrnn.weights.params_from_tf1(variables, forget_bias=1).num_layers == 2
-    variables["cell_1/lstm_cell/projection/kernel"] = np.ones((2, 2))
-    with pytest.raises(ValueError, match="has cell_1/lstm_cell/projection/kernel, expected only"):
-        cupyrnn.weights.params_from_tf1(variables, forget_bias=1)
-    variables["cell_1/lstm_cell/gates/bias"] = variables.pop("cell_1/lstm_cell/projection/kernel")
-    with pytest.raises(ValueError, match="has cell_1/lstm_cell/gates/bias, expected only"):
-        cupyrnn.weights.params_from_tf1(variables, forget_bias=1)
-
-
-def test_two_equal_names_are_refused() -> None:
-    for twice in ("kernel:0", "weights"):
-        for names in (("kernel", twice), (twice, "kernel")):
-            variables = {f"lstm_cell/{n}": np.ones((5, 8)) for n in names}
-            variables["lstm_cell/bias"] = np.ones(8)
-            with pytest.raises(ValueError, match="which are the same variable: expected one of"):
-                cupyrnn.weights.params_from_tf1(variables, forget_bias=1)
-
-
 def test_what_is_no_cell(rng: np.random.Generator) -> None:
     """An optimizer's slots, averages, dense layers: beside a cell, and without one."""
     whole = cupyrnn.weights.params_to_tf1(

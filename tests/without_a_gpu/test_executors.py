@@ -38,20 +38,6 @@ __global__ void __launch_bounds__(threads) reduce(const T* __restrict__ x, T* ou
   if (t == 0) out[blockIdx.x] = part[0];
 }
 
-// the same in dynamic shared memory
-extern "C" __global__ void reduce_dynamic(const double* x, double* out, int n) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  double* part = reinterpret_cast<double*>(memory);
-  const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
-  part[t] = i < n ? x[i] : 0.0;
-  __syncthreads();
-  for (int half_way = blockDim.x / 2; half_way > 0; half_way /= 2) {
-    if (t < half_way) part[t] += part[t + half_way];
-    __syncthreads();
-  }
-  if (t == 0) out[blockIdx.x] = part[0];
-}
-
 // neighbors exchange
 __global__ void rotate(const float* x, float* y) {
   __shared__ float part[64];
@@ -60,30 +46,8 @@ __global__ void rotate(const float* x, float* y) {
   LOAD
   y[blockIdx.x * 64 + t] = part[(t + 1) % 64];
 }
-
-// how many steps until one is reached: every lane has its own number
-__global__ void collatz(const long long* x, int* steps, int n) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= n) return;
-  int count = 0;
-  for (long long v = x[i]; v != 1; v = v % 2 ? 3 * v + 1 : v / 2) ++count;
-  steps[i] = count;
-}
-
-struct Four { int x, y, z, w; };
-
-__global__ void take_all(bool a, signed char b, unsigned short c, int d, long long e,
-                         unsigned long long f, float g, double h, const void* p, Four four,
-                         double* out) {
-  const double values[] = {double(a), double(b), double(c), double(d), double(e), double(f), g, h,
-                           p ? 1.0 : 0.0, double(four.y), double(four.w)};
-  for (int i = 0; i < 11; ++i) out[i] = values[i];
-}
 """
-NAMES = (
-    *("indices", "reduce<float, 256>", "reduce<double, 64>", "reduce_dynamic"),
-    *("rotate", "collatz", "take_all"),
-)
+NAMES = ("indices", "reduce<float, 256>", "reduce<double, 64>", "rotate")
 BARRIERS = {"LOAD": "__syncthreads();", "ADD": "__syncthreads();"}
 EXECUTORS = {
     **{f"g++ {order}": functools.partial(runner.compile_module, order=order)
@@ -124,45 +88,6 @@ def test_threads_and_barriers(kernel: Any, rng: np.random.Generator) -> None:
     rotated = np.full_like(data, np.nan)
     kernel("rotate")((3,), (64,), (data, rotated))
     np.testing.assert_array_equal(rotated, np.roll(data.reshape(3, 64), -1, 1).ravel())
-
-
-def test_dynamic_shared_memory(kernel: Any, rng: np.random.Generator) -> None:
-    x, sums = rng.integers(0, 9, 100).astype(np.float64), np.full(4, np.nan)
-    reduce = kernel("reduce_dynamic")
-    reduce((4,), (32,), (x, sums, np.int32(100)), shared_mem=256)
-    np.testing.assert_array_equal(sums, np.add.reduceat(x, [0, 32, 64, 96]))
-    outside = "past the end of its 248 bytes|at offset 248 of the block's shared memory"
-    with pytest.raises(RuntimeError, match=outside):
-        reduce((4,), (32,), (x, sums, np.int32(100)), shared_mem=248)
-
-
-def test_lanes_that_part_and_meet(kernel: Any) -> None:
-    x = np.arange(1, 200)
-    steps = np.full(x.size, -1, np.int32)
-    kernel("collatz")((2,), (128,), (x, steps, np.int32(x.size)))
-    expected = []
-    for v in x.tolist():
-        count = 0
-        while v != 1:
-            v, count = (3 * v + 1 if v % 2 else v // 2), count + 1
-        expected.append(count)
-    np.testing.assert_array_equal(steps, expected)
-
-
-def test_arguments(kernel: Any) -> None:
-    numbers = (
-        *(np.bool_(True), np.int8(-2), np.uint16(60000), np.int32(-4), np.int64(-5)),
-        *(np.uint64(2**63), np.float32(0.5), 0.25),
-    )
-    four, out = np.array([7, 8, 9, 10], np.int32).tobytes(), np.full(11, np.nan)
-    take = kernel("take_all")
-    take((1,), (1,), (*numbers, None, four, out))
-    np.testing.assert_array_equal(out, [1, -2, 60000, -4, -5, 2.0**63, 0.5, 0.25, 0, 8, 10])
-    with pytest.raises(TypeError, match=r"take_all takes \[1, .*\] bytes, \[8, .*\] were given"):
-        take((1,), (1,), (1, *numbers[1:], None, four, out))
-    for grid, block in (((2**31,), (1,)), ((1, 65536), (1,)), ((1,), (1024, 2)), ((0,), (1,))):
-        with pytest.raises(ValueError, match="exceed CUDA's limits"):
-            take(grid, block, (*numbers, None, four, out))
 
 
 @pytest.mark.parametrize("barrier", BARRIERS)
