@@ -1,8 +1,7 @@
 """
 What surrounds the ops, at random: each function here draws one case and checks it.
 
-What is drawn: calls of `vjp`, steps of `prepare_step`, the functions of `cupyrnn.torch`, and
-arguments of `cupyrnn.parallel`.
+What is drawn: calls of `vjp`, steps of `prepare_step` and the functions of `cupyrnn.torch`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 
 import cupyrnn
-from cupyrnn import parallel
 
 from . import Failure, draw_attribute, draw_call, malform, wrong
 
@@ -95,46 +93,12 @@ def a_torch_function(rng: np.random.Generator) -> None:
     )
 
 
-def arguments_of_parallel(rng: np.random.Generator) -> None:
-    """In one process what is given comes back; malformed arguments are refused by name."""
-    comm: Any = parallel.communicator()
-    arrays: Any = {"w": rng.standard_normal((2, 3)), "b": None, "c": np.ones(2, np.float16)}
-    if rng.random() < 0.5:
-        arrays = tuple(arrays.values())
-    calls: dict[str, dict[str, Any]] = {
-        "all_reduce_gradients": {"grads": arrays, "weight": 3, "reduce": "mean"},
-        "broadcast_parameters": {"params": arrays, "root": 0},
-        "check_parameters": {"params": arrays},
-        "barrier": {"timeout": 3},
-        "communicator": {"xp": np, "comm": None, "timeout": 3.0},
-    }
-    name = list(calls)[rng.integers(len(calls))]
-    given = calls[name]
-
-    def made(given: dict[str, Any]) -> Any:
-        if name == "barrier":
-            return comm.barrier(**given)
-        if name == "communicator":
-            return parallel.communicator(**given)
-        return getattr(parallel, name)(given.pop("a_comm", comm), **given)
-
-    result = made(dict(given))
-    if name in ("all_reduce_gradients", "broadcast_parameters") and result is not arrays:
-        raise Failure(f"{name} returns something else than what it was given")
-    key = [*given, "a_comm"][rng.integers(len(given) + (len(given) > 1))]
-    if (name, key) in (("barrier", "a_comm"), ("communicator", "a_comm")):
-        return
-    bad = {**given, key: wrong(rng, given.get(key))}
-    expect_documented((f"{name}: ",), lambda: made(bad))
-
-
 SURROUNDINGS: dict[str, Callable[[np.random.Generator], None]] = {
     function.__name__: function
     for function in (
         vjp_of_an_op,
         a_prepared_step,
         a_torch_function,
-        arguments_of_parallel,
     )
 }
 if importlib.util.find_spec("torch") is None:

@@ -21,7 +21,6 @@ from problems.nets import (
     backward,
     cotangents_of,
     forward,
-    masks_of,
     own,
     problem,
 )
@@ -112,16 +111,6 @@ def test_the_cell_state_of_other_modes_is_nothing(
 
 def host(a: Any) -> Any:
     return a if type(a) is np.ndarray else a.get() if hasattr(a, "get") else a.view(np.ndarray)
-
-
-def test_a_mask_depends_on_nothing_but_its_place() -> None:
-    case = Case("rnn_relu", 6, 4, 1, 5, 3, BI)
-    dropout = {"dropout": 0.4, "seed": 3, "seed2": 4}
-    expected = np.array(masks_of(cupyrnn, case, **dropout))
-    shorter = np.array(masks_of(cupyrnn, case._replace(T=4), **dropout))
-    np.testing.assert_array_equal(shorter, expected[:, :4])
-    fewer_layers = masks_of(cupyrnn, case._replace(L=2), **dropout)
-    np.testing.assert_array_equal(fewer_layers, expected[:1])
 
 
 @each_mode
@@ -309,18 +298,6 @@ def test_host_reserved_of_the_same_call_in_other_words() -> None:
     wrong[1] ^= 77
     with pytest.raises(ValueError, match="reserve_space is of a call with other sizes"):
         cupyrnn.cudnn_rnn_backprop(*given, host_reserved=wrong, **attributes)
-
-
-def test_reserve_space_of_another_call() -> None:
-    args = CALLS["cudnn_rnn"]
-    size = CALLS["cudnn_rnn_backprop"]["reserve_space"].size
-    for changed in ({"is_training": False}, {"dropout": 0.5}, {"sequence_lengths": None}):
-        other = cupyrnn.cudnn_rnn(**{**args, **changed}).reserve_space
-        message = (
-            f"reserve_space has shape {other.shape}, expected ({size},), as cudnn_rnn returns it"
-            " for these arguments with is_training=True"
-        )
-        raises("cudnn_rnn_backprop", ValueError, message, reserve_space=other)
 
 
 def test_sizes_that_are_read_off_the_states() -> None:

@@ -125,25 +125,6 @@ def test_a_child_computes_the_same(run: Callable[[int], list[Any]], loops: str) 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason=needs.REASONS["fork"])
-def test_fork() -> None:
-    """A forked child computes the same as its parent, whose ops and BLAS threads were in use."""
-    code = """
-import os, warnings
-from ops import test_process as t
-warnings.simplefilter("ignore")  # newer Pythons warn of any fork beside threads
-shape = 20, 64, 64, 128
-expected = [run(0, *shape) for run in t.RUNS.values()]
-child = os.fork()
-if child == 0:
-    ok = all(t.same(run(0, *shape), e) for run, e in zip(t.RUNS.values(), expected, strict=True))
-    os._exit(0 if ok else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert all(t.same(run(0, *shape), e) for run, e in zip(t.RUNS.values(), expected, strict=True))
-"""
-    run_python("-c", code, **TWO_THREADS)
-
-
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("part", ["forward", "backward"])
 def test_an_interrupt(part: str) -> None:

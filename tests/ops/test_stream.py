@@ -101,22 +101,6 @@ def test_any_memory_layout(rng: np.random.Generator) -> None:
                 assert_close(actual, e, "float64", name)
 
 
-@pytest.mark.cuda_on_cpu
-@pytest.mark.parametrize(("mode", "more"), NETS)
-def test_arrays_stay_on_their_device(
-    cupy_on_cpu: Any, mode: str, more: Any, rng: np.random.Generator
-) -> None:
-    packed = net(mode, more, 2)
-    there = packed._replace(params=cupy_on_cpu.asarray(packed.params))
-    x = rng.standard_normal((3, packed.input_size))
-    expected = cupyrnn.prepare_step(packed)(x, *packed.zero_state(3))
-    out = cupyrnn.prepare_step(there)(cupy_on_cpu.asarray(x), *there.zero_state(3))
-    for name, a, e in zip(out._fields, out, expected, strict=True):
-        if e is not None:
-            assert type(a) is cupy_on_cpu.ndarray
-            assert_close(cupy_on_cpu.asnumpy(a), e, "float64", name)
-
-
 @pytest.mark.parametrize(
     "again", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))]
 )

@@ -175,27 +175,3 @@ def weights_of(
 def own(ops: Any) -> Any:
     """The engine that has the package's own dropout masks and reads no outputs: not cuDNN."""
     return "auto" if getattr(ops, "xp", np) is np else "cupy"
-
-
-def masks_of(ops: Any, case: Case, **dropout: Any) -> list[Any]:
-    """
-    Return what a seed multiplies the values between the layers by.
-
-    A net of ReLUs of the same widths whose layers give ones and whose last one passes on what it
-    reads: each value has its own mask, whatever the cell.
-    """
-    masks = []
-    for layer in range(1, case.L):
-        W = case.P
-        probe = Case("rnn_relu", case.T, case.B, 1, W, layer + 1, case.direction)
-        params = np.zeros(params_size(probe))
-        weights = weights_of(params, "rnn_relu", layer + 1, W, 1, case.D == 2)
-        for (at, d), w in weights.items():
-            if at < layer:
-                w["bW"][...] = 1
-            else:
-                w["W"][:, d * W : (d + 1) * W] = np.eye(W)
-        inputs = {"input": np.zeros((case.T, case.B, 1)), "params": params}
-        inputs["input_h"] = np.zeros((probe.L * case.D, case.B, W))
-        masks.append(forward(ops, probe, inputs, engine=own(ops), **dropout).output)
-    return masks

@@ -225,18 +225,6 @@ def test_a_real_torch_net_gives_the_same_and_its_gradients(
     assert_close(g.params_backprop, expected, "float64", "params_backprop")
 
 
-def test_sizes_may_be_small_integers_of_numpy() -> None:
-    H, I = np.int8(100), np.int8(3)
-    params = np.arange(float(cupyrnn.cudnn_rnn_params_size(1, 100, 3)))
-    for function, sizes in (
-        (cupyrnn.weights.params_to_keras, (1, H, I)),
-        (cupyrnn.weights.params_to_torch, (1, H, I)),
-        (cupyrnn.weights.params_to_block_lstm, (H, I)),
-    ):
-        expected = function(params, *map(int, sizes))
-        np.testing.assert_equal(function(params, *sizes), expected)
-
-
 # ruff: noqa: E501 - a case a line
 LAYOUT = ("cudnn_rnn_params_layout", (2, 3, 4))
 

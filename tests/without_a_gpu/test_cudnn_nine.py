@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,40 +166,6 @@ def test_the_seed_of_the_mask(
     assert "cudnnSetDropoutDescriptor" not in stub.names()
     for name in ("cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"):
         assert stub.last(name)["rnn"] == text
-
-
-def names_since(stub: Stub, call: Callable[[], Any]) -> list[str]:
-    """Return the library's functions that a call calls."""
-    stub.dll.stub_reset()
-    call()
-    return stub.names()
-
-
-@pytest.mark.parametrize("lengths", [None, (3, 1)])
-@pytest.mark.parametrize("mode", ["lstm", "gru"])
-def test_a_net_is_described_once(
-    cupy_on_cpu: Any, stub: Stub, mode: str, lengths: tuple[int, ...] | None
-) -> None:
-    case, ops = Case(mode, 3, 2, 4, 5, lengths=lengths), Ops(cupy_on_cpu)
-    inputs = problem(np.random.default_rng(0), case)
-    cotangents = cotangents_of(np.random.default_rng(0), case)
-
-    def back(out: Any) -> list[str]:
-        return names_since(stub, lambda: backward(ops, case, inputs, out, cotangents))
-
-    assert len(names_since(stub, lambda: forward(ops, case, inputs))) <= 25
-    out = forward(ops, case, inputs)
-    assert names_since(stub, lambda: forward(ops, case, inputs)) == [
-        "cudnnSetStream",
-        "cudnnRNNForward",
-    ]
-    both = ["cudnnSetStream", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"]
-    assert back(out) == both
-    # Nor is a call expensive that comes after many others.
-    for T in range(4, 24):
-        forward(ops, case._replace(T=T), problem(np.random.default_rng(0), case._replace(T=T)))
-    assert len(back(out)) <= 40
-    assert back(out) == both
 
 
 def test_what_a_description_depends_on(

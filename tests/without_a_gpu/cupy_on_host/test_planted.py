@@ -58,13 +58,6 @@ def launch(kernel: Any, *args: Any) -> None:
     kernel((1,), (32,), args)
 
 
-def test_what_is_right_is_not_refused(cupy: Any, kernels: Any) -> None:
-    a, b = cupy.arange(9, dtype="f4"), cupy.zeros(9, "f4")
-    launch(kernels["copy_from<float>"], a, b, 2, 7)
-    launch(kernels["copy_to<float>"], a, b, 7, 2)
-    np.testing.assert_array_equal(cupy.asnumpy(b), [2, 3, 4, 5, 6, 7, 8, 0, 1])
-
-
 @pytest.mark.parametrize("first", [1, -1, 1000, 100_000_000], ids=lambda n: f"from {n}")
 @pytest.mark.parametrize("name", ["copy_from<float>", "copy_to<float>"])
 def test_out_of_bounds_in_a_kernel(
@@ -130,25 +123,6 @@ def test_an_array_of_another_device(host: Any, cupy: Any, kernels: Any) -> None:
         launch(kernels["copy_from<float>"], address, cupy.zeros(9, "f4"), 0, 9)
 
 
-@pytest.mark.filterwarnings("ignore:.*ExternalStream:DeprecationWarning")
-def test_grids_and_streams(host: Any, cupy: Any, kernels: Any) -> None:
-    a, b = cupy.zeros(9, "f4"), cupy.zeros(9, "f4")
-    kernel, arguments = kernels["copy_from<float>"], (a, b, 0, 9)
-    with refused(host, r"blocks of \(2048, 1, 1\)"):
-        kernel((1,), (2048,), arguments)
-    with refused(host, "65537"):
-        kernel((1, 65537), (32,), arguments)
-    with refused(host, "50000 bytes of shared memory"):
-        kernel((1,), (32,), arguments, shared_mem=50000)
-    with refused(host, "no stream"), cupy.cuda.ExternalStream(4096):
-        kernel((1,), (32,), arguments)
-
-
-def test_new_memory_is_poisoned(cupy: Any) -> None:
-    assert cupy.isnan(cupy.empty(100)).all()
-    assert (cupy.empty(100, "u1") == 255).all()
-
-
 GEMM = {"f2": (2, 68, "f4"), "f4": (0, 68, "f4"), "f8": (1, 70, "f8")}
 
 
@@ -176,31 +150,15 @@ class Gemm:
         self.cupy.cuda.cublas.gemmEx(handle, *{**self.arguments, **spoilt}.values())
 
 
-@pytest.mark.parametrize("dtype", GEMM)
-def test_a_product(cupy: Any, dtype: str) -> None:
-    gemm = Gemm(cupy, dtype)
-    gemm()
-    a, b, c = (cupy.asnumpy(x).astype("f8") for x in (gemm.a, gemm.b, gemm.c))
-    np.testing.assert_allclose(c, a @ b, rtol={"f2": 1e-3, "f4": 1e-6, "f8": 1e-14}[dtype])
-
-
 @pytest.mark.parametrize(
     ("spoilt", "message"),
     [
         ({"lda": 4}, "leading dimension 4 of A, which has 5 rows"),
-        ({"lda": 6}, "A, 92 bytes at .* not inside one allocation"),
         ({"ldb": 3}, "leading dimension 3 of B"),
-        ({"ldb": 5}, "B, 56 bytes"),
         ({"ldc": 4}, "leading dimension 4 of C"),
-        ({"ldc": 6}, "C, 68 bytes"),
         ({"transa": 1}, "A, 96 bytes"),
-        ({"m": 6, "lda": 6, "ldc": 6}, "A, 96 bytes"),
-        ({"k": 5}, "A, 100 bytes"),
         ({"Atype": 1}, "types 1, 0, 0 do not go with compute type 68"),
-        ({"Atype": 1, "Btype": 1}, "types 1, 1, 0 do not go"),
         ({"computeType": 70}, "types 0, 0, 0 do not go with compute type 70"),
-        ({"computeType": 64}, "do not go with compute type 64"),
-        ({"Ctype": 1}, "types 0, 0, 1 do not go"),
     ],
     ids=str,
 )

@@ -153,13 +153,3 @@ def test_a_disturbance_is_seen(host: Any, cupy: Any, what: str) -> None:
         **{"copy": {"synchronizations", "copies_to_host"}, "another stream": {"launches"}},
     }
     assert kinds == expected[what]
-
-
-def test_a_hidden_copy_in_an_op_is_seen(
-    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if the package brought an array to the host and back where it makes it contiguous."""
-    contiguous = cupy.ascontiguousarray
-    monkeypatch.setattr(cupy, "ascontiguousarray", lambda a: contiguous(cupy.asarray(a.get())))
-    with pytest.raises(AssertionError):
-        quiet(host, cupy.cuda.Stream.null, calls(cupy, SHAPE)["block_lstm_grad"])
