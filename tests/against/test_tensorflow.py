@@ -222,25 +222,3 @@ def test_errors_of_tensorflow_are_errors_here(tf: ModuleType, op: str) -> None:
             with pytest.raises(tf.errors.InvalidArgumentError):
                 getattr(tf.raw_ops, op)(**arguments)
     assert checked >= len(valid) // 2
-
-
-@pytest.mark.parametrize("op", [op for op in OPS if "LSTM" in op])
-def test_use_peephole_may_be_none(tf: ModuleType, op: str) -> None:
-    """None is the default, False; the gradient ops have no default."""
-    arguments = all_arguments(op) | {"use_peephole": None}
-    if "Grad" in op:
-        for module in (raw_ops, tf.raw_ops):
-            with pytest.raises(TypeError, match="bool"):
-                getattr(module, op)(**arguments)
-    else:
-        assert_same(run_ours(op, arguments), run(tf, op, arguments), "float32", op)
-        with_peepholes = run_ours(op, arguments | {"use_peephole": True})
-        assert np.abs(with_peepholes["h"] - run_ours(op, arguments)["h"]).max() > 1e-3
-
-
-@pytest.mark.parametrize("op", [op for op in OPS if op.startswith("BlockLSTM")])
-@pytest.mark.parametrize("seq_len_max", [-1, 4])
-def test_seq_len_max_out_of_range(op: str, seq_len_max: int) -> None:
-    """TensorFlow is not asked: the gradient ops read past the end of their arguments."""
-    with pytest.raises(ValueError, match=r"expected in \[0, T\] = \[0, 3\]"):
-        run_ours(op, all_arguments(op) | {"seq_len_max": seq_len_max})

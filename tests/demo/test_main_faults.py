@@ -98,22 +98,6 @@ def test_a_figure_that_cannot_be_written_leaves_the_old_one(
     assert os.listdir(tmp_path) == ["x.png"]
 
 
-def test_no_link_is_followed_where_a_part_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    victim = tmp_path / "victim"
-    victim.write_bytes(b"kept")
-    planted = iter(["0" * 16, "1" * 16])
-    monkeypatch.setattr(files.secrets, "token_hex", lambda _: next(planted))
-    (tmp_path / ".c.npz.part").symlink_to(victim)
-    (tmp_path / f".c.npz.{'0' * 16}.part").symlink_to(victim)
-    with pytest.raises(files.WriteError, match="File exists"):
-        files.write(tmp_path / "c.npz", b"new")
-    files.write(tmp_path / "c.npz", b"new")
-    assert victim.read_bytes() == b"kept"
-    assert not (tmp_path / "c.npz").is_symlink()
-
-
 def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     """But nothing that another process holds, and nothing of another name."""
     out = tmp_path / "x.npz"
@@ -158,24 +142,6 @@ def test_where_nothing_can_be_written(
     assert (done.returncode, done.stderr) == (status, stderr)
     assert re.fullmatch(stdout, done.stdout, re.DOTALL)
     assert os.listdir(tmp_path) == (["x.png"] if shell.startswith("2>") else [])
-
-
-@pytest.mark.parametrize(
-    ("cell", "hidden", "message"),
-    [
-        ("lstm", "1000000", "GiB of memory or more"),
-        ("cudnn_gru", "1000000", "GiB of memory or more"),
-        ("cudnn_gru", "2147483647", "GiB of memory or more"),
-        ("lstm", "9" * 5000, "is not a positive integer below 2**31"),
-    ],
-)
-def test_hidden_beyond_memory(cell: str, hidden: str, message: str, tmp_path: Path) -> None:
-    done = run("--out", "x.png", "--hidden", hidden, "--cell", cell, folder=tmp_path)
-    assert done.returncode == 2
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("python -m cupyrnn: error: ")
-    assert message in last
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -6,8 +6,6 @@ import importlib
 import os
 import platform
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +16,6 @@ import needs
 import numpy as np
 import pytest
 from checks import run_python
-
-import cupyrnn
 
 
 def add_two(n: int) -> int:
@@ -168,65 +164,10 @@ def test_what_nobody_reads_is_removed(
     assert kept.exists()
 
 
-def test_processes_that_compile_at_once(compiled_loops: ModuleType, tmp_path: Path) -> None:
-    """All find old files, remove them while others write, and compute."""
-    code = """
-import numba
-from cupyrnn.compiled import cache
-
-def add(a, b):
-    return a + b
-
-print(cache.compiled_callback(add, numba.int64(numba.int64, numba.int64), {}).ctypes(2, 3))
-"""
-    script, root = tmp_path / "script.py", Path(cupyrnn.__file__).parents[1]
-    script.write_text(code)
-    folder = tmp_path / "kept" / "cupyrnn"
-    folder.mkdir(parents=True)
-    for n in range(200):
-        path = folder / f"lstm.forward{n}-00000000-{KEY}.nbc"
-        path.write_bytes(b"")
-        os.utime(path, (0, 0))
-    variables = {"NUMBA_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": str(root)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", str(script)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | variables,
-        )
-        for _ in range(4)
-    ]
-    assert [p.communicate(timeout=300) for p in processes] == [("5\n", "")] * 4
-    (kept,) = folder.iterdir()
-    assert kept.name.startswith("script.add-")
-
-
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason=needs.REASONS["x86"])
 def test_a_processor_without_a_name_has_narrow_vectors(compiled_loops: ModuleType) -> None:
     code = "from cupyrnn.compiled import simd; print(simd.VECTOR_BYTES)"
     assert run_python("-c", code, NUMBA_CPU_NAME="generic") == "16\n"
-
-
-@pytest.mark.parametrize("error", [RuntimeError, OSError, EOFError])
-def test_where_nothing_can_be_kept(
-    compiled_loops: ModuleType, error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is no folder for what Numba compiles, no room, or what lies there is damaged."""
-    numba = importlib.import_module("numba")
-    cache = importlib.import_module("cupyrnn.compiled.cache")
-
-    def without_a_folder(function: Any) -> Any:
-        raise error
-
-    def loop(n: int) -> int:
-        return n + 1
-
-    monkeypatch.setattr(cache, "_Cache", without_a_folder)
-    signature = numba.int64(numba.int64)
-    assert cache.compiled_function(loop, signature, {})(1) == 2
-    assert cache.compiled_callback(loop, signature, {}).ctypes(1) == 2
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,13 @@ from checks import run_python
     [
         ("interrupts 30", 1),
         pytest.param("interrupts 300", 1, marks=pytest.mark.slow),
-        *(("late", 2), ("no_threads", 3), ("no_memory", 2)),
+        *(("late", 2), ("no_threads", 3)),
     ],
 )
 def test_what_stops_a_call(compiled_loops: ModuleType, name: str, checks: int) -> None:
-    """300 interrupts, or 3,000; calls at the end of the process; calls without memory."""
+    """300 interrupts, or 3,000; calls at the end of the process; no memory for a thread."""
     if not hasattr(os, "fork"):
         pytest.skip(needs.REASONS["fork"])
-    if name == "no_memory":
-        needs.module("_testcapi")
     script = Path(__file__).with_name("two_threads.py")
     assert run_python(str(script), *name.split()).split() == ["right"] * checks
 

@@ -162,27 +162,5 @@ def no_threads() -> None:
     threads._job = job
 
 
-def no_memory() -> None:
-    """A call that begins the threads anew, without memory for each thing that Python takes."""
-    import _testcapi
-
-    call = _calls("float32")[1]
-    expected, failed, n = _bits(call()), True, 0
-    while failed:
-        threads._after_fork()
-        failed = False
-        _testcapi.set_nomemory(n, n + 1)
-        try:
-            call()
-        except MemoryError:
-            failed = True
-        finally:
-            _testcapi.remove_mem_hooks()
-        assert _bits(call()) == expected, n
-        n += 1
-    print("right" if n > 9 else "wrong")
-    _compare([(call, expected)])
-
-
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -13,10 +13,8 @@ import subprocess
 import sys
 import typing
 from pathlib import Path
-from typing import Any
 
 import needs
-import numpy as np
 import pytest
 
 import cupyrnn
@@ -263,40 +261,6 @@ def test_every_function_says_what_does_not_fit() -> None:
         if first:
             with pytest.raises(TypeError, match=f"^{name}: {first[0].name} is passed by position"):
                 function(1, **{first[0].name: 1})
-
-
-def test_what_stands_in_the_wrong_place_is_named() -> None:
-    """A result for a function, a node for its type, a net for an array, a state without layers."""
-    x, h = np.ones((4, 2, 3)), np.zeros((1, 2, 5))
-    packed = cupyrnn.init_params(num_layers=1, num_units=5, input_size=3, dtype="float64")
-    out, pullback = cupyrnn.vjp(cupyrnn.cudnn_rnn, x, h, h, packed)
-    node = type("NodeProto", (), {"op_type": "LSTM"})()
-    calls: dict[str, Any] = {
-        "vjp: function is a cupyrnn.CudnnRNNOutputs, what a call returns": lambda: cupyrnn.vjp(out),
-        "pullback of cudnn_rnn: 1 argument by position": lambda: pullback(x),
-        "run_onnx_node: op_type is a node, expected its op_type, 'LSTM'": lambda: (
-            cupyrnn.run_onnx_node(node, [x])
-        ),
-        "block_lstm_to_tf1: b is missing, expected w, b; a cupyrnn.BlockLSTMParams holds them:"
-        " block_lstm_to_tf1(**weights.arguments)": lambda: cupyrnn.weights.block_lstm_to_tf1(
-            cupyrnn.init_block_lstm(num_units=5, input_size=3)  # type: ignore[call-arg]
-        ),
-        "block_gru: w_c, b_ru, b_c are missing, expected x, h_prev, w_ru, w_c, b_ru, b_c;"
-        " a cupyrnn.BlockGRUParams holds them: block_gru(x, h_prev, **weights.arguments)": lambda: (
-            cupyrnn.block_gru(x, h, cupyrnn.init_block_gru(num_units=5, input_size=3))  # type: ignore[call-arg]
-        ),
-        "block_lstm: b is missing, expected x, cs_prev, h_prev, w, b; a cupyrnn.PeepholeLSTMParams"
-        " holds them: block_lstm(x, cs_prev, h_prev, **weights.arguments)": lambda: (
-            cupyrnn.block_lstm(x, h, h, cupyrnn.PeepholeLSTMParams(x, x, w_p=x))  # type: ignore[call-arg]
-        ),
-        "cudnn_rnn: input_h is a cupyrnn.PackedParams, expected a numpy.ndarray like input; pass it"
-        " as params": lambda: cupyrnn.cudnn_rnn(x, packed, h, h),
-        "cudnn_rnn: input_h has shape (2, 5), expected (L*D, B, H) = (1, 2, 5), such as"
-        " packed.zero_state(2) returns": lambda: cupyrnn.cudnn_rnn(x, h[0], h, packed),
-    }
-    for message, call in calls.items():
-        with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}"):
-            call()
 
 
 def test_an_error_of_the_op_itself_stays() -> None:
