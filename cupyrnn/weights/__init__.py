@@ -1,15 +1,15 @@
 """
 Converters of weights from and to PyTorch, Keras, TensorFlow 1, ONNX and gates by name.
 
-They take arrays and return arrays, and import no framework. The other modules of this folder hold
-the layout of the packed parameters and their initial values.
+They convert arrays to arrays and import no framework. The other modules of this folder hold the
+layout of the packed parameters and their initial values.
 """
 
 from .._lazy import attach_stub
 
 
 def _hint_for(name: str) -> str:
-    """Return what the error about an unknown name adds: where the name is."""
+    """Return the end of the error for an unknown name: where to find it."""
     outside = ("PackedParams", "BlockLSTMParams", "BlockGRUParams", "PeepholeLSTMParams")
     known = name in outside or name.startswith(("init_", "cudnn_rnn_"))
     return f"; use cupyrnn.{name}" if known else ""

@@ -1,4 +1,4 @@
-"""The attributes of an ONNX node that weights depend on: its activations."""
+"""The activations of an ONNX node: names, parameters and checks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NAMES = (
     *("Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh"),
     *("HardSigmoid", "Elu", "Softsign", "Softplus"),
 )
-# alpha and beta of those that have them, where they are left out: those of ONNX's operators of the
-# same names. There is no operator Affine or ScaledTanh any more: Affine had 1 and 0, and ScaledTanh
-# none; with 1 and 1 it is Tanh.
+# The default alpha and beta of each activation, None if it has no such parameter. They are the
+# defaults of ONNX's operators of the same names. ONNX has dropped two of these: Affine had 1 and 0.
+# ScaledTanh had no defaults; with 1 and 1 it is Tanh.
 PARAMETERS: dict[str, tuple[float | None, float | None]] = {
     "affine": (1.0, 0.0),
     "leakyrelu": (0.01, None),
@@ -28,7 +28,7 @@ SLOPES: dict[RecurrentActivation, float] = {"hard_sigmoid_0.2": 0.2, "hard_sigmo
 
 
 class Activation(NamedTuple):
-    """A function by the lower-case name of the standard, with its parameters."""
+    """An activation: its ONNX name in lower case, and its parameters."""
 
     name: str
     alpha: float = 0.0
@@ -36,7 +36,7 @@ class Activation(NamedTuple):
 
 
 def text(value: object) -> object:
-    """Return a string; the package onnx has bytes."""
+    """Decode bytes, which the package onnx uses for strings; return other values unchanged."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
@@ -49,27 +49,26 @@ def check_flag(op: str, name: str, value: object) -> bool:
 
 
 def activations_of(
-    op: str, cell: str, default: Sequence[str], D: int, given: Mapping[str, Any]
+    op: str, cell: str, default: Sequence[str], D: int, attributes: Mapping[str, Any]
 ) -> tuple[tuple[Activation, ...], ...]:
     """Return the activations of each direction with their parameters."""
     count = len(default) * D
-    names = _listed(op, "activations", given, "strings") or (*default,) * D
+    names = _listed(op, "activations", attributes, "strings") or (*default,) * D
     lower = [_name(op, n, name) for n, name in enumerate(names)]
     if count == 1 and lower == ["tanh", "tanh"]:
-        lower = ["tanh"]  # the schema's own default of an RNN, whatever the direction
+        lower = ["tanh"]  # the schema's default of an RNN has two entries for any direction
     expected = f"{count} for {cell} with D = {D}"
     check_count(op, "activations", names, len(lower) == count, expected)
-    alphas, betas = (_parameters(op, n, lower, given) for n in range(2))
+    alphas, betas = (_parameters(op, n, lower, attributes) for n in range(2))
     every = [Activation(*item) for item in zip(lower, alphas, betas, strict=True)]
     n = len(default)
     return tuple(tuple(every[d * n : (d + 1) * n]) for d in range(D))
 
 
-def _listed(op: str, name: str, given: Mapping[str, Any], what: str) -> Sequence[Any]:
-    """Return an attribute that is a list, empty where it is left out."""
-    value = () if given[name] is None else given[name]
-    check_list(op, name, value, what)
-    values: Sequence[Any] = value
+def _listed(op: str, name: str, attributes: Mapping[str, Any], items: str) -> Sequence[Any]:
+    """Return an attribute that is a list; empty if it is None."""
+    values: Sequence[Any] = () if attributes[name] is None else attributes[name]
+    check_list(op, name, values, items)
     return values
 
 
@@ -83,17 +82,18 @@ def _name(op: str, n: int, name: Any) -> str:
     return name.lower()
 
 
-def _parameters(op: str, which: int, functions: list[str], given: Mapping[str, Any]) -> list[float]:
+def _parameters(
+    op: str, which: int, functions: list[str], attributes: Mapping[str, Any]
+) -> list[float]:
     """
     Return alpha (0) or beta (1) of each function.
 
-    The values are consumed by the functions that have such a parameter, in their order; where
-    they come to an end, it has its default. A list with a value for every function is taken too,
-    where it says the same.
+    The functions that have the parameter consume the values in order. Those left without a value
+    have the default. A list with one value for every function is accepted too, if it says the same.
     """
     name = ("alpha", "beta")[which]
     argument = f"activation_{name}"
-    listed = _listed(op, argument, given, "real numbers")
+    listed = _listed(op, argument, attributes, "real numbers")
     values = [check_real(op, f"{argument}[{n}]", value) for n, value in enumerate(listed)]
     defaults = [PARAMETERS.get(function, (None, None))[which] for function in functions]
     takers = [n for n, default in enumerate(defaults) if default is not None]
@@ -109,12 +109,12 @@ def _parameters(op: str, which: int, functions: list[str], given: Mapping[str, A
     return result
 
 
-def gate_of(function: Activation, within: float) -> RecurrentActivation | None:
-    """Return the name that the ops have for the activation of gates, None where they have none."""
+def gate_of(function: Activation, tolerance: float) -> RecurrentActivation | None:
+    """Return the `recurrent_activation` that computes this function, None if there is none."""
     if function.name == "sigmoid":
         return "sigmoid"
-    if function.name == "hardsigmoid" and abs(function.beta - 0.5) <= within:
+    if function.name == "hardsigmoid" and abs(function.beta - 0.5) <= tolerance:
         for name, slope in SLOPES.items():
-            if abs(function.alpha - slope) <= within:
+            if abs(function.alpha - slope) <= tolerance:
                 return name
     return None

@@ -1,4 +1,4 @@
-"""Parameters of `block_lstm`, packed for CudnnRNN and back, where the math is the same."""
+"""Conversion between weights of `block_lstm` and packed parameters of CudnnRNN."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def params_from_block_lstm(
     wco: Array | None = None,
 ) -> PackedParams:
     """
-    Pack the weights of a `block_lstm` without peepholes and clip, which computes the same as
-    CudnnRNN.
+    Pack the weights of a `block_lstm` without peepholes and clip.
+
+    Such a `block_lstm` computes the same as CudnnRNN.
 
     Parameters
     ----------
@@ -38,11 +39,11 @@ def params_from_block_lstm(
     b : [4*H]
         The bias. Together with `forget_bias` it becomes the recurrent bias; the input bias is zero.
     forget_bias, cell_clip : float
-        The arguments of the block op. Unlike there, they have no defaults.
+        The arguments of `block_lstm`. Here they have no defaults.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     wci, wcf, wco : optional
-        Refused if given: CudnnRNN has no peepholes.
+        Must be None: CudnnRNN has no peepholes.
 
     Returns
     -------
@@ -71,9 +72,9 @@ def params_from_block_lstm(
     check_choice(op, "gate_order", gate_order, tuple(BLOCK))
     for name, a in (("wci", wci), ("wcf", wcf), ("wco", wco)):
         if a is not None:
-            raise ValueError(f"{op}: {name} is given, but CudnnRNN has no peepholes")
+            raise ValueError(f"{op}: {name} is an array, expected None: CudnnRNN has no peepholes")
     if check_real(op, "cell_clip", cell_clip) > 0:
-        raise ValueError(f"{op}: cell_clip is {cell_clip}, but CudnnRNN does not clip")
+        raise ValueError(f"{op}: cell_clip is {cell_clip}, expected 0: CudnnRNN does not clip")
     _, I, H = check_block_lstm(op, {"w": w, "b": b})
     net = check_net(op, 1, H, I, "lstm", "linear_input", "unidirectional", 0)
     bias_of_f = check_real(op, "forget_bias", forget_bias)
@@ -93,17 +94,17 @@ def params_to_block_lstm(
     gate_order: GateOrder = "icfo",
 ) -> BlockLSTMParams:
     """
-    Return the packed parameters of one LSTM layer as `block_lstm` takes them.
+    Convert the packed parameters of one LSTM layer to weights of `block_lstm`.
 
-    Call it with ``forget_bias=0`` and ``cell_clip=0``: CudnnRNN has neither. Pass it the
-    `recurrent_activation` of the net, too, if that is a hard sigmoid.
+    Call `block_lstm` with ``forget_bias=0`` and ``cell_clip=0``: CudnnRNN has neither. If the net
+    has a hard sigmoid, pass its `recurrent_activation` too.
 
     Parameters
     ----------
     params : [params_size] or PackedParams
-        The packed parameters of one unidirectional layer without projection. For a gradient of them
-        use `gradient_to_block_lstm`: this function would add its two equal biases. Complex arrays
-        hold values and tangents, see `cupyrnn.jvp`.
+        The packed parameters of one unidirectional layer without projection. For their gradient use
+        `gradient_to_block_lstm`: this function would add the two equal gradients of the biases.
+        Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     num_units, input_size : int
         H and I; a PackedParams determines them.
     gate_order : {"icfo", "ifco"}
@@ -140,9 +141,10 @@ def gradient_to_block_lstm(
     params: PackedParams, params_backprop: Array, *, gate_order: GateOrder = "icfo"
 ) -> BlockLSTMParams:
     """
-    Return a gradient of the packed parameters of one LSTM layer as the gradients of w and b.
+    Convert the gradient of the packed parameters of one LSTM layer to gradients of w and b.
 
-    The gradients of the two biases are equal; b gets one of them, as in `gradient_to_keras`.
+    The gradients of the two packed biases are equal. The gradient of b is one of them, not their
+    sum, as in `gradient_to_keras`.
 
     Parameters
     ----------
@@ -182,7 +184,7 @@ def gradient_to_block_lstm(
 def _as_block_lstm(
     op: str, xp: ModuleType, net: Net, params: Array, gate_order: object, *, sum_biases: bool = True
 ) -> BlockLSTMParams:
-    """Return the packed parameters of one LSTM layer as `block_lstm` takes them."""
+    """Convert the packed parameters of one LSTM layer to weights of `block_lstm`."""
     order = BLOCK[check_choice(op, "gate_order", gate_order, tuple(BLOCK))]
     refuse(op, "block_lstm", net)
     if net.rnn_mode != "lstm" or net.L > 1 or net.D > 1:

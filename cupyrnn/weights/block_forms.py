@@ -1,4 +1,4 @@
-"""The forms of the block ops' weights [I+H, ·], and what an LSTM asks of its arguments."""
+"""The forms of the block ops' weights [I+H, ·], and the checks of block ops and stacked nets."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class LSTMAttributes(NamedTuple):
 
 class LSTMForm(Form):
     """
-    The weights of `block_lstm`, with peepholes and a projection where they are given.
+    The weights of `block_lstm`, with optional peepholes and an optional projection.
 
-    The rows of w are those of x above those of h. With a projection h is (o*co) @ w_p.
+    In w the rows for x lie above the rows for h. With a projection h is (o*co) @ w_p.
     """
 
     name, States, Saved = "an LSTM", LSTMStates, LSTMOutputs
@@ -53,7 +53,7 @@ class LSTMForm(Form):
     def attributes(
         self, op: str, attributes: Attributes, dtype: np.dtype[Any], *, forward: bool
     ) -> LSTMAttributes:
-        """Check all four: backwards no cell_clip means none, and forget_bias is not asked for."""
+        """Check all four. Backward, cell_clip None means no clip, and forget_bias is ignored."""
         bias, clip, order, activation = attributes
         check_choice(op, "gate_order", order, tuple(COLUMNS))
         return LSTMAttributes(
@@ -64,7 +64,7 @@ class LSTMForm(Form):
         )
 
     def derived_arrays(self, weights: Any, attributes: LSTMAttributes) -> Arrays:
-        """Return what a cell has that is no part of its weights: the bias with that of f."""
+        """Return (b with forget_bias added,), or () if b can be used as it is."""
         _, order, _, forget_bias = attributes
         b = weights.b
         if b is None or forget_bias == 0:
@@ -81,7 +81,7 @@ class LSTMForm(Form):
         attributes: LSTMAttributes,
         derived: Arrays | None = None,
     ) -> LSTM:
-        """Return the cell; backwards b may be None."""
+        """Return the cell. Backward, b may be None."""
         clip, order, gate, _ = attributes
         w, b, *others = weights
         (b,) = (self.derived_arrays(weights, attributes) if derived is None else derived) or (b,)
@@ -97,7 +97,7 @@ class LSTMForm(Form):
         return LSTM(inputs, recurrent, widths, b, COLUMNS[order], peephole, clip, gate)
 
     def gradients(self, xp: ModuleType, grads: Any) -> Gradients:
-        """Return views of w, b and w_p, and memory for the peepholes."""
+        """Return views of w, b and w_p, and zeros for the peepholes."""
         w, b, *others = grads
         wci, _, _, w_p = (*others, None, None, None, None)[:4]
         *axes, rows, width = w.shape
@@ -111,7 +111,7 @@ class LSTMForm(Form):
         return Gradients(None, (*parts, w_p), (b, unused), vectors)
 
     def finished(self, grads: Any, written: Gradients) -> Any:
-        """Return the gradients with those of the peepholes."""
+        """Return `grads` with the gradients of the peepholes in it."""
         if written.vectors is None:
             return grads
         vectors = written.vectors
@@ -129,7 +129,7 @@ class GRUForm(Form):
     def attributes(
         self, op: str, attributes: Attributes, dtype: np.dtype[Any], *, forward: bool
     ) -> HardSigmoid | None:
-        """Return the gates' activation; nothing of an LSTM alone may be given."""
+        """Return the gates' activation; refuse forget_bias and cell_clip."""
         for name in ("forget_bias", "cell_clip"):
             if (value := getattr(attributes, name)) is not None:
                 raise ValueError(f"{op}: {name} is {shown(value)}, expected None for a GRU")
@@ -137,7 +137,7 @@ class GRUForm(Form):
         return check_gate(op, attributes.recurrent_activation)
 
     def derived_arrays(self, weights: Any, attributes: HardSigmoid | None) -> Arrays:
-        """Return nothing: all that a cell has is part of its weights."""
+        """Return (): the cell consists of views of its weights."""
         return ()
 
     def cell(
@@ -147,7 +147,7 @@ class GRUForm(Form):
         attributes: HardSigmoid | None,
         derived: Arrays | None = None,
     ) -> GRU:
-        """Return the cell; backwards the biases may be None."""
+        """Return the cell. Backward, the biases may be None."""
         w_ru, w_c, b_ru, b_c = weights
         H = w_c.shape[1]
         K = len(w_c) - H
@@ -170,19 +170,19 @@ LSTM_FORM, GRU_FORM = LSTMForm(), GRUForm()
 
 
 def prepared(xp: ModuleType, weights: Any, dtype: np.dtype[Any]) -> Any:
-    """Return weights as `Form.cell` takes them, for a call of this dtype."""
+    """Return weights in the layout and dtypes that `Form.cell` needs for a call of this dtype."""
     compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
     return each(weights, lambda a: cast(contiguous(xp, a), operand if a.ndim == 2 else compute))
 
 
 class BlockCall(NamedTuple):
-    """What a call of a block op is asked beside x, its weights and states, after its checks."""
+    """The checked attributes of a call of a block op."""
 
-    peephole: tuple[Array | None, ...]  # of an LSTM, as given where used
-    attributes: Any  # as its form has them
+    peephole: tuple[Array | None, ...]  # wci, wcf, wco if an LSTM uses them
+    attributes: Any  # as returned by `Form.attributes`
     dtype: np.dtype[Any]
-    plain: bool = False  # whether all arrays are NumPy's own and of the computation's dtype
-    plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
+    plain: bool = False  # whether all arrays are NumPy arrays in the dtype of the computation
+    plans: dict[Any, Any] | None = None  # of calls with this signature; None in the first one
 
 
 _CHECKS = CheckCache()
@@ -199,19 +199,19 @@ def check_block(
     """
     Check every array and attribute of a call of a block op; return its module and attributes.
 
-    x begins with the axes B for one step, a "cell", and T, B for a sequence. What is not an input
-    of the forward op is a state of the same axes and H. `attributes` are the last ones of
-    `Attributes`, the others left out.
+    x is [B, I] in a "cell" op (one step) and [T, B, I] in a sequence op. Arrays that are no inputs
+    of the forward op have the same leading axes and H. `attributes` are the last fields of
+    `Attributes`; the others have their defaults.
     """
     key = signature((op, use_peephole, *attributes), (*required.values(), *optional.values()))
     found = _CHECKS.get(key)
     if found is None:
-        xp, wanted, call = _check_all(op, form, required, optional, attributes, use_peephole)
+        xp, peepholes, call = _check_all(op, form, required, optional, attributes, use_peephole)
         plain = key is not None and call.dtype.char in "fd"
-        found = xp, wanted, call._replace(plain=plain)
-        _CHECKS.keep(key, (xp, wanted, call._replace(plain=plain, plans={} if plain else None)))
-    xp, wanted, call = found
-    if wanted:
+        found = xp, peepholes, call._replace(plain=plain)
+        _CHECKS.keep(key, (xp, peepholes, call._replace(plain=plain, plans={} if plain else None)))
+    xp, peepholes, call = found
+    if peepholes:
         call = BlockCall((optional["wci"], optional["wcf"], optional["wco"]), *call[1:])
     return xp, call
 
@@ -224,7 +224,7 @@ def _check_all(
     attributes: tuple[Any, ...],
     use_peephole: bool | None,
 ) -> tuple[ModuleType, bool, BlockCall]:
-    """Do what `check_block` says; return the module, whether peepholes are used, the call."""
+    """Check a call for `check_block`; return the module, whether it uses peepholes, the call."""
     forward = "i" not in required
     xp, dtype = check_arrays(op, required, optional)
     every = Attributes(*Attributes()[: -len(attributes)], *attributes)
@@ -233,7 +233,7 @@ def _check_all(
 
     lead, state = "B" if "_cell" in op else "T, B", "cs_prev" if "cs_prev" in arrays else "h_prev"
     matrix = next(iter(form.shapes))
-    symbols = {name: _symbols_shown(of) for name, of in form.shapes.items()}
+    symbols = {name: _symbols_shown(terms) for name, terms in form.shapes.items()}
     H = expect_rank(op, state, arrays[state], "(B, H)")[1]
     leading, I = arrays[state].shape[:1], 0
     if matrix in arrays:
@@ -241,25 +241,25 @@ def _check_all(
     if "x" in arrays:
         *leading_sizes, I = expect_rank(op, "x", arrays["x"], f"({lead}, I)")
         leading = tuple(leading_sizes)
-    shapes = {name: (symbols[name], _shape_of(of, I, H, H)) for name, of in form.shapes.items()}
+    shapes = {n: (symbols[n], _shape_of(terms, I, H, H)) for n, terms in form.shapes.items()}
     shapes["x"] = f"({lead}, I)", (*leading, I)
     shapes |= dict.fromkeys(("cs_prev", "h_prev"), ("(B, H)", (leading[-1], H)))
     for name, a in arrays.items():
         expect_shape(op, name, a, *shapes.get(name, (f"({lead}, H)", (*leading, H))))
 
-    given = [name for name in form.together if name in arrays]
-    wanted = bool(given)
+    present = [name for name in form.together if name in arrays]
+    peepholes = bool(present)
     if use_peephole is not None:
-        wanted = check_bool(op, "use_peephole", use_peephole)
-    if (given and len(given) < 3) or (wanted and not given):
+        peepholes = check_bool(op, "use_peephole", use_peephole)
+    if (present and len(present) < 3) or (peepholes and not present):
         missing = next(name for name in PEEPHOLES if name not in arrays)
-        why = f"like {given[0]}" if given else "as use_peephole is True"
+        why = f"like {present[0]}" if present else "as use_peephole is True"
         raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
-    return xp, wanted, BlockCall((None, None, None), checked, dtype)
+    return xp, peepholes, BlockCall((None, None, None), checked, dtype)
 
 
 def _symbols_shown(symbols: str, K: str = "I", P: str = "H") -> str:
-    """Return symbols such as "K+P, 4*H" as errors show them, with these in place of K and P."""
+    """Return symbols such as "K+P, 4*H" as errors show them; K and P are replaced."""
     symbols = symbols.replace("P", P).replace("K", K)
     return f"({symbols})" if ", " in symbols else f"({symbols},)"
 
@@ -272,7 +272,7 @@ def check_forget_bias(op: str, forget_bias: float | None, gate_order: GateOrder)
 
 
 def default_clip(op: str, gate_order: GateOrder) -> float:
-    """Return TensorFlow's default of a forward op's cell_clip, 0 for none."""
+    """Return TensorFlow's default cell_clip of a forward op; 0 means no clip."""
     check_choice(op, "gate_order", gate_order, tuple(_DEFAULTS))
     return _DEFAULTS[gate_order][1]
 
@@ -281,22 +281,22 @@ def check_clip(
     op: str, cell_clip: float | None, gate_order: GateOrder, dtype: np.dtype[Any], *, forward: bool
 ) -> float | None:
     """
-    Return the clip as the dtype can hold it, so that a saved cs compares equal to it.
+    Return the clip rounded to the dtype, so that a clipped and saved cs compares equal to it.
 
-    Left out, it is forward TensorFlow's default, and backward none.
+    By default it is TensorFlow's default forward, and no clip backward.
     """
     if cell_clip is None:
         cell_clip = default_clip(op, gate_order) if forward else 0.0
     clip = check_real(op, "cell_clip", cell_clip)
     with np.errstate(over="ignore", under="ignore"):
         if real_dtype(dtype).itemsize < 8:
-            clip = float(np.float32(clip))  # which TensorFlow's attribute is
+            clip = float(np.float32(clip))  # TensorFlow's attribute is a float32
         return float(dtype.type(clip).real) if clip > 0 else None
 
 
 @functools.cache
 def _shape_of(symbols: str, K: int, H: int, P: int) -> tuple[int, ...]:
-    """Return the shape that symbols such as "K+P, 4*H" stand for."""
+    """Evaluate symbols such as "K+P, 4*H"; return the shape."""
     sizes = {"K": K, "H": H, "P": P}
 
     def size_of(term: str) -> int:
@@ -306,7 +306,7 @@ def _shape_of(symbols: str, K: int, H: int, P: int) -> tuple[int, ...]:
 
 
 def size_of(form: Form, weights: Any) -> int | None:
-    """Return the H of a layer that its weights agree on, by the axes that are a multiple of H."""
+    """Return H of a layer from the axes that are multiples of H; None if they disagree."""
     sizes = set()
     for name, a in weights._asdict().items():
         axes = form.shapes[name].split(", ")
@@ -318,13 +318,14 @@ def size_of(form: Form, weights: Any) -> int | None:
 
 
 def zero_states(
-    form: Form, weights: Sequence[Any], D: int, batch: tuple[int, bool], given: Any, zeros: Any
+    form: Form, weights: Sequence[Any], D: int, batch: tuple[int, bool], states: Any, zeros: Any
 ) -> list[Any]:
     """
-    Return the states `given` of a stacked net, with zeros instead of None: h, then the others.
+    Return the states of a stacked net (h, then the others) with zeros instead of None.
 
-    They are lists of layers if one of them is, or if the layers differ in size. None stays where
-    the weights do not say the sizes. `batch` is B and time_major; `zeros` makes an array.
+    New states are lists of layers if another state is one, or if the layers differ in size. A None
+    stays None if the weights do not determine the sizes. `batch` is B and time_major; `zeros`
+    makes an array from a shape.
     """
     widths = []
     for entry in weights[::D]:
@@ -332,14 +333,14 @@ def zero_states(
         widths.append((H, H if projection is None else projection.shape[-1]))
     B, major = batch
     if any(width[0] is None for width in widths):
-        return list(given)
-    layered = len({*widths}) > 1 or any(isinstance(state, (list, tuple)) for state in given)
+        return list(states)
+    layered = len({*widths}) > 1 or any(isinstance(state, (list, tuple)) for state in states)
 
     def of_shape(places: int, size: int | None) -> Any:
         return zeros((places, B, size) if major else (B, places, size))
 
     found = []
-    for n, state in enumerate(given):
+    for n, state in enumerate(states):
         sizes = [width[n == 0] for width in widths]
         if state is None and layered:
             state = [of_shape(D, size) for size in sizes]
@@ -348,14 +349,14 @@ def zero_states(
 
 
 def check_projections(op: str, form: Form, weights: Sequence[Any]) -> bool:
-    """Return whether there are projections, which all layers and directions have or none."""
+    """Return whether there are projections; check that all layers and directions agree."""
     projects = bool(form.projection) and getattr(weights[0], form.projection, None) is not None
     for n, entry in enumerate(weights):
         if (getattr(entry, form.projection or " ", None) is not None) != projects:
-            found = shown(None) if projects else "given"
+            found, expected = ("None", "an array") if projects else ("an array", "None")
             raise TypeError(
-                f"{op}: weights[{n}].{form.projection} is {found}, expected"
-                f" {'an array' if projects else 'None'} like weights[0].{form.projection}"
+                f"{op}: weights[{n}].{form.projection} is {found}, expected {expected} like"
+                f" weights[0].{form.projection}"
             )
     return projects
 
@@ -370,9 +371,10 @@ def check_weights(
     layered: bool,
 ) -> None:
     """
-    Check the shapes of all weights, and that what belongs together is given all or not.
+    Check the shapes of all weights, and that the vectors in `form.together` are all there or none.
 
-    `widths` are H and P of each layer; `layered` says that each has the H of its own states.
+    `widths` are H and P of each layer. If `layered`, the states are lists of layers, which may
+    differ in H.
     """
     projects = bool(form.projection) and getattr(weights[0], form.projection, None) is not None
     for n, entry in enumerate(weights):
@@ -384,10 +386,10 @@ def check_weights(
             if widths[layer - 1] != widths[layer]:
                 symbol = "K"
         arrays = entry._asdict()
-        given = [name for name in form.together if arrays.get(name) is not None]
+        present = [name for name in form.together if arrays.get(name) is not None]
         for name, a in arrays.items():
             shape = _shape_of(form.shapes[name], K, H, P)
-            is_missing = a is None and name in form.together and bool(given)
+            is_missing = a is None and name in form.together and bool(present)
             if not is_missing and (a is None or a.shape == shape):
                 continue
             named = f"{op}: weights[{n}].{name}"
@@ -395,7 +397,7 @@ def check_weights(
             if is_missing:
                 raise TypeError(
                     f"{named} is None, expected an array of shape {symbols} = {shape} like"
-                    f" weights[{n}].{given[0]}"
+                    f" weights[{n}].{present[0]}"
                 )
             sizes = {size_of(form, other) for other in weights}
             if not (layered or projects) and len(sizes) > 1 and None not in sizes:
@@ -404,5 +406,6 @@ def check_weights(
                     f"{op}: input_h is an array, and the layers have H = {each_size}: pass input_h"
                     " and input_c as lists of an array (D, B, H) for each layer"
                 )
-            why = f" with K = {K}, what layer {layer - 1} gives, and H = {H}" * (symbol == "K")
+            why = f" with K = {K}, the output size of layer {layer - 1}, and H = {H}"
+            why *= symbol == "K"
             raise ValueError(f"{named} has shape {a.shape}, expected {symbols} = {shape}{why}")

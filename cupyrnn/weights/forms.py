@@ -1,7 +1,7 @@
-"""The packed parameters in the forms that others have them in, and arrays of others as NumPy's.
+"""Shared by the converters: gate orders and layouts, and other frameworks' tensors as arrays.
 
-A gate's matrix is [H, K] in the packed vector. Keras, TensorFlow's cells and ONNX have the gates
-of a layer in orders of their own, side by side or above each other, and most of them transposed.
+In the packed vector a gate's matrix is [H, K]. Keras, TensorFlow's cells and ONNX order the gates
+of a layer differently and join their matrices in one, side by side or stacked, mostly transposed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LSTMState(NamedTuple):
 
 
 def _zeros(name: str, b: Array, G: int, batch_size: object, P: int | None = None) -> LSTMState:
-    """Return states of zeros, where a bias [G*H] is and of its dtype."""
+    """Return states of zeros with the device and dtype of a bias [G*H]."""
     op = "zero_state"
     xp, dtype = check_arrays(op, {name: b})
     if b.ndim != 1 or len(b) % G:
@@ -69,7 +69,7 @@ class BlockLSTMParams(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of `block_lstm` by name, as `PeepholeLSTMParams` has them."""
+        """The arguments of `block_lstm` by name."""
         return self._asdict()
 
     @named
@@ -121,9 +121,9 @@ class _PeepholeLSTM(NamedTuple):
 @without_arithmetic
 class PeepholeLSTMParams(_PeepholeLSTM):
     """
-    The weights of `block_lstm` by the names of its arguments, the peepholes among them.
+    The weights of `block_lstm`, peepholes included, by the names of its arguments.
 
-    Call ``block_lstm(x, cs_prev, h_prev, **params.arguments)``; `arguments` omits what is None.
+    Call ``block_lstm(x, cs_prev, h_prev, **params.arguments)``.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class PeepholeLSTMParams(_PeepholeLSTM):
     __slots__ = ()
 
     def _asdict(self) -> dict[str, Any]:
-        """Return the arrays by name, without a projection where there is none."""
+        """Return the arrays by name, without w_p if it is None."""
         arrays = super()._asdict()
         if self.w_p is None:
             del arrays["w_p"]
@@ -154,11 +154,12 @@ class PeepholeLSTMParams(_PeepholeLSTM):
         Raises
         ------
         ValueError
-            The weights have a projection, which `block_lstm` does not have.
+            The weights have a projection: `block_lstm` has none.
         """
         if self.w_p is not None:
             raise ValueError(
-                "arguments: w_p is given, but block_lstm has no projection; stacked_rnn has it"
+                "arguments: w_p is an array, expected None: block_lstm has no projection, use"
+                " stacked_rnn"
             )
         return self._asdict()
 
@@ -263,30 +264,29 @@ class BlockGRUParams(NamedTuple):
         return GRU_FORM
 
 
-# Where the block ops have the gates of the packed order i, f, ci, o.
+# The places of the packed gates i, f, ci, o in each gate_order of the block ops.
 BLOCK = {"icfo": [0, 2, 1, 3], "ifco": [0, 1, 2, 3]}
 IN_ORDER = [0, 1, 2, 3]
 
 
-def as_arrays(op: str, given: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Array]]:
+def as_arrays(op: str, tensors: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Array]]:
     """
-    Return arrays of one module and one dtype: the widest, where they differ.
+    Return arrays of one module, in the widest of their dtypes.
 
-    What is no array is asked for one by its own ``numpy()``, as the tensors of PyTorch and
-    TensorFlow have it, or by ``__array__``. Nothing leaves its device here: a framework whose
-    tensor is on another one refuses to.
+    Objects that have ``numpy()`` (tensors of PyTorch and TensorFlow) or ``__array__`` are
+    converted. Nothing is copied from a device: frameworks refuse to convert a tensor on one.
     """
     arrays: dict[str, Array] = {}
-    for name, value in given.items():
+    for name, value in tensors.items():
         arrays[name] = _as_array(op, name, value)
         xp, _ = check_arrays(op, {name: arrays[name]})
         arrays[name] = plain(arrays[name]) if xp is np else arrays[name]
     dtypes = {a.dtype for a in arrays.values()}
     if len(dtypes) > 1:
         widest = max(dtypes, key=lambda dtype: dtype.itemsize)
-        if any(dtype.kind == "c" for dtype in dtypes):  # which hold a tangent
+        if any(dtype.kind == "c" for dtype in dtypes):  # complex arrays hold a tangent
             widest = np.dtype("D" if any(dtype.char in "dD" for dtype in dtypes) else "F")
-        elif widest.itemsize == 2:  # of the two half formats neither holds the other's values
+        elif widest.itemsize == 2:  # float16 and bfloat16: neither holds the other's values
             widest = np.dtype(np.float32)
         with on_device(xp, next(iter(arrays.values()))):
             arrays = {name: cast(a, widest) for name, a in arrays.items()}
@@ -295,13 +295,13 @@ def as_arrays(op: str, given: Mapping[str, Any]) -> tuple[ModuleType, dict[str, 
 
 
 def _as_array(op: str, name: str, value: Any) -> Array:
-    """Return what is an array, or says itself how it becomes one."""
+    """Return a value as an array if it is one or can be converted, else unchanged."""
     if array_kind(value) is not None or isinstance(value, (np.ndarray, np.generic)):
         return value
     try:
-        if callable(getattr(value, "detach", None)):  # of PyTorch: without its gradient
+        if callable(getattr(value, "detach", None)):  # a tensor of PyTorch
             value = value.detach()
-            if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # which its numpy() refuses
+            if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # its numpy() refuses bfloat16
                 value = value.float()
         if callable(getattr(value, "numpy", None)):
             return np.asarray(value.numpy())
@@ -315,43 +315,44 @@ def _as_array(op: str, name: str, value: Any) -> Array:
     return value
 
 
-def check_names(op: str, what: str, given: Any, prefix: object) -> None:
-    """Check that `given` is a mapping of names to arrays, and `prefix` the beginning of a name."""
-    if not isinstance(given, Mapping):
-        hint = f"; pass its {what}()" if callable(getattr(type(given), what, None)) else ""
-        hint = hint or read_first(given)
+def check_names(op: str, argument: str, mapping: Any, prefix: object) -> None:
+    """Check that an argument is a mapping of strings, and `prefix` a string."""
+    if not isinstance(mapping, Mapping):
+        has_it = callable(getattr(type(mapping), argument, None))
+        hint = f"; pass its {argument}()" if has_it else read_first(mapping)
         raise TypeError(
-            f"{op}: {what} is {type_shown(given)}, expected a mapping of names to arrays{hint}"
+            f"{op}: {argument} is {type_shown(mapping)}, expected a mapping of names to"
+            f" arrays{hint}"
         )
-    for name in given:
+    for name in mapping:
         if not isinstance(name, str):
-            raise TypeError(f"{op}: {what} has the key {shown(name)}, expected strings")
+            raise TypeError(f"{op}: {argument} has the key {shown(name)}, expected strings")
     if not isinstance(prefix, str):
         raise TypeError(f"{op}: prefix is {shown(prefix)}, expected a string")
 
 
-def nested(what: str, arrays: Mapping[str, Any]) -> str:
-    """Return what an error about missing names adds: where in a checkpoint they may be."""
+def nested(argument: str, arrays: Mapping[str, Any]) -> str:
+    """Return the end of an error about missing names: where in a checkpoint they may be."""
     for name, value in arrays.items():
         if isinstance(value, Mapping):
-            return f"; {what}[{name!r}] is a mapping: pass that"
+            return f"; {argument}[{name!r}] is a mapping: pass that"
         if "_all_weight_values" in name or name.endswith("_packed_params"):
             return f"; {name} is of quantize_dynamic: save the model before it is quantized"
     return ""
 
 
-def untold(op: str, what: str) -> ValueError:
-    """Return the error of weights of an RNN without rnn_mode: `what` of them is no help."""
+def unclear_rnn(op: str, clue: str) -> ValueError:
+    """Return the error of an RNN without rnn_mode, whose activation `clue` does not tell."""
     return ValueError(
-        f"{op}: rnn_mode is left out, and {what} not tell rnn_tanh from rnn_relu: say which"
+        f"{op}: rnn_mode is None, expected 'rnn_tanh' or 'rnn_relu': {clue} not tell them apart"
     )
 
 
 def mode_of(op: str, rnn_mode: Any, width: int, H: int, problem: str) -> tuple[Any, int]:
     """
-    Return the cell whose G gates are `width` wide together, and H.
+    Return the cell and H, from `width`, which is G*H.
 
-    A cell that is given decides what H is; else it follows from the H that another array has.
+    If `rnn_mode` is not None, it determines H; else G follows from H, the size of another array.
     `problem` begins the error.
     """
     if rnn_mode is not None:
@@ -362,7 +363,7 @@ def mode_of(op: str, rnn_mode: Any, width: int, H: int, problem: str) -> tuple[A
     for mode, gates in GATES.items():
         if width == len(gates) * H:
             if len(gates) == 1:
-                raise untold(op, "the shapes, of an RNN, do")
+                raise unclear_rnn(op, "the shapes do")
             return mode, H
     raise ValueError(
         f"{op}: {problem} with H = {H} and G = 4 for lstm, 3 for gru or 1 for rnn_tanh and rnn_relu"
@@ -381,7 +382,7 @@ def side_by_side(a: Array) -> Array:
 
 
 def layer_of(rows: Array, bias: Array, order: Sequence[int], P: int | None = None) -> LayerParams:
-    """Return [K+P, G*H] and [G*H], whose gates have this order, as the packed vector has them."""
+    """Convert rows [K+P, G*H] and a bias [G*H], gates in this order, to the packed layout."""
     gates, places = by_gate(rows, len(order)), _places(order)
     K = gates.shape[2] - (P or gates.shape[1])
     biases = bias.reshape(len(order), -1)[order]
@@ -389,17 +390,17 @@ def layer_of(rows: Array, bias: Array, order: Sequence[int], P: int | None = Non
 
 
 def rows_of(xp: ModuleType, layer: LayerParams, order: Sequence[int]) -> tuple[Array, Array]:
-    """Return what `layer_of` takes, copies: the biases are added where there are two."""
+    """Invert `layer_of`: return copies; two biases are added."""
     return _side_by_side(xp, layer, _places(own_order(order)))
 
 
 def _places(order: Sequence[int]) -> Any:
-    """Return what takes gates in an order: without a copy where that is their own."""
+    """Return an index that reorders gates: a slice, which makes no copy, if the order is theirs."""
     return slice(None) if order == IN_ORDER[: len(order)] else order
 
 
 def _side_by_side(xp: ModuleType, layer: LayerParams, gates: Any) -> tuple[Array, Array]:
-    """Return the weights and the bias of some gates, [K+P, G*H] and [G*H]."""
+    """Return the rows [K+P, G*H] and the bias [G*H] of some gates."""
     rows = xp.concatenate([layer.input[gates], layer.recurrent[gates]], axis=2)
     bias = layer.recurrent_bias[gates]
     if layer.input_bias is not None:
@@ -408,34 +409,33 @@ def _side_by_side(xp: ModuleType, layer: LayerParams, gates: Any) -> tuple[Array
 
 
 def layer_of_gru(xp: ModuleType, weights: Any) -> LayerParams:
-    """Return the weights of `block_gru` as the packed vector has those of its GRU."""
+    """Convert weights of `block_gru` to the packed layout."""
     w_ru, w_c, b_ru, b_c = (contiguous(xp, a) for a in weights)
     rows, bias = xp.concatenate([w_ru, w_c], axis=1), xp.concatenate([b_ru, b_c])
     return layer_of(rows, bias, IN_ORDER[:3])
 
 
 def gru_of(xp: ModuleType, layer: LayerParams) -> BlockGRUParams:
-    """Return what `layer_of_gru` takes, copies: the biases are added where there are two."""
+    """Invert `layer_of_gru`: return copies; two biases are added."""
     both = slice(2), slice(2, None)
     (w_ru, b_ru), (w_c, b_c) = (_side_by_side(xp, layer, gates) for gates in both)
     return BlockGRUParams(w_ru, w_c, b_ru, b_c)
 
 
 def own_order(columns: Sequence[int]) -> list[int]:
-    """Return the packed places of gates that lie in the order that `columns` says."""
+    """Return the inverse permutation: where the packed order has each gate of this order."""
     return sorted(range(len(columns)), key=columns.__getitem__)
 
 
-def refuse(op: str, whose: str, net: Net, *, projection: bool = False) -> None:
-    """Refuse a net that a framework cannot have."""
-    if net.skip:
-        raise ValueError(f"{op}: params is of a net with skip_input, which {whose} does not have")
-    if net.num_proj and not projection:
-        raise ValueError(f"{op}: params is of a net with num_proj, which {whose} does not have")
+def refuse(op: str, framework: str, net: Net, *, projection: bool = False) -> None:
+    """Refuse a net that the framework does not have."""
+    refused = {"skip_input": net.skip, "num_proj": net.num_proj and not projection}
+    for name in filter(refused.get, refused):
+        raise ValueError(f"{op}: params is of a net with {name}, which {framework} does not have")
 
 
 def check_block_gru(op: str, arrays: Mapping[str, Array]) -> tuple[ModuleType, int, int]:
-    """Check w_ru, w_c, b_ru and b_c, by the names that errors show; return module, I and H."""
+    """Check w_ru, w_c, b_ru and b_c; the keys are their names in errors. Return module, I, H."""
     xp, _ = check_arrays(op, arrays)
     (ru, w_ru), (c, w_c), (bias_ru, b_ru), (bias_c, b_c) = arrays.items()
     rows, H = expect_rank(op, c, w_c, "(I+H, H)")
@@ -448,7 +448,7 @@ def check_block_gru(op: str, arrays: Mapping[str, Array]) -> tuple[ModuleType, i
 
 
 def check_block_lstm(op: str, arrays: Mapping[str, Any]) -> tuple[ModuleType, int, int]:
-    """Check w, b, wci, wcf, wco and w_p, by the names that errors show; return module, I and H."""
+    """Check w, b, wci, wcf, wco, w_p; the keys are their names in errors. Return module, I, H."""
     (name_w, w), (name_b, b), *others = arrays.items()
     xp, _ = check_arrays(op, {name_w: w, name_b: b}, dict(others))
     peepholes, ((name_p, w_p),) = others[:3], others[3:] or [("w_p", None)]

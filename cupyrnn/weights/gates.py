@@ -1,9 +1,9 @@
 """
-Weights with separate arrays for each gate: conversion to packed parameters and block weights, and
+Weights with separate arrays for each gate: converted to packed parameters and block weights, and
 back.
 
-Core ML, TensorFlow Lite, madmom and Haiku store them in this form. Weights for which there is no
-converter can be brought into it by hand.
+Core ML, TensorFlow Lite, madmom and Haiku store weights in this form. Use it for weights that have
+no converter of their own.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Gate(NamedTuple):
     recurrent : [H, P]
         The matrix of the state; P is H without a projection.
     bias : [H] or None
-        The bias of the input's product.
+        The bias added to the product with the input.
     recurrent_bias : [H] or None
-        The bias of the state's product. In a GRU's gate c, r multiplies it too.
+        The bias added to the product with the state. In a GRU's gate c, r multiplies it too.
     peephole : [H] or None
-        The peephole weights: they multiply the cell state in i, f and o of an LSTM.
+        The peephole weights, which multiply the cell state in i, f and o of an LSTM.
     """
 
     input: Array
@@ -52,38 +52,42 @@ class Gate(NamedTuple):
     peephole: Array | None = None
 
 
-def _named(op: str, gates: Any, what: str, names: Sequence[str]) -> dict[str, Any]:
+def _named(op: str, gates: Any, argument: str, names: Sequence[str]) -> dict[str, Any]:
     """Check the gates of a layer and direction; return their arrays by the names in errors."""
     if not isinstance(gates, Mapping):
-        raise TypeError(f"{op}: {what} is {type_shown(gates)}, expected a mapping to Gates")
+        raise TypeError(f"{op}: {argument} is {type_shown(gates)}, expected a mapping to Gates")
     if {*gates} != {*names}:
         raise ValueError(
-            f"{op}: {what} has the gates {shown([*gates])}, expected {', '.join(names)}"
+            f"{op}: {argument} has the gates {shown([*gates])}, expected {', '.join(names)}"
         )
     arrays: dict[str, Any] = {}
     for name in names:
         gate = gates[name]
         if not isinstance(gate, (tuple, list)) or not 2 <= len(gate) <= 5:
-            raise TypeError(f"{op}: {what}[{name!r}] is {shown(gate)}, expected a Gate")
+            raise TypeError(f"{op}: {argument}[{name!r}] is {shown(gate)}, expected a Gate")
         for field, a in zip(Gate._fields, gate, strict=False):
             if a is not None or field in ("input", "recurrent"):
-                arrays[f"{what}[{name!r}].{field}"] = a
+                arrays[f"{argument}[{name!r}].{field}"] = a
     return arrays
 
 
 def _mode(op: str, gates: Any, rnn_mode: Any) -> Any:
-    """Return the cell that has gates of these names."""
+    """Return rnn_mode, or the cell whose gates have these names."""
     if rnn_mode is not None:
         return check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
     first = gates[0]
     if isinstance(first, Mapping) and {*first} == {"h"}:
-        raise forms.untold(op, "the gate h does")
+        raise forms.unclear_rnn(op, "the gate h does")
     is_gru = isinstance(first, Mapping) and {*first} == {*GATES["gru"]}
     return "gru" if is_gru else "lstm"
 
 
-def _matrices(a: Array, transposed: bool) -> Array:
-    return a.T if transposed and a.ndim == 2 else a
+def _oriented_arrays(
+    op: str, tensors: Mapping[str, Any], transposed: bool
+) -> tuple[ModuleType, dict[str, Array]]:
+    """Return the module and the arrays, matrices as [H, K]."""
+    xp, arrays = forms.as_arrays(op, tensors)
+    return xp, {name: a.T if transposed and a.ndim == 2 else a for name, a in arrays.items()}
 
 
 @traceable
@@ -130,14 +134,14 @@ def params_from_gates(
         An argument has a wrong type, or a weight is not an array, does not have a floating dtype,
         or is on another device than the first.
     ValueError
-        A gate is missing or unknown, a shape does not fit the others, or there are peepholes, which
-        CudnnRNN does not have.
+        A gate is missing or unknown, a shape does not fit the others, or there are peepholes:
+        CudnnRNN has none.
 
     See Also
     --------
     params_to_gates : The inverse.
     block_lstm_from_gates : With peepholes.
-    reverse_update_gate : GRUs whose u says how much of the new value is taken.
+    reverse_update_gate : GRUs whose u is the weight of the new value, not of the old state.
 
     Examples
     --------
@@ -151,21 +155,20 @@ def params_from_gates(
     op = "params_from_gates"
     check_list(op, "gates", gates, "mappings to Gates")
     D = 1 + (check_choice(op, "direction", direction, DIRECTIONS) == "bidirectional")
-    turned = check_bool(op, "transposed", transposed)
+    transposed = check_bool(op, "transposed", transposed)
     check_gate(op, recurrent_activation)
     check_count(op, "gates", gates, gates and len(gates) % D == 0, f"L*D with D = {D}")
     mode = _mode(op, gates, rnn_mode)
     check_activation(op, mode, recurrent_activation)
-    given: dict[str, Any] = {}
-    for n, of_layer in enumerate(gates):
-        given |= _named(op, of_layer, f"gates[{n}]", GATES[mode])
+    tensors: dict[str, Any] = {}
+    for n, layer_gates in enumerate(gates):
+        tensors |= _named(op, layer_gates, f"gates[{n}]", GATES[mode])
     if projections is not None:
         check_list(op, "projections", projections)
         LD = len(gates)
         check_count(op, "projections", projections, len(projections) == LD, f"L*D = {LD}")
-        given |= {f"projections[{n}]": a for n, a in enumerate(projections)}
-    xp, arrays = forms.as_arrays(op, given)
-    arrays = {name: _matrices(a, turned) for name, a in arrays.items()}
+        tensors |= {f"projections[{n}]": a for n, a in enumerate(projections)}
+    xp, arrays = _oriented_arrays(op, tensors, transposed)
     first = f"gates[0][{GATES[mode][0]!r}]"
     H, I = expect_rank(op, f"{first}.input", arrays[f"{first}.input"], "(H, K)")
     P = 0
@@ -177,13 +180,13 @@ def params_from_gates(
         K = I if n < D else D * net.P
         names = [f"gates[{n}][{name!r}]" for name in GATES[mode]]
         checked.append([_gate(op, name, arrays, ("K", K), H, net.P) for name in names])
-        why = "CudnnRNN does not have; block_lstm_from_gates takes it"
+        why = "CudnnRNN does not have; use block_lstm_from_gates"
         _refuse_peepholes(op, names, checked[n], why)
         expect_shape(op, f"projections[{n}]", arrays.get(f"projections[{n}]"), "(P, H)", (P, H))
 
     parts = (
-        _stacked(xp, of_layer)._replace(projection=arrays.get(f"projections[{n}]"))
-        for n, of_layer in enumerate(checked)
+        _stacked(xp, layer_gates)._replace(projection=arrays.get(f"projections[{n}]"))
+        for n, layer_gates in enumerate(checked)
     )
     return assembled(op, xp, net, next(iter(arrays.values())), parts, recurrent_activation)
 
@@ -191,7 +194,7 @@ def params_from_gates(
 def _gate(
     op: str, name: str, arrays: Mapping[str, Array], inputs: tuple[str, int], H: int, P: int
 ) -> Gate:
-    """Return the gate whose arrays have these names, after a check of their shapes."""
+    """Return the gate whose arrays begin with this name, and check their shapes."""
     gate = Gate(*(arrays.get(f"{name}.{field}") for field in Gate._fields))
     symbol, K = inputs
     shapes = {"input": (f"(H, {symbol})", (H, K))}
@@ -209,7 +212,7 @@ def _refuse_peepholes(op: str, names: Sequence[str], gates: Sequence[Gate], why:
 
 
 def _stacked(xp: ModuleType, gates: Sequence[Gate]) -> LayerParams:
-    """Return the arrays of all gates as those of a layer; what is None is zero."""
+    """Stack the arrays of all gates of a layer; None becomes zeros."""
     zero = xp.zeros(len(gates[0].input), gates[0].input.dtype)
     input, recurrent, *biases = (
         xp.stack([zero if a is None else a for a in arrays])
@@ -229,7 +232,7 @@ def params_to_gates(
     direction: Direction | None = None,
 ) -> list[dict[str, Gate]]:
     """
-    Return packed parameters as separate arrays for each gate.
+    Convert packed parameters to separate arrays for each gate.
 
     Parameters
     ----------
@@ -246,15 +249,15 @@ def params_to_gates(
     Returns
     -------
     list of dict of str to Gate
-        The gates of each of the L*D layers and directions by name, with both biases. They are
-        copies, in the form that `params_from_gates` takes, beside the net's `recurrent_activation`.
+        The gates of each of the L*D layers and directions by name, with both biases: copies.
+        `params_from_gates` inverts this; pass it the net's `recurrent_activation` too.
 
     Raises
     ------
     TypeError, ValueError
         An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
-        params is not an array of the right length, or the net has a projection or skip_input; for
-        these use `cudnn_rnn_params_to_canonical`.
+        params is not an array of the right length, or the net has a projection or skip_input. For
+        such nets use `cudnn_rnn_params_to_canonical`.
 
     Examples
     --------
@@ -285,9 +288,8 @@ def _one_cell(
     op: str, gates: Any, names: Sequence[str], transposed: object
 ) -> tuple[ModuleType, list[Gate]]:
     """Check the gates of one cell of the block ops; return module and gates."""
-    turned = check_bool(op, "transposed", transposed)
-    xp, arrays = forms.as_arrays(op, _named(op, gates, "gates", names))
-    arrays = {name: _matrices(a, turned) for name, a in arrays.items()}
+    is_transposed = check_bool(op, "transposed", transposed)
+    xp, arrays = _oriented_arrays(op, _named(op, gates, "gates", names), is_transposed)
     first = f"gates[{names[0]!r}].input"
     H, I = expect_rank(op, first, arrays[first], "(H, I)")
     if not H or not I:
@@ -300,8 +302,7 @@ def block_lstm_from_gates(
     gates: Mapping[str, Sequence[Any]], *, transposed: bool = False
 ) -> PeepholeLSTMParams:
     """
-    Return the weights of an LSTM, given as separate arrays for each gate, as `block_lstm` takes
-    them.
+    Convert an LSTM with separate arrays for each gate to weights of `block_lstm`.
 
     Parameters
     ----------
@@ -317,9 +318,9 @@ def block_lstm_from_gates(
     -------
     PeepholeLSTMParams
         w [I+H, 4*H], b [4*H], the sums of the biases, and wci, wcf, wco [H] or None, in the widest
-        of the dtypes; gates in the order "icfo". If the framework adds a forget bias when it runs,
-        add it to a bias. Call `block_lstm` with ``forget_bias=0``, and with ``cell_clip=0`` if the
-        framework does not clip.
+        of the dtypes; gates in the order "icfo". If the framework adds a forget bias at run time,
+        add it to the bias of f. Call `block_lstm` with ``forget_bias=0``, and with ``cell_clip=0``
+        if the framework does not clip.
 
     Raises
     ------
@@ -343,13 +344,13 @@ def block_lstm_from_gates(
     xp, found = _one_cell(op, gates, _ICFO, transposed)
     peepholes = {n: gate.peephole for n, gate in zip(_ICFO, found, strict=True)}
     if peepholes.pop("ci") is not None:
-        raise ValueError(f"{op}: gates['ci'] has a peephole, expected one in i, f and o alone")
-    given = [name for name in _PEEPHOLES if peepholes[name] is not None]
-    if given and len(given) < 3:
-        missing = next(name for name in _PEEPHOLES if name not in given)
-        raise ValueError(f"{op}: gates[{missing!r}] has no peephole, but gates[{given[0]!r}] has")
+        raise ValueError(f"{op}: gates['ci'] has a peephole, expected one in i, f and o only")
+    present = [name for name in _PEEPHOLES if peepholes[name] is not None]
+    if present and len(present) < 3:
+        missing = next(name for name in _PEEPHOLES if name not in present)
+        raise ValueError(f"{op}: gates[{missing!r}] has no peephole, but gates[{present[0]!r}] has")
     with on_device(xp, found[0].input):
-        diagonals = {_PEEPHOLES[name]: xp.array(peepholes[name]) for name in given}
+        diagonals = {_PEEPHOLES[name]: xp.array(peepholes[name]) for name in present}
         return PeepholeLSTMParams(
             *forms.rows_of(xp, _stacked(xp, found), forms.IN_ORDER), **diagonals
         )
@@ -360,7 +361,7 @@ def block_lstm_to_gates(
     w: Array, b: Array, wci: Array | None = None, wcf: Array | None = None, wco: Array | None = None
 ) -> dict[str, Gate]:
     """
-    Return the weights of `block_lstm` as separate arrays for each gate.
+    Convert weights of `block_lstm` to separate arrays for each gate.
 
     Parameters
     ----------
@@ -406,9 +407,9 @@ def block_gru_from_gates(
     gates: Mapping[str, Sequence[Any]], *, transposed: bool = False
 ) -> BlockGRUParams:
     """
-    Return the weights of a GRU, given as separate arrays for each gate, as `block_gru` takes them.
+    Convert a GRU with separate arrays for each gate to weights of `block_gru`.
 
-    This GRU resets before the product. For one that resets after it, use `params_from_gates`.
+    This GRU resets before the product. For a GRU that resets after it, use `params_from_gates`.
 
     Parameters
     ----------
@@ -422,7 +423,7 @@ def block_gru_from_gates(
     Returns
     -------
     BlockGRUParams
-        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H], sums of the biases.
+        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H]. Two biases are added.
 
     Raises
     ------
@@ -451,7 +452,7 @@ def block_gru_from_gates(
 @traceable
 def block_gru_to_gates(w_ru: Array, w_c: Array, b_ru: Array, b_c: Array) -> dict[str, Gate]:
     """
-    Return the weights of `block_gru` as separate arrays for each gate.
+    Convert weights of `block_gru` to separate arrays for each gate.
 
     Parameters
     ----------

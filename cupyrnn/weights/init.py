@@ -1,4 +1,4 @@
-"""Initial parameters, packed and of the block ops, as Keras or PyTorch draw them."""
+"""Initial parameters, packed or for the block ops, with the distributions of Keras or PyTorch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Scheme: TypeAlias = Literal["keras", "torch"]
 
 
 class _Draw(NamedTuple):
-    """How values are drawn, and for whom."""
+    """The checked arguments that all init functions share."""
 
     op: str
     scheme: str
@@ -52,28 +52,28 @@ class _Draw(NamedTuple):
         return params
 
     def rounded(self, a: Array) -> Array:
-        """Return values in the dtype and the array module of the result."""
+        """Convert values to the dtype and array module of the result."""
         with np.errstate(all="ignore"):
             rounded = a.astype(self.dtype)
         return rounded if self.xp is np else self.xp.asarray(rounded)
 
     def _glorot(self, like: Array) -> Array:
-        """Return gates [G, H, K], drawn as one matrix [K, G*H]."""
+        """Draw gates [G, H, K] as one matrix [K, G*H] (Glorot uniform)."""
         G, H, K = like.shape
         bound = math.sqrt(6 / (K + G * H))
         return self.rng.uniform(-bound, bound, like.shape)
 
     def _orthogonal(self, like: Array) -> Array:
-        """Return gates [G, H, P] that side by side, [P, G*H], have orthonormal rows."""
+        """Draw gates [G, H, P] so that side by side, [P, G*H], they have orthonormal rows."""
         G, H, P = like.shape
         q, r = np.linalg.qr(self.rng.standard_normal((G * H, P)))
-        # With these signs every such matrix is as likely as any other.
+        # These signs make the distribution uniform over all such matrices.
         rows: Array = q * np.sign(np.diagonal(r))
         return rows.reshape(like.shape)
 
 
 def _checked(op: str, scheme: object, dtype: Any, seed: Any, xp: object) -> _Draw:
-    """Check the arguments that all of these functions have."""
+    """Check the arguments that all init functions share."""
     if not isinstance(xp, ModuleType) or xp not in (np, sys.modules.get("cupy")):
         raise TypeError(f"{op}: xp is {shown(xp)}, expected the module numpy or cupy")
     final = check_dtype(op, dtype, FLOATS)
@@ -115,17 +115,17 @@ def init_params(
     num_proj : int
         P, the size to which an LSTM projects its output; 0 for none.
     scheme : {"keras", "torch"}
-        "keras" draws as Keras's layers do by default: input matrices and projections uniformly
-        within sqrt(6 / (K + G*H)) of zero (Glorot), recurrent matrices such that, side by side as
-        [P, G*H], their rows are orthonormal; biases are zero, but 1 for an LSTM's forget gate.
-        "torch" draws everything, biases included, uniformly within 1 / sqrt(H) of zero, as
-        torch.nn.LSTM, GRU and RNN do.
+        "keras" has the defaults of Keras's layers. Input matrices and projections are uniform
+        within sqrt(6 / (K + G*H)) of zero (Glorot). Recurrent matrices are orthogonal: side by
+        side, [P, G*H], their rows are orthonormal. Biases are zero, but 1 for an LSTM's forget
+        gate. "torch" has the distribution of torch.nn.LSTM, GRU and RNN: everything, biases
+        included, is uniform within 1 / sqrt(H) of zero.
     forget_bias : float, optional
         The bias of an LSTM's forget gates; it replaces the scheme's. The recurrent bias gets this
         value, the input bias is zero.
     seed : int or numpy.random.Generator
-        The same integer gives the same values, rounded to the dtype. They follow Keras's or
-        PyTorch's distribution, but are not the values that these draw with the same seed.
+        The same integer gives the same values, rounded to the dtype. They have Keras's or PyTorch's
+        distribution, but Keras and PyTorch draw other values with the same seed.
     dtype : dtype
         The dtype of the result: float16, bfloat16, float32 or float64.
     xp : module
@@ -141,7 +141,7 @@ def init_params(
     ------
     TypeError, ValueError
         An argument has a wrong type, is out of range, is not one of its choices or contradicts the
-        others, or forget_bias is given for a cell without that gate.
+        others, or forget_bias is not None for a cell without that gate.
 
     See Also
     --------
@@ -201,11 +201,11 @@ def init_block_lstm(
     gate_order : {"icfo", "ifco"}
         The order of the gates.
     scheme : {"keras", "torch"}
-        The distribution of the weights, as in `init_params`. With "torch" b is the sum of two
-        biases, as PyTorch has them.
+        The distribution of the weights, as in `init_params`. With "torch" b is the sum of PyTorch's
+        two biases.
     forget_bias : float, optional
         The forget gate's part of b. By default, "torch" draws it; with "keras" it is 1, but 0 if
-        gate_order is "icfo", since `block_lstm` itself adds 1 then.
+        gate_order is "icfo": `block_lstm` itself adds 1 then.
     seed : int or numpy.random.Generator
         The same integer gives the same values.
     dtype : dtype
@@ -262,7 +262,7 @@ def init_block_gru(
         H and I.
     scheme : {"keras", "torch"}
         The distribution of the weights, as in `init_params`. With "torch" a bias is the sum of
-        two, as PyTorch has them.
+        PyTorch's two.
     seed : int or numpy.random.Generator
         The same integer gives the same values.
     dtype : dtype
@@ -274,8 +274,7 @@ def init_block_gru(
     Returns
     -------
     BlockGRUParams
-        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H], arrays of
-        ``xp``.
+        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H], arrays of ``xp``.
 
     Raises
     ------

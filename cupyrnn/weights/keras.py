@@ -1,4 +1,4 @@
-"""Weights of Keras's recurrent layers: packed for CudnnRNN, for `block_gru`, and back."""
+"""Weights of Keras's recurrent layers, converted to packed parameters or `block_gru`, and back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .params import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, check_ne
 
 MergeMode: TypeAlias = Literal["concat", "sum", "ave"]
 
-# Where Keras has the gates of the packed order i, f, ci, o; r, u, c; h.
+# Keras's places of the packed gates i, f, ci, o; r, u, c; h.
 _KERAS = {"lstm": [0, 1, 2, 3], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
 _PARTS = ("kernel", "recurrent kernel", "bias")
 
@@ -51,36 +51,36 @@ def params_from_keras(
         recurrent kernel [H, G*H] and bias; for a Bidirectional layer the forward three, then the
         backward three. The bias is [4*H] for an LSTM, [2, 3*H] for a GRU and [H] for a SimpleRNN.
         CuDNNLSTM and CuDNNGRU, as in files of Keras 2 written on a GPU, have biases [8*H] and
-        [6*H], and kernels in another order, which is converted. Variables are accepted too, as is
-        everything with ``numpy()`` or ``__array__``. Complex arrays hold values and tangents, see
+        [6*H] and kernels in another order; they are converted. Variables and other objects with
+        ``numpy()`` or ``__array__`` are accepted too. Complex arrays hold values and tangents, see
         `cupyrnn.jvp`.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
         The cell. The shapes identify LSTMs and GRUs. For a SimpleRNN this argument must give the
         activation: "rnn_tanh" is Keras's default.
     direction : {"unidirectional", "bidirectional"}
-        "bidirectional" for Bidirectional layers. If I = H, the arrays of such a layer look the same
-        as those of two layers in one direction.
+        "bidirectional" for Bidirectional layers. If I = H, the arrays of such a layer look like
+        those of two layers in one direction.
     use_bias : bool
-        Whether the layers have biases; without them there are two arrays in place of three. The
-        arrays of a GRU without biases do not show ``reset_after``: if it is False, do not use this
-        function, whose results would be wrong by tenths without an error.
+        Whether the layers have biases. Without biases a layer has two arrays, not three. The arrays
+        of a GRU without biases do not show ``reset_after``. If it is False, do not use this
+        function: its results would be wrong by tenths, without an error.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        The layers' activation, as in `cudnn_rnn`. The layer's configuration says which it is; the
-        arrays do not. The default before Keras 2.3 is ``hard_sigmoid``, which is
+        The layers' activation, as in `cudnn_rnn`. Look it up in the layer's configuration; the
+        arrays do not show it. The default before Keras 2.3 is ``hard_sigmoid``, here
         "hard_sigmoid_0.2"; the ``hard_sigmoid`` of Keras 3 is "hard_sigmoid_1/6". With a wrong one
         the outputs are wrong by tenths, without an error.
     merge_mode : {"concat", "sum", "ave"}
         The merge_mode of Bidirectional layers. With "sum" and "ave" a Keras layer reads [T, B, H]
-        from the layer below, whereas CudnnRNN reads both directions side by side. The packed input
-        matrices therefore appear twice, halved for "ave", which computes the same. Merge the last
-        layer's output yourself: ``output[..., :H] + output[..., H:]``.
+        from the layer below, but CudnnRNN reads both directions side by side. To compute the same,
+        the packed net has each input matrix twice, halved for "ave". Merge the last layer's output
+        yourself: ``output[..., :H] + output[..., H:]``.
 
     Returns
     -------
     PackedParams
         The packed vector, in the widest of the dtypes, and the configuration that follows from the
-        shapes. Where Keras has one bias and cuDNN two, it becomes the recurrent bias; the input
-        bias is zero.
+        shapes. If Keras has one bias and cuDNN two, it becomes the recurrent bias; the input bias
+        is zero.
 
     Raises
     ------
@@ -93,8 +93,8 @@ def params_from_keras(
 
     See Also
     --------
-    block_gru_from_keras : A GRU with ``reset_after=False``, the default before TensorFlow 2.0. It
-        resets before the product; cuDNN's GRU resets after it.
+    block_gru_from_keras : For a GRU with ``reset_after=False``, the default before TensorFlow 2.0.
+        It resets before the product; cuDNN's GRU resets after it.
 
     Notes
     -----
@@ -119,7 +119,7 @@ def params_from_keras(
     merged = check_choice(op, "merge_mode", merge_mode, get_args(MergeMode)) != "concat"
     check_list(op, "weights", weights)
     expected = f"{each} for each layer and direction with D = {D}: {', '.join(_PARTS[:each])}"
-    expected += "; use_bias=False where layers have none" if use_bias else ""
+    expected += "; use_bias=False if the layers have none" if use_bias else ""
     fits = weights and len(weights) % (each * D) == 0
     check_count(op, "weights", weights, fits, expected, "array")
     xp, named = forms.as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})
@@ -129,8 +129,8 @@ def params_from_keras(
     if rnn_mode is None and arrays[1].shape[1] != width:
         raise ValueError(
             f"{op}: weights[0] has shape {(I, width)} and weights[1] {arrays[1].shape}, expected a"
-            " kernel (K, G*H) and a recurrent kernel (H, G*H); of a whole model pass"
-            " layer.get_weights() of its recurrent layers"
+            " kernel (K, G*H) and a recurrent kernel (H, G*H); pass layer.get_weights() of each"
+            " recurrent layer, not the weights of a whole model"
         )
     problem = f"weights[0] has shape {(I, width)}, expected (K, G*H)"
     rnn_mode, _ = forms.mode_of(op, rnn_mode, width, H, problem)
@@ -146,7 +146,7 @@ def params_from_keras(
             if a.shape == (2 * G * H,) and G > 1 and recurrent_activation != "sigmoid":
                 raise ValueError(
                     f"{op}: recurrent_activation is {recurrent_activation!r}, expected sigmoid:"
-                    f" weights[{n}] has shape {a.shape}, that of CuDNN{rnn_mode.upper()}"
+                    f" weights[{n}] has shape {a.shape}, so the layer is CuDNN{rnn_mode.upper()}"
                 )
         else:
             K = H if kind or (layer and merged) else D * H if layer else I
@@ -154,7 +154,7 @@ def params_from_keras(
             if n == each and D == 1 and a.shape == (I, G * H) != (K, G * H):
                 raise ValueError(
                     f"{op}: weights[{n}] has shape {a.shape}, expected {symbols} = {(K, G * H)} of"
-                    " a second layer; a Bidirectional one wants direction='bidirectional'"
+                    " a second layer; for a Bidirectional layer pass direction='bidirectional'"
                 )
             expect_shape(op, f"weights[{n}]", a, symbols, (K, G * H))
     columns = _KERAS[rnn_mode]
@@ -180,25 +180,24 @@ def _by_gate_of_cudnn(a: Array, G: int) -> Array:
     """
     Return a kernel of CuDNNLSTM or CuDNNGRU as [G, H, K].
 
-    It is as large as any other, but a gate's [K, H] holds cuDNN's [H, K] in row-major order.
+    Its shape is that of any kernel, but a gate's [K, H] holds cuDNN's [H, K] in row-major order.
     """
     K, width = a.shape
     return a.reshape(K, G, width // G).swapaxes(0, 1).reshape(G, width // G, K)
 
 
 def _side_by_side_of_cudnn(a: Array) -> Array:
-    """Return [G, H, K] as such a kernel: the inverse."""
+    """Invert `_by_gate_of_cudnn`."""
     G, H, K = a.shape
     return a.reshape(G, K, H).swapaxes(0, 1).reshape(K, G * H)
 
 
 def _check_bias(op: str, name: str, b: Array, rnn_mode: str, H: int) -> None:
-    """Check the shape of a bias, which says what kind of layer it is of."""
+    """Check the shape of a bias, which depends on the kind of layer."""
     if rnn_mode == "gru" and b.shape == (3 * H,):
         raise ValueError(
             f"{op}: {name} has shape {b.shape}, expected (2, 3*H) = {(2, 3 * H)}: a GRU with"
-            " reset_after=False resets before the matmul, which is not the GRU of cuDNN;"
-            " block_gru_from_keras takes it"
+            " reset_after=False resets before the matmul, unlike cuDNN's; use block_gru_from_keras"
         )
     symbols, shape, of_cudnn = {
         "gru": ("(2, 3*H)", (2, 3 * H), (6 * H,)),
@@ -222,14 +221,14 @@ def params_to_keras(
     merge_mode: MergeMode = "concat",
 ) -> list[Array]:
     """
-    Return packed parameters as Keras LSTM, SimpleRNN or GRU(``reset_after=True``) layers do.
+    Convert packed parameters to weights of Keras LSTM, SimpleRNN or GRU(``reset_after=True``).
 
     Parameters
     ----------
     params : [params_size] or PackedParams
-        The packed parameters. For a gradient of them use `gradient_to_keras`: this function would
-        add its two equal biases, and so return twice the gradient of Keras's bias. Complex arrays
-        hold values and tangents, see `cupyrnn.jvp`.
+        The packed parameters. For their gradient use `gradient_to_keras`: this function would add
+        the gradients of the two biases and return twice the gradient of Keras's bias. Complex
+        arrays hold values and tangents, see `cupyrnn.jvp`.
     num_layers, num_units, input_size : int
         L, H and I; a PackedParams determines them and the next two.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
@@ -239,17 +238,17 @@ def params_to_keras(
     use_bias : bool
         Whether the layers have biases. If not, all biases in params must be zero.
     cudnn : bool
-        Whether to return them in the form of CuDNNLSTM and CuDNNGRU.
+        Whether to return the weights of CuDNNLSTM or CuDNNGRU layers.
     merge_mode : {"concat", "sum", "ave"}
         The merge_mode of Bidirectional layers. With "sum" and "ave" the input matrices for the two
-        directions of the layer below must be equal, as `params_from_keras` makes them.
+        directions of the layer below must be equal. `params_from_keras` returns such nets.
 
     Returns
     -------
     list of arrays
         Kernel, recurrent kernel and bias of each layer and direction, for
         ``layer.set_weights(...)``. The bias of an LSTM or SimpleRNN is the sum of the two packed
-        ones. The arrays do not say which `recurrent_activation` the net has: the layer needs it.
+        ones. The arrays do not show the net's `recurrent_activation`: pass it to the layer.
 
     Raises
     ------
@@ -293,13 +292,13 @@ def params_to_keras(
 
 
 def _halve(op: str, H: int, arrays: list[Array], merge_mode: str) -> None:
-    """Make the arrays those of layers that read the sum or the mean of both directions."""
+    """Convert the arrays to layers that read the sum or the mean of both directions."""
     for n in range(6, len(arrays), 3):  # the kernels of all layers but the first
         below = arrays[n][:H], arrays[n][H:]
         if (below[0] != below[1]).any():
             raise ValueError(
-                f"{op}: merge_mode is {merge_mode!r}, but params has other input matrices for the"
-                f" two directions below, in layer {n // 6}"
+                f"{op}: merge_mode is {merge_mode!r}, but in layer {n // 6} of params the input"
+                " matrices for the two directions below differ"
             )
         arrays[n] = below[0] * 2 if merge_mode == "ave" else below[0].copy()
 
@@ -308,9 +307,9 @@ def _as_keras(
     op: str, model: Model, *, sum_biases: bool = True, cudnn: bool = False
 ) -> list[Array]:
     """
-    Return packed parameters as ``layer.get_weights()`` has them, with cudnn as CuDNNLSTM's.
+    Convert packed parameters to the list ``layer.get_weights()``; with cudnn, of CuDNNLSTM's form.
 
-    Where Keras has one bias for two it is their sum, or the recurrent one.
+    If Keras has one bias and cuDNN two, it is their sum, or the recurrent one.
     """
     xp, net, params = model
     forms.refuse(op, "Keras", net)
@@ -335,11 +334,11 @@ def _as_keras(
 @traceable
 def gradient_to_keras(params: PackedParams, params_backprop: Array) -> list[Array]:
     """
-    Return a gradient of packed parameters as the gradient of Keras's weights.
+    Convert the gradient of packed parameters to the gradient of Keras's weights.
 
-    Keras's LSTM and SimpleRNN have one bias where cuDNN has two. The gradients of these two are
-    equal, and each is the gradient of Keras's bias, so this function returns it once.
-    `params_to_keras` would add the two and return twice the gradient.
+    Keras's LSTM and SimpleRNN have one bias, cuDNN has two. The gradients of these two are equal,
+    and each is the gradient of Keras's bias. This function returns it once. `params_to_keras` would
+    add the two and return twice the gradient.
 
     Parameters
     ----------
@@ -356,8 +355,8 @@ def gradient_to_keras(params: PackedParams, params_backprop: Array) -> list[Arra
     Raises
     ------
     TypeError, ValueError
-        params is not a PackedParams or has a projection, which Keras does not have, or the gradient
-        is not an array of the length of the parameters.
+        params is not a PackedParams, the net has a projection, or the gradient is not an array of
+        the length of the parameters.
 
     Examples
     --------
@@ -375,10 +374,10 @@ def gradient_to_keras(params: PackedParams, params_backprop: Array) -> list[Arra
 @traceable
 def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> BlockGRUParams:
     """
-    Return the weights of a Keras GRU with ``reset_after=False`` as `block_gru` takes them.
+    Convert a Keras GRU with ``reset_after=False`` to weights of `block_gru`.
 
-    This is the default GRU of Keras 1 and of TensorFlow 1's Keras: the reset comes before the
-    product, as in `block_gru` and unlike cuDNN.
+    This is the default GRU of Keras 1 and of TensorFlow 1's Keras. Like `block_gru` and unlike
+    cuDNN, it resets before the product.
 
     Parameters
     ----------
@@ -433,7 +432,7 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
         if b.shape in ((2, 3 * H), (6 * H,)):
             raise ValueError(
                 f"{op}: weights[2] has shape {b.shape}, expected (3*H,) = {(3 * H,)}: a GRU with"
-                " reset_after=True is that of cuDNN; params_from_keras takes it"
+                " reset_after=True is cuDNN's; use params_from_keras"
             )
         expect_shape(op, "weights[2]", b, "(3*H,)", (3 * H,))
     order = _KERAS["gru"]
@@ -449,13 +448,13 @@ def block_gru_to_keras(
     w_ru: Array, w_c: Array, b_ru: Array, b_c: Array, *, use_bias: bool = True
 ) -> list[Array]:
     """
-    Return the weights of `block_gru` as a Keras GRU with ``reset_after=False`` has them.
+    Convert weights of `block_gru` to those of a Keras GRU with ``reset_after=False``.
 
     Parameters
     ----------
     w_ru, w_c, b_ru, b_c : [I+H, 2*H], [I+H, H], [2*H], [H]
-        The weights and biases, or the gradients of them. Complex arrays hold values and tangents,
-        see `cupyrnn.jvp`.
+        The weights and biases, or their gradients. Complex arrays hold values and tangents, see
+        `cupyrnn.jvp`.
     use_bias : bool
         Whether the layer has a bias. If not, b_ru and b_c must be zero.
 

@@ -19,27 +19,25 @@ def reverse_update_gate(weights: Any) -> Any:
     """
     Convert a GRU's weights between the two conventions of the update gate, exactly.
 
-    In this package, TensorFlow, PyTorch, Keras and ONNX, u is the fraction of the old state that is
-    kept: h = u*h + (1-u)*c. In madmom, Haiku and Paddle, u is the fraction of the new value that is
-    taken: h = (1-u)*h + u*c. Since 1 - sigmoid(z) = sigmoid(-z), also for the hard sigmoids,
-    negating the weights of u converts one into the other. The function is its own inverse.
+    In this package, TensorFlow, PyTorch, Keras and ONNX, u is the weight of the old state:
+    h = u*h + (1-u)*c. In madmom, Haiku and Paddle, u is the weight of the new value:
+    h = (1-u)*h + u*c. This function negates the weights of u, which converts either into the other,
+    because 1 - sigmoid(z) = sigmoid(-z) (also for the hard sigmoids). It is its own inverse.
 
     Parameters
     ----------
     weights : PackedParams or BlockGRUParams
-        The weights of a GRU, as a converter returns them. Complex arrays hold values and tangents,
-        see `cupyrnn.jvp`.
+        The weights of a GRU. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
 
     Returns
     -------
     PackedParams or BlockGRUParams
-        A copy with the weights and biases of u negated. A gradient in this form converts in the
-        same way.
+        A copy with the weights and biases of u negated. A gradient converts in the same way.
 
     Raises
     ------
     TypeError, ValueError
-        weights is of another type or of another cell, or its shapes do not fit each other.
+        weights has another type or another cell, or its shapes do not fit each other.
 
     Examples
     --------
@@ -79,17 +77,17 @@ def join_params(
     nets: Sequence[PackedParams], *, direction: Direction | None = None
 ) -> PackedParams:
     """
-    Stack nets into one net, for instance ONNX nodes or Keras layers that were converted one by one.
+    Stack nets into one net, for example ONNX nodes or Keras layers that were converted separately.
 
     Parameters
     ----------
     nets : sequence of PackedParams
-        From the lowest layer up. All have the same cell, H, projection and activation of the gates,
-        and the input size of each is the output size of the one below. Complex arrays hold values
-        and tangents, see `cupyrnn.jvp`.
+        The nets from the lowest layer up. All have the same cell, H, projection and gate
+        activation, and the input size of each is the output size of the one below. Complex arrays
+        hold values and tangents, see `cupyrnn.jvp`.
     direction : {"bidirectional"}, optional
-        If given, the nets are single layers of one direction each: layer 0 forward, layer 0
-        backward, layer 1 forward and so on. By default, all nets have the same direction already.
+        Pass it to join nets of one layer and one direction each: layer 0 forward, layer 0 backward,
+        layer 1 forward and so on. By default, the nets keep their direction, which all share.
 
     Returns
     -------
@@ -134,10 +132,10 @@ def join_params(
     for n, (packed, (_, net, vector)) in enumerate(zip(nets, models, strict=True)):
         same = ("rnn_mode", "num_units", "direction", "num_proj", "recurrent_activation")
         for name in same:
-            theirs, ours = getattr(packed, name), getattr(nets[0], name)
-            if theirs != ours:
+            value, expected = getattr(packed, name), getattr(nets[0], name)
+            if value != expected:
                 raise ValueError(
-                    f"{op}: nets[{n}] has {name} = {shown(theirs)}, expected {shown(ours)} like"
+                    f"{op}: nets[{n}] has {name} = {shown(value)}, expected {shown(expected)} like"
                     " nets[0]"
                 )
         if real_dtype(vector.dtype) != real_dtype(models[0].params.dtype):
@@ -147,7 +145,8 @@ def join_params(
             )
         if pairs and (net.D > 1 or net.L > 1):
             raise ValueError(
-                f"{op}: nets[{n}] has L = {net.L} and D = {net.D}, expected 1 and 1: a direction"
+                f"{op}: nets[{n}] has L = {net.L} and D = {net.D}, expected 1 and 1: one direction"
+                " of a layer"
             )
         if net.skip:
             raise ValueError(f"{op}: nets[{n}] has skip_input, expected linear_input")
@@ -155,11 +154,12 @@ def join_params(
             K = D * first.P
         if net.I != K:
             raise ValueError(
-                f"{op}: nets[{n}] has input_size = {net.I}, expected {K}, what is below it gives"
+                f"{op}: nets[{n}] has input_size = {net.I}, expected {K}, the output size of the"
+                " layer below"
             )
     L = len(nets) // 2 if pairs else sum(net.L for _, net, _ in models)
     whole = first._replace(L=L, D=D)
-    # If one of them has tangents, the whole has.
+    # The result has tangents if one of the nets has.
     like = next((a for *_, a in models if a.dtype.kind == "c"), models[0].params)
     parts = [place for _, net, vector in models for place in layers(vector, net)]
     return assembled(op, xp, whole, like, parts, nets[0].recurrent_activation)
@@ -194,11 +194,11 @@ def split_params(params: PackedParams) -> list[PackedParams]:
     """
     op = "split_params"
     xp, net, vector = check_model(op, params)
-    refuse(op, "a net of several", net, projection=True)
+    refuse(op, "a net of one layer", net, projection=True)
     places = layers(vector, net)
     result: list[PackedParams] = []
     for n in range(net.L):
-        # With linear_input: of auto_select a layer whose K is H would have no input matrices.
+        # linear_input, not auto_select: a layer with K = H would get no input matrices.
         single = net._replace(L=1, I=net.D * net.P if n else net.I)
         parts = places[n * net.D : (n + 1) * net.D]
         result.append(assembled(op, xp, single, vector, parts, params.recurrent_activation))

@@ -1,10 +1,10 @@
 """
-Weights of ONNX's LSTM, GRU and RNN nodes: conversion to packed parameters and block weights, and
+Weights of ONNX's LSTM, GRU and RNN nodes, converted to packed parameters and block weights, and
 back.
 
-A node is one layer, in D directions: W [D, G*H, I], R [D, G*H, H], B [D, 2*G*H] with the biases of
-W and then those of R, and an LSTM's peepholes P [D, 3*H]. The gates are in the orders i, o, f, c;
-z, r, h; and the peepholes i, o, f.
+A node is one layer in D directions: W [D, G*H, I], R [D, G*H, H], B [D, 2*G*H] (the biases of W,
+then those of R), and an LSTM's peepholes P [D, 3*H]. The order of the gates is i, o, f, c in an
+LSTM and z, r, h in a GRU; the order of the peepholes is i, o, f.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled, check_model
 from .params import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, check_net, layers
 
-# Where ONNX has the gates of the packed orders i, f, ci, o; r, u, c; h.
+# ONNX's places of the packed gates i, f, ci, o; r, u, c; h.
 _ONNX = {"lstm": [0, 2, 3, 1], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
-# Where it has the gates i, ci, f, o of block_lstm, and the peepholes of i, f and o.
+# ONNX's places of the gates i, ci, f, o of block_lstm, and of the peepholes of i, f and o.
 _ICFO, _PEEPHOLES = [0, 3, 2, 1], [0, 2, 1]
-_ROUNDING = 1e-6  # of the attributes, which are float32 or fewer decimals
+_ROUNDING = 1e-6  # attributes are float32, or decimals with few digits
 
 
 class OnnxParams(NamedTuple):
     """
-    The weights of an ONNX node of G gates, by the names of its inputs.
+    The weights of an ONNX node with G gates, by the names of its inputs.
 
     Attributes
     ----------
@@ -54,9 +54,11 @@ class OnnxParams(NamedTuple):
     P: Array | None = None
 
 
-def _directions(op: str, order: list[int], **given: Any) -> tuple[ModuleType, list[LayerParams]]:
-    """Check a node's weights; return their module and each direction's, gates in this order."""
-    xp, arrays = forms.as_arrays(op, {n: a for n, a in given.items() if n in "WR" or a is not None})
+def _directions(op: str, order: list[int], **tensors: Any) -> tuple[ModuleType, list[LayerParams]]:
+    """Check a node's weights; return their module, and per direction the gates in this order."""
+    xp, arrays = forms.as_arrays(
+        op, {n: a for n, a in tensors.items() if n in "WR" or a is not None}
+    )
     G = len(order)
     gates = "H" if G == 1 else f"{G}*H"
     D, _, I = expect_rank(op, "W", arrays["W"], f"(D, {gates}, I)")
@@ -80,7 +82,7 @@ def _directions(op: str, order: list[int], **given: Any) -> tuple[ModuleType, li
 
 
 def _node(xp: ModuleType, places: list[int], directions: Sequence[LayerParams]) -> OnnxParams:
-    """Return the weights of a node, of those of each direction, whose gates have these places."""
+    """Invert `_directions`: join the weights of each direction; `places` are those of ONNX."""
 
     def joined(arrays: Sequence[Array], order: Sequence[int]) -> Array:
         rows: Array = xp.stack([a[order].reshape(-1, *a.shape[2:]) for a in arrays])
@@ -123,22 +125,20 @@ def params_from_onnx(
         The cell. The shapes identify LSTMs and GRUs. For an RNN, this argument or `activations`
         must give the activation: "rnn_tanh" is ONNX's default.
     linear_before_reset : {0, 1}
-        The GRU's attribute of that name; a node without it has 0. A GRU with 0 resets before the
-        product, unlike cuDNN's, and is refused.
+        The GRU's attribute of that name; a node without it has 0. A GRU with 0 is refused: it
+        resets before the product, unlike cuDNN's.
     activations : sequence of str, optional
-        The node's attribute of that name: for a GRU Sigmoid or HardSigmoid, then Tanh; for an LSTM
-        the same and another Tanh; for an RNN Tanh or Relu; all of this again for a second
-        direction.
+        The node's attribute of that name, for each direction: for a GRU Sigmoid or HardSigmoid,
+        then Tanh; for an LSTM the same and another Tanh; for an RNN Tanh or Relu.
     activation_alpha, activation_beta : sequence of float, optional
         The slope of each direction's HardSigmoid, 0.2 (the default) or 1/6, and its offset, 0.5.
-        Without one they are ignored, as exporters write them.
+        They are ignored if there is no HardSigmoid: exporters write them anyway.
 
     Returns
     -------
     PackedParams
         One layer, whose `recurrent_activation` follows from the activations. A "reverse" node
-        becomes a net of one direction, which does not know that its sequences must be reversed:
-        reverse them yourself.
+        becomes a net of one forward direction: call `cudnn_rnn` with ``reverse=True``.
 
     Raises
     ------
@@ -151,8 +151,9 @@ def params_from_onnx(
 
     See Also
     --------
-    run_onnx_node : A node's outputs, by its attributes.
-    block_lstm_from_onnx, block_gru_from_onnx : Peepholes; a GRU that resets before the product.
+    run_onnx_node : Computes a node from its attributes and inputs.
+    block_lstm_from_onnx, block_gru_from_onnx : For an LSTM with peepholes, and for a GRU that
+        resets before the product.
 
     Examples
     --------
@@ -179,8 +180,8 @@ def params_from_onnx(
     after = check_flag(op, "linear_before_reset", linear_before_reset)
     if not after and rnn_mode == "gru":
         raise ValueError(
-            f"{op}: linear_before_reset is 0, expected 1: a GRU that resets before the product is"
-            " not the GRU of cuDNN; block_gru_from_onnx takes it"
+            f"{op}: linear_before_reset is 0, expected 1: cuDNN's GRU resets after the product; use"
+            " block_gru_from_onnx"
         )
     _, H, I = directions[0].input.shape
     net = check_net(op, 1, H, I, rnn_mode, "linear_input", DIRECTIONS[D - 1], 0)
@@ -188,16 +189,16 @@ def params_from_onnx(
 
 
 def _mode_of_rnn(activations: Any, width: int, H: int) -> Any:
-    """Return which RNN the first activation is of, None if it or the shapes do not tell one."""
+    """Return the RNN that has the first activation, None if there is none."""
     if width != H or not isinstance(activations, (list, tuple)) or not activations:
         return None
     return {"tanh": "rnn_tanh", "relu": "rnn_relu"}.get(str(text(activations[0])).lower())
 
 
-def _gate(op: str, mode: str, D: int, **given: Any) -> RecurrentActivation:
-    """Return what the attributes say of a cell's gates."""
+def _gate(op: str, mode: str, D: int, **attributes: Any) -> RecurrentActivation:
+    """Return the `recurrent_activation` of a node's attributes."""
     default = ("Relu",) if mode == "rnn_relu" else DEFAULTS.get(mode.upper(), DEFAULTS["RNN"])
-    found = [f for functions in activations_of(op, mode, default, D, given) for f in functions]
+    found = [f for functions in activations_of(op, mode, default, D, attributes) for f in functions]
     expected, gated = [*default], len(default) > 1
     if gated and found[0].name == "hardsigmoid":
         expected[0] = "HardSigmoid"
@@ -205,8 +206,8 @@ def _gate(op: str, mode: str, D: int, **given: Any) -> RecurrentActivation:
         if function.name != name.lower():
             either = " or HardSigmoid" * (gated and not n)
             raise ValueError(
-                f"{op}: activations[{n}] is {shown(given['activations'][n])}, expected"
-                f" {name}{either}: CudnnRNN has no others in {mode}, and all directions alike"
+                f"{op}: activations[{n}] is {shown(attributes['activations'][n])}, expected"
+                f" {name}{either}: {mode} of CudnnRNN has no others, and the same in all directions"
             )
     if not gated:
         return "sigmoid"
@@ -231,13 +232,13 @@ def params_to_onnx(
     direction: Direction | None = None,
 ) -> OnnxParams:
     """
-    Return the packed parameters of one layer as an ONNX LSTM, GRU or RNN has them.
+    Convert the packed parameters of one layer to the weights of an ONNX LSTM, GRU or RNN.
 
     Parameters
     ----------
     params : [params_size] or PackedParams
-        The packed parameters of one layer without projection, or a gradient of them: ONNX has both
-        biases as well. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
+        The packed parameters of one layer without projection, or their gradient: ONNX has both
+        biases, too. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     num_units, input_size : int, optional
         H and I; a PackedParams determines them and the next two.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
@@ -248,9 +249,9 @@ def params_to_onnx(
     Returns
     -------
     OnnxParams
-        W, R and B. The node of a GRU needs the attribute ``linear_before_reset=1``, that of an
-        rnn_relu ``activations=["Relu"]``, once per direction. A net with hard sigmoids needs
-        ``activations=["HardSigmoid", "Tanh", "Tanh"]`` (for a GRU without the last),
+        W, R and B. A GRU node needs the attribute ``linear_before_reset=1``, an rnn_relu needs
+        ``activations=["Relu"]``, repeated for a second direction. A net with hard sigmoids needs
+        ``activations=["HardSigmoid", "Tanh", "Tanh"]`` (a GRU has one Tanh),
         ``activation_alpha=[0.2]`` or ``[1/6]`` and ``activation_beta=[0.5]``.
 
     Raises
@@ -275,7 +276,7 @@ def params_to_onnx(
     forms.refuse(op, "ONNX", net)
     if net.L > 1:
         raise ValueError(
-            f"{op}: params is of a net with L = {net.L}, expected 1: a node is a layer"
+            f"{op}: params is of a net with L = {net.L}, expected 1: a node is one layer"
         )
     with on_device(xp, vector):
         return _node(xp, _ONNX[net.rnn_mode], layers(vector, net))
@@ -286,7 +287,7 @@ def block_lstm_from_onnx(
     W: Array, R: Array, B: Array | None = None, P: Array | None = None
 ) -> list[PeepholeLSTMParams]:
     """
-    Return the weights of an ONNX LSTM, with peepholes or without, as `block_lstm` takes them.
+    Convert an ONNX LSTM, with or without peepholes, to weights of `block_lstm`.
 
     Parameters
     ----------
@@ -303,9 +304,8 @@ def block_lstm_from_onnx(
     list of PeepholeLSTMParams
         One entry for each direction: w [I+H, 4*H], b [4*H], the sum of the two biases, and wci,
         wcf, wco [H] or None. The gates are in block_lstm's default order, "icfo". Call `block_lstm`
-        with ``forget_bias=0`` and ``cell_clip=0``, as ONNX has no forget bias and no clip of the
-        cell state. If the node's activations begin with HardSigmoid, also pass
-        ``recurrent_activation``.
+        with ``forget_bias=0`` and ``cell_clip=0``: ONNX has no forget bias and no clip of the cell
+        state. If the node's activations begin with HardSigmoid, also pass ``recurrent_activation``.
 
     Raises
     ------
@@ -340,7 +340,7 @@ def block_lstm_from_onnx(
 @traceable
 def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     """
-    Return the weights of `block_lstm` as an ONNX LSTM has them.
+    Convert weights of `block_lstm` to those of an ONNX LSTM.
 
     Parameters
     ----------
@@ -373,7 +373,7 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     def check(op: str, arrays: dict[str, Any]) -> tuple[ModuleType, int, int]:
         name, w_p = arrays.popitem()
         if w_p is not None:
-            raise ValueError(f"{op}: {name} is given, but ONNX has no projection")
+            raise ValueError(f"{op}: {name} is an array, expected None: ONNX has no projection")
         return forms.check_block_lstm(op, arrays)
 
     xp, whole = _checked(op, weights, (2, 5, 6), PeepholeLSTMParams, check)
@@ -389,7 +389,7 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
 @traceable
 def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[BlockGRUParams]:
     """
-    Return the weights of an ONNX GRU with ``linear_before_reset=0`` as `block_gru` takes them.
+    Convert an ONNX GRU with ``linear_before_reset=0`` to weights of `block_gru`.
 
     Parameters
     ----------
@@ -416,7 +416,7 @@ def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[Bloc
 
     See Also
     --------
-    params_from_onnx : A GRU with ``linear_before_reset=1``.
+    params_from_onnx : For a GRU with ``linear_before_reset=1``.
 
     Examples
     --------
@@ -434,7 +434,7 @@ def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[Bloc
 @traceable
 def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
     """
-    Return the weights of `block_gru` as an ONNX GRU with ``linear_before_reset=0`` has them.
+    Convert weights of `block_gru` to those of an ONNX GRU with ``linear_before_reset=0``.
 
     Parameters
     ----------
@@ -471,7 +471,7 @@ def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
 def _checked(
     op: str, weights: Any, lengths: tuple[int, ...], kind: Any, check: Callable[..., Any]
 ) -> tuple[ModuleType, list[Any]]:
-    """Check that there are as many weights for each of one or two directions, all alike."""
+    """Check the weights of one or two directions, which have the same shapes."""
     check_list(op, "weights", weights)
     expected = "1 or 2, one for each direction"
     check_count(op, "weights", weights, len(weights) in (1, 2), expected)
@@ -485,6 +485,6 @@ def _checked(
         xp, *sizes = check(op, {f"weights[{d}].{name}": a for name, a in named})
         found.append((whole, sizes, [a is None for a in whole]))
         if found[d][1:] != found[0][1:]:
-            raise ValueError(f"{op}: weights[{d}] is not of the shapes of weights[0]")
+            raise ValueError(f"{op}: weights[{d}] has other shapes than weights[0]")
     check_arrays(op, {f"weights[{d}][0]": whole[0] for d, (whole, *_) in enumerate(found)})
     return xp, [whole for whole, *_ in found]

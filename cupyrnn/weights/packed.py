@@ -1,4 +1,4 @@
-"""Packed parameters together with the configuration they belong to: a model of CudnnRNN."""
+"""Packed parameters with their configuration: `PackedParams` and its checks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 class InitialState(NamedTuple):
     """
-    The states before the first step, as `cudnn_rnn` takes them.
+    The states before the first step: arguments of `cudnn_rnn`.
 
     Attributes
     ----------
@@ -47,24 +47,23 @@ class InitialState(NamedTuple):
     input_c: Array | None
 
 
-FORMAT = "cupyrnn.PackedParams 1"  # of a file
+FORMAT = "cupyrnn.PackedParams 1"  # the format of files
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 @without_arithmetic
 class PackedParams(NamedTuple):
     """
-    Packed parameters and the configuration they belong to.
+    Packed parameters and their configuration.
 
-    `cudnn_rnn`, `cudnn_rnn_backprop` and the ``params_to_...`` functions take it in place of
-    `params` and of the attributes that it holds. ``packed._replace(params=...)`` is the same net
-    with other values, for instance on another device:
-    ``packed._replace(params=cupy.asarray(...))``.
+    Pass it as `params` to `cudnn_rnn`, `cudnn_rnn_backprop` and the ``params_to_...`` functions;
+    then leave out the attributes that it holds. ``packed._replace(params=...)`` is the same net
+    with other values or on another device: ``packed._replace(params=cupy.asarray(packed.params))``.
 
     Attributes
     ----------
     params : [params_size]
-        All weights and biases, as `cudnn_rnn_params_layout` says.
+        All weights and biases, in the order of `cudnn_rnn_params_layout`.
     num_layers, num_units, input_size : int
         L, H and I.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
@@ -102,7 +101,7 @@ class PackedParams(NamedTuple):
     @named
     def zero_state(self, batch_size: int, *, time_major: bool = True) -> InitialState:
         """
-        Return states of zeros for `cudnn_rnn`, on the device and of the dtype of the parameters.
+        Return states of zeros for `cudnn_rnn`, with the device and dtype of the parameters.
 
         Parameters
         ----------
@@ -156,7 +155,7 @@ class PackedParams(NamedTuple):
         """
         Write the net to a file that `cupyrnn.weights.load_params` reads.
 
-        It is a file of ``np.savez``, of the vector and of a text that describes the net.
+        The file is an .npz file of ``np.savez``, with the vector and a description of the net.
 
         Parameters
         ----------
@@ -189,9 +188,9 @@ class PackedParams(NamedTuple):
         net = dict(zip(self._fields[1:], self[1:], strict=True))
         dtype = check_choice(op, "the dtype of params", str(params.dtype), DTYPES)
         about = json.dumps({"format": FORMAT, "dtype": dtype, **net})
-        # NumPy has no name for bfloat16: the bits are stored, and the text says what they are.
+        # .npz files cannot hold bfloat16: its bits are stored, and the description names the dtype.
         params = params.view(np.uint16) if dtype == "bfloat16" else params
-        with open(path, "wb") as file:  # of a name np.savez would make another one
+        with open(path, "wb") as file:  # np.savez would append .npz to a path
             np.savez(file, about=np.array(about), params=params)
 
     def params_layout(self) -> list[Piece]:
@@ -243,7 +242,7 @@ def check_model(
     sizes = {"num_layers": num_layers, "num_units": num_units, "input_size": input_size}
     passed = {name: value for name, value in (sizes | attributes).items() if value is not None}
     if not isinstance(params, PackedParams):
-        missing = [name for name, n in sizes.items() if n is None]  # of an array == is another
+        missing = [name for name, n in sizes.items() if n is None]  # == would compare arrays
         if missing:
             _refuse_params(op, params, missing[0])
         vector: Array = params
@@ -264,9 +263,9 @@ def assembled(
     activation: RecurrentActivation = "sigmoid",
 ) -> PackedParams:
     """
-    Return a net packed where `like` is, of what each layer and direction has: None is zero.
+    Pack the parts of all layers and directions on the device of `like`; None is packed as zeros.
 
-    `parts` may be a generator. What it computes is computed there, too.
+    `parts` may be a generator, which then computes on that device, too.
     """
     params = zeros(op, xp, net, like)
     with on_device(xp, params):
@@ -278,21 +277,21 @@ def assembled(
 
 
 def gradient_model(op: str, params: object, params_backprop: Any) -> Model:
-    """Check a gradient of the parameters of a net, which has their form."""
+    """Check a gradient of packed parameters, which has the form of the parameters."""
     if not isinstance(params, PackedParams):
         raise TypeError(f"{op}: params is {type_shown(params)}, expected a PackedParams")
     return check_model(op, params._replace(params=params_backprop))
 
 
 def _refuse_params(op: str, params: object, missing: str) -> NoReturn:
-    """Say what is wrong where no sizes are given, and so a PackedParams is due."""
+    """Raise the error of `params` that is no PackedParams, in a call without sizes."""
     if array_kind(params) is None:
         hint = ""
         if isinstance(params, tuple) and hasattr(params, "_fields"):
-            hint = "; a step of block weights is lstm_block_cell or gru_block_cell"
+            hint = "; for one step with block weights use lstm_block_cell or gru_block_cell"
         raise TypeError(f"{op}: params is {type_shown(params)}, expected a PackedParams{hint}")
     raise TypeError(
-        f"{op}: {missing} is None, expected an integer, or pass the PackedParams, which knows it"
+        f"{op}: {missing} is None, expected an integer; or pass a PackedParams as params"
     )
 
 
@@ -339,7 +338,7 @@ def activation_of(op: str, params: object, activation: object) -> Any:
 
 
 def check_activation(op: str, rnn_mode: str, activation: object) -> HardSigmoid | None:
-    """Return the activation of a cell's gates by its name, None for the sigmoid."""
+    """Check the name of the gates' activation; return the activation, None for the sigmoid."""
     gate = check_gate(op, activation)
     if gate is not None and rnn_mode not in ("lstm", "gru"):
         raise ValueError(
@@ -349,12 +348,12 @@ def check_activation(op: str, rnn_mode: str, activation: object) -> HardSigmoid 
     return gate
 
 
-def refuse_gates(op: str, whose: str, params: object) -> None:
-    """Refuse a net whose gates are no sigmoids, for a framework that has no others."""
+def refuse_gates(op: str, framework: str, params: object) -> None:
+    """Refuse hard sigmoids, for a framework that does not have them."""
     if isinstance(params, PackedParams) and params.recurrent_activation != "sigmoid":
         raise ValueError(
             f"{op}: params is of a net with recurrent_activation ="
-            f" {shown(params.recurrent_activation)}, which {whose} does not have"
+            f" {shown(params.recurrent_activation)}, which {framework} does not have"
         )
 
 

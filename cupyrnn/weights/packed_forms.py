@@ -1,4 +1,4 @@
-"""The form of the weights of CudnnRNN's cells, which are parts of packed parameters."""
+"""The form of the weights of CudnnRNN's cells: views of packed parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .params import LayerParams, Net, parts
 # Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.
 PACKED_COLUMNS = (0, 2, 1, 3)
 
-# What a step of each cell leaves.
+# The NamedTuple of the results of each cell's steps.
 _SAVED: dict[str, Any] = {
     "lstm": LSTMOutputs,
     "gru": GRUResetAfterOutputs,
@@ -27,7 +27,7 @@ _SAVED: dict[str, Any] = {
 
 
 class Weights(NamedTuple):
-    """The parameters of one direction of one layer, or their gradients: views of the packed."""
+    """The parameters of one direction of one layer, or their gradients: views of the vector."""
 
     w_x: Array | None  # [G*H, K], None with skip_input
     w_h: Array  # [G*H, P]
@@ -41,19 +41,19 @@ _Place: TypeAlias = tuple[slice, tuple[int, ...]]
 
 @functools.lru_cache(maxsize=256)
 def places_of(net: Net) -> list[tuple[Any, ...]]:
-    """Return, by layer and direction, where the `Weights` lie in a net's parameters."""
+    """Return the place and shape of each of the `Weights`, by layer and direction."""
     places: dict[tuple[int, int], dict[str, _Place]] = {}
     for kind, layer, d, place, shape in parts(net):
         if kind != "projection":
             shape = shape[0] * shape[1], *shape[2:]
-        if 0 not in shape:  # which with skip_input are the first layer's input matrices
+        if 0 not in shape:  # with skip_input the first layer has no input matrices
             places.setdefault((layer, d), {})[kind] = place, shape
     kinds = LayerParams._fields[:-1]  # all but the peepholes
     return [tuple([found.get(kind) for kind in kinds]) for found in places.values()]
 
 
 def weights_of(params: Array, net: Net) -> list[Weights]:
-    """Return the parameters by layer and direction; there may be an axis in front."""
+    """Return the parameters by layer and direction; `params` may have a leading axis."""
     axes = params.shape[:-1]
     return [
         Weights._make(
@@ -68,9 +68,9 @@ def weights_of(params: Array, net: Net) -> list[Weights]:
 
 class PackedForm(Form):
     """
-    What makes the cells of a net of packed parameters.
+    Makes the cells of a net of packed parameters.
 
-    With `single`, cells for a single step of NumPy's real numbers: see `GRUResetAfter`.
+    With `single`, the cells are for a single step of real NumPy arrays: see `GRUResetAfter`.
     """
 
     name, shapes = "a cell of CudnnRNN", MappingProxyType[str, str]({})
@@ -81,7 +81,7 @@ class PackedForm(Form):
         self.Saved = _SAVED[net.rnn_mode]
 
     def derived_arrays(self, weights: Weights, attributes: Any = None) -> Arrays:
-        """Return what a cell has that is no part of its weights: the bias, and a GRU's w_h."""
+        """Return the sum of the biases and, for a GRU, w_h with its gates reordered."""
         _, w_h, _, b_x, b_h = weights
         compute = compute_dtype(b_x.dtype)
         b_x, b_h = cast(b_x, compute), cast(b_h, compute)
@@ -92,7 +92,7 @@ class PackedForm(Form):
         b[: 2 * H] += b_h[: 2 * H]
         if self._hc_last:
             return (b,)
-        # hc, r, u in place of r, u, hc
+        # from r, u, hc to hc, r, u
         reordered = module_of(w_h).empty(w_h.shape, w_h.dtype)
         reordered[:H], reordered[H:] = w_h[2 * H :], w_h[: 2 * H]
         return b, reordered
@@ -104,7 +104,7 @@ class PackedForm(Form):
         attributes: Any = None,
         derived: Arrays | None = None,
     ) -> Cell:
-        """Return the cell of views of the packed parameters."""
+        """Return the cell; its matrices are views of the packed parameters."""
         w_x, w_h, w_p, _, b_h = weights
         rnn_mode, gate, rows = self.net.rnn_mode, self.net.gate, len(w_h)
         b, *others = derived or self.derived_arrays(weights)
@@ -137,11 +137,11 @@ class PackedForm(Form):
         sums: list[Any] = [xp.zeros((*axes, width), b_x.dtype) for width in widths]
         if w_p is not None:
             matrices.append(w_p.swapaxes(-1, -2))
-            sums.append(None)  # of the gradients of h
+            sums.append(None)  # the sum of the gradients of h is not needed
         return Gradients(None, matrices, sums)
 
     def finished(self, grads: Weights, written: Gradients) -> Weights:
-        """Write the gradients of the biases, and have a GRU's matrix in the packed order."""
+        """Write the gradients of the biases, and reorder a GRU's matrix to the packed order."""
         (total, *others), (_, w_h, _, b_x, b_h) = written.sums, grads
         if self._hc_last:
             b_x[...], b_h[...] = total, others[0]
@@ -149,7 +149,7 @@ class PackedForm(Form):
             H = b_x.shape[-1] // 3
             b_x[...] = total[..., H:]
             b_h[..., : 2 * H], b_h[..., 2 * H :] = total[..., H : 3 * H], total[..., :H]
-            r_u = w_h[..., H:, :].copy()  # behind hc
+            r_u = w_h[..., H:, :].copy()  # they follow hc
             w_h[..., 2 * H :, :] = w_h[..., :H, :]
             w_h[..., : 2 * H, :] = r_u
         else:

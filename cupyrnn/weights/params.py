@@ -1,14 +1,15 @@
 """
-The packed parameters of TensorFlow's CudnnRNN, which are cuDNN's own, and their conversion.
+The packed parameters of TensorFlow's CudnnRNN: their layout and conversion.
 
-All weights and biases of a recurrent net of L layers and D directions lie in one vector. First
-come, for every layer and direction, the G input matrices [H, K], the G recurrent matrices [H, P]
-and, for an LSTM with projection, one matrix [P, H]; after all of these, for every layer and
-direction, the G input biases and the G recurrent biases [H]. There is no padding.
+TensorFlow's layout is cuDNN's. One vector holds all weights and biases of a recurrent net with L
+layers and D directions. First come the matrices. For each layer and direction these are G input
+matrices [H, K], G recurrent matrices [H, P] and, for an LSTM with projection, one matrix [P, H].
+Then come the biases: for each layer and direction G input biases and G recurrent biases [H]. There
+is no padding.
 
 G is 4 for LSTM (gates i, f, ci, o), 3 for GRU (r, u, c) and 1 for the plain RNNs. K is the size of
-what the layer reads: I for the first, 0 there with skip_input, D*P for the others. P is num_proj,
-or H without a projection.
+the layer's input: I for the first layer (0 with skip_input), D*P for the others. P is num_proj, or
+H without a projection.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ GATES = {
 }
 _INPUT_MODES = ("linear_input", "skip_input", "auto_select")
 DIRECTIONS: tuple[Direction, ...] = ("unidirectional", "bidirectional")  # by D - 1
-# What an attribute is where it is left out, as in TensorFlow.
+# TensorFlow's defaults of the attributes.
 DEFAULTS: dict[str, object] = {
     "rnn_mode": "lstm",
     "input_mode": "linear_input",
@@ -57,7 +58,7 @@ class Net(NamedTuple):
     I: int
     D: int
     num_proj: int  # 0 for none
-    gate: HardSigmoid | None = None  # in place of the sigmoid
+    gate: HardSigmoid | None = None  # None for the sigmoid
 
     @property
     def P(self) -> int:
@@ -76,12 +77,12 @@ class Net(NamedTuple):
 
     @property
     def input_mode(self) -> InputMode:
-        """TensorFlow's name for what the first layer does with its input."""
+        """TensorFlow's input_mode."""
         return "skip_input" if self.skip else "linear_input"
 
     @property
     def known(self) -> tuple[Any, ...]:
-        """What a PackedParams says of it, after its vector."""
+        """The fields of a PackedParams after `params`, but for recurrent_activation."""
         sizes = self.L, self.H, self.I
         return *sizes, self.rnn_mode, self.direction, self.num_proj, self.input_mode
 
@@ -118,7 +119,7 @@ def check_net(
     if input_mode == "skip_input" and I != H:
         raise ValueError(
             f"{op}: input_size is {I}, expected H = num_units = {H} with skip_input,"
-            " which adds the input to the gates as it is"
+            " which adds the input to the gates without a matrix"
         )
     skip = input_mode == "skip_input" or (input_mode == "auto_select" and I == H)
     return Net(mode, skip, L, H, I, 1 + (direction == "bidirectional"), P)
@@ -131,9 +132,9 @@ class Piece(NamedTuple):
     Attributes
     ----------
     kind : {"input", "recurrent", "projection", "input_bias", "recurrent_bias"}
-        What it is: W, R, Wp, b_W or b_R.
+        W, R, Wp, b_W or b_R.
     layer : int
-        The number of its layer, from 0.
+        The number of the layer, from 0.
     direction : int
         0 forward in time, 1 backward.
     gate : str
@@ -159,9 +160,9 @@ class Piece(NamedTuple):
 
 def parts(net: Net) -> Iterator[tuple[Any, int, int, slice, tuple[int, ...]]]:
     """
-    Yield the parts of a packed vector in their order, those of all gates together.
+    Yield the parts of a packed vector in order; the gates of a matrix or bias are one part.
 
-    Each is a field of `LayerParams`, its layer and direction, and its place and shape.
+    Each part is (field of `LayerParams`, layer, direction, slice of the vector, shape).
     """
     G, H, P = len(GATES[net.rnn_mode]), net.H, net.P
 
@@ -193,12 +194,11 @@ def layout(net: Net) -> list[Piece]:
 
 
 def checked_layout(op: str, num_layers: object, *net: object) -> list[Piece]:
-    """Check a net, that it is not too large for a list of its pieces; return these."""
+    """Check a net and return its pieces; refuse a net with too many layers for a list."""
     checked = check_net(op, num_layers, *net)
     if checked.L > _MOST_LAYERS:
         raise ValueError(
-            f"{op}: num_layers is {checked.L}, expected at most {_MOST_LAYERS}, for a list of all"
-            " pieces"
+            f"{op}: num_layers is {checked.L}, expected at most {_MOST_LAYERS} for a list of pieces"
         )
     return layout(checked)
 
@@ -270,7 +270,7 @@ def cudnn_rnn_params_size(
     num_proj: int = 0,
 ) -> int:
     """
-    Return the number of elements of the packed parameters, as TensorFlow's CudnnRNNParamsSize.
+    Return the number of elements of the packed parameters: TensorFlow's CudnnRNNParamsSize.
 
     Parameters
     ----------
@@ -315,23 +315,22 @@ class CanonicalParams(NamedTuple, Generic[ArrayT]):
     Attributes
     ----------
     weights : list of matrices
-        In the order that they have in the packed vector.
+        In the order of the packed vector.
     biases : list of [H]
-        In the order that they have in the packed vector.
+        In the order of the packed vector.
     """
 
     weights: list[ArrayT]
     biases: list[ArrayT]
 
 
-# No array has as many elements: asked for one, NumPy would raise errors that name nothing, or take
-# memory until there is none.
+# Larger arrays are refused: NumPy's own errors name no argument, or it uses up all memory.
 MOST_ELEMENTS = 10**12
-_MOST_LAYERS = 100_000  # of a layout, a list of at least 4 entries a layer
+_MOST_LAYERS = 100_000  # a layout is a list with at least 4 entries per layer
 
 
 def check_elements(op: str, net: Net) -> None:
-    """Check that there can be a packed vector of this net."""
+    """Check that the packed vector of this net is not too large."""
     if net.params_size >= MOST_ELEMENTS:
         raise ValueError(
             f"{op}: num_layers, num_units and input_size are {net.L}, {net.H} and {net.I}, whose"
@@ -340,7 +339,7 @@ def check_elements(op: str, net: Net) -> None:
 
 
 def zeros(op: str, xp: ModuleType, net: Net, like: Array) -> Array:
-    """Return a packed vector of zeros where `like` is, of its dtype."""
+    """Return a packed vector of zeros with the device and dtype of `like`."""
     check_elements(op, net)
     with on_device(xp, like):
         params: Array = xp.zeros(net.params_size, like.dtype)
@@ -348,7 +347,7 @@ def zeros(op: str, xp: ModuleType, net: Net, like: Array) -> Array:
 
 
 def check_params(op: str, params: Array, net: Net) -> tuple[ModuleType, Array]:
-    """Check the packed vector; return its module and the vector itself, without a subclass."""
+    """Check the packed vector; return its module and the vector as a plain array."""
     xp, _ = check_arrays(op, {"params": params})
     expect_params_size(op, params, net)
     return xp, contiguous(xp, params)
@@ -356,9 +355,10 @@ def check_params(op: str, params: Array, net: Net) -> tuple[ModuleType, Array]:
 
 def expect_params_size(op: str, params: Array, net: Net, *, alone: bool = False) -> None:
     """
-    Check the length of the packed vector; the error says what it follows from.
+    Check the length of the packed vector; the error shows the sizes that determine it.
 
-    If the vector came alone, its net follows from the shapes and attributes of the call.
+    `alone` says that the vector came without a PackedParams: shapes and attributes of the call
+    determine the sizes.
     """
     if params.shape != (net.params_size,):
         I = "0 (skip_input)" if net.skip else str(net.I)
@@ -366,28 +366,28 @@ def expect_params_size(op: str, params: Array, net: Net, *, alone: bool = False)
         raise ValueError(
             f"{op}: params has shape {params.shape}, expected (params_size,) ="
             f" {(net.params_size,)} for {net.rnn_mode} with L = {net.L}, D = {net.D}, H = {net.H},"
-            f" I = {I}{more}{'; a PackedParams knows these itself' if alone else ''}"
+            f" I = {I}{more}{'; or pass a PackedParams, which has these sizes' if alone else ''}"
         )
 
 
 class LayerParams(NamedTuple):
-    """What one direction of one layer has, by gate; of the packed vector these are views."""
+    """The parameters of one direction of one layer, by gate."""
 
     input: Array  # [G, H, K]
     recurrent: Array  # [G, H, P]
     projection: Array | None  # [P, H]
-    input_bias: Any  # [G, H], None to be packed as zero
-    recurrent_bias: Any  # [G, H], likewise
-    peepholes: Any = None  # [3, H] of i, f and o, which the packed vector does not have
+    input_bias: Any  # [G, H]; None is packed as zeros
+    recurrent_bias: Any  # [G, H]; None is packed as zeros
+    peepholes: Any = None  # [3, H] of i, f and o; never in a packed vector
 
 
 def layers(params: Array, net: Net) -> list[LayerParams]:
-    """Return views of the packed vector by layer and direction; to be read, or written through."""
+    """Return views of the packed vector by layer and direction."""
     views: dict[tuple[int, int], dict[str, Any]] = {}
     for kind, layer, d, place, shape in parts(net):
-        of_place = views.setdefault((layer, d), {"projection": None})
-        of_place[kind] = params[place].reshape(shape)
-    return [LayerParams(**of_place) for of_place in views.values()]
+        fields = views.setdefault((layer, d), {"projection": None})
+        fields[kind] = params[place].reshape(shape)
+    return [LayerParams(**fields) for fields in views.values()]
 
 
 @traceable
@@ -403,7 +403,7 @@ def cudnn_rnn_params_to_canonical(
     num_proj: int = 0,
 ) -> CanonicalParams[ArrayT]:
     """
-    Split packed parameters into matrices and biases, as TensorFlow's CudnnRNNParamsToCanonical and
+    Split packed parameters into matrices and biases: TensorFlow's CudnnRNNParamsToCanonical and
     V2.
 
     Parameters
@@ -452,13 +452,13 @@ def cudnn_rnn_params_to_canonical(
         op, num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
     )
     xp, vector = check_params(op, params, net)
-    pieces = layout(net)
+    weights: list[Any] = []
+    biases: list[Any] = []
     with on_device(xp, vector):
-        taken: list[Any] = [
-            vector[p.offset : p.offset + p.size].copy().reshape(p.shape) for p in pieces
-        ]
-    count = sum(len(p.shape) == 2 for p in pieces)
-    return CanonicalParams(taken[:count], taken[count:])
+        for p in layout(net):
+            copies = weights if len(p.shape) == 2 else biases
+            copies.append(vector[p.offset : p.offset + p.size].copy().reshape(p.shape))
+    return CanonicalParams(weights, biases)
 
 
 @traceable
@@ -475,7 +475,7 @@ def cudnn_rnn_canonical_to_params(
     num_proj: int = 0,
 ) -> ArrayT:
     """
-    Pack matrices and biases, as TensorFlow's CudnnRNNCanonicalToParams and V2.
+    Pack matrices and biases: TensorFlow's CudnnRNNCanonicalToParams and V2.
 
     Parameters
     ----------
@@ -520,24 +520,20 @@ def cudnn_rnn_canonical_to_params(
         op, num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
     )
     G, places = len(GATES[net.rnn_mode]), net.L * net.D
-    for name, given, expected in (
+    arrays: dict[str, Any] = {}
+    for name, entries, expected in (
         ("weights", weights, places * (2 * G + bool(net.num_proj))),
         ("biases", biases, places * 2 * G),
     ):
-        check_list(op, name, given)
-        check_count(op, name, given, len(given) == expected, expected, "array")
-    arrays: dict[str, Any] = {f"weights[{n}]": a for n, a in enumerate(weights)}
-    arrays |= {f"biases[{n}]": a for n, a in enumerate(biases)}
-    xp, dtype = check_arrays(op, arrays)
+        check_list(op, name, entries)
+        check_count(op, name, entries, len(entries) == expected, expected, "array")
+        arrays |= {f"{name}[{n}]": a for n, a in enumerate(entries)}
+    xp, _ = check_arrays(op, arrays)
     symbols = {"input": "(H, K)", "recurrent": "(H, P or H)", "projection": "(P, H)"}
-    pieces = layout(net)
-    for (name, a), piece in zip(arrays.items(), pieces, strict=True):
+    for (name, a), piece in zip(arrays.items(), layout(net), strict=True):
         expect_shape(op, name, a, symbols.get(piece.kind, "(H,)"), piece.shape)
     with on_device(xp, weights[0]):
-        packed = xp.empty(net.params_size, dtype)
-        for a, piece in zip(arrays.values(), pieces, strict=True):
-            packed[piece.offset : piece.offset + piece.size] = a.reshape(piece.size)
-    params: ArrayT = packed
+        params: ArrayT = xp.concatenate([a.reshape(-1) for a in arrays.values()])
     return params
 
 
@@ -545,12 +541,12 @@ W = TypeVar("W", bound=type[Any])
 
 
 def without_arithmetic(kind: W) -> W:
-    """Have `+` and `*` of a named tuple of weights raise: the result would be a plain tuple."""
+    """Make `+` and `*` of a named tuple raise: those of tuples would join and repeat it."""
 
     def refuse(weights: Any, other: object) -> NoReturn:
         del other
         raise TypeError(
-            f"{kind.__name__}: + and * work on its arrays, not on it: use"
+            f"{kind.__name__}: + and * are not defined; compute with its arrays and use"
             f" weights._replace({kind._fields[0]}=...)"
         )
 

@@ -1,4 +1,4 @@
-"""Quantized weights as floats: those of DequantizeLinear, and of ONNX Runtime's own LSTM."""
+"""Quantized weights, converted to floats: ONNX's QDQ form and ONNX Runtime's quantized LSTM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .packed import PackedParams
 
 
 def _on_host(op: str, **values: Any) -> list[Array]:
-    """Return arrays of numbers that are on the host."""
+    """Check that values are arrays of numbers on the host; return the arrays."""
     arrays = [on_host(op, name, value, "numbers") for name, value in values.items()]
     for (name, value), a in zip(values.items(), arrays, strict=True):
         if a.dtype.kind not in "iuf" and a.dtype.name != "bfloat16":
@@ -29,9 +29,8 @@ def dequantize(
     """
     Return quantized weights as floats, ``(values - zero_point) * scale``, as DequantizeLinear does.
 
-    Use it for ONNX's QDQ form, TensorFlow Lite's int8 and other formats with a scale. Computation
-    with the result is in floats, so the outputs differ slightly from those of a runtime that also
-    quantizes its inputs.
+    Use it for ONNX's QDQ form, TensorFlow Lite's int8 and other formats with a scale. A runtime may
+    also quantize its inputs; then its outputs differ slightly from those computed in floats.
 
     Parameters
     ----------
@@ -40,14 +39,14 @@ def dequantize(
     scale : float32 scalar or vector
         One scale for all values, or one for each index along `axis`.
     zero_point : integer scalar or vector, optional
-        The shape of scale, numbers that the dtype of values can hold; 0 by default.
+        Numbers in the range of the dtype of values, in the shape of scale; 0 by default.
     axis : int, optional
-        The axis of values that a vector of scales belongs to; required for a vector.
+        The axis of values along which a vector of scales lies; required for a vector.
 
     Returns
     -------
     array
-        An array with the shape of values, in float32 or the dtype of scale.
+        An array with the shape of values, in float32, or float64 if scale is.
 
     Raises
     ------
@@ -116,8 +115,8 @@ def params_from_quantized_onnx(
     """
     Pack the weights of ONNX Runtime's operator DynamicQuantizeLSTM, as floats.
 
-    This function dequantizes the weights once. The operator also quantizes its inputs and states
-    while it runs, so its outputs differ from those of the packed net by some hundredths.
+    This function dequantizes the weights. The operator also quantizes its inputs and states at run
+    time, so its outputs differ from those of the packed net by some hundredths.
 
     Parameters
     ----------
@@ -135,7 +134,7 @@ def params_from_quantized_onnx(
     Returns
     -------
     PackedParams
-        One layer of an LSTM in float32, or in float64 if a scale is. There is no inverse.
+        One layer of an LSTM in float32, or in float64 if a scale is. The conversion has no inverse.
 
     Raises
     ------

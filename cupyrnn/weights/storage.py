@@ -1,4 +1,4 @@
-"""Read a net that ``packed.save`` wrote: .npz without pickle."""
+"""Read a net from a file of ``packed.save``: .npz without pickle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def load_params(path: str | os.PathLike[str]) -> PackedParams:
     """
     Read a net that ``packed.save(path)`` wrote.
 
-    Nothing in the file is unpickled. Compressed members are refused, so a small file cannot take
+    Nothing in the file is unpickled. Compressed members are refused, so a small file cannot use
     much memory.
 
     Parameters
@@ -26,14 +26,14 @@ def load_params(path: str | os.PathLike[str]) -> PackedParams:
     Returns
     -------
     PackedParams
-        The net, in NumPy and with the dtype that it was saved with. bfloat16 needs ml_dtypes.
+        The net, with a NumPy array in the dtype of the saved one. bfloat16 needs ml_dtypes.
 
     Raises
     ------
     OSError
         The file cannot be read.
     ValueError
-        The file is damaged, or no file of ``packed.save``.
+        The file is damaged, or is not a file of ``packed.save``.
 
     Examples
     --------
@@ -64,9 +64,9 @@ def load_params(path: str | os.PathLike[str]) -> PackedParams:
             raise ValueError(f"params has dtype {params.dtype}, expected {dtype}")
     except (OSError, ModuleNotFoundError):
         raise
-    except Exception as error:  # whatever a damaged zip file has its readers raise
+    except Exception as error:  # damaged zip files raise many types of errors
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         reason = reason.removeprefix(f"{op}: ")
         name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else type_shown(path)
-        raise ValueError(f"{op}: {name!r} is no file of packed.save: {reason}") from None
+        raise ValueError(f"{op}: {name!r} is not a file of packed.save: {reason}") from None
     return packed

@@ -1,11 +1,11 @@
-"""Recurrent cells of TensorFlow 1 by the names in its checkpoints: conversion to packed parameters
+"""Recurrent cells of TensorFlow 1 by the names in its checkpoints, converted to packed parameters
 and block weights, and back.
 
-A cell's variables lie under its path, for instance "rnn/basic_lstm_cell". An LSTM has kernel [I+H,
-4*H], with the gates i, ci, f, o as in BlockLSTM, bias, with peepholes w_i_diag, w_f_diag and
-w_o_diag, and with a projection projection/kernel. A GRU has gates/kernel, gates/bias,
-candidate/kernel and candidate/bias. The path contains the layer, "cell_1", and the direction, "fw"
-or "bw".
+The names of a cell's variables begin with its path, for example "rnn/basic_lstm_cell". The path
+contains the layer ("cell_1") and the direction ("fw" or "bw"). An LSTM has kernel [I+H, 4*H], with
+the gates i, ci, f, o as in BlockLSTM, and bias; w_i_diag, w_f_diag and w_o_diag if it has
+peepholes; and projection/kernel if it has a projection. A GRU has gates/kernel, gates/bias,
+candidate/kernel and candidate/bias.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .tf1_cells import PROJECTION, Cell, join
 @traceable
 def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> PeepholeLSTMParams:
     """
-    Return the variables of an LSTM cell of TensorFlow 1 as `block_lstm` takes them.
+    Convert the variables of an LSTM cell of TensorFlow 1 to weights of `block_lstm`.
 
     Accepted are BasicLSTMCell, LSTMCell with or without peepholes and projection, LSTMBlockCell,
     LSTMBlockFusedCell and CudnnCompatibleLSTMCell.
@@ -44,15 +44,15 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
         ignored. Names from before TensorFlow 1.2, which end in weights and biases, are accepted
         too. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     prefix : str
-        The path of the cell, such as "rnn/basic_lstm_cell", or its beginning, if no other cell lies
-        below it.
+        The path of the cell, such as "rnn/basic_lstm_cell", or the beginning of the path, if no
+        other cell has it.
 
     Returns
     -------
     PeepholeLSTMParams
         w [I+H, 4*H], b [4*H] and wci, wcf, wco [H] or None, in the widest of the dtypes. The gates
-        are in block_lstm's default order, "icfo". With a projection w is [I+P, 4*H] and w_p [H, P];
-        use `stacked_rnn` then, as `block_lstm` has no projection.
+        are in block_lstm's default order, "icfo". With a projection w is [I+P, 4*H] and w_p [H, P].
+        Use `stacked_rnn` then: `block_lstm` has no projection.
 
     Raises
     ------
@@ -64,10 +64,10 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
 
     Notes
     -----
-    A checkpoint does not hold ``forget_bias``, which all these cells add when they run (the default
-    is 1, but 0 in CudnnCompatibleLSTMCell), ``cell_clip`` (none by default) and ``proj_clip``,
-    which this package does not have. `block_lstm` clips at 3 by default: pass ``cell_clip=0`` if
-    the cell had no clip.
+    A checkpoint does not contain ``forget_bias``, which all these cells add at run time (1 by
+    default, 0 in CudnnCompatibleLSTMCell). Neither does it contain ``cell_clip`` (none by default)
+    and ``proj_clip``, which this package does not have. `block_lstm` clips at 3 by default: pass
+    ``cell_clip=0`` if the cell had no clip.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def block_lstm_to_tf1(
     old_names: bool = False,
 ) -> dict[str, Array]:
     """
-    Return the weights of `block_lstm` by the names of TensorFlow 1's LSTM cells.
+    Convert weights of `block_lstm` to variables of TensorFlow 1's LSTM cells, by name.
 
     Parameters
     ----------
@@ -142,14 +142,14 @@ def block_lstm_to_tf1(
     ['rnn/lstm_cell/kernel', 'rnn/lstm_cell/bias']
     """
     op = "block_lstm_to_tf1"
-    given = {"w": w, "b": b, "wci": wci, "wcf": wcf, "wco": wco, "w_p": w_p}
-    xp, _, _ = forms.check_block_lstm(op, given)
-    arrays = {tf1_cells.LSTM[name]: a for name, a in given.items() if a is not None}
+    weights = {"w": w, "b": b, "wci": wci, "wcf": wcf, "wco": wco, "w_p": w_p}
+    xp, _, _ = forms.check_block_lstm(op, weights)
+    arrays = {tf1_cells.LSTM[name]: a for name, a in weights.items() if a is not None}
     return _named(op, xp, prefix, arrays, old_names)
 
 
 def prefix_of(op: str, prefix: object) -> str:
-    """Return a path without the slash at its end."""
+    """Check a path; return it without a slash at its end."""
     if not isinstance(prefix, str):
         raise TypeError(f"{op}: prefix is {shown(prefix)}, expected a string")
     return prefix.removesuffix("/")
@@ -158,7 +158,7 @@ def prefix_of(op: str, prefix: object) -> str:
 def _named(
     op: str, xp: ModuleType, prefix: object, arrays: Mapping[str, Array], old_names: object
 ) -> dict[str, Array]:
-    """Return copies by the names of variables under a path."""
+    """Return copies of the arrays, by the names of variables under a path."""
     path = prefix_of(op, prefix)
     name_of = tf1_cells.old_name if check_bool(op, "old_names", old_names) else str
     with on_device(xp, next(iter(arrays.values()))):
@@ -168,7 +168,7 @@ def _named(
 @traceable
 def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> BlockGRUParams:
     """
-    Return the variables of a GRU cell of TensorFlow 1 as `block_gru` takes them.
+    Convert the variables of a GRU cell of TensorFlow 1 to weights of `block_gru`.
 
     Accepted are GRUCell, GRUBlockCell and GRUBlockCellV2.
 
@@ -179,7 +179,7 @@ def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Blo
         gates/bias, candidate/kernel and candidate/bias, or GRUBlockCell's w_ru, b_ru, w_c and b_c.
         Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     prefix : str
-        The path of the cell, or its beginning, if no other cell lies below it.
+        The path of the cell, or its beginning, if no other cell has it.
 
     Returns
     -------
@@ -209,7 +209,7 @@ def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Blo
     if set(tf1_cells.CUDNN_GRU) & cell.names.keys():
         raise ValueError(
             f"{op}: {cell.path} is a CudnnCompatibleGRUCell, which resets after the product;"
-            " params_from_tf1 takes it"
+            " use params_from_tf1"
         )
     leaves = tf1_cells.BLOCK_GRU
     if "w_ru" not in cell.names:
@@ -227,7 +227,7 @@ def block_gru_to_tf1(
     w_ru: Array, w_c: Array, b_ru: Array, b_c: Array, *, prefix: str = "", old_names: bool = False
 ) -> dict[str, Array]:
     """
-    Return the weights of `block_gru` by the names of TensorFlow 1's GRUCell and GRUBlockCellV2.
+    Convert weights of `block_gru` to variables of TensorFlow 1's GRUCell and GRUBlockCellV2.
 
     Parameters
     ----------
@@ -273,11 +273,11 @@ def params_from_tf1(
     prefix: str = "",
 ) -> PackedParams:
     """
-    Pack cells of TensorFlow 1 whose math is CudnnRNN's, in layers and directions.
+    Pack the layers and directions of TensorFlow 1 cells that compute the same as CudnnRNN.
 
     Accepted are LSTM cells without peepholes, with or without a projection,
-    CudnnCompatibleLSTMCell, CudnnCompatibleGRUCell and BasicRNNCell; also checkpoints of CudnnLSTM,
-    CudnnGRU, CudnnRNNTanh and CudnnRNNRelu, which TensorFlow saves as such cells.
+    CudnnCompatibleLSTMCell, CudnnCompatibleGRUCell and BasicRNNCell. Checkpoints of CudnnLSTM,
+    CudnnGRU, CudnnRNNTanh and CudnnRNNRelu are accepted too: TensorFlow saves them as such cells.
 
     Parameters
     ----------
@@ -286,12 +286,12 @@ def params_from_tf1(
         "cell_1" in the path give the layer, "fw" and "bw" the direction. Complex arrays hold values
         and tangents, see `cupyrnn.jvp`.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell. The names identify GRUs; all other cells are taken for LSTMs. For a basic_rnn_cell
+        The cell. By default a GRU if the names are those of one, else an LSTM. For a basic_rnn_cell
         this argument must give the activation.
     forget_bias : float, optional
-        The value that the LSTM cells add when they run, which no checkpoint holds; TensorFlow's
-        default is 1. It is required, except for CudnnLSTM and CudnnCompatibleLSTMCell: they add
-        nothing, and nothing but 0 is accepted for them.
+        The value that the LSTM cells add at run time. No checkpoint contains it; TensorFlow's
+        default is 1. It is required, except for CudnnLSTM and CudnnCompatibleLSTMCell, which add
+        nothing: for them it must be 0 or None.
     prefix : str
         The beginning of the paths of all cells.
 
@@ -299,16 +299,16 @@ def params_from_tf1(
     -------
     PackedParams
         The packed vector, in the widest of the dtypes, and the configuration that follows from the
-        names and shapes. Where the cell has one bias and cuDNN two, it becomes the recurrent bias.
+        names and shapes. If the cell has one bias and cuDNN two, it becomes the recurrent bias.
 
     Raises
     ------
     TypeError
         variables is not a mapping of strings to arrays, or the arrays do not have floating dtypes.
     ValueError
-        forget_bias is missing, or given for cells that add none. A cell or variable is missing or
-        appears twice, a shape does not fit the others, or CudnnRNN cannot compute the same: it has
-        no peepholes, no GRUCell, and no stacks of layers that run in one direction each.
+        forget_bias is missing, or is not 0 for cells that add none. A cell or variable is missing
+        or appears twice, a shape does not fit the others, or CudnnRNN cannot compute the same: it
+        has no peepholes, no GRUCell, and no two separate stacks of layers, one per direction.
 
     Examples
     --------
@@ -327,8 +327,8 @@ def params_from_tf1(
     for layer in range(1 + max(layer for layer, _ in places)):
         for d in range(D):
             if (layer, d) not in places:
-                way = ("fw", "bw")[d] if D == 2 else "forward"
-                raise ValueError(f"{op}: variables has no cell for layer {layer}, {way}")
+                name = ("fw", "bw")[d] if D == 2 else "forward"
+                raise ValueError(f"{op}: variables has no cell for layer {layer}, {name}")
     ordered = [places[place] for place in sorted(places)]
     rnn_mode = _mode(op, rnn_mode, ordered)
     added = 0.0
@@ -337,13 +337,13 @@ def params_from_tf1(
         whole = [cell.path for cell in ordered if cell.own_name == _CELLS["lstm"]]
         if whole and added != 0:
             raise ValueError(
-                f"{op}: forget_bias is {shown(forget_bias)}, expected 0 or None for {whole[0]}, as"
-                " CudnnLSTM saves it: its bias holds all that is added"
+                f"{op}: forget_bias is {shown(forget_bias)}, expected 0 or None for {whole[0]}:"
+                " CudnnLSTM adds no forget_bias at run time"
             )
     elif rnn_mode == "lstm" and any(cell.own_name != _CELLS["lstm"] for cell in ordered):
         raise ValueError(
-            f"{op}: forget_bias is left out, expected what the cells were made with, which is not"
-            " in the checkpoint: 1 unless they were told otherwise"
+            f"{op}: forget_bias is None, expected the cells' forget_bias, which is not in the"
+            " checkpoint; TensorFlow's default is 1"
         )
     P = ordered[0].projection_size(op)
     sizes = [_sizes(op, cell, rnn_mode, P) for cell in ordered]
@@ -361,9 +361,9 @@ def params_from_tf1(
     return assembled(op, xp, net, next(iter(ordered[0].arrays.values())), parts)
 
 
-# Where its cells with one kernel have the gates of the packed order.
+# The places of the packed gates in TensorFlow's cells with one kernel.
 _ORDERS = {"lstm": forms.BLOCK["icfo"], "rnn_tanh": [0], "rnn_relu": [0]}
-# What TensorFlow 1 calls the cells with CudnnRNN's math.
+# TensorFlow 1's names of the cells that compute the same as CudnnRNN.
 _CELLS = {
     "lstm": "cudnn_compatible_lstm_cell",
     "gru": "cudnn_compatible_gru_cell",
@@ -373,51 +373,53 @@ _CELLS = {
 
 
 def _places(op: str, cells: list[Cell], prefix: str) -> dict[tuple[int, int], Cell]:
-    """Return the cells by layer and direction, which stand in their paths."""
+    """Return the cells by layer and direction, which are parts of their paths."""
     places: dict[tuple[int, int], Cell] = {}
-    one_way = False
+    has_forward = False
     for cell in cells:
         path = cell.path[len(prefix) :]
         numbers = list(re.finditer(r"(?:^|/)cell_([0-9]{1,9})(?=/|$)", path))
-        ways = list(re.finditer(r"(?:^|/)(fw|bw)(?=/|$)", path))
-        if numbers and ways and ways[-1].start() < numbers[-1].start():
+        directions = list(re.finditer(r"(?:^|/)(fw|bw)(?=/|$)", path))
+        if numbers and directions and directions[-1].start() < numbers[-1].start():
             raise ValueError(
-                f"{op}: {cell.path} is one of the layers of one direction, which CudnnRNN, whose"
-                " layers read both directions of the one below, does not have; choose a direction"
-                " with prefix"
+                f"{op}: {cell.path} belongs to a stack of layers of one direction, but every layer"
+                " of CudnnRNN reads both directions of the one below; choose one stack with prefix"
             )
-        place = int(numbers[-1][1]) if numbers else 0, int(bool(ways) and ways[-1][1] == "bw")
+        place = (
+            int(numbers[-1][1]) if numbers else 0,
+            int(bool(directions) and directions[-1][1] == "bw"),
+        )
         if place in places:
             raise ValueError(
                 f"{op}: variables has two cells for layer {place[0]}, {places[place].path} and"
                 f" {cell.path}; choose with prefix"
             )
         places[place] = cell
-        one_way = one_way or (bool(ways) and ways[-1][1] == "fw")
-    if one_way and not any(d for _, d in places):
+        has_forward = has_forward or (bool(directions) and directions[-1][1] == "fw")
+    if has_forward and not any(d for _, d in places):
         layer = min(layer for layer, _ in places)
         raise ValueError(f"{op}: variables has no cell for layer {layer}, bw")
     return places
 
 
 def _mode(op: str, rnn_mode: Any, cells: list[Cell]) -> Any:
-    """Return rnn_mode: the one given, or what the names tell; refuse cells of other math."""
+    """Return rnn_mode, by default from the names; refuse cells that CudnnRNN cannot compute."""
     for cell in cells:
         if set(tf1_cells.PEEPHOLES.values()) & cell.names.keys():
             raise ValueError(
                 f"{op}: {cell.path} has peepholes, which CudnnRNN does not have;"
-                " block_lstm_from_tf1 takes it"
+                " use block_lstm_from_tf1"
             )
         if {"candidate/kernel", "w_ru"} & cell.names.keys():
             raise ValueError(
-                f"{op}: {cell.path} is a GRUCell, which resets before the product as CudnnRNN does"
-                " not; block_gru_from_tf1 takes it"
+                f"{op}: {cell.path} is a GRUCell, which resets before the product, unlike"
+                " CudnnRNN's; use block_gru_from_tf1"
             )
     if rnn_mode is None:
         if "gates/kernel" in cells[0].names:
             return "gru"
         if cells[0].own_name == "basic_rnn_cell":
-            raise forms.untold(op, f"{cells[0].path} does")
+            raise forms.unclear_rnn(op, f"{cells[0].path} does")
         return "lstm"
     return rnn_mode
 
@@ -439,7 +441,7 @@ def _sizes(op: str, cell: Cell, rnn_mode: str, P: int) -> tuple[int, int]:
 
 
 def _part(xp: ModuleType, cell: Cell, net: Net, forget_bias: float) -> LayerParams:
-    """Return a cell's variables as the packed vector has them."""
+    """Convert a cell's variables to the packed layout."""
     a = cell.arrays
     if net.rnn_mode == "gru":
         w, r, *_, r_u, _ = forms.layer_of(a["gates/kernel"], a["gates/bias"], [0, 1])
@@ -468,7 +470,8 @@ def params_to_tf1(
     prefix: str = "",
 ) -> dict[str, Array]:
     """
-    Return packed parameters as TensorFlow 1 saves a CudnnLSTM, CudnnGRU or CudnnRNN.
+    Convert packed parameters to the variables that TensorFlow 1 saves of a CudnnLSTM, CudnnGRU or
+    CudnnRNN.
 
     Parameters
     ----------
@@ -496,8 +499,7 @@ def params_to_tf1(
     ------
     TypeError, ValueError
         An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
-        params is not an array of the right length, or the net has skip_input, which the cells do
-        not have.
+        params is not an array of the right length, or the net has skip_input: the cells have none.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """
 The recurrent cells among the variables of a TensorFlow 1 checkpoint, found by their names.
 
-A cell's variables lie under its path: "rnn/basic_lstm_cell/kernel". A checkpoint has much beside
-cells, and what is passed over in silence could be a layer: so a path is a cell, is known to be
-none, or is an error.
+The names of a cell's variables begin with its path: "rnn/basic_lstm_cell/kernel". A checkpoint has
+other variables too. A layer must not be skipped silently, so every path is a cell, is known to be
+no cell, or is an error.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ CUDNN_GRU = tuple(
     for kind in ("kernel", "bias")
 )
 PROJECTION = "projection/kernel"
-# What stands behind the path of an LSTM, by the names of `block_lstm`.
+# The variables of an LSTM, without its path, by the names of `block_lstm`.
 LSTM = {"w": "kernel", "b": "bias", **PEEPHOLES, "w_p": PROJECTION}
-# What only a cell has behind its path, the longest first.
+# Variables that only cells have, the longest names first.
 _OF_CELLS = (*CUDNN_GRU, *GATES, *CANDIDATE, *PEEPHOLES.values(), *BLOCK_GRU)
 _LEAVES = (*_OF_CELLS, PROJECTION, "kernel", "bias")
 _MATRICES = {"kernel", "gates/kernel", "w_ru"}
@@ -40,7 +40,7 @@ _OLD = {"weights": "kernel", "biases": "bias"}
 
 _CELL = re.compile(r"(.*_)?(cell|lstm|gru|rnn)(_.*)?|.*cell", re.IGNORECASE)
 _PLACE = re.compile(r"cell_[0-9]+|fw|bw")
-# Names that a layer behind a cell may have too, such as "rnn_fc": the shapes decide.
+# Names that another layer may have too, such as "rnn_fc": the shapes decide.
 _UNCLEAR = re.compile(r"(?!.*cell)(.*_)?(lstm|gru|rnn)_.*[a-z].*", re.IGNORECASE)
 _OTHER_LAYER = re.compile(
     r"(dense|fully_connected|conv[123]d|batch_normalization|layer_?norm|logits|softmax)(_[0-9]+)?",
@@ -54,7 +54,7 @@ _OPTIMIZER = re.compile(
 
 
 class Cell(NamedTuple):
-    """A cell's variables, by what stands behind its path."""
+    """A cell's variables, by their names without its path."""
 
     path: str
     names: dict[str, str]
@@ -66,7 +66,7 @@ class Cell(NamedTuple):
         return _own_name(self.path)
 
     def need(self, op: str, *leaves: str) -> list[Array]:
-        """Return variables that the cell must have."""
+        """Return variables of the cell; raise an error if one is missing."""
         for leaf in leaves:
             if leaf not in self.arrays:
                 there = ", ".join(sorted(self.names))
@@ -74,7 +74,7 @@ class Cell(NamedTuple):
         return [self.arrays[leaf] for leaf in leaves]
 
     def only(self, op: str, *leaves: str) -> None:
-        """Check that no variable of the cell would be left out."""
+        """Check that the cell has no other variables."""
         for leaf, name in self.names.items():
             if leaf not in leaves:
                 raise ValueError(
@@ -120,15 +120,15 @@ def cells_of(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[Module
         if not found[path].keys() & _MATRICES:
             have = ", ".join(sorted(found[path].values()))
             raise ValueError(
-                f"{op}: variables has {have}, but no {join(path, 'kernel')}: the cell is not whole"
+                f"{op}: variables has {have}, but no {join(path, 'kernel')}: the cell is incomplete"
             )
     cells = named or {path for path, leaves in found.items() if leaves.keys() & _MATRICES}
     for name in variables:
         path, mark, _ = f"/{name}".partition("/recurrent_kernel")
         if mark and name.startswith(prefix) and (not cells or path[1:] in cells):
             raise ValueError(
-                f"{op}: variables has {name}, which a layer of Keras has; params_from_keras takes"
-                " its get_weights()"
+                f"{op}: variables has {name}, a name of Keras; pass the layer's get_weights() to"
+                " params_from_keras"
             )
     if not cells:
         raise ValueError(
@@ -145,7 +145,7 @@ def cells_of(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[Module
 
 
 def _is_dense(leaves: Mapping[str, str], variables: Mapping[str, Any]) -> bool:
-    """Whether there are a matrix and a bias alone, and no cell has a matrix of this shape."""
+    """Return whether this is a dense layer: only kernel and bias, in a shape no cell has."""
     if not {"kernel"} <= leaves.keys() <= {"kernel", "bias"}:
         return False
     shape = tuple(getattr(variables[leaves["kernel"]], "shape", ()))
@@ -156,12 +156,12 @@ def _is_dense(leaves: Mapping[str, str], variables: Mapping[str, Any]) -> bool:
 
 
 def _grouped(op: str, names: Iterable[str], prefix: str) -> dict[str, dict[str, str]]:
-    """Return the names that may be a cell's, by path and leaf."""
+    """Return the variables that may belong to cells, by path and name without it."""
     start = prefix if prefix.endswith("/") or not prefix else prefix + "/"
     found: dict[str, dict[str, str]] = {}
     for name in names:
-        # An optimizer's variables end in other names, as kernel/Adam does.
-        whole = name.removesuffix(":0").removesuffix("/read")  # as in a frozen graph
+        # Variables of optimizers have another last part, such as kernel/Adam.
+        whole = name.removesuffix(":0").removesuffix("/read")  # frozen graphs add these
         *above, last = whole.split("/")
         whole = "/".join([*above, _OLD.get(last, last)])
         leaf = next((leaf for leaf in _LEAVES if f"/{whole}".endswith(f"/{leaf}")), None)
@@ -187,7 +187,7 @@ def _own_name(path: str) -> str:
 
 
 def _parts(path: str, prefix: str) -> list[str]:
-    """Return the parts of a path behind the prefix."""
+    """Return the parts of a path after the prefix."""
     return path[len(prefix) :].strip("/").split("/")
 
 
@@ -202,9 +202,9 @@ def one_cell(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[Module
 
 def kernel_sizes(op: str, cell: Cell, G: int, P: int, *others: str) -> tuple[int, int]:
     """
-    Check kernel [K+P, G*H], bias [G*H] and the projection [H, P] where P is not 0; return K and H.
+    Check kernel [K+P, G*H], bias [G*H] and, if P is not 0, the projection [H, P]; return K and H.
 
-    The cell may have `others` beside these. P is H where it is 0.
+    If P is 0, there is no projection and the kernel is [K+H, G*H]. The cell may also have `others`.
     """
     kernel, _ = cell.need(op, "kernel", "bias")
     width = f"{G}*H" if G > 1 else "H"

@@ -1,4 +1,4 @@
-"""Parameters of PyTorch's recurrent modules and cells, packed for CudnnRNN and back."""
+"""Parameters of PyTorch's recurrent modules and cells, converted to packed parameters and back."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def params_from_torch(
         The cell. The shapes identify LSTMs and GRUs. For an RNN this argument must give the
         nonlinearity.
     prefix : str
-        The beginning of the names inside a larger model, such as "encoder.rnn"; a dot at its end
-        may be left out.
+        The beginning of the names inside a larger model, such as "encoder.rnn"; a dot at its end is
+        optional.
 
     Returns
     -------
@@ -75,45 +75,46 @@ def params_from_torch(
     op = "params_from_torch"
     if rnn_mode is not None:
         check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
-    prefix, given = _under(op, state_dict, prefix)
-    end = "" if "weight_ih" in given else "_l0"  # a cell's names have no layer
-    xp, arrays = as_arrays(op, {prefix + name: a for name, a in given.items()})
+    prefix, tensors = _under(op, state_dict, prefix)
+    end = "" if "weight_ih" in tensors else "_l0"  # a cell's names have no layer
+    xp, arrays = as_arrays(op, {prefix + name: a for name, a in tensors.items()})
 
     def entry(name: str, symbols: str) -> tuple[int, ...]:
-        shown = prefix + name + end
-        if shown not in arrays:
-            raise _missing(op, shown, arrays)
-        return expect_rank(op, shown, arrays[shown], symbols)
+        full_name = prefix + name + end
+        if full_name not in arrays:
+            raise _missing(op, full_name, arrays)
+        return expect_rank(op, full_name, arrays[full_name], symbols)
 
     rows, I = entry("weight_ih", "(G*H, K)")
     H, P = entry("weight_hh", "(G*H, P or H)")[1], 0
-    if "weight_hr" + end in given:
+    if "weight_hr" + end in tensors:
         P, H = entry("weight_hr", "(P, H)")
     problem = f"{prefix}weight_ih{end} has shape {(rows, I)}, expected (G*H, K)"
     rnn_mode, H = mode_of(op, rnn_mode, rows, H, problem)
-    L = sum(re.fullmatch(r"weight_ih_l[0-9]+", name) is not None for name in given) or 1
-    D = 1 + (f"weight_ih{end}_reverse" in given)
+    L = sum(re.fullmatch(r"weight_ih_l[0-9]+", name) is not None for name in tensors) or 1
+    D = 1 + (f"weight_ih{end}_reverse" in tensors)
     net = check_net(op, L, H, I, rnn_mode, "linear_input", DIRECTIONS[D - 1], P)
-    biased = any(name.startswith("bias") for name in given)
+    biased = any(name.startswith("bias") for name in tensors)
     remaining = dict(arrays)
     without_memory: Array = np.broadcast_to(np.float32(0), net.params_size)
     for name, symbols, place in _places(net, without_memory, end):
-        if name in given:
+        if name in tensors:
             expect_shape(op, prefix + name, remaining.pop(prefix + name), symbols, place.shape)
         elif biased or not name.startswith("bias"):
             raise _missing(op, prefix + name, arrays)
     if remaining:
-        raise ValueError(f"{op}: state_dict has {next(iter(remaining))}, which is no part")
+        name = next(iter(remaining))
+        raise ValueError(f"{op}: state_dict has {name}, which does not belong to this module")
     params = zeros(op, xp, net, next(iter(arrays.values())))
     with on_device(xp, params):
         for name, _, place in _places(net, params, end):
-            if name in given:
+            if name in tensors:
                 place[...] = arrays[prefix + name]
     return PackedParams(params, *net.known)
 
 
 def _missing(op: str, name: str, arrays: Mapping[str, Any]) -> ValueError:
-    """Return the error of a weight that is not there, or only as what it is computed from."""
+    """Return the error of a missing weight; a hint if a parametrization replaces it."""
     weight, hint = re.escape(name.rpartition(".")[2]), ""
     parts = re.compile(rf"(.*\.)?{weight}(_g|_v|_raw|_orig|\.original.*)", re.DOTALL)
     for found in filter(parts.fullmatch, arrays):
@@ -122,7 +123,7 @@ def _missing(op: str, name: str, arrays: Mapping[str, Any]) -> ValueError:
 
 
 def _under(op: str, state_dict: Mapping[str, Any], prefix: str) -> tuple[str, dict[str, Any]]:
-    """Return the whole prefix, and what is named with it, without it."""
+    """Return the prefix with its dot, and the items whose names have it, without it."""
     check_names(op, "state_dict", state_dict, prefix)
     for whole in (prefix, prefix.removesuffix(".") + "." if prefix else ""):
         if any(whole + first in state_dict for first in _FIRST):
@@ -150,13 +151,13 @@ def params_to_torch(
     cell: bool = False,
 ) -> dict[str, Array]:
     """
-    Return packed parameters as a torch.nn.LSTM, GRU or RNN names them, or as a cell does.
+    Convert packed parameters to the state_dict of a torch.nn.LSTM, GRU or RNN, or of a cell.
 
     Parameters
     ----------
     params : [params_size] or PackedParams
-        The packed parameters, or a gradient of them: PyTorch has both biases as well. Complex
-        arrays hold values and tangents, see `cupyrnn.jvp`.
+        The packed parameters, or their gradient: PyTorch has both biases, too. Complex arrays hold
+        values and tangents, see `cupyrnn.jvp`.
     num_layers, num_units, input_size : int, optional
         L, H and I; a PackedParams determines them and the next three.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
@@ -166,8 +167,8 @@ def params_to_torch(
     num_proj : int, optional
         P, the size to which an LSTM projects its output; 0, the default, for none.
     cell : bool
-        Whether to use the names of an LSTMCell, GRUCell or RNNCell, which is one layer in one
-        direction.
+        Whether to use the names of an LSTMCell, GRUCell or RNNCell. The net must have one layer and
+        one direction.
 
     Returns
     -------
@@ -178,8 +179,8 @@ def params_to_torch(
     ------
     TypeError, ValueError
         An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
-        params is not an array of the right length, the net has skip_input or hard sigmoids, which
-        PyTorch does not have, or the net is not a single cell.
+        params is not an array of the right length, the net has skip_input or hard sigmoids (PyTorch
+        has neither), or cell is True and the net is not one cell.
 
     Examples
     --------
@@ -207,7 +208,7 @@ def params_to_torch(
 @traceable
 def gradient_to_torch(params: PackedParams, params_backprop: Array) -> dict[str, Array]:
     """
-    Return a gradient of packed parameters as the gradients of PyTorch's parameters.
+    Convert the gradient of packed parameters to the gradients of PyTorch's parameters.
 
     PyTorch has cuDNN's two biases, so this is `params_to_torch` of the gradient.
 
@@ -252,7 +253,7 @@ def _places(net: Net, params: Array, end: str = "_l0") -> Iterator[tuple[str, st
     """
     Yield PyTorch's name of each array, the symbols of its shape, and its place: a view.
 
-    A cell's names end in nothing where those of layers end in "_l0", "_l0_reverse", "_l1", ...
+    Names of layers end in "_l0", "_l0_reverse", "_l1", ...; names of a cell (`end` "") do not.
     """
     for pl, layer in enumerate(layers(params, net)):
         if end:
@@ -269,7 +270,7 @@ def _places(net: Net, params: Array, end: str = "_l0") -> Iterator[tuple[str, st
 def _as_torch(
     op: str, xp: ModuleType, net: Net, params: Array, end: str = "_l0"
 ) -> dict[str, Array]:
-    """Return packed parameters as a state_dict has them."""
+    """Convert packed parameters to a state_dict."""
     refuse(op, "PyTorch", net, projection=True)
     with on_device(xp, params):
         return {name: place.copy() for name, _, place in _places(net, params, end)}

@@ -120,7 +120,7 @@ ERRORS: list[Any] = [
     ({"input_h": [a[0] for a in small()["input_h"]]}, ValueError, "input_h[0] has shape (4, 4), expected (D, B, H)"),
     ({"input_h": [small()["input_h"][0], None]}, TypeError, "input_h[1] is None, expected a numpy.ndarray like input"),
     ({"input_h": [small()["input_h"][0], np.zeros((1, B, 2), "f4")]}, TypeError, "input_h[1] has dtype float32, expected float64 like input"),
-    ({"input_h": [small()["input_h"][0], np.zeros((1, B, 3))], "input_c": [small()["input_c"][0], np.zeros((1, B, 3))]}, ValueError, "weights[1].w has shape (6, 8), expected (K+H, 4*H) = (7, 12) with K = 4, what layer 0 gives, and H = 3"),
+    ({"input_h": [small()["input_h"][0], np.zeros((1, B, 3))], "input_c": [small()["input_c"][0], np.zeros((1, B, 3))]}, ValueError, "weights[1].w has shape (6, 8), expected (K+H, 4*H) = (7, 12) with K = 4, the output size of layer 0, and H = 3"),
     ({"weights": entry(0, b=np.zeros(8))}, ValueError, "weights[0].b has shape (8,), expected (4*H,) = (16,)"),
 ]  # fmt: skip
 # ruff: noqa: E501 - a case a line

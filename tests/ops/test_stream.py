@@ -143,7 +143,7 @@ LSTM = net("lstm", {}, 1)
     ("call", "error", "message"),
     [
         (lambda: cupyrnn.prepare_step(cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, direction="bidirectional")), ValueError, "params is of a bidirectional net, expected one direction: the other one begins at the end of a sequence"),
-        (lambda: cupyrnn.prepare_step(cupyrnn.init_block_lstm(num_units=2, input_size=3)), TypeError, "params is a cupyrnn.BlockLSTMParams, expected a PackedParams; a step of block weights is lstm_block_cell or gru_block_cell"),
+        (lambda: cupyrnn.prepare_step(cupyrnn.init_block_lstm(num_units=2, input_size=3)), TypeError, "params is a cupyrnn.BlockLSTMParams, expected a PackedParams; for one step with block weights use lstm_block_cell or gru_block_cell"),
         (lambda: cupyrnn.prepare_step(np.zeros(3), 1, 2, 3), ValueError, "params has shape (3,), expected (params_size,) = (56,) for lstm with L = 1, D = 1, H = 2, I = 3"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 4)), *LSTM.zero_state(1)), ValueError, "x has shape (1, 4), expected (B, I) = (1, 3)"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 1, 3)), *LSTM.zero_state(1)), ValueError, "x has shape (1, 1, 3), expected (B, I)"),

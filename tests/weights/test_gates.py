@@ -280,7 +280,10 @@ def test_directions_merged_by_keras(mode: Any, merge_mode: Any, rng: np.random.G
     np.testing.assert_equal(cupyrnn.weights.params_to_keras(packed, merge_mode=merge_mode), weights)
     other = packed._replace(params=packed.params.copy())
     other.params[2 * G * H * (I + H)] += 1
-    with pytest.raises(ValueError, match="for the two directions below, in layer 1"):
+    with pytest.raises(
+        ValueError,
+        match="in layer 1 of params the input matrices for the two directions below differ",
+    ):
         cupyrnn.weights.params_to_keras(other, merge_mode=merge_mode)
 
 
@@ -310,23 +313,23 @@ def quantized(**changed: Any) -> Any:
     [
         (lambda: cupyrnn.weights.params_from_gates(LSTM), TypeError, "params_from_gates: gates is a dict, expected a list of mappings to Gates"),
         (lambda: cupyrnn.weights.params_from_gates([]), ValueError, "params_from_gates: gates has 0 entries, expected L*D with D = 1"),
-        (lambda: cupyrnn.weights.params_from_gates([{"h": ONE}]), ValueError, "params_from_gates: rnn_mode is left out, and the gate h does not tell rnn_tanh from rnn_relu: say which"),
+        (lambda: cupyrnn.weights.params_from_gates([{"h": ONE}]), ValueError, "params_from_gates: rnn_mode is None, expected 'rnn_tanh' or 'rnn_relu': the gate h does not tell them apart"),
         (lambda: cupyrnn.weights.params_from_gates([{"i": ONE}]), ValueError, "params_from_gates: gates[0] has the gates ['i'], expected i, f, ci, o"),
         (lambda: cupyrnn.weights.params_from_gates([{**LSTM, "f": np.ones(3)}]), TypeError, "params_from_gates: gates[0]['f'] is array([1., 1., 1.]), expected a Gate"),
         (lambda: cupyrnn.weights.params_from_gates([{**LSTM, "f": ONE._replace(input=np.ones((2, 4)))}]), ValueError, "params_from_gates: gates[0]['f'].input has shape (2, 4), expected (H, K) = (2, 3)"),
         (lambda: cupyrnn.weights.params_from_gates([{**LSTM, "f": ONE._replace(bias=np.ones(3))}]), ValueError, "params_from_gates: gates[0]['f'].bias has shape (3,), expected (H,) = (2,)"),
-        (lambda: cupyrnn.weights.params_from_gates([{**LSTM, "f": ONE._replace(peephole=np.ones(2))}]), ValueError, "params_from_gates: gates[0]['f'] has a peephole, which CudnnRNN does not have; block_lstm_from_gates takes it"),
+        (lambda: cupyrnn.weights.params_from_gates([{**LSTM, "f": ONE._replace(peephole=np.ones(2))}]), ValueError, "params_from_gates: gates[0]['f'] has a peephole, which CudnnRNN does not have; use block_lstm_from_gates"),
         (lambda: cupyrnn.weights.params_from_gates([LSTM], projections=[]), ValueError, "params_from_gates: projections has 0 entries, expected L*D = 1"),
         (lambda: cupyrnn.weights.params_to_gates(cupyrnn.init_params(num_layers=1, num_units=3, input_size=2, num_proj=2)), ValueError, "params_to_gates: params is of a net with num_proj, which this form does not have"),
         (lambda: cupyrnn.weights.block_lstm_from_gates({**LSTM, "i": ONE._replace(peephole=np.ones(2))}), ValueError, "block_lstm_from_gates: gates['f'] has no peephole, but gates['i'] has"),
-        (lambda: cupyrnn.weights.block_lstm_from_gates({**LSTM, "ci": ONE._replace(peephole=np.ones(2))}), ValueError, "block_lstm_from_gates: gates['ci'] has a peephole, expected one in i, f and o alone"),
+        (lambda: cupyrnn.weights.block_lstm_from_gates({**LSTM, "ci": ONE._replace(peephole=np.ones(2))}), ValueError, "block_lstm_from_gates: gates['ci'] has a peephole, expected one in i, f and o only"),
         (lambda: cupyrnn.weights.block_gru_from_gates(dict.fromkeys("ruc", ONE._replace(peephole=np.ones(2)))), ValueError, "block_gru_from_gates: gates['r'] has a peephole, which a GRU does not have"),
         (lambda: cupyrnn.weights.reverse_update_gate(NET), ValueError, "reverse_update_gate: weights is of a net with lstm, expected gru"),
         (lambda: cupyrnn.weights.reverse_update_gate(np.ones(3)), TypeError, "reverse_update_gate: weights is a numpy.ndarray, expected a PackedParams or a BlockGRUParams"),
         (lambda: cupyrnn.weights.join_params([]), ValueError, "join_params: nets has 0 entries, expected one or more"),
         (lambda: cupyrnn.weights.join_params([NET, 3]), TypeError, "join_params: nets[1] is an int, expected a PackedParams"),
         (lambda: cupyrnn.weights.join_params([NET], direction="bidirectional"), ValueError, "join_params: nets has 1 entry, expected two for each layer"),
-        (lambda: cupyrnn.weights.join_params([NET, cupyrnn.init_params(num_layers=1, num_units=3, input_size=4)]), ValueError, "join_params: nets[1] has input_size = 4, expected 3, what is below it gives"),
+        (lambda: cupyrnn.weights.join_params([NET, cupyrnn.init_params(num_layers=1, num_units=3, input_size=4)]), ValueError, "join_params: nets[1] has input_size = 4, expected 3, the output size of the layer below"),
         (lambda: cupyrnn.weights.join_params([NET, cupyrnn.init_params(num_layers=1, num_units=4, input_size=3)]), ValueError, "join_params: nets[1] has num_units = 4, expected 3 like nets[0]"),
         (lambda: cupyrnn.weights.join_params([NET, NET._replace(params=NET.params.astype("f8"))]), TypeError, "join_params: nets[1].params has dtype float64, expected float32 like nets[0].params"),
         (lambda: cupyrnn.weights.dequantize(np.ones(3), 1.0), TypeError, "dequantize: values has dtype float64, expected integers of 32 bits or fewer"),

@@ -244,7 +244,7 @@ def test_what_is_no_cell(rng: np.random.Generator) -> None:
     )
     assert weights.w.shape == (6, 8)  # named by the caller, it is one
     del both["rnn/multi_rnn_cell/cell_1/cudnn_compatible_lstm_cell/kernel"]
-    with pytest.raises(ValueError, match="the cell is not whole"):
+    with pytest.raises(ValueError, match="the cell is incomplete"):
         cupyrnn.weights.params_from_tf1(both)
 
 
@@ -283,8 +283,8 @@ BOTH: Any = {f"{d}/{n}": a for d in ("fw", "bw") for n, a in cell().items()}
     ("call", "error", "message"),
     [
         (lambda: cupyrnn.weights.block_lstm_from_tf1({}), ValueError, "block_lstm_from_tf1: variables has no cell under '': no name ends in kernel, gates/kernel or w_ru"),
-        (lambda: cupyrnn.weights.block_lstm_from_tf1(KERAS), ValueError, "block_lstm_from_tf1: variables has lstm/cell/recurrent_kernel:0, which a layer of Keras has; params_from_keras takes its get_weights()"),
-        (lambda: cupyrnn.weights.params_from_tf1({n.replace("cell", "l") + "/.ATTRIBUTES/VARIABLE_VALUE": a for n, a in KERAS.items()}, forget_bias=1), ValueError, "params_from_tf1: variables has lstm/l/recurrent_kernel:0/.ATTRIBUTES/VARIABLE_VALUE, which a layer of Keras has; params_from_keras takes its get_weights()"),
+        (lambda: cupyrnn.weights.block_lstm_from_tf1(KERAS), ValueError, "block_lstm_from_tf1: variables has lstm/cell/recurrent_kernel:0, a name of Keras; pass the layer's get_weights() to params_from_keras"),
+        (lambda: cupyrnn.weights.params_from_tf1({n.replace("cell", "l") + "/.ATTRIBUTES/VARIABLE_VALUE": a for n, a in KERAS.items()}, forget_bias=1), ValueError, "params_from_tf1: variables has lstm/l/recurrent_kernel:0/.ATTRIBUTES/VARIABLE_VALUE, a name of Keras; pass the layer's get_weights() to params_from_keras"),
         (lambda: cupyrnn.weights.block_lstm_from_tf1(None), TypeError, "block_lstm_from_tf1: variables is None, expected a mapping of names to arrays"),
         (lambda: cupyrnn.weights.block_lstm_from_tf1({1: 2}), TypeError, "block_lstm_from_tf1: variables has the key 1, expected strings"),
         (lambda: cupyrnn.weights.block_lstm_from_tf1(cell(), prefix=1), TypeError, "block_lstm_from_tf1: prefix is 1, expected a string"),
@@ -296,15 +296,15 @@ BOTH: Any = {f"{d}/{n}": a for d in ("fw", "bw") for n, a in cell().items()}
         (lambda: cupyrnn.weights.block_lstm_from_tf1(cell(w_i_diag=(1,), w_f_diag=(2,), w_o_diag=(2,))), ValueError, "block_lstm_from_tf1: w_i_diag has shape (1,), expected (H,) = (2,)"),
         (lambda: cupyrnn.weights.block_lstm_to_tf1(np.zeros((5, 8)), np.zeros(8), wcf=np.zeros(2)), ValueError, "block_lstm_to_tf1: wci is None, expected all of wci, wcf, wco or none"),
         (lambda: cupyrnn.weights.block_gru_from_tf1(cell(**GRU)), ValueError, "block_gru_from_tf1: variables has no candidate/kernel, but bias, gates/bias, gates/kernel"),
-        (lambda: cupyrnn.weights.block_gru_from_tf1({"a/" + n: a for n, a in cell(**GRU, candidate__input_projection__kernel=(3, 2)).items()}), ValueError, "block_gru_from_tf1: a is a CudnnCompatibleGRUCell, which resets after the product; params_from_tf1 takes it"),
-        (lambda: cupyrnn.weights.params_from_tf1(cell()), ValueError, "params_from_tf1: forget_bias is left out, expected what the cells were made with, which is not in the checkpoint: 1 unless they were told otherwise"),
-        (lambda: cupyrnn.weights.params_from_tf1({"c/" + n: a for n, a in cell(w_i_diag=(2,)).items()}), ValueError, "params_from_tf1: c has peepholes, which CudnnRNN does not have; block_lstm_from_tf1 takes it"),
-        (lambda: cupyrnn.weights.params_from_tf1({"c/" + n: a for n, a in cell(**GRU, candidate__kernel=(5, 2)).items()}), ValueError, "params_from_tf1: c is a GRUCell, which resets before the product as CudnnRNN does not; block_gru_from_tf1 takes it"),
-        (lambda: cupyrnn.weights.params_from_tf1({"fw/cell_0/kernel": np.zeros((5, 8))}), ValueError, "params_from_tf1: fw/cell_0 is one of the layers of one direction, which CudnnRNN, whose layers read both directions of the one below, does not have; choose a direction with prefix"),
+        (lambda: cupyrnn.weights.block_gru_from_tf1({"a/" + n: a for n, a in cell(**GRU, candidate__input_projection__kernel=(3, 2)).items()}), ValueError, "block_gru_from_tf1: a is a CudnnCompatibleGRUCell, which resets after the product; use params_from_tf1"),
+        (lambda: cupyrnn.weights.params_from_tf1(cell()), ValueError, "params_from_tf1: forget_bias is None, expected the cells' forget_bias, which is not in the checkpoint; TensorFlow's default is 1"),
+        (lambda: cupyrnn.weights.params_from_tf1({"c/" + n: a for n, a in cell(w_i_diag=(2,)).items()}), ValueError, "params_from_tf1: c has peepholes, which CudnnRNN does not have; use block_lstm_from_tf1"),
+        (lambda: cupyrnn.weights.params_from_tf1({"c/" + n: a for n, a in cell(**GRU, candidate__kernel=(5, 2)).items()}), ValueError, "params_from_tf1: c is a GRUCell, which resets before the product, unlike CudnnRNN's; use block_gru_from_tf1"),
+        (lambda: cupyrnn.weights.params_from_tf1({"fw/cell_0/kernel": np.zeros((5, 8))}), ValueError, "params_from_tf1: fw/cell_0 belongs to a stack of layers of one direction, but every layer of CudnnRNN reads both directions of the one below; choose one stack with prefix"),
         (lambda: cupyrnn.weights.params_from_tf1({"cell_1/kernel": np.zeros((5, 8))}), ValueError, "params_from_tf1: variables has no cell for layer 0, forward"),
         (lambda: cupyrnn.weights.params_from_tf1({"cell_0/fw/kernel": np.zeros(1), "cell_0/bw/kernel": np.zeros(1), "cell_1/fw/kernel": np.zeros(1)}), ValueError, "params_from_tf1: variables has no cell for layer 1, bw"),
         (lambda: cupyrnn.weights.params_from_tf1({"a/kernel": np.zeros(1), "b/kernel": np.zeros(1)}), ValueError, "params_from_tf1: variables has two cells for layer 0, a and b; choose with prefix"),
-        (lambda: cupyrnn.weights.params_from_tf1({"basic_rnn_cell/kernel": np.zeros(1)}), ValueError, "params_from_tf1: rnn_mode is left out, and basic_rnn_cell does not tell rnn_tanh from rnn_relu: say which"),
+        (lambda: cupyrnn.weights.params_from_tf1({"basic_rnn_cell/kernel": np.zeros(1)}), ValueError, "params_from_tf1: rnn_mode is None, expected 'rnn_tanh' or 'rnn_relu': basic_rnn_cell does not tell them apart"),
         (lambda: cupyrnn.weights.params_from_tf1({f"cell_{n}/{k}": a for n in range(2) for k, a in cell().items()}, forget_bias=1), ValueError, "params_from_tf1: cell_1 is a cell with I = 3 and H = 2, expected 2 and 2"),
         (lambda: cupyrnn.weights.params_from_tf1(cell(), forget_bias="1"), TypeError, "params_from_tf1: forget_bias is '1', expected a real number"),
         (lambda: cupyrnn.weights.params_to_tf1(cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)._replace(recurrent_activation="hard_sigmoid_0.2")), ValueError, "params_to_tf1: params is of a net with recurrent_activation = 'hard_sigmoid_0.2', which TensorFlow 1 does not have"),
@@ -328,9 +328,13 @@ def test_peepholes_and_a_projection(rng: np.random.Generator) -> None:
     x, h, c = rng.standard_normal((5, 1, K)), np.zeros((1, 1, P)), np.zeros((1, 1, H))
     out = cupyrnn.stacked_rnn(x, h, c, [weights], cell_clip=0)
     assert out.output.shape == (5, 1, P)
-    with pytest.raises(ValueError, match="w_p is given, but block_lstm has no projection"):
+    with pytest.raises(
+        ValueError, match="w_p is an array, expected None: block_lstm has no projection"
+    ):
         _ = weights.arguments
-    with pytest.raises(ValueError, match=r"weights\[0\].w_p is given, but ONNX has no projection"):
+    with pytest.raises(
+        ValueError, match=r"weights\[0\].w_p is an array, expected None: ONNX has no projection"
+    ):
         cupyrnn.weights.block_lstm_to_onnx([weights])
 
 
