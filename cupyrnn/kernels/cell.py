@@ -102,6 +102,18 @@ struct Steps {
     {
         return starts ? starts[s + 1] : (*this)[s] + B;
     }
+    // How many steps have this row: none has more rows than the one before it.
+    __device__ __forceinline__ int length(int row) const
+    {
+        int some = 0, most = int(steps);
+        if (!starts) return row < B ? most : 0;
+        while (some < most) {
+            const int middle = (some + most) / 2;
+            if (row < end(middle) - (*this)[middle]) some = middle + 1;
+            else most = middle;
+        }
+        return some;
+    }
 };
 
 // What a cell may leave out: see above.

@@ -137,21 +137,21 @@ __device__ __forceinline__ float inverse(float v)
     return i;
 }
 #endif
-const float LOG2_E = 1.442695041f, LOG2_E_REST = 1.925963033e-8f, LN_2 = 0.6931471806f;
-// The rounding of z * log2(e) would be a relative error of the result that grows with |z|. What it
-// rounds away corrects the result; for an infinite or huge z there is nothing to correct.
+const float LOG2_E = 1.442695041f, LN_2 = 0.6931471825f, LN_2_REST = -1.904654299e-9f;
+// The rounding of z * log2(e) would be a relative error of the power that grows with |z|. It
+// corrects the power; for an infinite or huge z, and a power that overflows, nothing is corrected.
 __device__ __forceinline__ float sigmoid(float z)
 {
-    const float power = z * -LOG2_E, s = inverse(1.f + power_of_two(power));
-    const float lost = fmaf(z, -LOG2_E_REST, fmaf(z, -LOG2_E, -power)) * LN_2;
-    return fmaf(fmaf(s, s, -s), fabsf(lost) < 1.f ? lost : 0.f, s);
+    const float exponent = z * -LOG2_E, power = power_of_two(exponent);
+    const float lost = fmaf(exponent, -LN_2_REST, fmaf(exponent, -LN_2, -z));
+    return inverse(1.f + (fabsf(z) < 87.f ? fmaf(power, lost, power) : power));
 }
-// 1 - 2e / (1 + e) with e = exp(-2|v|), whose error vanishes where the slope does. Where the
-// difference loses digits, near 0, an odd polynomial, fitted to the smallest relative error.
+// 1 - 2 / (1 + exp(2|v|)), whose error vanishes where the slope does. Where the difference loses
+// digits, near 0, an odd polynomial, fitted to the smallest relative error.
 __device__ __forceinline__ float tanh_(float v)
 {
-    const float e = power_of_two(fabsf(v) * (-2.f * LOG2_E)), s = v * v;
-    const float far = copysignf(fmaf(-2.f * e, inverse(1.f + e), 1.f), v);
+    const float e = power_of_two(fabsf(v) * (2.f * LOG2_E)), s = v * v;
+    const float far = copysignf(fmaf(-2.f, inverse(1.f + e), 1.f), v);
     float p = -0.005905866157f;
     p = fmaf(p, s, 0.02080538310f);
     p = fmaf(p, s, -0.05378668383f);

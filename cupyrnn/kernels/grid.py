@@ -33,27 +33,12 @@ struct Exchanged {
 
 // The thread of a unit and a sequence, of UNITS units and ROWS sequences of a block.
 template <int UNITS, int ROWS> struct SeatOfOne {
-    static const int OWN_ROWS = 1, OWN_UNITS = 1;
-    static const bool BRANCHES = true;
     int own, slot;   // of the block's units, and of its sequences
     int first, row;  // the first sequence of the block, and the thread's
     int unit, units;
     __device__ __forceinline__ SeatOfOne(int H, int begin)
         : own(threadIdx.x % UNITS), slot(threadIdx.x / UNITS), first(begin + blockIdx.y * ROWS),
           row(first + slot), unit(blockIdx.x * UNITS + own), units(slot < ROWS && unit < H) {}
-    __device__ __forceinline__ int active(long long from, long long to) const
-    {
-        return units && from + row < to;
-    }
-    template <typename V> __device__ __forceinline__ Numbers<V, 1> get(const V* from) const
-    {
-        return {{*from}};
-    }
-    template <typename V, typename A>
-    __device__ __forceinline__ void put(V* to, const Numbers<A, 1>& v) const
-    {
-        store(to, v.v[0]);
-    }
 };
 
 // The products of blocks that tell each other what they multiply.
@@ -90,18 +75,18 @@ template <typename C, bool BACK, typename Part> struct OverGrid : Part {
     }
     __device__ __forceinline__ void begin() const {}
     __device__ __forceinline__ void meet() const {}
-    template <int COUNT, typename Product, int ALL>
-    __device__ __forceinline__ void put(Product, int, int, const A (&v)[1][ALL]) const
+    template <int COUNT, typename Product>
+    __device__ __forceinline__ void put(Product, int, const A* v) const
     {
         W* const to = reinterpret_cast<W*>(place(me.row));
-        const int words = this->template tell_unit<COUNT>(to, me.unit, H, v[0]);
+        const int words = this->template tell_unit<COUNT>(to, me.unit, H, v);
         // Zeros behind the last unit, up to what is looked at together.
         const int AT_ONCE = 16 / sizeof(W);
         if (words) for (int n = words; n % AT_ONCE; ++n) tell(to + n, W(0));
     }
     template <typename Product, int WIDTH>
     __device__ __forceinline__ void multiply(
-        Product product, int, long long rows, A (&own)[WIDTH][1])
+        Product product, int, long long rows, A (&own)[WIDTH])
     {
         const int NUMBERS = BACK ? Part::numbers(C::width(Product::NUMBER)) : 1;
         const int ROW = Part::row_of(WIDTH), OF_WARP = Part::ROWS * ROW;
@@ -114,9 +99,9 @@ template <typename C, bool BACK, typename Part> struct OverGrid : Part {
         const A* const mine = all + me.slot % Part::ROWS * ROW + me.own * WIDTH;
 #pragma unroll
         for (int c = 0; c < WIDTH; ++c) {
-            own[c][0] = mine[c];
+            own[c] = mine[c];
 #pragma unroll
-            for (int w = 1; w < Part::WARPS; ++w) own[c][0] += mine[w * OF_WARP + c];
+            for (int w = 1; w < Part::WARPS; ++w) own[c] += mine[w * OF_WARP + c];
         }
     }
 };
@@ -148,7 +133,7 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_grid(
     const SeatOfOne<UNITS, ROWS> me(int(at.H), int(exchanged.first));
     OverGrid<C, BACK, Part> products(
         exchanged, at, me, reinterpret_cast<uint4*>(shared_packs<float>()));
-    all_steps(cell, arrays, at, me, products);
+    all_steps<false, false>(cell, arrays, at, me, products);
 }
 """
 )

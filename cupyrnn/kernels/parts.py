@@ -244,11 +244,12 @@ struct ByNumbers {
             + (lane / m.LANES * SHARE + item % SHARE) * WIDTH;
 #pragma unroll 1
         for (int slot = 0; slot < ROWS; slot += AT_ONCE) {
-            A of_item[WIDTH][1];
-            m.template product<AT_ONCE>(vectors + slot * m.LENGTH, lane % m.LANES, of_item);
+            A of_item[WIDTH];
+            m.template product<AT_ONCE>(
+                vectors + slot * m.LENGTH + lane % m.LANES * m.STRIDE, of_item);
             if (item < AT_ONCE * SHARE)
 #pragma unroll
-                for (int c = 0; c < WIDTH; ++c) to[slot * row_of(WIDTH) + c] = of_item[c][0];
+                for (int c = 0; c < WIDTH; ++c) to[slot * row_of(WIDTH) + c] = of_item[c];
         }
     }
 };

@@ -8,6 +8,7 @@ memory, and ``grid`` spreads it over blocks that wait for each other.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from functools import cache
@@ -40,6 +41,8 @@ _LEAST_IN_SHARED = 32
 # at a time, one for each of its schedulers.
 _MOST, _ALL, _AT_ONCE = 255, 65536, 128
 _MOST_THREADS = 1024
+# Numbers of a state: how far a step is from the next one, in rows of some states, has 32 bits.
+_MOST_NUMBERS = 2**28
 # The shared memory that a block may have, in KB, by architecture, where there is no GPU to ask:
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Where it is not
 # known, what all have.
@@ -176,6 +179,8 @@ def _by_way(way: str, of: Recurrence) -> KernelChoice:
     """Return a way other than the loop if it can do this, else the loop."""
     if of.steps < 2 or not all(of.shape):
         return KernelChoice("loop", 0, f"{way} needs two steps at least, and B and H above 0")
+    if math.prod(of.shape) > _MOST_NUMBERS:
+        return KernelChoice("loop", 0, f"{way} takes B*H up to {_MOST_NUMBERS}")
     return _by_grid(of) if way == "grid" else _by_rows(of)
 
 

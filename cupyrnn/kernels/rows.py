@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import all_steps, cell, one_sequence
+from . import all_steps, cell
 
 SOURCE = (
     all_steps.SOURCE
-    + one_sequence.SOURCE
     + r"""
 template <typename A> struct alignas(16) Pack { A v[16 / sizeof(A)]; };
 
@@ -68,8 +67,7 @@ __device__ __forceinline__ void sum_lanes(A (&v)[ITEMS][WIDTH])
 // Whose values a thread has. SPLIT * UNITS neighboring lanes share UNITS units; of the ROWS
 // sequences of the block one is a lane's own, with one of these units.
 template <int SPLIT, int UNITS, int ROWS> struct Seat {
-    static const int LANES = SPLIT * UNITS, OWN_ROWS = 1, OWN_UNITS = 1;
-    static const bool BRANCHES = true;
+    static const int LANES = SPLIT * UNITS;
     int lane, group, unit, slot;
     int first, row;  // the first sequence of the block, and the thread's own
     int units;       // whether there is such a unit, and no other lane has it with this sequence
@@ -78,19 +76,6 @@ template <int SPLIT, int UNITS, int ROWS> struct Seat {
         : lane(threadIdx.x % LANES), group(groups + threadIdx.x / LANES),
           unit(group * UNITS + lane % UNITS), slot(lane / UNITS % ROWS), first(blocks * ROWS),
           row(first + slot), units(lane < UNITS * ROWS && unit < H) {}
-    __device__ __forceinline__ int active(long long from, long long to) const
-    {
-        return units && from + row < to;
-    }
-    template <typename V> __device__ __forceinline__ Numbers<V, 1> get(const V* from) const
-    {
-        return {{*from}};
-    }
-    template <typename V, typename A>
-    __device__ __forceinline__ void put(V* to, const Numbers<A, 1>& v) const
-    {
-        store(to, v.v[0]);
-    }
 };
 
 // The most lanes that share a unit in a block of ``rows``.
@@ -155,9 +140,10 @@ struct Matrix {
             }
     }
 
-    // sums[c]: that of the product of the thread's own sequence, unit and column c.
+    // sums[c]: of the product of the thread's own sequence, unit and column c. `slices`: where its
+    // slice of the first sequence begins.
     template <int ROWS>
-    __device__ __forceinline__ void product(const A* vectors, int lane, A (&sums)[WIDTH][1]) const
+    __device__ __forceinline__ void product(const A* slices, A (&sums)[WIDTH]) const
     {
         A all[ROWS * UNITS][WIDTH], part[ROWS * UNITS][WIDTH];
         Pack<A> more;
@@ -166,8 +152,7 @@ struct Matrix {
             Pack<A> p[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; ++r)
-                p[r] = *reinterpret_cast<const Pack<A>*>(
-                    vectors + r * LENGTH + lane * STRIDE + k);
+                p[r] = *reinterpret_cast<const Pack<A>*>(slices + r * LENGTH + k);
 #pragma unroll
             for (int m = 0; m < P; ++m)
 #pragma unroll
@@ -190,7 +175,7 @@ struct Matrix {
         }
         sum_lanes<LANES, ROWS * UNITS, WIDTH>(all);
 #pragma unroll
-        for (int c = 0; c < WIDTH; ++c) sums[c][0] = all[0][c];
+        for (int c = 0; c < WIDTH; ++c) sums[c] = all[0][c];
     }
 };
 
@@ -210,6 +195,8 @@ struct Matrices {
     static const int REGISTERS = UNITS * (KEPT * (BACK ? 1 : C::width(0))
         + KEPT_2 * (BACK ? 1 : C::width(LAST)));
     static const int PARTS = WHOLE && SPLIT < MOST_SPLIT ? MOST_SPLIT / SPLIT : 1;
+    // How many numbers of a unit a vector has.
+    static __device__ constexpr int count(int p) { return BACK ? C::width(p) : 1; }
     static const int WIDTH = BACK ? 1 : C::width(0), WIDTH_2 = BACK ? 1 : C::width(LAST);
     typedef Matrix<A, SPLIT, SLICE, KEPT, UNITS, WIDTH, THREADS, PARTS> First;
     typedef Matrix<A, SPLIT, SLICE_2, KEPT_2, UNITS, WIDTH_2, THREADS, PARTS> Second;
@@ -223,21 +210,19 @@ template <typename T, typename M, int ROWS> struct InBlock {
     static const int SIZE = ROWS * M::First::LENGTH;
     static const int IN_ALL = SIZE + (M::LAST == 1 ? ROWS * M::Second::LENGTH : SIZE);
     A* vectors;
-    // The numbers of a unit in a sequence's vector, which `matrix` multiplies.
-    template <int COUNT, typename Matrix>
-    __device__ __forceinline__ void leave(
-        const Matrix& matrix, int turn, int slot, int unit, const A* v) const
+    // The numbers of a unit, at these places of a vector.
+    template <int COUNT>
+    __device__ __forceinline__ void leave(int turn, const int* places, const A* v) const
     {
-        A* const to = vectors + turn * SIZE + slot * matrix.LENGTH;
-        if constexpr (Matrix::P % COUNT == 0) {  // side by side in one slice
+        A* const to = vectors + turn * SIZE;
+        if constexpr (M::First::P % COUNT == 0) {  // side by side in one slice
             struct alignas(COUNT * sizeof(A)) { A v[COUNT]; } all;
 #pragma unroll
             for (int k = 0; k < COUNT; ++k) all.v[k] = rounded<T>(v[k]);
-            *reinterpret_cast<decltype(all)*>(to + matrix.place(COUNT * unit)) = all;
+            *reinterpret_cast<decltype(all)*>(to + places[0]) = all;
         } else {
 #pragma unroll
-            for (int k = 0; k < COUNT; ++k)
-                to[matrix.place(COUNT * unit + k)] = rounded<T>(v[k]);
+            for (int k = 0; k < COUNT; ++k) to[places[k]] = rounded<T>(v[k]);
         }
     }
     // Zeros, also behind the vectors, where the matrix has zeros too.
@@ -246,9 +231,9 @@ template <typename T, typename M, int ROWS> struct InBlock {
     __device__ __forceinline__ void meet() const { __syncthreads(); }
     template <typename Matrix, int WIDTH>
     __device__ __forceinline__ void product(
-        const Matrix& matrix, int turn, int lane, A (&sums)[WIDTH][1]) const
+        const Matrix& matrix, int turn, int slice, A (&sums)[WIDTH]) const
     {
-        matrix.template product<ROWS>(vectors + turn * SIZE, lane, sums);
+        matrix.template product<ROWS>(vectors + turn * SIZE + slice, sums);
     }
 };
 
@@ -260,9 +245,23 @@ template <typename M, typename Exchange, typename Seat> struct ByRows : Exchange
     Pack<A>* shared;  // for what is not in registers
     typename M::First first;
     typename M::Second second;
+    int slices[2], places[2][4];  // of a vector of each product: what it reads, what it leaves
 
     __device__ __forceinline__ ByRows(const Exchange& exchange, const Seat& seat, Pack<A>* packs)
-        : Exchange(exchange), me(seat), shared(packs) {}
+        : Exchange(exchange), me(seat), shared(packs)
+    {
+        settle(Product<0>());
+        if constexpr (M::LAST == 1) settle(Product<1>());
+    }
+    template <int P> __device__ __forceinline__ void settle(Product<P> product)
+    {
+        const auto& m = matrix(product);
+        slices[P] = in_register(me.lane * m.STRIDE);
+#pragma unroll
+        for (int k = 0; k < M::count(P); ++k)
+            places[P][k] =
+                in_register(me.slot * m.LENGTH + m.place(M::count(P) * me.unit + k));
+    }
     template <typename T> static __device__ __forceinline__ A held(T v) { return wide(v); }
     template <int P> __device__ __forceinline__ auto& matrix(Product<P>)
     {
@@ -280,22 +279,17 @@ template <typename M, typename Exchange, typename Seat> struct ByRows : Exchange
         if constexpr (M::LAST == 1) part(Product<1>(), shared + M::First::SHARED);
         part(Product<0>(), shared);
     }
-    template <int COUNT, typename Product, int ALL>
-    __device__ __forceinline__ void put(Product product, int turn, int, const A (&v)[1][ALL])
-    {
-        this->template leave<COUNT>(matrix(product), turn, me.slot, me.unit, v[0]);
-    }
     // The numbers of the thread's own unit and sequence.
     template <int COUNT, typename Product>
-    __device__ __forceinline__ void leave_one(Product product, int turn, const A* v)
+    __device__ __forceinline__ void put(Product product, int turn, const A* v)
     {
-        this->template leave<COUNT>(matrix(product), turn, me.slot, me.unit, v);
+        this->template leave<COUNT>(turn, places[product.NUMBER], v);
     }
     template <typename Product, int WIDTH>
     __device__ __forceinline__ void multiply(
-        Product product, int turn, long long, A (&sums)[WIDTH][1])
+        Product product, int turn, long long, A (&sums)[WIDTH])
     {
-        this->product(matrix(product), turn, me.lane, sums);
+        this->product(matrix(product), turn, slices[product.NUMBER], sums);
     }
 };
 
@@ -323,20 +317,9 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
     ByRows<M, Exchange, Seat<SPLIT, UNITS, ROWS>> products({memory[0].v}, me, shared_packs<A>());
     Steps steps = at;
     if (PLAIN) steps.starts = nullptr;
-    // What `steps_of_one` keeps in registers has no room there where numbers have 8 bytes or more,
-    // or are widened, or where the matrix leaves too few.
-    const bool ROOM = M::WHOLE && M::REGISTERS + (PLAIN ? 88 : 98) <= registers_of(THREADS);
-    if constexpr (sizeof(A) == 4 && sizeof(T) == 4 && ROOM) {
-        if constexpr (PLAIN) {
-            Cell<A> plain = cell;
-            make_plain(plain, 0);
-            steps_of_one<true>(cell, plain, arrays, steps, me, products);
-        } else {
-            steps_of_one<false>(cell, cell, arrays, steps, me, products);
-        }
-    } else {
-        all_steps(cell, arrays, steps, me, products);
-    }
+    const bool ROOM = M::WHOLE && sizeof(A) == 4
+        && M::REGISTERS + (PLAIN ? 88 : 98) <= registers_of(THREADS);
+    all_steps<PLAIN, ROOM>(cell, arrays, steps, me, products);
 }
 """
 )

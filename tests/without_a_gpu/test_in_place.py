@@ -149,11 +149,11 @@ def rounded(monkeypatch: pytest.MonkeyPatch, cell: str) -> None:
 @pytest.mark.parametrize(
     ("cell", "error"),
     [
-        ("lstm", ("start[k] - at[0] * bytes", "0")),
-        ("lstm", ("walk.number(given_row", "walk.number(H")),
-        ("gru", ("n * arrays.output_row", "n * H")),
-        ("gru_reset_after", ("given ? A(wide(given[n]))", "false ? A(wide(given[n]))")),
-        ("simple_rnn", ("if (given) store(given + n, v);", "")),
+        ("lstm", ("number = s ? number", "number = true ? number")),
+        ("lstm", ("(k ? H : given_row)", "H")),
+        ("gru", ("rows_on * int(arrays.output_row)", "numbers")),
+        ("gru_reset_after", ("stored ? A(wide(stored[n]))", "false ? A(wide(stored[n]))")),
+        ("simple_rnn", ("if (stored) store(stored + n, v);", "")),
     ],
 )
 def test_a_wrong_place_is_noticed(

@@ -189,6 +189,8 @@ def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         assert part in ask("lstm", H, arch=arch).forward.reason
     assert "two steps" in ask("lstm", 64, num_steps=1).forward.reason
+    assert ask("lstm", 64, 2**22).forward.kernel == "rows"
+    assert "B*H up to" in ask("lstm", 64, 2**22 + 1).forward.reason
 
 
 def test_questions_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

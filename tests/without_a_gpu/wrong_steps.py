@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
-from cupyrnn.kernels import rows
 from without_a_gpu.all_steps import (
     BARRIER,
     BOTH,
@@ -52,16 +50,18 @@ ROWS = {
         "lstm",
         "p : s & 1, deltas",
         "p : 0, deltas",
-        more=(("0 : s & 1, 0, sums", "0 : 0, 0, sums"),),
+        more=(("0 : s & 1, walk", "0 : 0, walk"),),
     ),
-    "a step too early": Wrong("simple_rnn", "me, s + 1, 1);", "me, s, 1);", {ORDERS}),
+    "the first step again": Wrong(
+        "simple_rnn", "numbers * C::width(k);", "0 * C::width(k);", {ORDERS}
+    ),
     "a wrong lane": Wrong(
         "simple_rnn", "even_item : odd_item, d)", "even_item : odd_item, 1)", {ORDERS}
     ),
     "a wrong slice": Wrong(
         "gru_reset_after", "lane * SLICE + k, n /", "lane * SLICE + k + 1, n /", {ORDERS}
     ),
-    "another sequence": Wrong("gru_reset_after", "vectors + r * LENGTH", "vectors", {ORDERS}),
+    "another sequence": Wrong("gru_reset_after", "slices + r * LENGTH", "slices", {ORDERS}),
 }
 
 # What blocks tell each other: the store, as NVRTC has it.
@@ -175,13 +175,4 @@ HYBRID = {
         {ORDERS, BOUNDS},
     ),
 }
-# Each barrier left out; the last one stands between two products.
-_barriers = [
-    b.span() for b in re.finditer(r"^ +(__syncthreads\(\)|products\.meet\(\));$", rows.SOURCE, re.M)
-]
-for _cell, _left_out in (("lstm", _barriers[:-1]), ("gru", _barriers)):
-    for _n, (_begin, _end) in enumerate(_left_out, 1):
-        _without = rows.SOURCE[:_begin] + rows.SOURCE[_end:]
-        HYBRID[f"barrier {_n} of the {_cell}"] = Wrong(_cell, rows.SOURCE, _without)
-
 WRONG = {"rows": ROWS, "grid": GRID, "hybrid": HYBRID, "tensor cores": TENSOR_CORES}
