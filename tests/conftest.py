@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from checks import Ops, poisoned
 from without_a_gpu.cuda_on_cpu import fake_cupy, runner
-from without_a_gpu.cudnn_stub.fixtures import fresh_search, legacy, nowhere, stub  # noqa: F401
+from without_a_gpu.cudnn_stub.fixtures import fresh_search, nowhere, stub  # noqa: F401
 from without_a_gpu.ptx import compiler
 from without_a_gpu.ptx.executor import Executor
 

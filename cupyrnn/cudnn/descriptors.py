@@ -1,4 +1,4 @@
-"""What both versions of cuDNN are told of a call."""
+"""A call, as cuDNN needs to know it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Triple: TypeAlias = tuple[int, int, int]
 
 
 class Problem(NamedTuple):
-    """A net and a call, as cuDNN is told of them."""
+    """A net and the sizes of a call."""
 
     rnn_mode: str
     skip: bool

@@ -1,6 +1,6 @@
-"""CudnnRNN by cuDNN, version 9 or 8, on arrays.
+"""CudnnRNN by cuDNN 9, on arrays.
 
-Both get time-major, C-contiguous arrays with padding and give the same results as the other
+It gets time-major, C-contiguous arrays with padding and gives the same results as the other
 engines. Only `reserve` is cuDNN's own: what it is made of, and its size.
 """
 
@@ -11,41 +11,35 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._typing import Array
 from ..checks.arrays import address, tf32_allowed
 from ..kernels import persistent
-from . import eight, nine
+from . import nine
 from .descriptors import Lengths, Problem
 from .library import PATH_VARIABLE, CudnnError, Library, find
-
-Descriptors: TypeAlias = nine.Nine | eight.Eight
 
 _LONGEST = 65535  # of a sequence, says cuDNN's manual
 _ALIGNMENT = 16  # bytes that cuDNN's kernels may read at once
 
 
-def _described(net: Problem, dtype_name: str, lengths: Lengths) -> Descriptors:
+def _described(net: Problem, dtype_name: str, lengths: Lengths) -> nine.Nine:
     """Return cuDNN's descriptors for a call that `why_not` allows, from an earlier one if any."""
     import cupy
 
     library: Any = find()
-    is_nine = isinstance(library, Library)
-    source = library if is_nine else eight.module()
-    handles = (nine if is_nine else eight).handles(source)
-    handle = handles.get(cupy.cuda.get_device_id())
+    handle = nine.handles(library).get(cupy.cuda.get_device_id())
     net = net._replace(seed=0, seed2=0, dropout=net.dropout if net.drops else 0.0)
     key = (
         *(net, dtype_name, None if lengths is None else lengths.tobytes(), tf32_allowed()),
         # They hold memory that was written on this stream.
         cupy.cuda.get_current_stream().ptr,
     )
-    make: Any = nine.Nine if is_nine else eight.Eight
-    found: Descriptors = handle.described.get(
-        key, lambda: make(source, handle, net, dtype_name, lengths)
+    found: nine.Nine = handle.described.get(
+        key, lambda: nine.Nine(library, handle, net, dtype_name, lengths)
     )
     return found
 
@@ -114,11 +108,7 @@ def _why_not(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
         return reason
     library = find()
     if not isinstance(library, Library):
-        legacy = eight.module()
-        if isinstance(legacy, str):
-            missing = f"{library}; {legacy}"
-            return Fault(missing) if os.environ.get(PATH_VARIABLE) else missing
-        return eight.lacks(net, dtype_name, lengths)
+        return Fault(library) if os.environ.get(PATH_VARIABLE) else library
     _described(net, dtype_name, lengths)
     return None
 
@@ -208,7 +198,7 @@ def reserve_size(net: Problem, dtype_name: str, lengths: Lengths) -> int:
     return -(-_described(training, dtype_name, lengths).reserve_bytes // itemsize)
 
 
-def _workspace(made: Descriptors, params: Array) -> Any:
+def _workspace(made: nine.Nine, params: Array) -> Any:
     """Return cuDNN's workspace, which must not be empty, after a check of the parameters' size."""
     import cupy
 

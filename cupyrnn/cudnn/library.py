@@ -97,7 +97,7 @@ class Library:
         """Load it; OSError says why that is not possible. Nothing is called that could exit."""
         self.path = path
         self._dll = dll = ctypes.CDLL(path)
-        # cuDNN 8 has no such function. Asking it for its version could end the process.
+        # cuDNN 8 lacks this function. Asking it for its version could end the process.
         if not hasattr(dll, "cudnnGetLastErrorString"):
             raise OSError(f"{path}: not cuDNN 9, which is needed")
         missing = missing_sublibrary(os.path.dirname(path), _SUBLIBRARIES)

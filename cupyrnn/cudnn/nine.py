@@ -18,8 +18,6 @@ class Nine:
     """
     cuDNN's descriptors of all calls that differ in addresses and seeds, and these calls.
 
-    `eight.Eight` has the same methods.
-
     Attributes
     ----------
     params_bytes, work_bytes, reserve_bytes : int

@@ -425,7 +425,7 @@ def cudnn_rnn_engine(
         All weights and biases. A PackedParams also determines rnn_mode, input_mode, direction,
         num_proj and recurrent_activation.
     sequence_lengths : [B] integers on the host, optional
-        The length of each sequence. cuDNN 8 does not support a length of 0.
+        The length of each sequence.
     resets : [T, B] booleans on the host, optional
         Marks the steps at which a sequence begins anew. [B, T] if time_major is False. cuDNN does
         not have resets.

@@ -1,8 +1,8 @@
 """
-A libcudnn.so.9 that records its calls, and one for what CuPy 13 has of cuDNN 8.
+A libcudnn.so.9 that records its calls.
 
-`cudnn.cc` is the library; `eight` the module; `expected` says what they are to be called with;
-`fixtures` puts them in the place of the real ones.
+`cudnn.cc` is the library; `expected` says how it has to be called; `fixtures` has the package load
+it as cuDNN.
 """
 
 from __future__ import annotations
