@@ -33,7 +33,6 @@ from .functions import cudnn_rnn as cudnn_rnn
 from .functions import gru_block_cell as gru_block_cell
 from .functions import lstm_block_cell as lstm_block_cell
 from .functions import stacked_rnn as stacked_rnn
-from .modules import BlockLSTM as BlockLSTM
 from .modules import CudnnRNN as CudnnRNN
 from .recurrent import GRU as GRU
 from .recurrent import LSTM as LSTM

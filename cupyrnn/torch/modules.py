@@ -1,4 +1,4 @@
-"""Modules made of the functions."""
+"""`CudnnRNN`, and what all modules share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ import torch
 
 from .._typing import Save
 from ..arithmetic.gates import RecurrentActivation, check_gate
-from ..cells.contract import Attributes
-from ..cells.lstm import LSTMOutputs
-from ..checks.attributes import check_bool, check_dropout, check_integer, misfit, named, type_shown
-from ..weights.block_forms import PEEPHOLES, GateOrder
-from ..weights.init import init_block_lstm, init_params
+from ..checks.attributes import check_bool, check_dropout, misfit, named, type_shown
+from ..weights.init import init_params
 from ..weights.params import DEFAULTS, Direction, InputMode, RNNMode, check_net
-from .arguments import Lengths, Resets, lstm_attributes, save_of, seeds_of
-from .functions import RNNOutputs, block_lstm, cudnn_rnn
+from .arguments import Lengths, Resets, save_of, seeds_of
+from .functions import RNNOutputs, cudnn_rnn
 from .ops import check_tensor, refuse_torchscript
 
 
@@ -36,19 +33,6 @@ def draw(module: torch.nn.Module, drawn: dict[str, Any]) -> None:
             parameter = getattr(module, name)
             if parameter is not None and not parameter.is_meta:
                 parameter.copy_(torch.from_numpy(np.ascontiguousarray(values)))
-
-
-def drawn_block_lstm(K: int, H: int, gate_order: GateOrder, rng: np.random.Generator) -> Any:
-    """Return new weights of an LSTM by name: the biases are zero, and so are the peepholes."""
-    w, b = init_block_lstm(
-        num_units=H,
-        input_size=K,
-        gate_order=gate_order,
-        forget_bias=0.0,  # which the op itself adds
-        seed=rng,
-        dtype=np.float64,
-    )
-    return {"w": w, "b": b, **dict.fromkeys(PEEPHOLES, np.zeros(H))}
 
 
 def generator() -> np.random.Generator:
@@ -118,156 +102,6 @@ def _shown(kind: type, sizes: tuple[int, ...], given: dict[str, Any]) -> str:
     parameters = inspect.signature(kind).parameters
     others = [f"{n}={a!r}" for n, a in given.items() if a != parameters[n].default]
     return ", ".join([*map(str, sizes), *others])
-
-
-class BlockLSTM(Leaf):
-    """
-    One layer of `block_lstm` with its weights, peepholes included.
-
-    Parameters
-    ----------
-    input_size, num_units : int
-        I and H.
-    use_peephole : bool
-        Whether to have wci, wcf and wco, which are zero at first.
-    forget_bias, cell_clip, gate_order, recurrent_activation, reverse : float, str, bool
-        The arguments of `block_lstm`.
-    device, dtype : torch.device, torch.dtype
-        The device and dtype of the weights; PyTorch's defaults by default.
-
-    Attributes
-    ----------
-    w, b, wci, wcf, wco
-        The weights, by the names of `block_lstm`'s arguments, drawn as in `init_block_lstm`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from cupyrnn.torch import BlockLSTM
-    >>> layer = BlockLSTM(2, 3)
-    >>> out = layer(torch.ones(4, 1, 2), sequence_lengths=[3])
-    >>> out.h.shape
-    torch.Size([4, 1, 3])
-    """
-
-    @named
-    def __init__(
-        self,
-        input_size: int,
-        num_units: int,
-        *,
-        use_peephole: bool = True,
-        forget_bias: float | None = None,
-        cell_clip: float | None = None,
-        gate_order: GateOrder = "icfo",
-        recurrent_activation: RecurrentActivation = "sigmoid",
-        reverse: bool = False,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        I = check_integer("BlockLSTM", "input_size", input_size, 1)
-        H = check_integer("BlockLSTM", "num_units", num_units, 1)
-        use_peephole = check_bool("BlockLSTM", "use_peephole", use_peephole)
-        given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
-        lstm_attributes("BlockLSTM", given)
-        self.attributes: dict[str, Any] = given._asdict()
-        self.attributes["reverse"] = check_bool("BlockLSTM", "reverse", reverse)
-        self.input_size, self.num_units = I, H
-        self.w, self.b = (
-            parameter_of(shape, device, dtype) for shape in ((I + H, 4 * H), (4 * H,))
-        )
-        self.wci: torch.nn.Parameter | None
-        self.wcf: torch.nn.Parameter | None
-        self.wco: torch.nn.Parameter | None
-        for name in PEEPHOLES:
-            self.register_parameter(
-                name, parameter_of((H,), device, dtype) if use_peephole else None
-            )
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """
-        Draw new weights, as `init_block_lstm` does.
-
-        The biases are zero, as the op adds forget_bias itself, and so are the peepholes.
-
-        Examples
-        --------
-        >>> from cupyrnn.torch import BlockLSTM
-        >>> layer = BlockLSTM(2, 3)
-        >>> layer.reset_parameters()
-        >>> bool(layer.b.any())
-        False
-        """
-        order = self.attributes["gate_order"]
-        draw(self, drawn_block_lstm(self.input_size, self.num_units, order, generator()))
-
-    def extra_repr(self) -> str:
-        """
-        Return the sizes, and the attributes that are not left out.
-
-        Returns
-        -------
-        str
-            What repr has between the brackets.
-
-        Examples
-        --------
-        >>> from cupyrnn.torch import BlockLSTM
-        >>> BlockLSTM(2, 3, cell_clip=0).extra_repr()
-        '2, 3, cell_clip=0'
-        """
-        shown = {"use_peephole": self.wci is not None, **self.attributes}
-        return _shown(BlockLSTM, (self.input_size, self.num_units), shown)
-
-    def forward(
-        self,
-        x: torch.Tensor,
-        state: tuple[torch.Tensor, torch.Tensor] | None = None,
-        *,
-        sequence_lengths: Lengths | None = None,
-        resets: Resets | None = None,
-    ) -> LSTMOutputs:
-        """
-        Run the layer over x[T, B, I].
-
-        Parameters
-        ----------
-        x : [T, B, I]
-            The input.
-        state : (cs_prev, h_prev), optional
-            The states before the first step, [B, H] each; zeros by default.
-        sequence_lengths : list or tensor of [B] integers on the CPU, optional
-            The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
-        resets : list or tensor of [T, B] booleans on the CPU, optional
-            No state passes between a marked step t and step t-1, in either direction.
-
-        Returns
-        -------
-        LSTMOutputs
-            i, cs, f, o, ci, co and h, [T, B, H] each.
-
-        Raises
-        ------
-        TypeError, ValueError
-            A tensor's device or dtype differs from x's, or a shape does not fit.
-
-        Examples
-        --------
-        >>> import torch
-        >>> from cupyrnn.torch import BlockLSTM
-        >>> BlockLSTM(2, 3).forward(torch.ones(4, 1, 2), sequence_lengths=[3]).h[3]
-        tensor([[0., 0., 0.]], grad_fn=<SelectBackward0>)
-        """
-        extent: dict[str, Any] = {"sequence_lengths": sequence_lengths, "resets": resets}
-        if isinstance(x, torch.fx.Proxy):
-            return self.as_node(x, state=state, **extent)
-        if state is not None:
-            check_pair("block_lstm", "state", state, "(cs_prev, h_prev)")
-        given = {**extent, "wci": self.wci, "wcf": self.wcf, "wco": self.wco, **self.attributes}
-        cs_prev, h_prev = (None, None) if state is None else state
-        return block_lstm(x, cs_prev, h_prev, self.w, self.b, **given)
 
 
 class CudnnRNN(Leaf):

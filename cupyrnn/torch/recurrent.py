@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .._typing import Save
 from ..checks.attributes import check_dropout, check_save, named, type_shown
-from .arguments import Extras, Resets, extras, keeps, save_of, seeds_of
+from .arguments import Extras, Lengths, Resets, extras, keeps, save_of, seeds_of
 from .definitions import CUDNN_RNN
 from .modules import Leaf, check_pair
 from .ops import check_tensor
@@ -23,13 +23,11 @@ Input: TypeAlias = "torch.Tensor | PackedSequence"
 _MODES = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}
 
 
-def _marks_of(op: str, resets: Resets, axes: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return resets as a tensor of the axes of the input that they have."""
-    marks: Any = extras(op, None, resets)[1]
-    if marks.shape != shape:
-        found = tuple(marks.shape)
+def _check_marks(op: str, resets: Any, axes: str, shape: tuple[int, ...]) -> None:
+    """Check that resets, where there are any, have the axes of the input without the last."""
+    if resets is not None and resets.shape != shape:
+        found = tuple(resets.shape)
         raise ValueError(f"{op}: resets has shape {found}, expected ({axes}) = {tuple(shape)}")
-    return marks
 
 
 def save_shown(save: Save) -> str:
@@ -45,11 +43,13 @@ class Recurrent(Leaf):
     proj_size: int
     batch_first: bool
     bidirectional: bool
-    check_forward_args: Callable[..., None]  # torch.nn's checks of the input and the states
+    # torch.nn's checks of the input, and of the input and the states
+    check_input: Callable[..., None]
+    check_forward_args: Callable[..., None]
     _count = 1  # of states
 
     def zero_states(self, x: torch.Tensor, B: int) -> States:
-        """Return the states before the first step where none are given: [L*D, B, ·] each."""
+        """Return states of zeros, [L*D, B, ·] each."""
         places = self.num_layers * (1 + self.bidirectional)
         h = x.new_zeros(places, B, self.proj_size or self.hidden_size)
         if self._count == 1:
@@ -62,7 +62,12 @@ class Recurrent(Leaf):
         raise NotImplementedError
 
     def forward(
-        self, input: Input, hx: Any = None, *, resets: Resets | None = None
+        self,
+        input: Input,
+        hx: Any = None,
+        *,
+        sequence_lengths: Lengths | None = None,
+        resets: Resets | None = None,
     ) -> tuple[Any, Any]:
         """
         Run the net.
@@ -74,6 +79,9 @@ class Recurrent(Leaf):
         hx : tensor or pair of tensors, optional
             The states before the first step, [L*D, B, ·] each, or [L*D, ·] if input has no batch:
             for an LSTM the pair of h and c, else h. Zeros by default.
+        sequence_lengths : list or tensor of [B] integers on the CPU, optional
+            The length of each sequence, in [0, T]; T by default. Outputs are zero past it. A
+            PackedSequence has its own lengths, none of them 0.
         resets : list or tensor of booleans on the CPU, of the axes of input without I, optional
             No state passes between a marked step t and step t-1, in either direction. For a
             PackedSequence they are [T, B], the batch in the order before packing.
@@ -99,31 +107,35 @@ class Recurrent(Leaf):
         """
         if not isinstance(input, torch.Tensor):
             if isinstance(input, torch.fx.Proxy):
-                return self.as_node(input, hx=hx, resets=resets)
+                return self.as_node(input, hx=hx, sequence_lengths=sequence_lengths, resets=resets)
             if isinstance(input, PackedSequence):
-                return self._forward_packed(input, hx, resets)
-        name = type(self).__name__
-        check_tensor(name, "input", input)
-        if input.dim() not in (2, 3):
-            raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
+                return self._forward_packed(input, hx, sequence_lengths, resets)
+            check_tensor(type(self).__name__, "input", input)
         batched, axis = input.dim() == 3, 0 if self.batch_first else 1
-        axes = "T" if not batched else "B, T" if self.batch_first else "T, B"
-        marks = None if resets is None else _marks_of(name, resets, axes, input.shape[:-1])
+        if not batched and input.dim() != 2:
+            name = type(self).__name__
+            raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
+        lengths = marks = None
+        if sequence_lengths is not None or resets is not None:
+            name, axes = type(self).__name__, "B, T" if self.batch_first else "T, B"
+            lengths, marks = extras(name, sequence_lengths, resets)
+            _check_marks(name, marks, axes if batched else "T", input.shape[:-1])
         if not batched:
             input = input.unsqueeze(axis)
             marks = None if marks is None else marks.unsqueeze(axis)
         if hx is None:
+            self.check_input(input, None)
             states = self.zero_states(input, input.shape[axis])
         else:
-            states = self._given(hx)
+            states = self._checked_states(hx)
             self._check_axes(states, batched)
             if not batched:
                 states = tuple(s.unsqueeze(1) for s in states)
-        self.check_forward_args(input, self._returned(states), None)
+            self.check_forward_args(input, self._returned(states), None)
         if self.batch_first:
             input = input.transpose(0, 1)
             marks = None if marks is None else marks.t()
-        output, states = self.run(input, states, (None, marks))
+        output, states = self.run(input, states, (lengths, marks))
         if self.batch_first:
             output = output.transpose(0, 1)
         if not batched:
@@ -131,13 +143,19 @@ class Recurrent(Leaf):
         return output, self._returned(states)
 
     def _forward_packed(
-        self, input: PackedSequence, hx: Any, resets: Resets | None
+        self, input: PackedSequence, hx: Any, lengths: Any, resets: Resets | None
     ) -> tuple[Any, Any]:
         data, batch_sizes, order, back = input
         T, B = len(batch_sizes), int(batch_sizes[0])
         name = type(self).__name__
-        marks = None if resets is None else _marks_of(name, resets, "T, B", (T, B))
-        states = self.zero_states(data, B) if hx is None else self._given(hx)
+        if lengths is not None:
+            raise TypeError(
+                f"{name}: sequence_lengths is {type_shown(lengths)}, expected None: a"
+                " PackedSequence has its own lengths"
+            )
+        _, marks = extras(name, None, resets)
+        _check_marks(name, marks, "T, B", (T, B))
+        states = self.zero_states(data, B) if hx is None else self._checked_states(hx)
         if order is not None:
             states = tuple(s.index_select(1, order) for s in states)
             marks = None if marks is None else marks.index_select(1, order.cpu())
@@ -164,8 +182,8 @@ class Recurrent(Leaf):
         output, states = self.run(x.view(T, B, -1), states, (is_step.sum(0), marks))
         return output.reshape(T * B, -1).index_select(0, rows), states
 
-    def _given(self, hx: Any) -> States:
-        """Return the states that are given, one or two."""
+    def _checked_states(self, hx: Any) -> States:
+        """Return the states of `hx`, one or two."""
         name, count = type(self).__name__, self._count
         states = hx if count > 1 else (hx,)
         if count > 1:
@@ -235,22 +253,26 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         """
 
     def forward(
-        self, input: Input, hx: Any = None, *, resets: Resets | None = None
+        self,
+        input: Input,
+        hx: Any = None,
+        *,
+        sequence_lengths: Lengths | None = None,
+        resets: Resets | None = None,
     ) -> tuple[Any, Any]:
         if isinstance(self._parameters.get("weight_ih_l0"), ExpandedWeight):
-            # PyTorch's own steps, of which it knows the gradients of each example.
-            if resets is not None:
-                name = type(self).__name__
-                raise NotImplementedError(f"{name}: PyTorch's ExpandedWeights take no resets")
+            # PyTorch computes the gradients of each example through its own steps.
+            if sequence_lengths is not None or resets is not None:
+                name, extra = type(self).__name__, "resets" if resets is not None else "lengths"
+                raise NotImplementedError(f"{name}: PyTorch's ExpandedWeights take no {extra}")
             steps: Any = super(Recurrent, self)
             return steps.forward(input, hx)  # type: ignore[no-any-return]
-        return super().forward(input, hx, resets=resets)
+        return super().forward(input, hx, sequence_lengths=sequence_lengths, resets=resets)
 
     def _order(self) -> list[str]:
         """Return the names of the parameters as cuDNN packs them: all weights before all biases."""
         names: list[str] = self._flat_weights_names
-        weights = [n for n in names if n.startswith("weight")]
-        return weights + [n for n in names if n.startswith("bias")]
+        return [n for n in names if n[0] == "w"] + [n for n in names if n[0] == "b"]
 
     def run(self, x: torch.Tensor, states: States, of_steps: Extras) -> tuple[torch.Tensor, States]:
         if x.shape[0] == 0:
@@ -299,10 +321,10 @@ class LSTM(LSTMOrGRU, torch.nn.LSTM):
     """
     A drop-in `torch.nn.LSTM`, computed by `cudnn_rnn`: the same arguments, parameters and returns.
 
-    It is a torch.nn.LSTM for isinstance, too. It adds ``resets`` in a call, ``save``, double
-    backward and forward mode with any arguments. `torch.compile` breaks its graph at each
-    torch.nn.LSTM; with ``torch._dynamo.config.allow_rnn = True``, this one is an op of the graph.
-    Its dropout masks differ from torch.nn's.
+    It is a torch.nn.LSTM for isinstance, too. It adds ``sequence_lengths`` and ``resets`` in a
+    call, ``save``, double backward and forward mode with any arguments. `torch.compile` breaks its
+    graph at each torch.nn.LSTM; with ``torch._dynamo.config.allow_rnn = True``, this one is an op
+    of the graph. Its dropout masks differ from torch.nn's.
 
     Parameters
     ----------

@@ -13,11 +13,11 @@ from ..cells.contract import Attributes
 from ..checks.attributes import check_bool, check_dropout, check_integer, named
 from ..weights.block_forms import PEEPHOLES, GateOrder
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
-from ..weights.init import init_block_gru
+from ..weights.init import init_block_gru, init_block_lstm
 from .arguments import Extras, lstm_attributes, save_of, seeds_of
 from .definitions import block_shapes
 from .functions import stacked_rnn
-from .modules import draw, drawn_block_lstm, generator, parameter_of, warn_of_dropout
+from .modules import draw, generator, parameter_of, warn_of_dropout
 from .recurrent import Recurrent, States, save_shown
 
 
@@ -52,6 +52,8 @@ class StackedNet(Recurrent):
         self.dropout = check_dropout(op, flags[1])
         warn_of_dropout(op, self.dropout, self.num_layers, stacklevel=5)
         self.bidirectional = check_bool(op, "bidirectional", flags[2])
+        if check_bool(op, "reverse", attributes["reverse"]) and self.bidirectional:
+            raise ValueError(f"{op}: reverse is True, expected False with bidirectional=True")
         self.proj_size = check_integer(op, "proj_size", flags[3], 0)
         if self.proj_size >= self.hidden_size:
             raise ValueError(
@@ -109,8 +111,10 @@ class StackedNet(Recurrent):
         >>> PeepholeLSTM(2, 3, num_layers=2, cell_clip=0).extra_repr()
         '2, 3, num_layers=2, cell_clip=0'
         """
-        begins = {"gate_order": "icfo", "recurrent_activation": "sigmoid"}
-        others = [f", {n}={a!r}" for n, a in self.attributes.items() if a != begins.get(n)]
+        defaults = {"gate_order": "icfo", "recurrent_activation": "sigmoid", "reverse": False}
+        without = self._count > 1 and "wci" not in self._names
+        others = [", use_peephole=False"] * without
+        others += [f", {n}={a!r}" for n, a in self.attributes.items() if a != defaults.get(n)]
         shown: str = torch.nn.RNNBase.extra_repr(self)  # type: ignore[arg-type]
         return shown + "".join(others) + save_shown(self.save)
 
@@ -151,6 +155,8 @@ class PeepholeLSTM(PeepholeNet):
         Whether to have wci, wcf and wco.
     forget_bias, cell_clip, gate_order, recurrent_activation : float, float, str, str
         The arguments of `stacked_rnn`.
+    reverse : bool
+        Run each sequence from its own last step to its first. Not with `bidirectional`.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the weights; PyTorch's defaults by default.
     save : {"all", "states"} or int
@@ -194,6 +200,7 @@ class PeepholeLSTM(PeepholeNet):
         cell_clip: float | None = None,
         gate_order: GateOrder = "icfo",
         recurrent_activation: RecurrentActivation = "sigmoid",
+        reverse: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
         save: Save = "all",
@@ -205,17 +212,25 @@ class PeepholeLSTM(PeepholeNet):
             (input_size, hidden_size, num_layers),
             (batch_first, dropout, bidirectional, proj_size),
             ("w", "b", *PEEPHOLES * use_peephole, *("w_p",) * bool(proj_size)),
-            given._asdict(),
+            {**given._asdict(), "reverse": reverse},
             {"device": device, "dtype": dtype},
             save,
         )
 
     def _drawn(self, K: int, rng: np.random.Generator) -> dict[str, Any]:
         H, P = self.hidden_size, self.proj_size
-        drawn: dict[str, Any] = drawn_block_lstm(K, H, self.attributes["gate_order"], rng)
+        w, b = init_block_lstm(
+            num_units=H,
+            input_size=K,
+            gate_order=self.attributes["gate_order"],
+            forget_bias=0.0,  # the op itself adds it
+            seed=rng,
+            dtype=np.float64,
+        )
+        drawn = {"w": w, "b": b, **dict.fromkeys(PEEPHOLES, np.zeros(H))}
         if P:  # the first rows of an orthogonal matrix are orthonormal too
             bound = (6 / (H + P)) ** 0.5
-            drawn |= {"w": drawn["w"][: K + P], "w_p": rng.uniform(-bound, bound, (H, P))}
+            drawn |= {"w": w[: K + P], "w_p": rng.uniform(-bound, bound, (H, P))}
         return {name: drawn[name] for name in self._names}
 
 
@@ -233,6 +248,8 @@ class BlockGRU(StackedNet):
         The arguments of `torch.nn.GRU`.
     recurrent_activation : str
         The argument of `stacked_rnn`.
+    reverse : bool
+        Run each sequence from its own last step to its first. Not with `bidirectional`.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the weights; PyTorch's defaults by default.
     save : {"all", "states"} or int
@@ -269,6 +286,7 @@ class BlockGRU(StackedNet):
         bidirectional: bool = False,
         *,
         recurrent_activation: RecurrentActivation = "sigmoid",
+        reverse: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
         save: Save = "all",
@@ -278,7 +296,7 @@ class BlockGRU(StackedNet):
             (input_size, hidden_size, num_layers),
             (batch_first, dropout, bidirectional, 0),
             BlockGRUParams._fields,
-            {"recurrent_activation": recurrent_activation},
+            {"recurrent_activation": recurrent_activation, "reverse": reverse},
             {"device": device, "dtype": dtype},
             save,
         )

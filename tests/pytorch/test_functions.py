@@ -407,21 +407,6 @@ def test_what_has_no_derivative_says_so() -> None:
     assert not ct.block_gru(x, *rest).r.requires_grad
 
 
-def test_modules() -> None:
-    torch.manual_seed(1)
-    layer = ct.BlockLSTM(2, 5, dtype=torch.float64)
-    again = ct.BlockLSTM(2, 5, dtype=torch.float64, use_peephole=False)
-    assert sorted(n for n, _ in layer.named_parameters()) == ["b", "w", "wcf", "wci", "wco"]
-    assert sorted(n for n, _ in again.named_parameters()) == ["b", "w"]
-    again.load_state_dict({n: p for n, p in layer.state_dict().items() if n in ("w", "b")})
-    x = torch.randn(4, 3, 2, dtype=torch.float64)
-    torch.testing.assert_close(layer(x).h, again(x).h, rtol=0, atol=0)
-    zeros = np.zeros((3, 5))
-    w, b = (p.detach().numpy() for p in (layer.w, layer.b))
-    expected = cupyrnn.block_lstm(x.numpy(), zeros, zeros, w, b)
-    np.testing.assert_array_equal(layer(x).h.detach().numpy(), expected.h)
-
-
 def test_a_module_with_a_projection_begins_with_zeros() -> None:
     net = ct.CudnnRNN(2, 5, num_proj=3, dtype=torch.float64)
     x = torch.randn(4, 3, 2, dtype=torch.float64)

@@ -106,7 +106,6 @@ def reason_of(error: BaseException | None) -> str:
     [
         (lambda: ct.LSTM(2, 3, proj_size=2), "cudnn_rnn: num_proj is 2, but no node"),
         (lambda: ct.PeepholeLSTM(2, 3), "stacked_rnn: cell_clip is 3.0, but ONNX's clip"),
-        (lambda: ct.BlockLSTM(2, 3), "block_lstm: a node of ONNX does not return the gates"),
         (lambda: ct.CudnnRNN(3, 3, input_mode="skip_input"), "cudnn_rnn: input_mode is 'skip_in"),
     ],
 )

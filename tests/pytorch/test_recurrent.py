@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytorch.problem import MARKS, ct, rnn, torch, utils
+from pytorch.problem import MARKS, build, ct, rnn, torch, utils
 
 pytestmark = MARKS
 KINDS = ["LSTM", "GRU", "RNN"]
@@ -85,6 +85,37 @@ def test_resets_are_new_sequences() -> None:
     even = rnn.pack_padded_sequence(x, [6, 6])
     found, _ = rnn.pad_packed_sequence(net(even, resets=uneven)[0])
     torch.testing.assert_close(found, net(x, resets=uneven)[0], rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "PeepholeLSTM", "BlockGRU"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_sequence_lengths_may_be_zero(kind: str, batch_first: bool) -> None:
+    """Each sequence gives what it gives alone, and one of length 0 returns its state."""
+    net = build(kind, 3, 4, bidirectional=True, batch_first=batch_first, dtype=torch.float64)
+    x, lengths = torch.randn(5, 4, 3, dtype=torch.float64), [3, 0, 5, 1]
+    h, c = torch.randn(2, 2, 4, 4, dtype=torch.float64).unbind()
+    hx = (h, c) if kind.endswith("LSTM") else h
+
+    def alone(b: int, n: int) -> Any:
+        part = x[:n, b : b + 1]
+        return net(
+            part.transpose(0, 1) if batch_first else part,
+            tuple(s[:, b : b + 1] for s in hx) if isinstance(hx, tuple) else hx[:, b : b + 1],
+        )
+
+    for given in (lengths, torch.tensor(lengths)):
+        output, last = net(x.transpose(0, 1) if batch_first else x, hx, sequence_lengths=given)
+        output = output.transpose(0, 1) if batch_first else output
+        for b, n in enumerate(lengths):
+            assert not output[n:, b].any()
+            expected_last = [s[:, b] for s in flat(hx)]
+            if n:
+                expected, one_last = alone(b, n)
+                expected = expected.transpose(0, 1) if batch_first else expected
+                torch.testing.assert_close(output[:n, b], expected[:, 0], rtol=1e-13, atol=1e-14)
+                expected_last = [s[:, 0] for s in flat(one_last)]
+            for s, e in zip(flat(last), expected_last, strict=True):
+                torch.testing.assert_close(s[:, b], e, rtol=1e-13, atol=1e-14)
 
 
 def test_what_is_done_to_single_parameters() -> None:
@@ -239,14 +270,18 @@ def test_expanded_weights_are_refused_by_name() -> None:
     call = utils._per_sample_grad.call_for_per_sample_grads
     x = torch.randn(5, 2, 3)
     message = r": PyTorch's ExpandedWeights are refused; torch.func.vmap of torch.func.grad has .*"
-    for kind in ("BlockLSTM", "CudnnRNN", "PeepholeLSTM", "BlockGRU"):
-        op = {"BlockLSTM": "block_lstm", "CudnnRNN": "cudnn_rnn"}.get(kind, "stacked_rnn")
+    for kind in ("CudnnRNN", "PeepholeLSTM", "BlockGRU"):
+        op = "cudnn_rnn" if kind == "CudnnRNN" else "stacked_rnn"
         with pytest.raises(
             NotImplementedError, match=f"^{op}{message} weight_gradients='examples'"
         ):
             call(getattr(ct, kind)(3, 4), batch_size=2, batch_first=False)(x)
     net = call(ct.GRU(3, 4), batch_size=2, batch_first=False)
-    with pytest.raises(
-        NotImplementedError, match=r"^GRU: PyTorch's ExpandedWeights take no resets"
+    for given, word in (
+        ({"resets": [[False] * 2] * 5}, "resets"),
+        ({"sequence_lengths": [5, 5]}, "lengths"),
     ):
-        net(x, resets=[[False] * 2] * 5)
+        with pytest.raises(
+            NotImplementedError, match=f"^GRU: PyTorch's ExpandedWeights take no {word}$"
+        ):
+            net(x, **given)

@@ -56,7 +56,7 @@ REFUSED = [
     (lambda: block(w=one(5, 12).double()), TypeError, "block_lstm: w has dtype float64, expected float32 like"),
     (lambda: block(x=one(4, 1, 2).long()), TypeError, "block_lstm: x has dtype int64, expected one of"),
     (lambda: block(w=one(5, 12, device="meta")), TypeError, "block_lstm: w is on device meta, expected cpu like x"),
-    (lambda: ct.BlockLSTM(2, 3)(one(4, 1, 2, device="meta")), TypeError, "block_lstm: w is on device cpu, expected meta like x"),
+    (lambda: block(x=one(4, 1, 2, device="meta")), TypeError, "block_lstm: cs_prev is on device cpu, expected meta like x"),
     (lambda: block(sequence_lengths=[5]), ValueError, "block_lstm: sequence_lengths[0] is 5, expected in"),
     (lambda: block(cell_clip="0.01"), TypeError, "block_lstm: cell_clip is '0.01', expected a real num"),
     (lambda: block(cell_clip=True), TypeError, "block_lstm: cell_clip is True, expected a real num"),
@@ -72,7 +72,11 @@ REFUSED = [
     (lambda: block(x=one(4, 1, 2).to_sparse()), TypeError, "block_lstm: x has layout sparse_coo, expected a d"),
     (lambda: block(sequence_lengths=torch.tensor([2]).to_sparse()), TypeError, "block_lstm: sequence_lengths has layout sparse_coo, exp"),
     (lambda: block(**{n: one(*s).bfloat16() for n, s in (("x", (4, 1, 2)), ("cs_prev", (1, 3)), ("h_prev", (1, 3)))}), TypeError, "block_lstm: w has dtype float32, expected bfloat16"),
-    (lambda: ct.BlockLSTM(2, 3)(rnn.pack_sequence([one(4, 2)])), TypeError, "block_lstm: x is a torch.nn.utils.rnn.PackedSequence, expected a torch"),
+    (lambda: block(x=rnn.pack_sequence([one(4, 2)])), TypeError, "block_lstm: x is a torch.nn.utils.rnn.PackedSequence, expected a torch"),
+    (lambda: ct.PeepholeLSTM(2, 3, bidirectional=True, reverse=True), ValueError, "PeepholeLSTM: reverse is True, expected False with bidirectional=True"),
+    (lambda: ct.BlockGRU(2, 3, reverse=1), TypeError, "BlockGRU: reverse is 1, expected a bool"),
+    (lambda: called(rnn.pack_sequence([one(4, 3)]), sequence_lengths=[4]), TypeError, "LSTM: sequence_lengths is a list, expected None: a PackedSequence has its own"),
+    (lambda: called(x(), sequence_lengths=[5, 6]), ValueError, "cudnn_rnn: sequence_lengths[1] is 6, expected in"),
     (lambda: ct.CudnnRNN(2, 3, dropout="x"), TypeError, "CudnnRNN: dropout is 'x', expected a real number"),
     (lambda: ct.cudnn_rnn(one(4, 1, 2), one(1, 1, 2), None, zeros(12), num_proj=2), TypeError, "cudnn_rnn: input_c is None, expected a tensor"),
     (lambda: ct.cudnn_rnn(one(4, 1, 2), None, None, zeros(12)), TypeError, "cudnn_rnn: input_h is None, expected zeros (L*D, B, P)"),
@@ -102,11 +106,11 @@ REFUSED = [
     (lambda: ct.RNN(2, 3, nonlinearity="sigmoid"), ValueError, "Unknown nonlinearity 'sigmoid'"),
     *((lambda kind=kind: getattr(ct, kind)(3, 4, proj_size=2), ValueError, "proj_size argument is only supported for LSTM, not") for kind in ("GRU", "RNN")),
     *((lambda f=f: called(f(x())), TypeError, f"LSTM: input is a {what}, expected a torch.Tensor") for f, what in ((lambda a: [a], "list"), (lambda a: a.tolist(), "list"), (lambda a: a.numpy(), "numpy.ndarray"))),
-    (lambda: called(one(4, 2, 3), lengths=[4, 3]), TypeError, "LSTM: unknown argument lengths, expected a PackedSequence as input"),
+    (lambda: called(one(4, 2, 3), lengths=[4, 3]), TypeError, "LSTM: unknown argument lengths, expected sequence_lengths"),
     (lambda: called(one(4, 2, 3), kind="BlockGRU", h_0=None), TypeError, "BlockGRU: unknown argument h_0, expected hx"),
     (lambda: called(one(4, 2, 3), kind="PeepholeLSTM", c0=None), TypeError, "PeepholeLSTM: unknown argument c0, expected hx, the pair of h and c"),
     (lambda: called(one(4, 2, 3), kind="CudnnRNN", lengths=[4, 3]), TypeError, "CudnnRNN: unknown argument lengths, expected sequence_lengths"),
-    (lambda: called(one(4, 2, 3), kind="BlockLSTM", cx=None), TypeError, "BlockLSTM: unknown argument cx, expected state, the pair of both"),
+    (lambda: called(one(4, 2, 3), kind="CudnnRNN", cx=None), TypeError, "CudnnRNN: unknown argument cx, expected state, the pair of both"),
     (lambda: called(one(4, 2, 3), kind="GRU", reset=None), TypeError, "GRU: unknown argument reset, expected resets"),
 ]  # fmt: skip
 # ruff: noqa: E501 - a case a line
@@ -119,18 +123,16 @@ def test_errors(call: Any, error: Any, message: str) -> None:
     assert str(raised.value).startswith(message)
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "BlockGRU", "PeepholeLSTM", "CudnnRNN", "BlockLSTM"])
+@pytest.mark.parametrize("kind", ["LSTM", "BlockGRU", "PeepholeLSTM", "CudnnRNN"])
 def test_too_many_arguments_and_none(kind: str) -> None:
     with pytest.raises(TypeError, match=rf"^{kind}: 4 arguments by position, expected at most 2:"):
         called(x(), None, None, None, kind=kind)
-    with pytest.raises(TypeError, match=rf"^{kind}: (input|x) is missing, expected (input|x)$"):
+    with pytest.raises(TypeError, match=rf"^{kind}: input is missing, expected input$"):
         called(kind=kind)
 
 
 @pytest.mark.parametrize("shape", [(), (2,), (1, 1, 4, 2)])
 def test_modules_refuse_an_input_of_another_rank(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"^block_lstm: x has shape \(.*\), expected \(T, B, I\)"):
-        ct.BlockLSTM(2, 3)(torch.ones(shape))
     for time_major in (True, False):
         with pytest.raises(ValueError, match=r"^cudnn_rnn: input has shape \(.*\), expected \("):
             ct.CudnnRNN(2, 3, time_major=time_major)(torch.ones(shape))

@@ -17,27 +17,27 @@ pytestmark = MARKS
 
 def layers() -> list[Any]:
     torch.manual_seed(0)
-    return [ct.BlockLSTM(2, 3), ct.CudnnRNN(2, 3, 2, rnn_mode="gru", direction="bidirectional")]
+    return [ct.LSTM(2, 3), ct.CudnnRNN(2, 3, 2, rnn_mode="gru", direction="bidirectional")]
 
 
 def test_default_dtype() -> None:
     torch.set_default_dtype(torch.float64)
     try:
-        assert ct.BlockLSTM(2, 3).w.dtype == ct.CudnnRNN(2, 3).params.dtype == torch.float64
+        assert ct.PeepholeLSTM(2, 3).w_l0.dtype == ct.CudnnRNN(2, 3).params.dtype == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("order", ["icfo", "ifco"])
-def test_block_lstm_begins_with_biases_of_zero(order: Any) -> None:
+def test_an_lstm_begins_with_biases_of_zero(order: Any) -> None:
     """The op adds forget_bias itself, and BlockLSTMV2 has none."""
-    layer = ct.BlockLSTM(2, 3, gate_order=order)
-    assert not layer.b.any()
-    assert layer.w.any()
+    layer = ct.PeepholeLSTM(2, 3, gate_order=order)
+    assert not layer.b_l0.any()
+    assert layer.w_l0.any()
     with torch.no_grad():
-        layer.b.fill_(2)
+        layer.b_l0.fill_(2)
     layer.reset_parameters()
-    assert not layer.b.any()
+    assert not layer.b_l0.any()
 
 
 def test_bfloat16_without_ml_dtypes() -> None:
@@ -45,10 +45,10 @@ def test_bfloat16_without_ml_dtypes() -> None:
 import sys
 sys.modules["ml_dtypes"] = None
 import torch, cupyrnn.torch as ct
-layer = ct.BlockLSTM(2, 3, dtype=torch.bfloat16, cell_clip=0.3)
+layer = ct.PeepholeLSTM(2, 3, dtype=torch.bfloat16, cell_clip=0.3)
 x = torch.randn(4, 3, 2, dtype=torch.bfloat16)
-layer(x).h.sum().backward()
-assert layer.w.grad.dtype == torch.bfloat16 and layer.w.grad.any()
+layer(x)[0].sum().backward()
+assert layer.w_l0.grad.dtype == torch.bfloat16 and layer.w_l0.grad.any()
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -79,7 +79,7 @@ WRONG_LENGTHS = [
 @pytest.mark.parametrize(("value", "message"), WRONG_LENGTHS)
 def test_lengths_are_integers(value: Any, message: str) -> None:
     x = torch.ones(4, 1, 2)
-    for layer, op in zip(layers(), ("block_lstm", "cudnn_rnn"), strict=True):
+    for layer, op in zip(layers(), ("LSTM", "cudnn_rnn"), strict=True):
         with pytest.raises(TypeError, match=f"^{op}: .*{message}"):
             layer(x, sequence_lengths=value)
         with pytest.raises(TypeError, match=f"^{op}: resets has dtype float32, expected bool"):
@@ -114,11 +114,9 @@ def test_lists_of_numpys_integers() -> None:
 def test_a_state_is_a_pair(state: Any, what: str) -> None:
     x = torch.ones(4, 1, 2)
     for layer, name, pair in (
-        (ct.BlockLSTM(2, 3), "block_lstm: state", r"\(cs_prev, h_prev\)"),
         (ct.CudnnRNN(2, 3), "cudnn_rnn: state", r"\(input_h, input_c\)"),
         (ct.LSTM(2, 3), "LSTM: hx", r"\(h_0, c_0\)"),
     ):
-        places = (1, 3) if name.startswith("block") else (1, 1, 3)
-        given = {"pair": torch.ones(2, *places), "three": (torch.ones(places),) * 3}
+        given = {"pair": torch.ones(2, 1, 1, 3), "three": (torch.ones(1, 1, 3),) * 3}
         with pytest.raises(TypeError, match=f"^{name} is {what}, expected a pair of .*, {pair}$"):
             layer(x, given.get(state, state) if isinstance(state, str) else state)
