@@ -1,7 +1,7 @@
 """
 What is timed on a CPU, and beside what.
 
-A case is an op at a shape. Its contestants, cupyrnn, a peer and the bare matmuls, each have a
+A case is an op at a shape. Its contestants, cupyrnn and a peer, each have a
 forward and a backward call, which are timed in one repetition.
 """
 
@@ -38,7 +38,7 @@ ONE_STEP_SHAPES: list[tuple[int, ...]] = [(1, 1, 32, 32), (1, 1, 128, 128), (1, 
 SMALL_SHAPES = SEQUENCES[:2] + STEPS[:2] + ONE_STEP_SHAPES[:2]
 VARIANT_SHAPE = (50, 16, 128, 128)
 
-CUPYRNN, NUMBA, FLOOR = "cupyrnn", "cupyrnn with Numba", "matmuls"
+CUPYRNN, NUMBA = "cupyrnn", "cupyrnn with Numba"
 EAGER, FUNCTION = "TensorFlow eager", "tf.function"
 
 # The functions of an op. Names with a capital are of raw_ops, and TensorFlow's too.
@@ -340,77 +340,6 @@ def torch() -> Any:
         warnings.simplefilter("ignore")
         import torch
     return torch
-
-
-# A matrix product [m, k] @ [k, n] and how many times it is needed.
-Product = tuple[int, int, int, int]
-
-
-def products(case: Case) -> tuple[list[Product], list[Product]]:
-    """Return the matrix products that forward and backward cannot do without."""
-    *lead, I, H = case.shape
-    B = lead[-1]
-    if case.op == "LSTMBlockCell":
-        return [(1, B, I + H, 4 * H)], []
-    if case.op == "lstm_block_cell":
-        return [(1, B, I + H, 4 * H)], [(1, B, 4 * H, I + H), (1, I + H, B, 4 * H)]
-    if case.op in ("GRUBlockCell", "gru_block_cell"):
-        forward = [(1, B, I + H, n * H) for n in (2, 1)]
-        backward = [(1, B, n * H, I + H) for n in (2, 1)]
-        if case.op == "gru_block_cell":
-            backward += [(1, I + H, B, n * H) for n in (2, 1)]
-        return forward, backward
-    T = lead[0]
-    if case.op == "block_gru":
-        forward = [(1, T * B, I, 3 * H), (T, B, H, 2 * H), (T, B, H, H)]
-        backward = [(T, B, H, H), (T, B, 2 * H, H), (1, T * B, 3 * H, I), (1, I, T * B, 3 * H)]
-        return forward, [*backward, (1, H, T * B, 2 * H), (1, H, T * B, H)]
-    G = H * GATES[case.mode or "lstm"]
-    P = H // 2 if case.variant == PROJECTION else H
-    L, D = (2, 2) if case.variant == LAYERS else (1, 1)
-    rows = [B] * T
-    if (steps := lengths(case)) is not None:
-        rows = [sum(n > t for n in steps) for t in range(T)]
-    forward, backward = [], []
-    for K in [I] + [D * P] * (L - 1):
-        for _ in range(D):
-            N = sum(rows)
-            forward += [(1, N, K, G), *((1, b, P, G) for b in rows)]
-            backward += [(1, b, G, P) for b in rows]
-            backward += [(1, N, G, K), (1, K, N, G), (1, P, N, G)]
-            if P != H:
-                forward += [(1, b, H, P) for b in rows]
-                backward += [*((1, b, P, H) for b in rows), (1, P, N, H)]
-    return _counted(forward), _counted(backward)
-
-
-def _counted(products: list[Product]) -> list[Product]:
-    """Join equal products."""
-    counts: dict[Product, int] = {}
-    for count, *sizes in products:
-        key = (1, *sizes)
-        counts[key] = counts.get(key, 0) + count
-    return [(count, m, k, n) for (_, m, k, n), count in counts.items()]
-
-
-def floor(case: Case) -> Contestant | None:
-    """Return the bare products with np.dot, or None where an op has none in both passes."""
-    forward, backward = products(case)
-    dtype = "float32" if case.dtype == "float16" else case.dtype
-
-    def prepare(products: list[Product]) -> list[tuple[range, Any, Any, Any]]:
-        return [
-            (range(count), *(np.full(s, 0.5, dtype) for s in ((m, k), (k, n), (m, n))))
-            for count, m, k, n in products
-        ]
-
-    def run(prepared: list[tuple[range, Any, Any, Any]]) -> None:
-        for repeats, a, b, out in prepared:
-            for _ in repeats:
-                np.dot(a, b, out)
-
-    first, second = prepare(forward), prepare(backward)
-    return Contestant(FLOOR, lambda: run(first), lambda _: run(second), lambda *_: {})
 
 
 def _op(case: Case) -> Any:

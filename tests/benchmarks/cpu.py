@@ -1,5 +1,5 @@
 """
-Every op on a CPU beside TensorFlow or PyTorch and beside its bare matmuls, in one table.
+Every op on a CPU beside TensorFlow or PyTorch, in one table.
 
     python tests/benchmarks/cpu.py                       # what has a peer, under 10 minutes
     python tests/benchmarks/cpu.py --all                 # every case, most of an hour
@@ -28,8 +28,8 @@ import cases
 import pages
 import processes
 import timing
-from cases import CUPYRNN, FLOOR, NUMBA, Case
-from timing import BACKWARD, PASSES, Ratio, Timing
+from cases import CUPYRNN, NUMBA, Case
+from timing import PASSES, Ratio, Timing
 
 PEER = "other"  # the fastest one of the other libraries
 
@@ -58,8 +58,6 @@ NOTES = """\
   library computes the same.
 * cupyrnn is NumPy alone. "with Numba" is the same call where Numba is installed and compiles a loop
   of it; its first call, which compiles, is not timed.
-* floor: the matrix products alone with np.dot on contiguous arrays, in float32 for float16;
-  measured once for all cases with the same products.
 * BlockLSTMV2 is BlockLSTM with the gates in another order.
 * lstm_block_cell and gru_block_cell: backward is `..._backward`, the gradient of every input.
 * "lengths" go evenly from T down to T/2, "projection" is to H/2."""
@@ -83,25 +81,18 @@ class Row(NamedTuple):
 
 def rows(case: Case, result: dict[str, Any]) -> list[Row]:
     """Return the rows of a case, from what `measure_case` found."""
-    timings = {name: Timing(*found) for name, found in result.items() if found}
-    return [_row(case, what, timings) for what in PASSES]
+    timings = {name: Timing(*found) for name, found in result.items()}
+    return [_row(what, timings) for what in PASSES]
 
 
-def _row(case: Case, what: str, found: dict[str, Timing]) -> Row:
-    timings = {name: found[name] for name in (CUPYRNN, NUMBA, FLOOR) if name in found}
-    if not has_floor(case, what):
-        timings.pop(FLOOR, None)
-    others = [found[name] for name in found.keys() - {CUPYRNN, NUMBA, FLOOR}]
+def _row(what: str, found: dict[str, Timing]) -> Row:
+    own = [name for name in (CUPYRNN, NUMBA) if name in found]
+    timings = {name: found[name] for name in own}
+    others = [found[name] for name in found.keys() - {*own}]
     if others:
         timings[PEER] = min(others, key=lambda of: of.seconds(what))
-    own = [name for name in (CUPYRNN, NUMBA) if name in timings]
     ratios = {n: timing.ratio(timings[PEER], timings[n], what) for n in own if others}
     return Row(what, timings, ratios)
-
-
-def has_floor(case: Case, what: str) -> bool:
-    forward, backward = cases.products(case)
-    return bool(backward) if what == BACKWARD else bool(forward)
 
 
 def case_table(peer: str | None, found: list[tuple[Case, list[Row]]]) -> str:
@@ -110,19 +101,16 @@ def case_table(peer: str | None, found: list[tuple[Case, list[Row]]]) -> str:
     columns = [sizes, "", "pass", peer or "other", "cupyrnn", "ratio"]
     compiled = any(NUMBA in row.timings for _, case_rows in found for row in case_rows)
     columns += ["with Numba", "ratio"] * compiled
-    columns += ["floor", "over floor", "n"]
+    columns.append("n")
     lines = []
     for case, case_rows in found:
         for row in case_rows:
-            ours, floor = row.timings[CUPYRNN], row.timings.get(FLOOR)
-            over = floor and ours.seconds(row.what) / floor.seconds(row.what)
             lines.append(
                 [
                     *(str(case.shape), case.variant, row.what, row.milliseconds(PEER)),
                     *row.beside_the_peer(CUPYRNN),
                     *(row.beside_the_peer(NUMBA) if compiled else ()),
-                    *(row.milliseconds(FLOOR), f"{over:.2f}" if over else "–"),
-                    str(ours.repetitions),
+                    str(row.timings[CUPYRNN].repetitions),
                 ]
             )
     return pages.markdown(columns, lines)
@@ -153,28 +141,20 @@ def report(header: list[str], results: Results, selected: list[Case]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def measure_case(
-    case: Case, threads: int, limits: timing.Limits, floors: dict[Any, Any]
-) -> dict[str, Any]:
+def measure_case(case: Case, threads: int, limits: timing.Limits) -> dict[str, Timing]:
     """Return the timings by name."""
     mine, others = cases.ours(case), []
     if case.peer is not None and pages.installed(pages.MODULES[case.peer]):
         others = cases.peers(case)
     compiled = cases.with_numba(case)
     contestants = [mine, *([compiled] if compiled is not None else []), *others]
-    dtype = "float32" if case.dtype == "float16" else case.dtype
-    key = str((dtype, cases.products(case)))
-    if key not in floors:
-        contestants.append(cases.floor(case))
-    timings = timing.measure(contestants, limits, threads)
-    floors[key] = timings.setdefault(FLOOR, floors.get(key))
-    return timings
+    return timing.measure(contestants, limits, threads)
 
 
 def work(task: dict[str, Any]) -> None:
     """Be one of the processes that measure: print a line of JSON for every case."""
     chosen = [Case(*fields[:2], tuple(fields[2]), fields[3]) for fields in task["cases"]]
-    threads, floors = task["threads"], {}
+    threads = task["threads"]
     if task["peer"] == pages.TENSORFLOW:
         threading = cases.tensorflow().config.threading
         threading.set_intra_op_parallelism_threads(threads)
@@ -183,7 +163,7 @@ def work(task: dict[str, Any]) -> None:
         cases.torch().set_num_threads(threads)
     for case in chosen:
         limits = timing.QUICK if task["quick"] else timing.FULL
-        print(json.dumps(measure_case(case, threads, limits, floors)), flush=True)
+        print(json.dumps(measure_case(case, threads, limits)), flush=True)
 
 
 # What has all libraries compute as on a processor without AVX-512, but TensorFlow's own kernels.
