@@ -145,31 +145,6 @@ def test_errors(grads: Any, options: dict[str, Any], message: str) -> None:
         parallel.all_reduce_gradients(parallel.communicator(), grads, **options)
 
 
-def test_more_errors() -> None:
-    with pytest.raises(ValueError, match="timeout is 0, expected a positive number"):
-        parallel.communicator(timeout=0)
-    with pytest.raises(ValueError, match="root is 1, expected a rank below 1"):
-        parallel.broadcast_parameters(parallel.communicator(), {}, root=1)
-    comm: Any = parallel.communicator()
-    for call, message in (
-        (lambda: parallel.communicator(timeout="3"), "timeout is '3', expected a real number"),
-        (lambda: parallel.communicator("numpy"), "xp is 'numpy', expected the module"),
-        (lambda: parallel.communicator(comm=3), "comm is 3, expected an mpi4py.MPI.Comm"),
-        (lambda: parallel.all_reduce_gradients("mpi", {}), "comm is 'mpi', expected a Commun"),
-        (lambda: parallel.broadcast_parameters(None, {}), "comm is None, expected a Commun"),
-        (lambda: parallel.check_parameters(np, {}), "comm is <module 'numpy'"),
-        (lambda: parallel.broadcast_parameters(comm, {}, root=np.ones(2)), "root is array"),
-        (lambda: comm.barrier(timeout="3"), "timeout is '3', expected a real number"),
-        (lambda: comm.abort("x"), "status is 'x', expected an integer"),
-    ):
-        with pytest.raises(TypeError, match=message):
-            call()
-    for seconds in (-1, np.nan):
-        with pytest.raises(ValueError, match=r"^barrier: timeout is .*, expected 0 or more"):
-            comm.barrier(timeout=seconds)
-    comm.barrier(timeout=0)
-
-
 def test_a_number_of_mpiexec_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMI_RANK", "x")
     with pytest.raises(ValueError, match=r"^launched_rank: the environment has PMI_RANK='x', exp"):
@@ -198,27 +173,6 @@ def test_a_gpu_for_each_process_of_a_machine(monkeypatch: pytest.MonkeyPatch) ->
     )
     found = parallel.communicator(cupy, comm)
     assert (found.rank, found.size, found.engine, used) == (3, 4, "mpi", [1])
-
-
-@mpi
-def test_what_dtypes_tell_beside_their_names(tmp_path: Path) -> None:
-    """Byte orders and fields: the same bytes would be other numbers."""
-    code = """
-    comm = parallel.communicator(timeout=30)
-    last = comm.rank == 1
-    a = np.arange(3, dtype="<f4")
-    refused(parallel.broadcast_parameters, comm, {"w": a.astype(">f4") if last else a})
-    fields = [("x", "f8")] if last else [("a", "f4"), ("b", "f4")]
-    refused(parallel.broadcast_parameters, comm, {"w": np.zeros(2, fields)})
-    for dtype in (">f4", [("a", ">f4"), ("b", "f8")]):
-        b = np.ones(3, dtype) if last else np.zeros(3, dtype)
-        out = parallel.broadcast_parameters(comm, {"w": b}, root=1)["w"]
-        said.append([str(out.dtype), out.tolist() == np.ones(3, dtype).tolist()])
-    """
-    for rank in said(2, code, tmp_path):
-        assert "rank 1 has w float32 (>f4) (3,), rank 0 has w float32 (3,)" in rank[0]
-        assert "rank 1 has w [('x', '<f8')] (2,), rank 0 has w [('a', '<f4')" in rank[1]
-        assert [ok for _, ok in rank[2:]] == [True, True]
 
 
 @mpi
@@ -557,20 +511,6 @@ def test_nccl(tmp_path: Path) -> None:
     ]
     assert first[3] == 0  # in the order of the stream, no waiting on the host
     assert "w is a numpy.ndarray, expected a cupy_on_cpu.ndarray" in first[4]
-
-
-@mpi
-def test_cupy_without_nccl(tmp_path: Path) -> None:
-    """MPI takes the arrays after the stream has made them."""
-    code = """
-    comm = parallel.communicator(cupy)
-    said.append(comm.engine)
-    out = parallel.all_reduce_gradients(comm, {"a": cupy.asarray(np.full(3, comm.rank, float))})
-    said.append(fake_cupy.get(out["a"]).tolist())
-    said.append(cupy.cuda.get_current_stream().waited_for)
-    """
-    setup = NCCL.format(devices=2, available=False)
-    assert said(2, setup + textwrap.dedent(code), tmp_path) == [["mpi", [0.5] * 3, 1]] * 2
 
 
 @mpi
