@@ -1,4 +1,4 @@
-"""What is asked of the BLAS: cupyrnn/arithmetic/blas.py."""
+"""The BLAS that NumPy uses: cupyrnn/arithmetic/blas.py."""
 
 from __future__ import annotations
 

@@ -68,6 +68,24 @@ def test_product_by_small_results(
     assert len(calls) == 6
 
 
+def test_where_small_results_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = np.zeros((768, 256), np.float32).T
+    chosen = _transposed.small_results_pay
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: True)
+    assert chosen(np.zeros((2, 256)), w)
+    assert chosen(np.zeros((16, 256)), w)
+    assert not chosen(np.zeros((1, 256)), w)
+    assert not chosen(np.zeros((17, 256)), w)
+    assert chosen(np.zeros((12, 64)), np.zeros((768, 64)).T)
+    assert not chosen(np.zeros((13, 64)), np.zeros((768, 64)).T)
+    assert not chosen(np.zeros((5, 256)), w.copy())  # OpenBLAS has more kernels for it
+    assert not chosen(np.zeros((5, 40)), np.zeros((768, 40)).T)
+    assert not chosen(np.zeros((5, 64)), np.zeros((240, 64)).T)  # it takes a small kernel as it is
+    assert chosen(np.zeros((5, 64)), np.zeros((241, 64)).T)
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
+    assert not chosen(np.zeros((5, 256)), w)
+
+
 def test_small_kernels_are_known_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     assert not blas.has_small_kernels.__wrapped__()

@@ -1,5 +1,5 @@
 """
-The tables of tests/README.md: the ops and their places, and what the tests ask of them.
+The tables of tests/README.md: the ops with their array types, and the tests that every op has.
 
 From the folder tests, `python -m problems.page` writes them into the page.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from .table import TABLE
 
 PAGE = Path(__file__).parents[1] / "README.md"
-# The properties of all ops, or of all ops of a kind.
+# The tests of all ops, or of all ops of a kind.
 PROPERTIES = ("plain_loops", "properties")
 LETTERS = {"numpy": "N", "numba": "C", "cuda_on_cpu": "S", "cupy": "G"}
 # In the order of the columns.
@@ -35,7 +35,7 @@ def letters(places: set[str]) -> str:
 
 def of_ops() -> Iterator[str]:
     """Yield the rows of the ops."""
-    yield "| op | places | its cases differ by |"
+    yield "| op | array types | its cases vary |"
     yield "|---|---|---|"
     shared = set.intersection(*(set(op.factors) for op in TABLE.values()))
     for name, op in TABLE.items():
@@ -52,7 +52,7 @@ def tests_of(module: str) -> Iterator[tuple[str, Any]]:
 
 
 def of_properties() -> Iterator[str]:
-    """Yield the rows of what the tests ask."""
+    """Yield the rows of the tests of every op."""
     yield f"| test | {' | '.join(KINDS)} |"
     yield "|---" * (1 + len(KINDS)) + "|"
     for module in PROPERTIES:

@@ -26,16 +26,16 @@ def each(
     """
     Return the mark that runs a test in all places of the ops, with cases in which all pairs meet.
 
-    The names are those of ops, all if none is given. `fixed` takes the place of factors, with a
-    value or a list of values; what an op does not have is left out. Without any the corners are
-    among the cases, too. In the place `once` each value is in one of the cases, and in the place
-    `mostly_slow` as many are quick.
+    `names` are names of ops; the default is all. `fixed` replaces factors by a value or a list of
+    values, and does nothing for an op without that factor. Without `fixed` the corners are cases,
+    too. On the array type `once` each value is in one of the cases. On the array type
+    `mostly_slow` the other cases are marked as slow.
     """
     found = []
     for name in names or TABLE:
         op = TABLE[name]
-        said = {n: v if isinstance(v, list) else [v] for n, v in fixed.items()}
-        factors = op.factors | {n: v for n, v in said.items() if n in op.factors}
+        chosen_values = {n: v if isinstance(v, list) else [v] for n, v in fixed.items()}
+        factors = op.factors | {n: v for n, v in chosen_values.items() if n in op.factors}
         # Not every op has an H of 0, and cudnn_rnn has no empty input.
         least = min(size[3] for size in op.factors["size"]), op.record.name == "cudnn_rnn"
         factors["size"] = [s for s in factors["size"] if s[3] >= least[0] and s[2] >= least[1]]
