@@ -350,7 +350,8 @@ def packed_states(
     if h is not None and not is_lstm:
         return h, c
     known, num_proj = net.known, net.attributes.num_proj
-    xp, _ = check_arrays(op, {"input": input, "params": net.params}, {"input_h": h})
+    first = {} if h is None else {"input_h": h}  # it may be a PackedParams in the wrong place
+    xp, _ = check_arrays(op, {"input": input, **first, "params": net.params})
     major = check_bool(op, "time_major", time_major)
     if known is not None:
         B = expect_rank(op, "input", input, f"({'T, B' if major else 'B, T'}, I)")[int(major)]

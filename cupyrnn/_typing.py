@@ -1,19 +1,18 @@
 """
 The types of public functions: arrays of a module in, arrays of that module out.
 
-At the end stands what the ops return, by TensorFlow's names and in its order.
+The result types of the ops are at the end, with TensorFlow's names and order.
 
-The first array of a call decides, as it does in error messages. It is of type `ArrayT`, the others
-are of either module, and the results are tuples of `ArrayT`::
+The first array of a call determines the type of the results. It is of type `ArrayT`; the others may
+be of either module; the results are tuples of `ArrayT`::
 
     def block_lstm(x: ArrayT, cs_prev: AnyArray, ...) -> LSTMOutputs[ArrayT]: ...
 
-For a NumPy array of any shape and dtype `ArrayT` is NDArray[Any]. CuPy has no types: to mypy and
-pyright its arrays are Any, and so are then the results. Where somebody gives it types, anything
-that has `get` is an array on a device.
+For NumPy arrays of any shape and dtype `ArrayT` is NDArray[Any]. CuPy has no types: to mypy and
+pyright its arrays are Any, and so are the results. If CuPy gets types, any object that has `get` is
+an array on a device.
 
-One variable for all arrays of a call would have to be a type that all of them share, and mypy finds
-none for arrays of two dtypes, which NumPy's own types tell apart worse than NumPy does.
+The other arrays are not `ArrayT`, because mypy finds no common type for arrays of two dtypes.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ else:
 
     class _Named(type):
         """
-        What makes the classes of named tuples, in a third of the time of typing's.
+        The metaclass of named tuples, three times as fast as typing's.
 
-        That compiles the annotation of every field. A class may be generic in Python 3.10, too: it
-        is subscripted as every tuple is.
+        typing compiles the annotation of every field. Here a class may also be generic in
+        Python 3.10, because every tuple can be subscripted.
         """
 
         def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> type:
             fields = namespace.get("__annotations__", {})
             defaults = [namespace[field] for field in fields if field in namespace]
-            made = collections.namedtuple(
+            named_tuple = collections.namedtuple(
                 name, fields, defaults=defaults, module=namespace["__module__"]
             )
-            made.__annotations__ = made.__new__.__annotations__ = fields
+            named_tuple.__annotations__ = named_tuple.__new__.__annotations__ = fields
             for key, value in namespace.items():
                 if key not in fields and key not in ("__annotations__", "__module__"):
-                    setattr(made, key, value)
-            return made
+                    setattr(named_tuple, key, value)
+            return named_tuple
 
     NamedTuple = type.__new__(_Named, "NamedTuple", (), {})
 
@@ -56,7 +55,7 @@ if TYPE_CHECKING or sys.version_info >= (3, 12):
 else:
 
     class cached_property(functools.cached_property):
-        """Before Python 3.12 that of functools has a lock, which a fork may leave to the child."""
+        """functools' own has a lock before Python 3.12: a child may inherit it locked by a fork."""
 
         def __init__(self, function: Any) -> None:
             super().__init__(function)
@@ -76,21 +75,21 @@ if TYPE_CHECKING:
 
         @property
         def shape(self) -> tuple[int, ...]:
-            """Its sizes."""
+            """The size of each axis."""
 
         @property
         def dtype(self) -> Any:
-            """What its elements are."""
+            """The type of the elements."""
 
         def get(self) -> NDArray[Any]:
-            """Return it as an array of the host."""
+            """Return a copy on the host."""
 
     ArrayT = TypeVar("ArrayT", NDArray[Any], DeviceArray, default=NDArray[Any])
 else:
     ArrayT = typing.TypeVar("ArrayT")
 
 AnyArray: TypeAlias = "NDArray[Any] | DeviceArray"
-# NumPy's, by whose types the package is checked, or CuPy's, which has none.
+# An array of NumPy, whose types check the package, or of CuPy, which has no types.
 Array: TypeAlias = "NDArray[Any] | Any"
 Arrays: TypeAlias = "tuple[Array, ...]"
 Lengths: TypeAlias = "NDArray[np.integer[Any]] | Sequence[int]"
@@ -270,7 +269,7 @@ class CudnnRNNGrads(NamedTuple, Generic[ArrayT]):
     Attributes
     ----------
     input_backprop : [T, B, I]
-        The gradient of the sequences; None where `input_gradient` says so.
+        The gradient of the sequences; None if `input_gradient` is False.
     input_h_backprop : [L*D, B, P]
         The gradients of the states before the first step.
     input_c_backprop : [L*D, B, H]
@@ -298,10 +297,10 @@ class StackedRNNOutputs(NamedTuple, Generic[ArrayT]):
     output : [T, B, D*P]
         The output of the last layer.
     output_h : [L*D, B, P]
-        The outputs after each sequence's last step; a tuple of layers where input_h is a list.
+        The outputs after each sequence's last step; a tuple of layers if input_h is a list.
     output_c : [L*D, B, H]
-        The cell states after each sequence's last step; a scalar zero for GRUs, a tuple for a
-        cell with several states beside h, and where input_c is a list.
+        The cell states after each sequence's last step; a scalar zero for GRUs; a tuple for a
+        cell with several states beside h, and if input_c is a list.
     reserve_space : vector
         What the gradient needs; a scalar zero if is_training was False.
     """

@@ -1,13 +1,13 @@
 """
 The definitions: each cell over a sequence, as a plain loop of its equations.
 
-They take and return NumPy arrays of any dtype, long double included; what a complex array holds
-beside its real parts is a tangent, as in `cupyrnn.jvp`, and the real parts decide where a function
-has cases. Nothing is checked, and nothing is fast: these functions say what the ops compute, and
-the tests compare the ops with them.
+The arguments are NumPy arrays of any dtype, long double included. The imaginary parts of a complex
+array are tangents, as in `cupyrnn.jvp`; where a function has cases, the real parts decide. The
+functions check nothing and are slow. They define what the ops compute, and the tests compare the
+ops with them.
 
-T time steps, B batch, K size of the input, H hidden size, P size of h, which is H but with a
-projection. Without the axis B they are of one sequence.
+T time steps, B batch, K size of the input, H hidden size, P size of h (H without a projection).
+Arrays without the axis B are of one sequence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _sigmoid(z: Any) -> Any:
 
 
 def _between(low: float, z: Any, high: float) -> Any:
-    """Return z, but the bounds where its real part would leave them."""
+    """Return z clipped to the bounds; its real part decides."""
     return np.where(z.real <= low, low, np.where(z.real >= high, high, z))
 
 
@@ -44,7 +44,7 @@ _ACTIVATIONS: dict[str, Any] = {
 
 
 def _memory(kind: Any, x: Any, arrays: tuple[Any, ...], *states: Any) -> Any:
-    """Return zeros [T, ...] for outputs: the last like h, the others like the last state."""
+    """Return zeros [T, ...] for outputs: the last one in h's shape, the others in the cell's."""
     dtype = np.result_type(x, *(a for a in (*arrays, *states) if a is not None))
     shapes = [states[-1].shape] * (len(kind._fields) - 1) + [states[0].shape]
     return kind(*(np.zeros((len(x), *shape), dtype) for shape in shapes))
@@ -69,9 +69,9 @@ def lstm(
     """
     Return an LSTM's i, cs, f, o, ci, co and h [T, B, H].
 
-    The arguments are those of `cupyrnn.block_lstm`, but that nothing is added and nothing clipped
-    by default. With a projection w_p [H, P], w is [K+P, 4*H] and h [T, B, P]. CudnnRNN's LSTM is
-    this one with the gates in the order "ifco" and the sum of its two biases.
+    The arguments are those of `cupyrnn.block_lstm`. By default forget_bias is 0 and there is no
+    clip. With a projection w_p [H, P], w is [K+P, 4*H] and h [T, B, P]. CudnnRNN's LSTM is this one
+    with the gate order "ifco" and the sum of its two biases.
     """
     sigmoid, names = _ACTIVATIONS[recurrent_activation], _GATES[gate_order]
     out: LSTMOutputs[Any] = _memory(LSTMOutputs, x, (w, b, wci, wcf, wco, w_p), h_prev, cs_prev)
@@ -128,7 +128,7 @@ def gru_reset_after(
     """
     Return r, u, c, hc = h_prev @ w_hc + b_hc and h [T, B, H] of CudnnRNN's GRU.
 
-    w_x [K, 3*H] and w_h [H, 3*H] have the columns of r, u and c, and so have their biases [3*H].
+    w_x [K, 3*H], w_h [H, 3*H] and their biases [3*H] have the columns of r, u and c, in this order.
     """
     sigmoid = _ACTIVATIONS[recurrent_activation]
     out: GRUResetAfterOutputs = _memory(GRUResetAfterOutputs, x, (w_x, w_h, b_x, b_h), h_prev)

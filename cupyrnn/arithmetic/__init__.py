@@ -1,1 +1,1 @@
-"""Numbers: gates, dual numbers, products with a transposed matrix, memory to work in."""
+"""Arithmetic that cells and driver share: gates, dual numbers, products, scratch memory."""

@@ -1,8 +1,7 @@
 """
-What NumPy's BLAS is: its threads, and whether it has kernels for small products.
+NumPy's BLAS: its number of threads, and whether it has kernels for small products.
 
-threadpoolctl, where it is installed, says how many threads it has now; otherwise the environment
-says how many it began with.
+The number of threads comes from threadpoolctl if it is installed, else from environment variables.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-# What NumPy's BLAS reads, in its order.
+# The environment variables that NumPy's BLAS reads, in its order.
 _VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 @functools.cache
 def cores() -> int:
-    """Return how many processors there are for this process."""
+    """Return the number of processors that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on this system
@@ -29,14 +28,14 @@ def cores() -> int:
 
 @functools.cache
 def _blas() -> Callable[[], int | None] | None:
-    """Return what tells the threads of NumPy's BLAS, None without threadpoolctl."""
+    """Return a function that returns the threads of NumPy's BLAS; None without threadpoolctl."""
     try:
         from threadpoolctl import ThreadpoolController
 
         found = ThreadpoolController().select(user_api="blas").lib_controllers
-    except Exception:  # It is not installed, or does not work here.
+    except Exception:  # it is not installed, or does not work here
         return None
-    # NumPy's is loaded first; SciPy may bring another one.
+    # NumPy's is loaded first; SciPy may load another one.
     chosen = [lib for lib in found if "numpy" in lib.filepath] or found
     get: Callable[[], int | None] | None = chosen[0].get_num_threads if chosen else None
     return get
@@ -52,7 +51,7 @@ def _from_environment() -> int:
 
 
 def count() -> int:
-    """Return how many threads a call may have."""
+    """Return the number of threads that a call may use."""
     get = _blas()
     found = None if get is None else get()
     return max(1, found or _from_environment())
@@ -60,7 +59,7 @@ def count() -> int:
 
 @functools.cache
 def has_small_kernels() -> bool:
-    """Return whether it is an OpenBLAS with kernels for small products, as it has on AVX-512."""
+    """Return whether the BLAS is an OpenBLAS with kernels for small products (on AVX-512)."""
     if os.environ.get("OPENBLAS_CORETYPE", "SkylakeX").lower() != "skylakex":
         return False
     try:
@@ -70,5 +69,5 @@ def has_small_kernels() -> bool:
         dynamic = "DYNAMIC_ARCH" in blas.get("openblas configuration", "")
         openblas = "openblas" in blas["name"]
     except (AttributeError, ImportError, KeyError, TypeError, ValueError):
-        return False  # not this one
+        return False  # another BLAS
     return bool(openblas and dynamic and version >= (0, 3, 17) and features.get("AVX512_SKX"))

@@ -1,4 +1,4 @@
-"""The dropout masks of CudnnRNN; the CUDA twin, ``kernels/dropout.py``, makes the same bits."""
+"""The dropout masks of CudnnRNN; ``kernels/dropout.py`` makes the same bits in CUDA."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def key_words(seed: int, seed2: int) -> tuple[int, int]:
 
 
 def threshold(rate: float) -> int:
-    """Return the number below which a draw of 32 bits keeps its value."""
+    """Return the threshold below which a draw of 32 bits means that a value is kept."""
     return min(round((1 - rate) * 2**32), 2**32 - 1)
 
 

@@ -1,10 +1,10 @@
 """
-Dual numbers in NumPy: complex arrays, values as real parts and tangents as imaginary ones.
+Dual numbers in NumPy: complex arrays with values as real parts and tangents as imaginary parts.
 
-The tangent is so small that its square vanishes beside the value. Then sums and products are those
-of complex numbers, and every function is its value and its slope, made of real ones: that is exact
-for a tangent, and cannot overflow where the real function does not. On a device the same is the
-type Dual of ``kernels/common.py``.
+Tangents are so small that their squares vanish beside the values. So sums and products are those of
+complex numbers. Every other function computes its value and its slope in real numbers: tangents are
+exact then, and nothing overflows where the real function does not. On a device the type Dual of
+``kernels/common.py`` does the same.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from . import transposed as _transposed
 # Multiplications below which one complex product is faster than three real ones.
 _SMALL = 32768
 
-# Elements below which a matrix is not worth taking apart before its products.
+# Matrices with fewer elements are not split into planes: that would cost more than it saves.
 SMALL_MATRIX = 4096
 
-# Rows up to which values and tangents are faster in one product with a matrix than in two, and
-# steps from which on that matrix is worth a copy in C order.
+# Up to so many rows, one product of values and tangents is faster than two. From so many steps on,
+# a copy of the matrix in C order pays off.
 _FEW_ROWS, _FEW_STEPS = 64, 16
 
-# Multiplications up to which OpenBLAS has faster kernels, that need no copy of their operands.
+# Up to so many multiplications OpenBLAS has faster kernels, which do not copy their operands.
 _SMALL_KERNEL = 10**6
 
-# Elements that are copied at once while a matrix is taken apart.
+# Elements copied at a time while a matrix is split into planes.
 _CHUNK = 16384
 
-# Rows of a large product that are made at once: they stay in the cache until they are put together.
+# Rows of a large product computed at a time: they stay in the cache until they are joined.
 _ROWS = 512
 
-# Bytes of memory for products that a thread keeps: fresh memory costs more than filling it.
+# The most bytes that a thread keeps for products: new memory costs more than filling it.
 _KEPT = 1 << 24
 
 
 class Arithmetic(NamedTuple):
-    """What the cells compute with where real and dual numbers differ, called as NumPy's."""
+    """The functions that differ between real and dual numbers, with NumPy's signatures."""
 
     dot: Callable[..., Any]
-    gate: tuple[Callable[..., Any], Any, Callable[..., Any]]  # as _gates.gate_of returns it
+    gate: tuple[Callable[..., Any], Any, Callable[..., Any]]  # as returned by gates.gate_of
     tanh: Callable[..., Any]
     negative: Callable[..., Any]
     clip: Callable[..., Any]
@@ -53,10 +53,10 @@ class Arithmetic(NamedTuple):
 
 
 class Planes:
-    """A matrix of dual numbers as two of real ones, for several products with it."""
+    """A matrix of dual numbers as two real matrices, for several products with it."""
 
     def __init__(self, value: Array, tangent: Array | None) -> None:
-        self.value, self.tangent = value, tangent  # None: zeros
+        self.value, self.tangent = value, tangent  # a tangent of None is zeros
         self.shape = value.shape
         self._work: Arrays = ()
 
@@ -69,7 +69,7 @@ class Planes:
         return Planes(self.value.T, None if self.tangent is None else self.tangent.T)
 
     def work(self, rows: int) -> Arrays:
-        """Return memory to work in, and its views, of products of so many rows with this."""
+        """Return scratch memory and its views for products of so many rows with this matrix."""
         if not self._work or len(self._work[1]) != rows:
             (K, N), dtype = self.shape, self.value.dtype
             stacked, both = np.empty((2 * rows, K), dtype), np.empty((2 * rows, N), dtype)
@@ -79,12 +79,12 @@ class Planes:
 
 
 def arithmetic_of(dtype: np.dtype[Any]) -> Arithmetic:
-    """Return what computes with arrays of this dtype."""
+    """Return the functions for arrays of this dtype."""
     return _DUAL if dtype.kind == "c" else _REAL
 
 
 def real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of the values of an array that may be of dual numbers."""
+    """Return the dtype of the values of an array of real or dual numbers."""
     return np.dtype(dtype.char.lower()) if dtype.kind == "c" else dtype
 
 
@@ -98,7 +98,7 @@ def _of_threads() -> Any:
 
 
 def _memory(dtype: np.dtype[Any], *shapes: tuple[int, int]) -> list[Array]:
-    """Return a thread's arrays of these shapes, with anything in them; those before are lost."""
+    """Return uninitialized arrays of these shapes, in this thread's memory; the last are lost."""
     kept, total = vars(_of_threads()), sum(n * m for n, m in shapes)
     memory = kept.get(dtype.char)
     if memory is None or memory.size < total:
@@ -116,8 +116,8 @@ _LARGEST = {char: np.finfo(char).max for char in "fd"}
 
 
 def planes(w: Array, value: Array, tangent: Array) -> Planes:
-    """Return a matrix of dual numbers as its planes, in memory given for them."""
-    # By bands that the caches hold: a plain copy into another order misses them at every element.
+    """Split a matrix of dual numbers into planes: write them into `value` and `tangent`."""
+    # Copied in bands that fit the caches: a plain copy into another order misses them everywhere.
     bands = len(w) if (w.strides[0] < w.strides[1]) == (value.strides[0] < value.strides[1]) else 64
     for k in range(0, len(w), max(bands, 1)):
         value[k : k + bands] = w[k : k + bands].real
@@ -126,7 +126,7 @@ def planes(w: Array, value: Array, tangent: Array) -> Planes:
 
 
 def take_apart(a: Array) -> Planes:
-    """Return a matrix as its planes, side by side in its own memory, which has them only."""
+    """Split a matrix into planes in place: they lie side by side in its memory."""
     M, N = a.shape
     parts = a.view(real_dtype(a.dtype))
     rows = max(1, _CHUNK // N)
@@ -139,7 +139,7 @@ def take_apart(a: Array) -> Planes:
 
 
 def factor(w: Array, rows: int, steps: int) -> Array | Planes:
-    """Return what is the fastest for a product of as many rows with w in each of these steps."""
+    """Return w in the form that is fastest for products of so many rows, one in each step."""
     if rows * w.size < _SMALL:
         return w
     memory = np.empty((2, *w.shape), real_dtype(w.dtype))
@@ -148,7 +148,7 @@ def factor(w: Array, rows: int, steps: int) -> Array | Planes:
 
 
 def dot(a: Array | Planes, b: Array | Planes, out: Array) -> Array:
-    """Compute out = a @ b in two or three real products where these are faster."""
+    """Compute out = a @ b, in two or three real products if that is faster."""
     (M, K), N = a.shape, b.shape[1]
     if isinstance(a, np.ndarray) and isinstance(b, Planes) and M <= _FEW_ROWS:
         _few_rows(a, b, out)
@@ -160,7 +160,7 @@ def dot(a: Array | Planes, b: Array | Planes, out: Array) -> Array:
 
 
 def _few_rows(a: Array, b: Planes, out: Array) -> None:
-    """Compute out = a @ b, with the values of a above its tangents: one product with b's values."""
+    """Compute out = a @ b. Values and tangents of a are stacked for one product with b's values."""
     stacked, values, tangents, value, tangent, both, more = b.work(len(a))
     values[...] = a.real
     tangents[...] = a.imag
@@ -215,20 +215,20 @@ def column_sums(g: Planes) -> Array:
 
 
 def _ordered(memory: Array, like: Array) -> Array:
-    """Return memory of a shape in C order in the memory order of another array."""
+    """Return memory in the memory order of another array."""
     if like.strides[0] < like.strides[1]:
         return memory.reshape(memory.shape[::-1]).T
     return memory
 
 
 def _sigmoid(z: Array, out: Array) -> Array:
-    """Compute the sigmoid of pre-activations held negated."""
-    # Copies: NumPy's functions are slow over every other number.
+    """Compute the sigmoid of negated pre-activations."""
+    # Copies, because NumPy's functions are slow over every other number.
     e = z.real.copy()
     np.exp(e, e)
     value = e + 1
     np.reciprocal(value, value)
-    # The slope is -e*value². Infinity, whose gate is zero, would make NaN of it.
+    # The slope is -e*value². An infinite e, where the gate is zero, would make it NaN.
     np.minimum(e, _LARGEST[e.dtype.char], out=e)
     np.multiply(e, value, e)
     np.multiply(e, value, e)
@@ -249,7 +249,7 @@ def _tanh(z: Array, out: Array) -> Array:
 
 
 def _negative(z: Array, out: Array) -> Array:
-    # NumPy's own takes complex numbers one by one.
+    # np.negative is slow for complex numbers.
     return np.subtract(0, z, out)
 
 
@@ -258,7 +258,7 @@ def _copy(a: Array, out: Array) -> None:
 
 
 def _clip(z: Array, low: Array, high: Array, out: Array) -> Array:
-    """The slope is zero where the value reached a bound."""
+    """Clip; the slope is zero where the value reached a bound."""
     value = z.real.copy()
     out.imag = z.imag * ((value > low.real) & (value < high.real))
     out.real = value.clip(low.real, high.real, value)
@@ -266,7 +266,7 @@ def _clip(z: Array, low: Array, high: Array, out: Array) -> Array:
 
 
 def _maximum(z: Array, zeros: Array, out: Array) -> Array:
-    """The maximum of z and zeros; the slope is zero where the value is not above."""
+    """Compute max(z, 0); the slope is zero where the value is not positive."""
     value = np.maximum(z.real, zeros.real)
     out.imag = z.imag * (value > 0)
     out.real = value

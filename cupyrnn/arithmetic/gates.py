@@ -1,12 +1,12 @@
 """
-The activation of the gates: the sigmoid, or a straight line between 0 and 1 in its place.
+The activation of the gates: the sigmoid, or a hard sigmoid (a line clipped to [0, 1]).
 
 ::
 
     gate = sigmoid(z)                      its slope = gate*(1-gate)
     gate = clip(slope*z + offset, 0, 1)    its slope = slope where 0 < gate < 1, else 0
 
-So what a step leaves is all that the gradient needs of either.
+So both slopes follow from the saved gates.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def check_gate(op: str, recurrent_activation: object) -> HardSigmoid | None:
     if isinstance(recurrent_activation, str) and recurrent_activation == "hard_sigmoid":
         raise ValueError(
             f"{op}: recurrent_activation is 'hard_sigmoid', which has two meanings, expected"
-            " hard_sigmoid_0.2, as in Keras 1 and 2, TensorFlow 1 and ONNX, or hard_sigmoid_1/6,"
-            " as in Keras 3 and PyTorch"
+            " hard_sigmoid_0.2 (Keras 1 and 2, TensorFlow 1, ONNX) or hard_sigmoid_1/6 (Keras 3,"
+            " PyTorch)"
         )
     choices = tuple(_ACTIVATIONS)
     return _ACTIVATIONS[check_choice(op, "recurrent_activation", recurrent_activation, choices)]
@@ -52,7 +52,7 @@ def check_gate(op: str, recurrent_activation: object) -> HardSigmoid | None:
 
 @functools.lru_cache(maxsize=64)
 def unity_of(dtype: np.dtype[Any]) -> Array:
-    """Return 1 as an array to read, which ufuncs take faster than Python's."""
+    """Return 1 as a cached array: ufuncs are faster with it than with a Python number."""
     return np.array(1, dtype)
 
 
@@ -61,10 +61,10 @@ def gate_of(
     gate: HardSigmoid | None, dtype: np.dtype[Any]
 ) -> tuple[Callable[..., Any], Array, Callable[..., Any]]:
     """
-    Return NumPy's way to a gate, outer(inner(z) + shift) of a pre-activation held negated.
+    Return (inner, shift, outer): a gate is outer(inner(z) + shift), z its negated pre-activation.
 
-    The sigmoid is 1/(exp(z) + 1), which unlike the form with tanh keeps its relative accuracy near
-    0; exp may overflow, which is right.
+    The sigmoid is 1/(exp(z) + 1). Unlike the form with tanh it keeps its relative accuracy near 0.
+    If exp overflows, the gate is 0, as it should be.
     """
     arithmetic = arithmetic_of(dtype)
     if gate is None:
@@ -80,7 +80,7 @@ def gate_of(
 
 @functools.lru_cache(maxsize=64)
 def slope_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Callable[..., Any]:
-    """Return NumPy's way to the slope at gates g, called with g, 1-g and where it goes."""
+    """Return a function (g, 1-g, out) that computes the slope of the activation at gates g."""
     if gate is None:
         return np.multiply
     slope = np.array(gate.slope, dtype)

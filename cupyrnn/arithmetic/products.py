@@ -1,4 +1,4 @@
-"""Products over many time steps at once; their CUDA twins are in ``kernels/products.py``."""
+"""Products over many time steps at once; ``kernels/products.py`` has the same in CUDA."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .dual import Planes
 from .scratch import Scratch
 from .transposed import Blocks, Transposed
 
-# Rows of one whole-sequence matmul. Fewer and the sum over blocks begins to cost as much as the
-# matmul; more and the gate gradients, held for one block at a time, leave the cache.
+# Rows of one whole-sequence matmul. With fewer rows, the sum over blocks costs as much as the
+# matmul. With more, the gate gradients of a block do not fit into the cache.
 ROWS = 1024
-# Largest number of bytes of the gradients of some examples computed at once.
+# The most bytes of gradients of single examples computed at a time.
 BYTES = 1 << 20
 
 
 def factor(w: Array, rows: int, steps: int) -> Array | Planes | Blocks | Transposed:
     """
-    Return w[K, N] for a product of as many rows with it in each of these steps.
+    Return w[K, N] in the form that is fastest for products of so many rows, one in each step.
 
-    A product with a transposed view may be slower than with a copy in C order, which has
-    to be made first.
+    Products with a transposed view may be slower than those with a copy in C order; the copy has to
+    pay off.
     """
     if w.dtype.kind == "c":
         return dual.factor(w, rows, steps)
@@ -36,14 +36,14 @@ def factor(w: Array, rows: int, steps: int) -> Array | Planes | Blocks | Transpo
 
 
 def for_products(a: Array) -> Array | Planes:
-    """Return a matrix, whose memory may be lost, for several products with it."""
+    """Return a matrix in the form for several products with it; its memory may be overwritten."""
     if a.dtype.kind != "c" or a.size < dual.SMALL_MATRIX:
         return a
     return dual.take_apart(a)
 
 
 def matmul(a: Array | Planes, b: Array | Planes, out: Array) -> None:
-    """Compute out = a @ b; `out` may be of another dtype and is 2-D like the operands."""
+    """Compute out = a @ b, all 2-D; `out` may have another dtype."""
     if isinstance(a, dual.Planes) or isinstance(b, dual.Planes) or out.dtype.kind == "c":
         dual.dot(a, b, out)
     elif out.dtype == a.dtype:
@@ -58,28 +58,28 @@ def matmul(a: Array | Planes, b: Array | Planes, out: Array) -> None:
 
 
 def add_matmul(a: Array | Planes, b: Array | Planes, out: Array, scratch: Scratch) -> None:
-    """Compute out += a @ b; `scratch` is of the dtype of out."""
+    """Compute out += a @ b; `scratch` has the dtype of out."""
     product = scratch(*out.shape)
     matmul(a, b, product)
     out += product
 
 
 def matmul_each(a: Array, b: Array, out: Array) -> None:
-    """Compute out[n] = a[n] @ b[n]; a and b are of one dtype, out may be of a wider one."""
+    """Compute out[n] = a[n] @ b[n]; a and b have one dtype, that of out may be wider."""
     if out.dtype.kind == "c":
-        # Of dual numbers: as the tangents are small, three real products are exact.
+        # Dual numbers: because tangents are small, three real products are exact.
         planes = [[np.ascontiguousarray(p) for p in (x.real, x.imag)] for x in (a, b)]
-        (value, tangent), (other, its) = planes
-        out.real = value @ other
-        out.imag = value @ its + tangent @ other
+        (a_value, a_tangent), (b_value, b_tangent) = planes
+        out.real = a_value @ b_value
+        out.imag = a_value @ b_tangent + a_tangent @ b_value
     elif out.size:
         np.matmul(a, b, out=out)
 
 
 def add_column_sums(g: Array | Planes, sums: Array) -> None:
-    """Add the sums of the columns of g[N, M] to sums[M], which is of the computation's dtype."""
+    """Add the sums of the columns of g[N, M] to sums[M], which has the computation's dtype."""
     if isinstance(g, dual.Planes):
         sums += dual.column_sums(g)
     else:
-        # A matmul, faster than a sum.
+        # A matmul is faster than sum().
         sums += g[0] if g.shape[0] == 1 else np.ones(g.shape[0], g.dtype) @ g

@@ -1,4 +1,4 @@
-"""Memory that is written anew for every block of a sequence, and products rounded once."""
+"""Scratch memory, reused for every block of a sequence, and products rounded once."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 from .._typing import Array
 from ..checks.arrays import cast, compute_dtype
 
-# Elements [t, B, H] whose gradients NumPy makes at once: their planes stay in a core's cache.
+# Elements [t, B, H] whose gradients NumPy computes at a time: their planes stay in a core's cache.
 CHUNK = 32768
 
-# The GNU C library gives freed memory back to the system once it is twice as much as the largest
-# array it ever gave back: a call that frees a little more pays a page fault for every 4 kB of its
-# next results. After an array of 32 MB, which nobody touches, up to 64 MB stay with the process.
+# The GNU C library returns freed memory to the system when it exceeds twice the size of the largest
+# array returned so far. A call just above this limit pays a page fault for every 4 kB of its next
+# results. This array of 32 MB, which is never touched, raises the limit to 64 MB.
 np.empty((32 << 20) - (64 << 10), np.uint8)
 
 
 class Scratch:
     """
-    Memory for an array that each block of a sequence writes anew.
+    Memory for an array that each block of a sequence overwrites.
 
-    Fresh memory costs a page fault every few kB, which may take longer than filling it.
+    New memory costs a page fault every few kB, which may take longer than filling it.
     """
 
     def __init__(self, xp: ModuleType, dtype: np.dtype[Any]) -> None:
@@ -32,7 +32,7 @@ class Scratch:
         self._memory: Array | None = None
 
     def __call__(self, *shape: int) -> Array:
-        """Return an array of this shape, with anything in it; the one before is lost."""
+        """Return an uninitialized array of this shape; the array before is overwritten."""
         size = math.prod(shape)
         if self._memory is None or self._memory.size < size:
             self._memory = self._xp.empty(size, self._dtype)

@@ -1,7 +1,8 @@
 """
-Products of few rows with a large matrix, in the form that OpenBLAS is fastest with.
+Products of few rows with a large matrix, in the form in which OpenBLAS is fastest.
 
-That is by blocks of its columns, where it has kernels for small products, or by its transpose.
+These are products with blocks of columns (if OpenBLAS has kernels for small products), or products
+with the transposed matrix.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ import numpy as np
 from .._typing import Array
 from . import blas
 
-# OpenBLAS has kernels for small products, of up to as many multiplications, that read a matrix as
-# it lies; for larger ones it copies the matrix in each product. Measured on AVX-512 with one
-# thread, beside what is fastest otherwise, in whole calls: by blocks of columns LSTMs of up to 8
-# rows are 1.1 to 1.8 times as fast, those of 16 with matrices of up to 256k elements 1.03 to 1.1
-# times, with more rows or larger matrices slower. A block has one thread: beside products in two
-# only those of up to 4 rows with the smaller matrices gain, 1.3 times.
+# OpenBLAS has kernels for products of up to this many multiplications. They read the matrix in
+# place; larger products copy it each time. Measured in whole LSTM calls on AVX-512 with one thread,
+# relative to the fastest other form: blocks of columns are 1.1 to 1.8 times as fast with up to 8
+# rows, 1.03 to 1.1 times with 16 rows and matrices of up to 256k elements, and slower with more
+# rows or larger matrices. A block uses one thread: with two threads only calls of up to 4 rows with
+# the smaller matrices gain, 1.3 times.
 #
-# By the transpose, measured in float32 beside the plain product in whole calls: up to 16 rows 1.0
-# to 1.7 times as fast forward, 1.1 to 1.3 backward; up to 32 with the larger matrices 1.06 to 1.13;
-# with more rows, with matrices of 64k elements, or in float64, slower.
+# The transpose, measured in float32 in whole calls relative to the plain product: 1.0 to 1.7 times
+# as fast forward and 1.1 to 1.3 backward with up to 16 rows; 1.06 to 1.13 with up to 32 rows and
+# the larger matrices; slower with more rows, with matrices of 64k elements, and in float64.
 _SMALL_PRODUCT = 1_000_000
 _FEW_ROWS, _LARGE_MATRIX = 16, 1 << 17
 _MORE_ROWS, _LARGER_MATRIX = 32, 1 << 18
-# Steps from which on the transpose is worth a copy.
+# From so many steps on, a copy for the transpose pays off.
 _ENOUGH_STEPS = 16
 
 
@@ -34,7 +35,7 @@ _ROWS_OF_BLOCKS, _MORE_ROWS_OF_BLOCKS, _ROWS_BESIDE_TWO, _MATRIX_OF_BLOCKS = 8, 
 
 
 class Blocks:
-    """w[K, N] for products a[B, K] @ w of up to as many rows as are said, block by block."""
+    """w[K, N] in blocks of columns, for products a[B, K] @ w of up to `rows` rows."""
 
     def __init__(self, w: Array, rows: int) -> None:
         K, N = self.shape = w.shape
@@ -56,7 +57,7 @@ class Blocks:
 
 
 def blocks_pay(w: Array, rows: int, steps: int) -> bool:
-    """Return whether products with w by blocks take less time, of that many rows."""
+    """Return whether products of so many rows are faster with blocks of w."""
     if not 1 < rows <= _MORE_ROWS_OF_BLOCKS or rows * w.size <= _SMALL_PRODUCT:
         return False
     if w.dtype.kind != "f" or steps < _ENOUGH_STEPS or not blas.has_small_kernels():
@@ -68,7 +69,7 @@ def blocks_pay(w: Array, rows: int, steps: int) -> bool:
 
 
 class Transposed:
-    """w[K, N] for products a[B, K] @ w = (w.T @ a.T).T of up to as many rows as are said."""
+    """w[K, N] for products a[B, K] @ w = (w.T @ a.T).T of up to `rows` rows."""
 
     def __init__(self, w: Array, rows: int) -> None:
         self.shape = w.shape
@@ -87,7 +88,7 @@ class Transposed:
 
 
 def pays(w: Array, rows: int, steps: int) -> bool:
-    """Return whether products with w by its transpose take less time, of that many rows."""
+    """Return whether products of so many rows are faster with the transpose of w."""
     few = _MORE_ROWS if w.size >= _LARGER_MATRIX else _FEW_ROWS
     return (
         w.dtype == np.float32
@@ -98,17 +99,17 @@ def pays(w: Array, rows: int, steps: int) -> bool:
     )
 
 
-# The small kernels take a product with a transpose if its result has at most so many elements.
-# Measured with matrices of 16k to 1M elements, by blocks of columns with so few elements: products
-# of 2 to 12 rows are 1.05 to 6.7 times as fast in float32, in one and two threads, and 0.97 to 3.9
-# in float64; of 16 rows, from K = 128 on, 1.3 to 1.9 in float32 in one thread and 1.0 in two, and
-# 1.0 to 1.35 in float64. Where K is smaller, a block is not worth its call.
+# The small kernels compute a product with a transpose if its result has at most so many elements.
+# Measured with matrices of 16k to 1M elements and blocks of columns of that size: products of 2 to
+# 12 rows are 1.05 to 6.7 times as fast in float32 (one and two threads) and 0.97 to 3.9 times in
+# float64. Products of 16 rows, from K = 128 on, are 1.3 to 1.9 times as fast in float32 with one
+# thread, 1.0 times with two, and 1.0 to 1.35 times in float64. Blocks do not pay off for smaller K.
 _SMALL_RESULT = 1200
 _ROWS_BY_LEAST_K = ((64, 12), (128, 16))
 
 
 def small_results_pay(a: Array, w: Array) -> bool:
-    """Return whether `dot_by_small_results` is faster for one product a[B, K] @ w[K, N]."""
+    """Return whether `dot_by_small_results` is faster for the product a[B, K] @ w[K, N]."""
     rows, K = a.shape
     return (
         rows > 1
@@ -131,18 +132,18 @@ def dot_by_small_results(a: Array, w: Array, out: Array) -> None:
 
 
 def c_ordered(a: Array) -> Array:
-    """Return a matrix in C order, itself where it is."""
+    """Return a matrix in C order, without a copy if it is."""
     if a.flags.c_contiguous:
         return a
     out = np.empty(a.shape, a.dtype)
-    # By bands that the caches hold: a plain copy misses them at every element.
+    # In bands that fit the caches: a plain copy misses them at every element.
     for k in range(0, len(a), 64):
         out[k : k + 64] = a[k : k + 64]
     return out
 
 
 def dot(a: Array, w: Any, out: Array) -> None:
-    """Compute out = a @ w, w[K, N] as `products.factor` returns it for real ones."""
+    """Compute out = a @ w for real numbers; w[K, N] is a result of `products.factor`."""
     if isinstance(w, (Blocks, Transposed)):
         w.dot(a, out)
     else:

@@ -1,15 +1,15 @@
 """
-Cells, and all that a cell of one's own is made of.
+Cells, and the parts of a cell of your own.
 
-The files of this folder are one cell's equations each, forward and backward, in NumPy. The files of
-the same names in ``kernels`` and ``compiled`` hold the same equations in CUDA and in vectors for
-Numba, with the same names. ``reference`` has their definitions: plain loops.
+Each file of this folder has one cell's equations, forward and backward, in NumPy. The files of the
+same names in ``kernels`` and ``compiled`` hold the same equations, with the same names, in CUDA and
+in vectors for Numba. ``reference`` has their definitions: plain loops.
 
-A cell that the package does not have needs the names below and NumPy, and may live anywhere: the
-guide's page "A cell of your own" says all that is asked of it.
+A cell of your own needs the names below and NumPy, and may live anywhere. The guide's page "A cell
+of your own" describes it.
 """
 
-# What is imported as its own name is public to a type checker too.
+# `import A as A` makes a name public to type checkers, too.
 from ..arithmetic.dual import Arithmetic as Arithmetic
 from ..arithmetic.dual import arithmetic_of as arithmetic_of
 from .contract import Attributes as Attributes

@@ -1,7 +1,7 @@
-"""What the driver asks of a cell.
+"""The interface between the driver and a cell.
 
-T time steps, B batch, I input size, H hidden size, P the size of h, which is H without a
-projection; t the steps of one call, n their rows.
+T time steps, B batch, I input size, H hidden size, P the size of h (H without a projection); t the
+steps of one call, n their rows.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..checks.attributes import shown
 
 class States(NamedTuple):
     """
-    The states of all sequences, or their gradients, of a cell with h alone.
+    The states of all sequences, or their gradients, of a cell whose only state is h.
 
-    A cell with others has a NamedTuple of its own, whose first field is h [B, P]; the others
-    are [B, H]. A gradient that is not given is None.
+    A cell with more states has its own NamedTuple, whose first field is h [B, P]; the others are
+    [B, H]. A missing gradient is None.
     """
 
     h: Any
@@ -31,7 +31,7 @@ class States(NamedTuple):
 class Weight(NamedTuple):
     """A matrix w: `deltas[delta][:, columns]` is the gradient of rows @ w."""
 
-    w: Any  # [K, width]; None adds the rows to every gate, as skip_input does
+    w: Any  # [K, width]; None adds the rows to every gate (skip_input)
     width: int
     delta: int = 0
     columns: slice = slice(None)
@@ -39,95 +39,97 @@ class Weight(NamedTuple):
 
 class ForwardRun(NamedTuple):
     """
-    Some consecutive steps, as `forward_steps` takes them.
+    Some consecutive steps: the argument of `forward_steps`.
 
-    In NumPy all have equally many rows, and arrays are [t, B, ·]. On a device the rows of a step
-    follow those of the step before: [n, ·].
+    In NumPy all steps have the same number of rows, and arrays are [t, B, ·]. On a device the rows
+    of a step follow those of the step before: [n, ·].
     """
 
     w: Sequence[Any]  # the recurrent matrices
     xw: Sequence[Any]  # for each of the inputs x @ w of every step; may be overwritten
-    # Before the first step, in the dtype of the computation; overwritten with those after the last.
-    carried: Any  # the cell's states
+    # The cell's states before the first step, in the dtype of the computation; overwritten with
+    # those after the last.
+    carried: Any
     saved: Any  # the cell's Saved; written
-    batches: Sequence[int]  # the rows of each step, not rising
+    batches: Sequence[int]  # the rows of each step, non-increasing
 
 
 class BackwardRun(NamedTuple):
-    """Some consecutive steps, as `backward_steps` and `add_sums` take them."""
+    """Some consecutive steps: the argument of `backward_steps` and `add_sums`."""
 
     w: Sequence[Any]  # the recurrent matrices, transposed
-    saved: Any  # the cell's Saved, as the forward pass left it
+    saved: Any  # the cell's Saved of the forward pass
     before: Any  # the states before each step
-    batches: Sequence[int]  # the rows of each step, not rising
+    batches: Sequence[int]  # the rows of each step, non-increasing
     cotangents: Any  # the gradients of each step's states
     # The gradients of the states after the last step; overwritten with those before the first.
     carried: Any
     deltas: Sequence[Any]  # written
-    work: Scratch  # memory that one call after the other may have for what it makes
+    work: Scratch  # memory for intermediate arrays, reused by the next call
 
 
 class BackwardStep(NamedTuple):
-    """One step, as `backward_step` takes it: [B, ·] all, in the dtype of the computation."""
+    """One step: the argument of `backward_step`. Arrays are [B, ·], in the computation's dtype."""
 
-    saved: Any  # the cell's Saved, as the forward pass left it
+    saved: Any  # the cell's Saved of the forward pass
     before: Any  # the states before the step
     carried: Any  # the gradients of the states after it; overwritten with those before it
     deltas: Sequence[Any]  # written
-    totals: Any = None  # of the gradients of the cell's own vectors, added to
-    x: Any = None  # the gradient of the input, written; None where it is not wanted
+    totals: Any = None  # the sums of the gradients of the cell's own vectors; accumulated
+    x: Any = None  # the gradient of the input; written; None if it is not wanted
 
 
 class Gradients(NamedTuple):
     """
     Where the driver writes the gradients of a layer.
 
-    With "examples" the arrays of weights have an axis B in front of the others. With "norms" the
-    weights are lists, one for all the matrices of a weight, to which norms [B] are appended. With
-    "none" there is only x. With "deltas" a compiled layer writes the gradients of the products,
-    [N, ·] each, instead of those of the weights.
+    With "examples" the arrays of weights have a leading axis B. With "norms" each entry of weights
+    is a list, to which norms [B] are appended; the matrices of one weight share a list. With "none"
+    there is only x. With "deltas" a compiled layer writes the gradients of the products, [N, ·]
+    each, instead of those of the weights.
     """
 
     x: Any  # [N, K], rounded to its dtype
-    weights: Sequence[Any]  # like those of cell.inputs and cell.recurrent; None: not wanted
-    # The column sums of each of the deltas, accumulated; None for one, or for all, if not wanted.
+    weights: Sequence[Any]  # in the order of cell.inputs and cell.recurrent; None if not wanted
+    # The column sums of each of the deltas; accumulated; None for one, or for all, if not wanted.
     sums: Any
-    vectors: Any = None  # gradients of the cell's own vectors, accumulated
+    vectors: Any = None  # gradients of the cell's own vectors; accumulated
     weight_gradients: str = "sum"
-    adds: bool = False  # whether the gradients of the weights are accumulated, too
+    adds: bool = False  # whether the gradients of the weights are accumulated
 
 
 class Cell(Protocol):
     """
-    The weights and attributes of one call: a NamedTuple in ``cells/<name>.py``, or anywhere.
+    The weights and attributes of one call: a NamedTuple in ``cells/<name>.py``, or in any file.
 
-    The same file, and those of the same name in ``kernels`` and ``compiled``, contain the
-    recurrence over t steps, forward and backward, and the sums for the cell's own vectors. In NumPy
-    they may be methods of the class; its attributes ``kernels`` and ``compiled`` may name the other
-    modules::
+    That file, and the files of the same name in ``kernels`` and ``compiled``, have functions for
+    the recurrence over t steps, forward and backward, and for the sums of the cell's own vectors.
+    In NumPy they may be methods of the class. Its attributes ``kernels`` and ``compiled`` may name
+    the other modules::
 
         forward_steps(cell, run)
         backward_steps(cell, run)
         add_sums(cell, run, totals)
 
-    For a single step in NumPy, which is mostly calls, there may be two more, products included::
+    Two more are optional: a single step in NumPy, products included, in as few calls as possible::
 
         forward_step(cell, x, first, saved)
         backward_step(cell, step)
 
-    A cell may also have a method ``operands(saved, h_before)``: what each of the recurrent matrices
-    multiplied, [N, ·], of N rows. Without it, or where it is None, this is h of the step before for
-    all of them. One with vectors of its own has a method ``terms(saved, before, deltas)``: what
-    `add_sums` sums, a list of [N, ·] in the order of the totals, of N rows.
+    A cell may also have a method ``operands(saved, h_before)``, which returns the left factor
+    [N, ·] of each recurrent matrix, for N rows. Without it, or if it is None, each left factor is h
+    of the step before. A cell with vectors of its own has a method
+    ``terms(saved, before, deltas)``: it returns the arrays [N, ·] that `add_sums` sums, in the
+    order of the totals, for N rows.
     """
 
     @property
     def Saved(self) -> Any:
         """
-        The NamedTuple of the results of each step. The last one is h, [·, P].
+        The NamedTuple of the results of each step. The last field is h, [·, P].
 
-        The others are [·, H], unless it has a static method ``columns(H, P)``, which returns
-        how wide each is.
+        The others are [·, H], unless the NamedTuple has a static method ``columns(H, P)``, which
+        returns the width of each.
         """
 
     @property
@@ -136,18 +138,18 @@ class Cell(Protocol):
 
     @property
     def recurrent(self) -> Sequence[Weight]:
-        """The matrices that multiply h of the step before, or what `operands` makes of it."""
+        """The matrices that multiply h of the step before, or the result of `operands`."""
 
     @property
     def widths(self) -> Sequence[int]:
-        """The columns of each of the deltas, the gradients of the products."""
+        """The number of columns of each of the deltas, the gradients of the products."""
 
     def states(self, saved: Any) -> Any:
-        """Return which of the saved arrays are states: a NamedTuple whose first field is h."""
+        """Return the saved arrays that are states: a NamedTuple whose first field is h."""
 
 
 def columns_of(saved: Any, H: int, P: int) -> list[int]:
-    """Return how wide each of the arrays of a cell's Saved is."""
+    """Return the width of each array of a cell's Saved."""
     if hasattr(saved, "columns"):
         columns: list[int] = saved.columns(H, P)
         return columns
@@ -159,14 +161,14 @@ class FormedWeights(Protocol):
 
     @property
     def form(self) -> Form:
-        """What makes a cell of them."""
+        """Makes a cell of the weights."""
 
 
 _States = TypeVar("_States", bound=tuple[Any, ...])
 
 
 def each(states: _States, change: Callable[[Array], Any]) -> _States:
-    """Return states with a change to each of them that is not None."""
+    """Apply a function to each of the states that is not None."""
     changed: _States = type(states)._make(  # type: ignore[attr-defined]
         [None if s is None else change(s) for s in states]
     )
@@ -174,7 +176,7 @@ def each(states: _States, change: Callable[[Array], Any]) -> _States:
 
 
 class Attributes(NamedTuple):
-    """The attributes of a call as they are given, for a `Form` to check those of its cell."""
+    """The unchecked attributes of a call; `Form.attributes` checks them."""
 
     forget_bias: Any = None
     cell_clip: Any = None
@@ -184,24 +186,24 @@ class Attributes(NamedTuple):
 
 class Form(Protocol):
     """
-    One kind of weights, a NamedTuple of arrays: their requirements, and the cell that they make.
+    One kind of weights (a NamedTuple of arrays): their checks, and the cell made of them.
 
-    The ops find it as the property ``form`` of the weights. Symbols of `shapes` are K, the width of
-    a layer's input, H and P.
+    The weights have it as the property ``form``. Symbols of `shapes` are K (the width of a layer's
+    input), H and P.
     """
 
-    name: ClassVar[str]  # of the cell, as errors show it: "an LSTM"
+    name: ClassVar[str]  # the cell's name in errors: "an LSTM"
     States: Any  # the NamedTuple of the cell's states
-    Saved: Any  # and of the results of its steps
-    shapes: ClassVar[Mapping[str, str]]  # of each of the weights, such as "K+P, 4*H"
-    together: ClassVar[Sequence[str]] = ()  # vectors that are passed all or not at all
-    apart: ClassVar[Sequence[str]] = ()  # whose gradients need no memory: `finished` adds them
-    projection: ClassVar[str] = ""  # the optional matrix [H, P] of a projection
+    Saved: Any  # the NamedTuple of the results of its steps
+    shapes: ClassVar[Mapping[str, str]]  # the shape of each of the weights, such as "K+P, 4*H"
+    together: ClassVar[Sequence[str]] = ()  # vectors that must all be there, or none
+    apart: ClassVar[Sequence[str]] = ()  # vectors whose gradients `finished` adds: need no memory
+    projection: ClassVar[str] = ""  # the name of the optional matrix [H, P] of a projection
 
     def attributes(
         self, op: str, attributes: Attributes, dtype: np.dtype[Any], *, forward: bool
     ) -> Any:
-        """Check the attributes of a call; return what `cell` takes."""
+        """Check the attributes of a call; return the argument `attributes` of `cell`."""
         for attribute, value in attributes._asdict().items():
             expected = Attributes._field_defaults[attribute]
             if value != expected:
@@ -210,17 +212,16 @@ class Form(Protocol):
                 )
 
     def cell(self, xp: ModuleType, weights: Any, attributes: Any) -> Cell:
-        """Return the cell of weights: matrices as products take them, vectors as sums do."""
+        """Return the cell. Matrices have the dtype of products, vectors that of sums."""
 
     def gradients(self, xp: ModuleType, grads: Any) -> Gradients:
         """
-        Return where the gradients of a cell go: views of `grads`, arrays like its weights.
+        Return memory for the gradients of a cell: views of `grads`, arrays like its weights.
 
-        Each of `grads` may have an axis in front, the same for all; so has then what is returned.
-        Any view will do, but no copy: without `finished`, each of `grads` has to be reached by
-        one. Vectors are zeros.
+        All `grads` may have a leading axis; then so have the views. Copies do not work: unless
+        `finished` is overridden, the views must reach each of `grads`. Vectors are zeros.
         """
 
     def finished(self, grads: Any, written: Gradients) -> Any:
-        """Return `grads` with what `gradients` could not make a view of them."""
+        """Return `grads`, with the gradients in it that have no view in `gradients`."""
         return grads

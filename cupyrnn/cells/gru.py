@@ -1,5 +1,5 @@
 """
-The GRU of TensorFlow's GRUBlockCell, which resets before the product.
+The GRU of TensorFlow's GRUBlockCell. It resets before the product.
 
 Forward::
 
@@ -9,8 +9,8 @@ Forward::
 
 With a hard sigmoid its slope replaces r*(1-r) and u*(1-u): ``arithmetic/gates.py``.
 
-Backward, with dh the gradient of h, that of the steps after included; the factors k depend on
-saved values only::
+Backward, with dh the gradient of h, later steps included. The factors k depend on saved values
+only::
 
     d_c  = dh * k_c                       k_c = (1-u)*(1-c²)
     d_u  = dh * k_u                       k_u = (h_prev-c)*u*(1-u)
@@ -56,13 +56,13 @@ class GRU(NamedTuple):
     inputs: tuple[Weight, ...]
     recurrent: tuple[Weight, ...]
     widths: tuple[int, ...]
-    b_ru: Any = None  # [2*H]; None backwards, as the next
-    b_c: Any = None  # [H]
-    gate: HardSigmoid | None = None  # instead of the sigmoid
+    b_ru: Any = None  # [2*H]; None backward
+    b_c: Any = None  # [H]; None backward
+    gate: HardSigmoid | None = None  # None for the sigmoid
 
     @property
     def Saved(self) -> type[GRUOutputs]:
-        """What each step leaves."""
+        """The NamedTuple of the results of a step."""
         return GRUOutputs
 
     def states(self, saved: GRUOutputs) -> States:
@@ -70,7 +70,7 @@ class GRU(NamedTuple):
         return States(saved.h)
 
     def operands(self, saved: GRUOutputs, h_before: Array) -> list[Array]:
-        """What w_ru and w_c multiplied."""
+        """Return the left factors of w_ru and w_c."""
         return [h_before, product(h_before, saved.r, h_before.dtype)]
 
 
@@ -78,7 +78,7 @@ def forward_steps(cell: GRU, run: ForwardRun) -> None:
     """The recurrence over t steps."""
     (z_ru, z_c), (w_ru, w_c), h_prev = run.xw, run.w, run.carried.h
     (B, H), dtype = h_prev.shape, z_c.dtype
-    # The pre-activations of the sigmoids are held negated, as in lstm.py.
+    # The pre-activations of the sigmoids are stored negated, as in lstm.py.
     np.subtract(-cell.b_ru, z_ru, z_ru)
     np.add(z_c, cell.b_c, z_c)
     zh, zh_c, h_reset = (np.empty((B, n * H), dtype) for n in (2, 1, 1))
@@ -106,7 +106,7 @@ def forward_steps(cell: GRU, run: ForwardRun) -> None:
 
 
 def backward_steps(cell: GRU, run: BackwardRun) -> None:
-    """The recurrence over t steps, backwards."""
+    """The recurrence over t steps, backward."""
     (d_ru, d_c), (w_ru, w_c), dh, h_grad = run.deltas, run.w, run.carried.h, run.cotangents.h
     (t, B, H), dtype = d_c.shape, dh.dtype
     r, u, c, _ = run.saved
@@ -125,7 +125,7 @@ def backward_steps(cell: GRU, run: BackwardRun) -> None:
     dot = arithmetic_of(dtype).dot
     d_hr, through = np.empty((B, H), dtype), np.empty((B, H), dtype)
     gates = d_ru.reshape(t, B, 2, H)
-    # Iterating over arrays makes the views of a step faster than indexing them does.
+    # Iterating over arrays makes the views of a step faster than indexing does.
     arrays = (k_r, k_u, k_c, r, u, d_ru, d_c, gates[:, :, 0], gates[:, :, 1])
     for s, k_r_s, k_u_s, k_c_s, r_s, u_s, d_ru_s, d_c_s, d_r, d_u in zip(
         range(t - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
@@ -144,7 +144,7 @@ def backward_steps(cell: GRU, run: BackwardRun) -> None:
 
 
 def forward_step(cell: GRU, x: Array, first: States, saved: GRUOutputs) -> None:
-    """One step with all its products, in as few calls as it takes."""
+    """One step with its products, in as few calls as possible."""
     (w_ru, w_c), (u_ru, u_c), h_prev, (r, u, c, h) = cell.inputs, cell.recurrent, first.h, saved
     H = h_prev.shape[1]
     inner, shift, outer = gate_of(cell.gate, x.dtype)
@@ -166,7 +166,7 @@ def forward_step(cell: GRU, x: Array, first: States, saved: GRUOutputs) -> None:
 
 
 def backward_step(cell: GRU, step: BackwardStep) -> None:
-    """One step backwards, in as few calls as it takes."""
+    """One step backward, in as few calls as possible."""
     (r, u, c, _), h_prev, dh, (d_ru, d_c) = step.saved, step.before.h, step.carried.h, step.deltas
     u_ru, u_c = cell.recurrent
     H, dtype = dh.shape[1], dh.dtype

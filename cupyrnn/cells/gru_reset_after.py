@@ -1,5 +1,5 @@
 """
-CudnnRNN's GRU, which resets after the product where GRUBlockCell does before.
+CudnnRNN's GRU. It resets after the product; GRUBlockCell resets before it.
 
 Forward::
 
@@ -10,8 +10,8 @@ Forward::
 
 With a hard sigmoid its slope replaces r*(1-r) and u*(1-u): ``arithmetic/gates.py``.
 
-Backward, with dh the gradient of h, that of the steps after included; the factors k depend on
-saved values only::
+Backward, with dh the gradient of h, later steps included. The factors k depend on saved values
+only::
 
     dhc = dh * k_hc                       k_hc = k_c*r
     dr  = dh * k_r                        k_r  = k_c*hc*r*(1-r)
@@ -31,7 +31,7 @@ from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight
 
 
 class GRUResetAfterOutputs(NamedTuple):
-    """What a sequence of steps leaves, each [t, B, H]."""
+    """The results of a sequence of steps, each [t, B, H]."""
 
     r: Array
     u: Array
@@ -42,24 +42,23 @@ class GRUResetAfterOutputs(NamedTuple):
 
 class GRUResetAfter(NamedTuple):
     """
-    The weights of the GRU. Its deltas are those of hc, r, u and c.
+    The weights of the GRU. Its deltas are one array, with the columns hc, r, u and c.
 
-    To move columns into this order takes longer than the products of a single step, which has them
-    as they are packed too: then r, u and hc, and the deltas are two arrays, those of r, u and c and
-    of r, u and hc.
+    For a single step with `hc_last`, the columns keep the packed order, because reordering them
+    takes longer than the products. Then there are two arrays of deltas: r, u, c and r, u, hc.
     """
 
     inputs: tuple[Weight, ...]  # columns r, u, c
     recurrent: tuple[Weight, ...]  # columns hc, r, u
     widths: tuple[int, ...]
-    b: Array  # [3*H], outside the reset: r, u, c
-    b_hc: Array  # [H], reset
-    gate: HardSigmoid | None = None  # instead of the sigmoid
-    hc_last: bool = False  # of the recurrent columns: for a single step of real numbers alone
+    b: Array  # [3*H]: r, u, c; not multiplied by r
+    b_hc: Array  # [H]; multiplied by r
+    gate: HardSigmoid | None = None  # None for the sigmoid
+    hc_last: bool = False  # whether the recurrent columns are r, u, hc; single real steps only
 
     @property
     def Saved(self) -> type[GRUResetAfterOutputs]:
-        """What each step leaves."""
+        """The NamedTuple of the results of a step."""
         return GRUResetAfterOutputs
 
     def states(self, saved: GRUResetAfterOutputs) -> States:
@@ -71,7 +70,7 @@ def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
     """The recurrence over t steps."""
     (z,), (w_h,), h_prev = run.xw, run.w, run.carried.h
     (B, H), dtype = h_prev.shape, z.dtype
-    # The pre-activations of the sigmoids are held negated, as in lstm.py.
+    # The pre-activations of the sigmoids are stored negated, as in lstm.py.
     z_ru, z_c = z[:, :, : 2 * H], z[:, :, 2 * H :]
     np.subtract(-cell.b[: 2 * H], z_ru, z_ru)
     np.add(z_c, cell.b[2 * H :], z_c)
@@ -100,7 +99,7 @@ def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
 
 
 def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
-    """The recurrence over t steps, backwards."""
+    """The recurrence over t steps, backward."""
     (dz,), (w_h,), dh, h_grad = run.deltas, run.w, run.carried.h, run.cotangents.h
     (t, B, _), H, dtype = dz.shape, dh.shape[1], dh.dtype
     r, u, c, hc, _ = run.saved
@@ -126,7 +125,7 @@ def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
     dot = arithmetic_of(dtype).dot
     past = np.empty((B, H), dtype)
     gates, recurrent = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3), dz[:, :, : 3 * H]
-    # Iterating over arrays makes the views of a step faster than indexing them does.
+    # Iterating over arrays makes the views of a step faster than indexing does.
     arrays = (k, u, gates, recurrent)
     for s, k_s, u_s, gates_s, recurrent_s in zip(
         range(t - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
@@ -140,12 +139,12 @@ def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
 
 
 def _parts(cell: GRUResetAfter, a: Array, H: int) -> tuple[Array, Array]:
-    """Return the columns of hc and of r and u, those that the recurrent matrix computes."""
+    """Return the columns of hc, and those of r and u, of the recurrent product."""
     return (a[:, 2 * H :], a[:, : 2 * H]) if cell.hc_last else (a[:, :H], a[:, H:])
 
 
 def forward_step(cell: GRUResetAfter, x: Array, first: States, saved: GRUResetAfterOutputs) -> None:
-    """One step with all its products, in as few calls as it takes."""
+    """One step with its products, in as few calls as possible."""
     (w_x,), (w_h,), h_prev, (r, u, c, hc, h) = cell.inputs, cell.recurrent, first.h, saved
     H = h_prev.shape[1]
     inner, shift, outer = gate_of(cell.gate, x.dtype)
@@ -168,7 +167,7 @@ def forward_step(cell: GRUResetAfter, x: Array, first: States, saved: GRUResetAf
 
 
 def backward_step(cell: GRUResetAfter, step: BackwardStep) -> None:
-    """One step backwards, in as few calls as it takes."""
+    """One step backward, in as few calls as possible."""
     (r, u, c, hc, _), h_prev, dh = step.saved, step.before.h, step.carried.h
     (w_x,), (w_h,) = cell.inputs, cell.recurrent
     H, dtype = dh.shape[1], dh.dtype

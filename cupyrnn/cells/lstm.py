@@ -14,8 +14,8 @@ Forward::
 With a hard sigmoid its slope replaces i*(1-i), f*(1-f) and o*(1-o): see
 ``arithmetic/gates.py``.
 
-Backward, with dh and dcs the gradients of h and cs, those of the steps after included. What stands
-on the left is the whole recurrence; the factors k depend on saved values only::
+Backward, with dh and dcs the gradients of h and cs, later steps included. The left column is the
+whole recurrence; the factors k depend on saved values only::
 
     do   = dh * k_o                       k_o    = o*(1-o)*co
     dcs += dh * k_d                       k_d    = (1-co²)*o + k_o*wco
@@ -64,7 +64,7 @@ class LSTMOutputs(NamedTuple, Generic[ArrayT]):
 
 
 class LSTMStates(NamedTuple):
-    """The states of an LSTM, or their gradients; each may be None where it is not wanted."""
+    """The states of an LSTM, or their gradients; None for a state that is not wanted."""
 
     h: Any  # [B, P]
     c: Any  # [B, H]
@@ -76,15 +76,15 @@ class LSTM(NamedTuple):
     inputs: tuple[Weight, ...]  # w_x
     recurrent: tuple[Weight, ...]  # w_h [P, 4*H] and, with a projection, w_p [H, P]
     widths: tuple[int, ...]
-    b: Any  # [4*H], forget_bias included; None backwards
+    b: Any  # [4*H], forget_bias included; None backward
     columns: tuple[int, ...]  # which quarter belongs to i, ci, f and o; i, f and o in that order
     peephole: tuple[Array, Array, Array] | None = None  # wci, wcf, wco [H]
     cell_clip: float | None = None
-    gate: HardSigmoid | None = None  # instead of the sigmoid
+    gate: HardSigmoid | None = None  # None for the sigmoid
 
     @property
     def Saved(self) -> type[LSTMOutputs]:
-        """What each step leaves."""
+        """The NamedTuple of the results of a step."""
         return LSTMOutputs
 
     def states(self, saved: LSTMOutputs) -> LSTMStates:
@@ -93,7 +93,7 @@ class LSTM(NamedTuple):
 
     @property
     def operands(self) -> Callable[[LSTMOutputs, Array], list[Array]] | None:
-        """What w_h and w_p multiplied; None without a projection."""
+        """A function that returns the left factors of w_h and w_p; None without a projection."""
         return _operands if len(self.recurrent) > 1 else None
 
     def terms(self, saved: LSTMOutputs, before: LSTMStates, deltas: list[Array]) -> list[Array]:
@@ -104,7 +104,7 @@ class LSTM(NamedTuple):
 
 
 def _operands(saved: LSTMOutputs, h_before: Array) -> list[Array]:
-    """Return what w_h and w_p multiplied."""
+    """Return the left factors of w_h and w_p."""
     return [h_before, product(saved.o, saved.co, h_before.dtype)]
 
 
@@ -113,16 +113,16 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     (z,), (w_h, *w_p) = run.xw, run.w
     h_prev, cs_prev = run.carried
     (B, H), dtype, at_ci = cs_prev.shape, z.dtype, cell.columns[1]
-    # All pre-activations are held negated, for the sigmoid 1/(exp(z) + 1).
+    # All pre-activations are stored negated, for the sigmoid 1/(exp(z) + 1).
     np.subtract(-cell.b, z, z)
     zh, tmp = np.empty((B, 4 * H), dtype), np.empty((B, H), dtype)
-    # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than one
-    # over a quarter of each row. Those of i, f and o are to the left and to the right of ci.
+    # One plane [B, H] per gate: ufuncs are several times faster over contiguous memory than over a
+    # quarter of each row. The planes of i, f and o lie to the left and right of that of ci.
     planes = zh.reshape(B, 4, H).transpose(1, 0, 2)
     zi, zci, zf, zo = (planes[column] for column in cell.columns)
     e_i, e_f, e_o = e = np.empty((3, B, H), dtype)
     left, e_left, right, e_right = planes[:at_ci], e[:at_ci], planes[at_ci + 1 :], e[at_ci:]
-    # Arrays for numbers, which ufuncs take faster than Python's.
+    # Arrays instead of Python numbers: ufuncs are faster with them.
     (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
     dot, _, tanh, negative, clip, _ = arithmetic
     if cell.peephole is not None:
@@ -165,7 +165,7 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
 
 
 class _Factors(NamedTuple):
-    """The factors of t steps, each but the gates' [t, B, H]."""
+    """The factors of t steps, [t, B, H] each, but for `gates`."""
 
     gates: Array  # [t, 3, B, H]: k_i, k_ci and k_f in the order of the columns
     o: Array
@@ -174,7 +174,7 @@ class _Factors(NamedTuple):
 
 
 def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, work: Scratch) -> _Factors:
-    """Return the factors of the gradient of t steps that need no carried gradient."""
+    """Return the factors of the gradient of t steps that do not depend on carried gradients."""
     i, cs, f, o, ci, co, _ = saved
     (t, B, H), dtype = i.shape, i.dtype
     memory = work(7, t, B, H)
@@ -210,7 +210,7 @@ def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, work: Scratch) -> _
 
 
 def backward_steps(cell: LSTM, run: BackwardRun) -> None:
-    """The recurrence over t steps, backwards."""
+    """The recurrence over t steps, backward."""
     (dz, *dh_steps), (dh, dcs), (h_grad, cs_grad) = run.deltas, run.carried, run.cotangents
     (t, B, _), H, dtype = dz.shape, dcs.shape[1], dcs.dtype
     w_h, w_p = (*run.w, None, None)[:2]
@@ -219,7 +219,7 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     dm = dh if w_p is None else np.empty((B, H), dtype)  # of o*co
     u = np.empty((B, H), dtype)
     gates = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
-    # Iterating over arrays makes the views of a step faster than indexing them does.
+    # Iterating over arrays makes the views of a step faster than indexing does.
     arrays = (*k, gates[:, :3], gates[:, 3], dz)
     for s, k_gates, k_o, k_d, k_next, di_dci_df, do, dz_s in zip(
         range(t - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
@@ -241,7 +241,7 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
 
 
 def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) -> None:
-    """One step with all its products, in as few calls as it takes."""
+    """One step with its products, in as few calls as possible."""
     (w_x,), (w_h, *w_p) = cell.inputs, cell.recurrent
     (h_prev, cs_prev), (i, cs, f, o, ci, co, h) = first, saved
     H = cs_prev.shape[1]
@@ -270,7 +270,7 @@ def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) ->
     np.tanh(cs, co)  # co = tanh(cs)
     if cell.peephole is not None:
         zo += cs * wco
-        # Not np.negative, which NumPy 2.4 gets wrong in place over every fourth number of float32.
+        # Not np.negative: NumPy 2.4's is wrong in place over every fourth number of float32.
         zo *= -1
         inner(zo, zo)
         zo += shift
@@ -283,18 +283,18 @@ def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) ->
 
 @functools.lru_cache(maxsize=16)
 def _ones(n: int, dtype: np.dtype[Any]) -> Array:
-    """Return ones to read: a product with them is a sum."""
+    """Return cached ones, not to be written to: a product with them is a sum."""
     return np.ones(n, dtype)
 
 
 def backward_step(cell: LSTM, step: BackwardStep) -> None:
-    """One step backwards, in as few calls as it takes."""
+    """One step backward, in as few calls as possible."""
     (i, cs, f, o, ci, co, _), cs_prev, (dh, dcs) = step.saved, step.before.c, step.carried
     (dz, *dh_step), (w_h, w_p) = step.deltas, (*cell.recurrent, None, None)[:2]
     H, dtype = dcs.shape[1], dcs.dtype
     unity, slope = unity_of(dtype), slope_of(cell.gate, dtype)
     gates = by_gate = dz.reshape(len(dz), 4, H).transpose(1, 0, 2)
-    if cell.peephole is not None and len(dz) > 1:  # They are read again: faster without gaps.
+    if cell.peephole is not None and len(dz) > 1:  # read again: faster if contiguous
         gates = np.empty(by_gate.shape, dtype)
     di, dci, df, do = (gates[column] for column in cell.columns)
     dm = dh  # of o*co
@@ -353,5 +353,5 @@ def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
     ones, tmp = np.ones(t * B, totals.dtype), run.work(t, B, H)
     for total, dgate, cs in zip(totals, (di, df, do), (before, before, after), strict=True):
         np.multiply(dgate, cs, tmp)
-        # As a matmul the sum is several times more accurate than einsum's.
+        # A sum by matmul is several times more accurate than einsum's.
         total += np.dot(ones, tmp.reshape(t * B, H))

@@ -19,7 +19,7 @@ from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight
 
 
 class SimpleRNNOutputs(NamedTuple):
-    """What a sequence of steps leaves, [t, B, H]."""
+    """The results of a sequence of steps, [t, B, H]."""
 
     h: Array
 
@@ -35,7 +35,7 @@ class SimpleRNN(NamedTuple):
 
     @property
     def Saved(self) -> type[SimpleRNNOutputs]:
-        """What each step leaves."""
+        """The NamedTuple of the results of a step."""
         return SimpleRNNOutputs
 
     def states(self, saved: SimpleRNNOutputs) -> States:
@@ -47,7 +47,7 @@ def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:
     """The recurrence over t steps."""
     (z,), (w_h,), h_prev = run.xw, run.w, run.carried.h
     np.add(z, cell.b, z)
-    # An array: with a number np.maximum takes four times as long.
+    # An array of zeros: with a number np.maximum takes four times as long.
     zeros = np.zeros(h_prev.shape, z.dtype)
     dot, _, tanh, *_, maximum = arithmetic_of(z.dtype)
     for z_t, h in zip(z, run.saved.h, strict=True):
@@ -62,7 +62,7 @@ def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:
 
 
 def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
-    """The recurrence over t steps, backwards."""
+    """The recurrence over t steps, backward."""
     (dz,), (w_h,), dh, h = run.deltas, run.w, run.carried.h, run.saved.h
     h_grad = run.cotangents.h
     if cell.relu:
@@ -79,7 +79,7 @@ def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
 
 
 def forward_step(cell: SimpleRNN, x: Array, first: States, saved: SimpleRNNOutputs) -> None:
-    """One step with all its products, in as few calls as it takes."""
+    """One step with its products, in as few calls as possible."""
     (w_x,), (w_h,), h = cell.inputs, cell.recurrent, saved.h
     np.dot(x, w_x.w, h)
     h += np.dot(first.h, w_h.w)
@@ -91,7 +91,7 @@ def forward_step(cell: SimpleRNN, x: Array, first: States, saved: SimpleRNNOutpu
 
 
 def backward_step(cell: SimpleRNN, step: BackwardStep) -> None:
-    """One step backwards, in as few calls as it takes."""
+    """One step backward, in as few calls as possible."""
     (dz,), dh, h = step.deltas, step.carried.h, step.saved.h
     (w_x,), (w_h,) = cell.inputs, cell.recurrent
     if cell.relu:

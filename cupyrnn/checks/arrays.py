@@ -1,4 +1,4 @@
-"""Arrays of NumPy and CuPy: what they are, where they lie, their dtypes and layouts."""
+"""Arrays of NumPy and CuPy: their modules, devices, dtypes and layouts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .._typing import Array
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
-# What a subclass of numpy.ndarray overrides whose values mean more than their numbers: matrices,
-# masked arrays, units.
+# Subclasses of numpy.ndarray with another arithmetic (matrices, masked arrays, units) override one
+# of these.
 _ARITHMETIC = ["__array_ufunc__", "__array_function__", "__add__", "__sub__", "__mul__"]
 _ARITHMETIC += ["__truediv__", "__pow__", "__matmul__"]
 
 
 def array_kind(a: object) -> str | None:
-    """Return "numpy" or "cupy", None for what is no array. Never imports CuPy."""
+    """Return "numpy" or "cupy", None for other objects. Never imports CuPy."""
     if type(a) is np.ndarray:
         return "numpy"
     cupy = sys.modules.get("cupy")
@@ -36,25 +36,25 @@ def array_kind(a: object) -> str | None:
 
 
 def module_of(a: Array) -> ModuleType:
-    """Return the module of an array, NumPy of numbers too."""
+    """Return the module of an array; NumPy for numbers."""
     return sys.modules["cupy"] if array_kind(a) == "cupy" else np
 
 
 def plain(a: Array) -> Array:
     """
-    Return an array that `check_arrays` has passed, without its subclass and never a copy.
+    Return an array that `check_arrays` accepts as a plain array, without a copy.
 
-    A memory map or another plain subclass is computed as the array that it holds.
+    Memory maps and other subclasses with ndarray's arithmetic become plain arrays.
     """
     return np.asarray(a) if isinstance(a, np.ndarray) else a
 
 
 def on_device(xp: ModuleType, a: Array) -> AbstractContextManager[Any]:
     """
-    Return the context that a call works in.
+    Return the context in which a call computes.
 
-    New CuPy arrays are made where `a` is. NumPy does not warn or raise, whatever the caller
-    has set: a closed gate is no error, and inf and NaN are results.
+    New CuPy arrays are made on the device of `a`. NumPy does not warn or raise, whatever the caller
+    has set with np.seterr: a closed gate is not an error, and inf and NaN are results.
     """
     if xp is np:
         return np.errstate(all="ignore")
@@ -67,14 +67,14 @@ def operand_dtype(xp: ModuleType, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """
     Return the dtype of the operands of a matmul.
 
-    NumPy would accumulate half formats in half, so they are widened first. cuBLAS takes them as
-    they are, which is what tensor cores need, and accumulates in float32.
+    Half formats are widened in NumPy, which would accumulate in half precision. They are kept in
+    CuPy: cuBLAS uses tensor cores and accumulates in float32.
     """
     return compute_dtype(dtype) if xp is np else dtype
 
 
 def tf32_allowed() -> bool:
-    """Return whether CUPY_TF32 allows TF32; as in CuPy, any integer above 0 does."""
+    """Return whether CUPY_TF32 allows TF32: as in CuPy, if it is an integer above 0."""
     try:
         return int(os.environ.get("CUPY_TF32", "0")) > 0
     except ValueError:
@@ -82,16 +82,16 @@ def tf32_allowed() -> bool:
 
 
 def aligned(xp: ModuleType, a: Array) -> Array:
-    """Return `a`, or a copy if items are not at multiples of their size, where a GPU faults."""
+    """Return `a`, or an aligned copy: a GPU faults at items that are not."""
     array: Any = a
     if xp is np or not any(n % a.itemsize for n in (array.data.ptr, *a.strides)):
         return a
-    # Byte by byte, as the items cannot be read.
+    # The copy is by bytes, because a GPU cannot read the items.
     return a[..., None].view(np.uint8).copy().view(a.dtype)[..., 0]
 
 
 def contiguous(xp: ModuleType, a: Array) -> Array:
-    """Return `a` as the kernels need it, aligned and in C order; NumPy's ufuncs take any layout."""
+    """Return `a` aligned and in C order for kernels; unchanged in NumPy, which takes any layout."""
     return np.asarray(a) if xp is np else xp.ascontiguousarray(aligned(xp, a))
 
 
@@ -127,12 +127,12 @@ def strided_address(a: Array) -> int:
 
 
 def cast(a: Array, dtype: np.dtype[Any]) -> Array:
-    """Return `a` in the dtype of the computation: itself, never a copy, where it has it."""
+    """Return `a` in this dtype, without a copy if it has it."""
     return a if a.dtype == dtype else a.astype(dtype)
 
 
 def cast_all(dtype: np.dtype[Any], *arrays: Array | None) -> list[Any]:
-    """Return the arrays of a call in its dtype: those without a tangent with one of zero."""
+    """Return the arrays of a call in its dtype; a real array gets tangents of zero."""
     return [
         a if a is None or a.dtype == dtype else aligned(module_of(a), a).astype(dtype)
         for a in arrays
@@ -140,5 +140,5 @@ def cast_all(dtype: np.dtype[Any], *arrays: Array | None) -> list[Any]:
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype the math is done in: float32 for the two half formats."""
+    """Return the dtype of the computation: float32 for the two half formats."""
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype

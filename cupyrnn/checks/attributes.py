@@ -1,4 +1,4 @@
-"""What attributes must be, and how errors show values and name arguments."""
+"""Checks of attributes, and how errors show values and name arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .arrays import array_kind
 
 
 def shown(value: object) -> str:
-    """Return an argument as an error message shows it: short, and whatever its repr does."""
+    """Return an argument as an error message shows it: short, even if its repr raises."""
     if isinstance(value, int) and value.bit_length() > 128:
         return f"an integer of {value.bit_length()} bits"
     try:
@@ -27,31 +27,31 @@ def shown(value: object) -> str:
 
 
 def type_shown(value: object) -> str:
-    """Return what an argument is as an error message says it: "None", "a list", "an int"."""
+    """Return the type of an argument as an error message shows it: "None", "a list", "an int"."""
     if value is None:
         return "None"
     module, name = type(value).__module__, type(value).__qualname__
-    if module.startswith("cupyrnn."):  # users know a public name
+    if module.startswith("cupyrnn."):  # the public name
         module = "cupyrnn"
     name = name if module == "builtins" else f"{module}.{name}"
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def counted(number: int, item: str) -> str:
-    """Return how many there are, as a message says it: "1 entry", "2 entries", "0 arrays"."""
+    """Return a number of items as a message shows it: "1 entry", "2 entries", "0 arrays"."""
     if number == 1:
         return f"1 {item}"
     return f"{number} {'entries' if item == 'entry' else f'{item}s'}"
 
 
 def _index(value: object) -> int | None:
-    """Return `value` as a Python integer, None where it is none on the host."""
-    # A CuPy scalar would have to be copied from the device.
+    """Return `value` as a Python integer, None if it is not an integer on the host."""
+    # CuPy scalars are refused: they would have to be copied from the device.
     if isinstance(value, (bool, np.bool_)) or array_kind(value) == "cupy":
         return None
     try:
         return operator.index(value)  # type: ignore[arg-type]
-    except Exception:  # a TypeError, or one of a class's own
+    except Exception:  # a TypeError, or an error of its class
         return None
 
 
@@ -59,7 +59,7 @@ def check_integer(op: str, name: str, value: object, least: int | None = None) -
     """
     Return `value`, a Python or NumPy integer, as a Python integer.
 
-    With `least` it is a size: not below that, and no more than memory could have.
+    With `least` the integer is a size: at least that, and less than 2**63.
     """
     number = _index(value)
     if number is None:
@@ -72,7 +72,7 @@ def check_integer(op: str, name: str, value: object, least: int | None = None) -
 
 
 def check_seq_len(op: str, seq_len_max: object, T: int) -> int:
-    """Return the number of time steps to compute: `seq_len_max`, or T where it is None."""
+    """Return the number of time steps to compute: `seq_len_max`, or T if it is None."""
     if seq_len_max is None:
         return T
     if array_kind(seq_len_max) is not None:
@@ -89,15 +89,15 @@ def check_seq_len(op: str, seq_len_max: object, T: int) -> int:
     return steps
 
 
-def check_list(op: str, name: str, value: object, what: str = "arrays") -> None:
-    """Check that `value` is a list, or a tuple: nothing that is gone when iterated."""
+def check_list(op: str, name: str, value: object, items: str = "arrays") -> None:
+    """Check that `value` is a list or a tuple. Iterators can be read only once."""
     if not isinstance(value, (list, tuple)):
-        hint = read_first(value) if what == "arrays" else ""
-        raise TypeError(f"{op}: {name} is {type_shown(value)}, expected a list of {what}{hint}")
+        hint = read_first(value) if items == "arrays" else ""
+        raise TypeError(f"{op}: {name} is {type_shown(value)}, expected a list of {items}{hint}")
 
 
 def read_first(value: object) -> str:
-    """Return what an error adds where a path is passed instead of arrays."""
+    """Return the end of an error for a path that was passed instead of arrays."""
     path = isinstance(value, (str, os.PathLike))
     return "; read the file first, as docs/guide/files.md shows" if path else ""
 
@@ -105,7 +105,7 @@ def read_first(value: object) -> str:
 def check_count(
     op: str, name: str, entries: Sequence[Any], fits: object, expected: object, item: str = "entry"
 ) -> None:
-    """Raise the error of a list that has too few or too many entries, unless their number fits."""
+    """Raise an error about the number of entries of a list unless `fits`."""
     if not fits:
         raise ValueError(f"{op}: {name} has {counted(len(entries), item)}, expected {expected}")
 
@@ -118,9 +118,9 @@ def check_choice(op: str, name: str, value: object, choices: Sequence[str]) -> s
 
 
 def check_dtype(op: str, dtype: object, choices: Sequence[str]) -> np.dtype[Any]:
-    """Return a dtype given as such or by its name, one of those named `choices`."""
-    if isinstance(dtype, (str, type, np.dtype)):  # no array or number that has one
-        with suppress(Exception):  # a TypeError, or one of a class's own
+    """Return a dtype, passed as such or by name; its name must be one of `choices`."""
+    if isinstance(dtype, (str, type, np.dtype)):  # np.dtype would also convert arrays
+        with suppress(Exception):  # a TypeError, or an error of its class
             found: np.dtype[Any] = np.dtype(dtype)
             if found.name in choices and found.isnative:
                 return found
@@ -128,7 +128,7 @@ def check_dtype(op: str, dtype: object, choices: Sequence[str]) -> np.dtype[Any]
 
 
 def check_save(op: str, save: object) -> int | None:
-    """Return every how many steps the states are kept; None if all that the steps save is."""
+    """Return k if the states of every k-th step are saved, None if everything is."""
     if isinstance(save, str):
         if save in ("all", "states"):
             return 1 if save == "states" else None
@@ -152,7 +152,7 @@ def check_real(op: str, name: str, value: object) -> float:
     """Return the attribute `value` as a Python float."""
     if type(value) is float:
         return value
-    # bfloat16 is no np.number; a time span is one.
+    # bfloat16 is not an np.number, but timedelta64 is.
     real = isinstance(value, (Real, np.number)) or (
         isinstance(value, np.generic) and value.dtype.name == "bfloat16"
     )
@@ -160,14 +160,14 @@ def check_real(op: str, name: str, value: object) -> float:
         raise TypeError(f"{op}: {name} is {shown(value)}, expected a real number")
     try:
         return float(value)  # type: ignore[arg-type]
-    except Exception:  # an OverflowError, or one of a class's own
+    except Exception:  # an OverflowError, or an error of its class
         raise ValueError(
-            f"{op}: {name} is {shown(value)}, expected what a float can hold"
+            f"{op}: {name} is {shown(value)}, expected a number that a float can hold"
         ) from None
 
 
 def unless_zero(value: object) -> object:
-    """Return None for a plain 0, as Keras gives it for a state that a cell does not have."""
+    """Return None for a plain 0, which Keras passes for a state that a cell does not have."""
     return None if type(value) in (int, float) and value == 0 else value
 
 
@@ -179,8 +179,9 @@ def check_dropout(op: str, dropout: object) -> float:
     return rate
 
 
-# What other libraries call an argument, and what it is here: each with the argument that a function
-# has to have for it, "" for none. The first that fits is named.
+# Other libraries' names of arguments, and hints about the names here. Each hint is a pair: an
+# argument that the function must have ("" for any function), and the text ("" for the argument's
+# name). The first hint that fits is used.
 _OTHER_WORDS: dict[str, tuple[tuple[str, str], ...]] = {}
 
 for _words, *_here in (
@@ -194,7 +195,7 @@ for _words, *_here in (
      ("sequence_lengths", "sequence_lengths; if it has holes see docs/guide/lengths.md"),
      ("hx", "a PackedSequence as input")),
     ("batch", ("batch_size", "")),
-    ("time_major", ("batch_first", "batch_first, which says the contrary")),
+    ("time_major", ("batch_first", "batch_first, which means the opposite")),
     ("direction", ("bidirectional", "")),
     ("hidden_size units hidden_dim num_hidden n_hidden num_units",
      ("num_units", ""), ("hidden_size", ""), ("params", "the size in params"),
@@ -249,29 +250,29 @@ def _word_for(word: str, names: Sequence[str]) -> str:
     for name, text in _OTHER_WORDS.get(word.lower(), ()):
         if name in names or not name:
             return text or name
-    import difflib  # takes a while
+    import difflib  # imported here because it is slow
 
     close = difflib.get_close_matches(word.lower(), names, 1, 0.7)
     return close[0] if close else f"some of {', '.join(names)}"
 
 
 def is_of_the_op(error: TypeError) -> bool:
-    """Return whether the op itself raised the error, and not Python for its arguments."""
+    """Return whether the op itself raised the error, not Python because arguments do not fit."""
     return error.__traceback__ is None or error.__traceback__.tb_next is not None
 
 
 def raise_fitting(
     error: TypeError, op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> NoReturn:
-    """Raise the error of a call; if its arguments do not fit, one that names those that do."""
+    """Raise the error of a call; if its arguments do not fit, one that names the right ones."""
     if is_of_the_op(error):
         raise error
     raise misfit(op, args, kwargs) from None
 
 
 def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TypeError:
-    """Return an error that names the arguments of a function, for a call that does not fit."""
-    import inspect  # takes a while
+    """Return the error of a call whose arguments do not fit; it names those that do."""
+    import inspect  # imported here because it is slow
 
     parameters, name = list(inspect.signature(op).parameters.values()), op.__name__
     if parameters and parameters[0].name == "self":
@@ -315,7 +316,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def named(op: _Function) -> _Function:
-    """Decorate a function: for an unknown argument, its error names the right one."""
+    """Decorate a function: the error for an unknown argument names the right one."""
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Read .npz files that nobody has to trust: nothing is unpickled, a small file stays small."""
+"""Read .npz files from untrusted sources: nothing is unpickled or decompressed."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from typing import Any
 
 import numpy as np
 
-HEADER = 2**14  # the most bytes of an array's file beside its numbers
+HEADER = 2**14  # the most bytes of a member before its numbers
 
 
 @contextmanager
 def stored(path: Any) -> Iterator[zipfile.ZipFile]:
     """
-    Open a file of np.savez: a regular file, as a device or a pipe may have no end.
+    Open a file of np.savez. It must be a regular file: a device or a pipe may never end.
 
-    All members must be uncompressed. The directory of a zip file may claim any size, but only a
-    compressed member can turn out to be larger than the file.
+    All members must be uncompressed, so that none can be larger than the file.
     """
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(fd, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "It is no file")
+            raise OSError(errno.EINVAL, "It is not a regular file")
         with zipfile.ZipFile(file) as archive:
             for info in archive.infolist():
                 if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
@@ -42,7 +41,7 @@ def stored(path: Any) -> Iterator[zipfile.ZipFile]:
 
 
 def _member(archive: zipfile.ZipFile, key: str, most: int | None) -> io.BytesIO:
-    """Return the content of an array's file in the archive, whose checksum is right."""
+    """Return the content of a member and verify its checksum."""
     try:
         info = archive.getinfo(f"{key}.npy")
     except KeyError:
@@ -66,7 +65,7 @@ def _content(
 
 
 def read_array(archive: zipfile.ZipFile, key: str, most: int | None = None) -> np.ndarray[Any, Any]:
-    """Return a copy of an array of numbers, whose file has at most `most` bytes."""
+    """Return a copy of an array of numbers; refuse a member of more than `most` bytes."""
     shape, order, dtype, content = _content(archive, key, most)
     if dtype.hasobject or len(content) != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{key} is missing, or of another kind")
@@ -74,8 +73,8 @@ def read_array(archive: zipfile.ZipFile, key: str, most: int | None = None) -> n
 
 
 def read_text(archive: zipfile.ZipFile, key: str, most: int) -> str:
-    """Return a text, whose file has at most `most` bytes."""
+    """Return a text; refuse a member of more than `most` bytes."""
     shape, _, dtype, content = _content(archive, key, most)
     if shape != () or dtype.kind != "U" or len(content) != dtype.itemsize:
-        raise ValueError(f"{key} is no text")
+        raise ValueError(f"{key} is not a text")
     return str(np.frombuffer(content, dtype)[0])

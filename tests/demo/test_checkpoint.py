@@ -240,7 +240,7 @@ def test_no_device_is_a_checkpoint(
     assert error.value.code == 2
     message = f"cannot write {device!r}: It is a device, not a file\n"
     assert capsys.readouterr().err.endswith(message)
-    with pytest.raises(checkpoint.CheckpointError, match="It is no file"):
+    with pytest.raises(checkpoint.CheckpointError, match="It is not a regular file"):
         checkpoint.load(Path(device), {}, {})
 
 

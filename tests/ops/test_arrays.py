@@ -109,8 +109,8 @@ def test_none(op: str, name: str) -> None:
     elif parameter.default is None or name in (*OPTIONAL, *STATES):
         call(op, **{name: None})
     else:
-        hint = "; pass zeros of shape (L*D, B, P), or a PackedParams as params"
-        hint = hint if name == "input_h" else ""
+        hint = "; pass a PackedParams, such as init_params returns, or a vector"
+        hint = hint if name == "params" else ""
         raises(op, TypeError, f"{name} is None, {expected_type(op, name)}{hint}", **{name: None})
 
 
@@ -172,7 +172,7 @@ def test_lstm_attributes(op: str) -> None:
             raises(op, TypeError, message, **{name: wrong})
         call(op, **{name: np.float32(1)})
         call(op, **{name: 1})
-        message = f"{name} is an integer of 1329 bits, expected what a float can hold"
+        message = f"{name} is an integer of 1329 bits, expected a number that a float can hold"
         raises(op, ValueError, message, **{name: 10**400})
         bfloat16 = needs.module("ml_dtypes").bfloat16
         call(op, **{name: bfloat16(1)})
@@ -310,7 +310,7 @@ def test_what_to_pass_instead() -> None:
         (tensor, "a torch.Tensor{}; pass w.numpy(), or use cupyrnn.torch"),
         (
             packed,
-            "a cupyrnn.PackedParams{}; cudnn_rnn takes it, block ops take the weights that"
+            "a cupyrnn.PackedParams{}; pass it to cudnn_rnn, or pass the weights that"
             " params_to_block_lstm returns",
         ),
         (

@@ -182,7 +182,7 @@ def test_a_plain_zero_is_no_cell_state(rng: np.random.Generator) -> None:
         ({"direction": "both"}, ValueError, "direction is 'both', expected one of unidirectional, bidirectional"),
         ({"dropout": -0.1}, ValueError, "dropout is -0.1, expected in [0, 1]"),
         ({"dropout": "0.5"}, TypeError, "dropout is '0.5', expected a real number"),
-        ({"dropout": 10**400}, ValueError, "dropout is an integer of 1329 bits, expected what a float can hold"),
+        ({"dropout": 10**400}, ValueError, "dropout is an integer of 1329 bits, expected a number that a float can hold"),
         ({"seed": 1.5}, TypeError, "seed is 1.5, expected an integer"),
         ({"num_proj": -1}, ValueError, "num_proj is -1, expected at least 0"),
         ({"num_proj": 6}, ValueError, "num_proj is 6, expected at most H = num_units = 5"),

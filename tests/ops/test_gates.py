@@ -121,8 +121,8 @@ def test_keras(keras: Any, kind: str, activation: Any, rng: np.random.Generator)
 
 CHOICES = "expected one of sigmoid, hard_sigmoid_0.2, hard_sigmoid_1/6"
 TWO = (
-    "recurrent_activation is 'hard_sigmoid', which has two meanings, expected hard_sigmoid_0.2,"
-    " as in Keras 1 and 2, TensorFlow 1 and ONNX, or hard_sigmoid_1/6, as in Keras 3 and PyTorch"
+    "recurrent_activation is 'hard_sigmoid', which has two meanings, expected hard_sigmoid_0.2"
+    " (Keras 1 and 2, TensorFlow 1, ONNX) or hard_sigmoid_1/6 (Keras 3, PyTorch)"
 )
 
 

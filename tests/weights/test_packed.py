@@ -168,7 +168,7 @@ def run(**changed: Any) -> Any:
         (lambda: run(input=np.zeros((5, 1, 4))), ValueError, "cudnn_rnn: input has shape (5, 1, 4), expected (T, B, I) with I = 2 as params knows it"),
         (lambda: run(input_h=np.zeros((1, 1, 3))), ValueError, "cudnn_rnn: input_h has shape (1, 1, 3), expected (L*D, B, P) = (2, 1, 3)"),
         *((lambda n=n: run(params=GRU._replace(num_layers=n)), ValueError, f"cudnn_rnn: params has shape (126,), expected (params_size,) = ({126 + (n - 1) * 2 * 99},) for gru with L = {n}, D = 2, H = 3, I = 2") for n in (2**31, 2**62)),
-        (lambda: run(params=GRU._replace(params=None)), TypeError, "cudnn_rnn: params is None, expected a numpy.ndarray like input"),
+        (lambda: run(params=GRU._replace(params=None)), TypeError, "cudnn_rnn: params is None, expected a numpy.ndarray like input; pass a PackedParams, such as init_params returns, or a vector"),
         (lambda: cupyrnn.weights.params_to_torch(np.zeros(3), 10**8, 1, 1), ValueError, "params_to_torch: params has shape (3,), expected (params_size,) = (1600000000,) for lstm with L = 100000000, D = 1, H = 1, I = 1"),
     ],
 )  # fmt: skip
@@ -206,6 +206,13 @@ def test_a_net_in_the_wrong_place() -> None:
     for first in ((GRU,), (np.zeros((1, 1, 2)), GRU)):
         with pytest.raises(TypeError, match=r"; pass it as params, after input, input_h and input"):
             cupyrnn.cudnn_rnn(*first, *[None] * (3 - len(first)), np.zeros(3))
+    x = np.ones((4, 1, 2), GRU.params.dtype)
+    with pytest.raises(TypeError, match=r"^cudnn_rnn: input_h is a cupyrnn.PackedParams, expected"):
+        cupyrnn.cudnn_rnn(x, GRU, None, None)
+    with pytest.raises(
+        TypeError, match=r"^cudnn_rnn: params is None.*pass a PackedParams, such as"
+    ):
+        cupyrnn.cudnn_rnn(x, None, None, None)
 
 
 def test_a_net_knows_its_layout() -> None:

@@ -38,7 +38,7 @@ def about(**changed: Any) -> Any:
     ("members", "reason"),
     [
         ({}, "about is missing"),
-        ({"about": np.array([{}])}, "about is no text"),
+        ({"about": np.array([{}])}, "about is not a text"),
         ({"about": about(format="x"), "params": NET.params}, "another format"),
         ({"about": about(dtype="float64"), "params": NET.params}, "params has dtype float32"),
         ({"about": about(num_units=4), "params": NET.params}, "params has shape"),
