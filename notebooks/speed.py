@@ -57,9 +57,9 @@ def cudnn_rnn(a: dict[str, Any]) -> Any:
     first = (a["x"], a["zero"][None], a["zero"][None], packed)
 
     def backward(out: Any) -> Any:
-        given, saved = (a["h_grad"], None, None), out.reserve_space
+        grads, saved = (a["h_grad"], None, None), out.reserve_space
         return cupyrnn.cudnn_rnn_backprop(
-            *first, *out[:3], *given, saved, host_reserved=out.host_reserved
+            *first, *out[:3], *grads, saved, host_reserved=out.host_reserved
         )
 
     return lambda: cupyrnn.cudnn_rnn(*first), backward
@@ -86,10 +86,10 @@ def tensorflow(a: dict[str, Any]) -> Any:
     named |= dict.fromkeys(("wci", "wcf", "wco"), np.zeros(H, np.float32))
     named = {name: tf.constant(v) for name, v in named.items()}
     options = {"seq_len_max": tf.constant(T, tf.int64), "use_peephole": False}
-    given = {"cs_grad": tf.zeros((T, B, H)), "h_grad": tf.constant(a["h_grad"])}
+    grads = {"cs_grad": tf.zeros((T, B, H)), "h_grad": tf.constant(a["h_grad"])}
     return (
         lambda: tf.raw_ops.BlockLSTM(**named, **options, cell_clip=0.0),
-        lambda out: tf.raw_ops.BlockLSTMGrad(**named, **options, **given, **out._asdict()),
+        lambda out: tf.raw_ops.BlockLSTMGrad(**named, **options, **grads, **out._asdict()),
     )
 
 
