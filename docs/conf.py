@@ -112,17 +112,30 @@ class IndexLeadsToSections(SphinxTransform):
 
 
 class TablesOfNumbers(SphinxTransform):
-    """Mark tables of many columns with short cells, which site.css sets in small letters."""
+    """
+    Make tables of many columns with short cells narrow.
+
+    They get the class "numbers", for small letters. Empty columns go. A size, an interval and a
+    pair stay on one line; other cells may break.
+    """
 
     default_priority = 800
 
     def apply(self) -> None:
-        """Give these tables the class "numbers"."""
+        """Find these tables and change them."""
         for table in self.document.findall(nodes.table):
-            columns = len(list(table.findall(nodes.colspec)))
-            cells = [entry.astext() for entry in table.findall(nodes.entry)]
-            if columns >= 5 and max(map(len, cells)) <= 60:
-                table["classes"].append("numbers")
+            rows = [list(row.findall(nodes.entry)) for row in table.findall(nodes.row)]
+            if len(rows[0]) < 5 or max(len(cell.astext()) for row in rows for cell in row) > 60:
+                continue
+            table["classes"].append("numbers")
+            columns = zip(table.findall(nodes.colspec), *rows, strict=True)
+            for spec, head, *cells in list(columns):
+                if not any(cell.astext() for cell in cells):
+                    for node in (spec, head, *cells):
+                        node.parent.remove(node)
+            for text in list(table.findall(nodes.Text)):
+                kept = re.sub(r"\([^)]*\)| / ", lambda m: m[0].replace(" ", "\xa0"), text)
+                text.parent.replace(text, nodes.Text(kept.replace("–", "–\N{WORD JOINER}")))
 
 
 def skip_fields(
