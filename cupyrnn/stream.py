@@ -18,7 +18,7 @@ from .cells.contract import Cell, columns_of
 from .checks.arrays import cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
 from .checks.attributes import type_shown
 from .checks.calls import check_arrays, expect_rank, expect_shape
-from .derivatives.traced import call_around, traceable
+from .derivatives.traced import enclosing_jvp, traceable
 from .driver import layer as _layer
 from .driver import step as _steps
 from .driver.layer import Layer
@@ -66,7 +66,7 @@ class PreparedStep:
         with on_device(xp, params):
             self._params = params.copy()  # what is made of it must not change with it
             self._cells = self._cells_of(params.dtype)
-        self._call = call_around() if params.dtype.kind == "c" else None
+        self._call = enclosing_jvp() if params.dtype.kind == "c" else None
         self._names = ("h", "c") if net.rnn_mode == "lstm" else ("h",)
         self._steps: list[_steps.Step] = []
         if xp is np and params.dtype.kind != "c" and not net.skip:
@@ -122,7 +122,7 @@ class PreparedStep:
         >>> output.shape, h.shape
         ((1, 3), (2, 1, 3))
         """
-        if self._params.dtype.kind == "c" and self._call is not call_around():
+        if self._params.dtype.kind == "c" and self._call is not enclosing_jvp():
             raise TypeError(
                 "prepare_step: the tangents of the step's parameters are of another call of jvp,"
                 " prepare the step in the function that jvp calls"

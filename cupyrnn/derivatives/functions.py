@@ -1,8 +1,8 @@
 """
-The tangents of NumPy's functions of arrays: the value is theirs, the tangent that of a rule.
+The tangents of NumPy's functions of arrays. NumPy computes the value, a rule computes the tangent.
 
-A function is linear in some of its arguments, or a product, or analytic, or depends on values
-alone; a few have a rule of their own. All others are refused by name.
+A function is linear in some of its arguments, or a product, or analytic, or depends on values only;
+a few have their own rule. All others are refused by name.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .tree import tree_map
 
 
 def _named(names: str) -> dict[Any, str]:
-    """Return functions of NumPy and their names, those that this release has."""
+    """Return functions of NumPy with their names, if this release has them."""
     parts = [name.rpartition(".") for name in names.split()]
     found = {getattr(np.linalg if m else np, name, None): name for m, _, name in parts}
     found.pop(None, None)
     return found
 
 
-# Linear functions, by the arguments they are linear in, in their order; "_" is one that they are
-# not, "*" are all. The tangent is the function of those arguments' tangents.
+# Linear functions, by the arguments in which they are linear, in order; "_" stands for another
+# argument, "*" for all arguments. The tangent is the function of these arguments' tangents.
 _LINEAR: dict[Any, list[str]] = {
     function: arguments.split()
     for arguments, names in {
@@ -71,7 +71,7 @@ _ANALYTIC = _named(
     "average cumprod cumulative_prod gradient prod trapezoid trapz vander linalg.det linalg.inv"
     " linalg.matrix_power linalg.multi_dot linalg.solve"
 )
-# Functions whose results depend on values alone.
+# Functions whose results depend on values only.
 _FLAT = _named(
     "all allclose any argmax argmin argpartition argsort argwhere around array2string array_equal"
     " array_equiv array_repr array_str can_cast common_type count_nonzero digitize fix flatnonzero"
@@ -81,12 +81,12 @@ _FLAT = _named(
 )
 _EXTREMES = _named("amax amin max min")
 
-# How numpy.pad may place what it is linear in.
+# The modes in which numpy.pad is linear.
 _PAD_MODES = ("constant", "edge", "linear_ramp", "mean", "reflect", "symmetric", "wrap")
 
 
 def _zero_of(a: Any) -> Any:
-    """Return the tangent of what has none: zeros of the same dtype."""
+    """Return zeros of the dtype of `a`: the tangent of an object without one."""
     if isinstance(a, np.ndarray | np.generic):
         return np.zeros(a.shape, a.dtype)[()] if isinstance(a, np.generic) else np.zeros_like(a)
     if array_kind(a) == "cupy":
@@ -99,7 +99,7 @@ def tangent_or_zero(a: Any) -> Any:
 
 
 def _linear(func: Any, names: list[str], args: Any, kwargs: Any) -> Any:
-    """Return the tangent of a linear function of some of its arguments."""
+    """Return the tangent of a function that is linear in these arguments."""
 
     def part(name: str, a: Any) -> Any:
         return tree_map(tangent_or_zero if name in names else value_of, a)
@@ -107,12 +107,12 @@ def _linear(func: Any, names: list[str], args: Any, kwargs: Any) -> Any:
     if names == ["*"]:
         return func(*tree_map(tangent_or_zero, args), **tree_map(value_of, kwargs))
     padded = [*names, *"_" * len(args)]
-    given = [part("" if n == "_" else n, a) for n, a in zip(padded, args, strict=False)]
-    return func(*given, **{n: part(n, a) for n, a in kwargs.items()})
+    parts = [part("" if n == "_" else n, a) for n, a in zip(padded, args, strict=False)]
+    return func(*parts, **{n: part(n, a) for n, a in kwargs.items()})
 
 
 def _product(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the tangent of a product: the sum of one for each factor."""
+    """Return the tangent of a product: the sum of one term for each factor."""
     leaves: list[Any] = []
     structure = tree_map(leaves.append, (args, kwargs))
 
@@ -184,7 +184,7 @@ def _std(a: Any, axis: Any = None, **kwargs: Any) -> tuple[Any, Any]:
 
 
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> tuple[Any, Any]:
-    """Euclid's norm, of a vector, along an axis or of all elements."""
+    """The Euclidean norm of a vector, along an axis, or of all elements."""
     is_vector = isinstance(axis, int) or (axis is None and x.value.ndim == 1)
     if not (ord is None or (ord == 2 and is_vector) or (ord == "fro" and not is_vector)):
         raise refusal(f"numpy.linalg.norm with ord={ord!r}")
@@ -209,7 +209,7 @@ def _sort(a: Any, axis: Any = -1, **kwargs: Any) -> tuple[Any, Any]:
 
 
 def _like(func: Any) -> Callable[..., Any]:
-    """Return the rule of a function that makes an array like another one."""
+    """Return the rule of a function such as zeros_like."""
 
     def rule(a: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         value = func(value_of(a), *tree_map(value_of, args), **tree_map(value_of, kwargs))
@@ -235,7 +235,7 @@ _OWN: dict[Any, Callable[..., tuple[Any, Any]]] = {
 
 
 def _check(func: Any, args: Any, kwargs: Any) -> None:
-    """Refuse what a function is not linear in or analytic of."""
+    """Refuse modes and dtypes in which a function is not linear or analytic."""
     if func is np.pad:
         mode = kwargs.get("mode", args[2] if len(args) > 2 else "constant")
         if not isinstance(mode, str) or mode not in _PAD_MODES:
@@ -246,9 +246,9 @@ def _check(func: Any, args: Any, kwargs: Any) -> None:
 
 def apply(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """
-    Return what a function of NumPy returns and its tangent.
+    Return the result of a function of NumPy and its tangent.
 
-    The tangent has the same structure, None where there is none.
+    The tangent has the same structure, with None for parts that have no tangent.
     """
     if func in _OWN:
         first = (*args, *kwargs.values())[0]
@@ -257,9 +257,9 @@ def apply(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         return _OWN[func](*args, **kwargs)
     if func in _EXTREMES:
         names = ("a", "axis", "out", "keepdims", "initial", "where")
-        given = dict(zip(names, args, strict=False)) | kwargs
-        given["keepdims"] = given.get("keepdims", False) is True
-        return extreme(func.__name__, **given)
+        arguments = dict(zip(names, args, strict=False)) | kwargs
+        arguments["keepdims"] = arguments.get("keepdims", False) is True
+        return extreme(func.__name__, **arguments)
     if not (func in _FLAT or func in _LINEAR or func in _PRODUCTS or func in _ANALYTIC):
         module = getattr(func, "__module__", "numpy").removesuffix("._linalg")
         raise refusal(f"{module}.{func.__name__}")

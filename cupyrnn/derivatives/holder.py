@@ -1,8 +1,8 @@
 """
-What a user's function is given for an array that has a tangent: `Traced`.
+`Traced`: the object that a user's function gets instead of an array with a tangent.
 
-It holds two real arrays, values and tangents, and is none: what is not among the ufuncs, functions
-and methods that have a rule does not take it, and nothing makes a plain array of it.
+It holds two real arrays, values and tangents, but is not an array. Only ufuncs, functions and
+methods with a rule accept it, and it cannot be converted to a plain array.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from .duals import dual
 from .rules import Pair, fitted, refusal, value_of
 from .tree import tree_map
 
-# Methods of two arrays at once, those that NumPy has as functions too, and what is not of numbers.
+# Methods that are applied to values and tangents, methods that call NumPy's function of the same
+# name, and attributes that are those of the values.
 _LINEAR = {"copy", "diagonal", "flatten", "ravel", "repeat", "reshape", "squeeze", "swapaxes"}
 _LINEAR |= {"transpose"}
 _AS_FUNCTIONS = {"all", "any", "argmax", "argmin", "argpartition", "argsort", "clip", "cumprod"}
@@ -29,7 +30,7 @@ _AS_FUNCTIONS |= {"cumsum", "dot", "max", "mean", "min", "nonzero", "prod", "ptp
 _AS_FUNCTIONS |= {"searchsorted", "std", "sum", "take", "trace", "var"}
 _ATTRIBUTES = {"device", "dtype", "itemsize", "nbytes", "ndim", "shape", "size", "strides"}
 
-# Where functions have their argument out by position.
+# The position of the argument out of functions.
 _OUT_AT = {
     **dict.fromkeys(("all", "any", "argmax", "argmin", "around", "choose", "concat"), 2),
     **dict.fromkeys(("concatenate", "dot", "max", "min", "amax", "amin", "outer", "ptp"), 2),
@@ -41,28 +42,28 @@ _OUT_AT = {
 
 
 class Call:
-    """A call of `jvp`: arrays of two of them do not mix."""
+    """A call of `jvp`. Arrays of different calls cannot be mixed."""
 
     def __init__(self, dtypes: str) -> None:
-        # The characters of the dtypes that hold its tangents as they are scaled.
+        # The characters of the dtypes that can hold the scaled tangents.
         self.dtypes = dtypes
 
 
 class TangentLost(TypeError):
-    """What has a tangent was to become what has none."""
+    """A conversion or a write would lose a tangent."""
 
 
 def _plain(*_: Any, **__: Any) -> NoReturn:
     raise TangentLost(
-        "jvp: function makes a plain array or number of what has a tangent (numpy.asarray,"
+        "jvp: function converts an array with a tangent to a plain array or number (numpy.asarray,"
         " numpy.array, float, item, tolist, a function that is not NumPy's), or writes it into a"
-        " plain array: the tangent would be lost. numpy.stack makes an array of several,"
-        " numpy.zeros_like one to write into"
+        " plain array: the tangent would be lost. Use numpy.stack to join arrays, and"
+        " numpy.zeros_like for an array to write into"
     )
 
 
 def _in_place(ufunc: Any) -> Callable[[Any, Any], Any]:
-    """Return the operator that writes into its first operand; numbers have no memory."""
+    """Return the operator that writes into its first operand; for numbers it returns a new one."""
 
     def operator(self: Traced, other: Any) -> Any:
         if isinstance(self.value, np.generic):
@@ -74,10 +75,10 @@ def _in_place(ufunc: Any) -> Callable[[Any, Any], Any]:
 
 class Traced(Pair, NDArrayOperatorsMixin):
     """
-    An array of a module, or a number of NumPy's, and its tangent.
+    An array, or a number of NumPy, and its tangent.
 
-    An op of the package takes both as one complex array and returns such, of which the two parts
-    are then views: what runs from op to op is not copied.
+    Ops of the package get both as one complex array and return complex arrays. The value and the
+    tangent of a result are views of it, so that nothing is copied from op to op.
     """
 
     __slots__ = ("_dual",)
@@ -86,8 +87,8 @@ class Traced(Pair, NDArrayOperatorsMixin):
     def __init__(self, value: Any, tangent: Any, call: Call, whole: Any = None) -> None:
         if value.dtype.char not in call.dtypes or not value.dtype.isnative:
             raise TypeError(
-                f"jvp: function makes numbers of dtype {value.dtype} of what has a tangent,"
-                f" expected one of {', '.join(np.dtype(c).name for c in call.dtypes)}"
+                f"jvp: function converts an array with a tangent to {value.dtype}, expected one of"
+                f" {', '.join(np.dtype(c).name for c in call.dtypes)}"
             )
         super().__init__(value, tangent, call)
         self._dual = whole
@@ -127,22 +128,22 @@ class Traced(Pair, NDArrayOperatorsMixin):
             raise refusal(f"cupy.{name}")
         return function(*args, **kwargs)
 
-    def _check(self, *given: Any) -> None:
-        """Refuse arrays of another call of jvp, and writing into plain ones."""
+    def _check(self, *arguments: Any) -> None:
+        """Refuse arrays of another call of jvp, and writing into plain arrays."""
 
         def check(a: Any) -> None:
             if isinstance(a, Pair) and a.call is not self.call:
                 raise TypeError(
-                    "jvp: function uses an array of another call of jvp, which has ended or is"
-                    " around this one: there is no jvp of jvp"
+                    "jvp: function uses an array of another call of jvp, finished or enclosing:"
+                    " there is no jvp of jvp"
                 )
 
-        tree_map(check, given)
-        if given[-1] is not None and not isinstance(given[-1], Traced):
+        tree_map(check, arguments)
+        if arguments[-1] is not None and not isinstance(arguments[-1], Traced):
             _plain()
 
     def _result(self, value: Any, tangent: Any, out: Any = None) -> Any:
-        """Return what a function has returned, or the array that it is to be written into."""
+        """Return a function's result with its tangent, written into `out` if there is one."""
         if out is not None:
             out.value[...] = value
             out.tangent[...] = 0 if tangent is None else tangent
@@ -162,13 +163,13 @@ class Traced(Pair, NDArrayOperatorsMixin):
             return functools.partial(self._linear, name)
         if name in _AS_FUNCTIONS:
             return functools.partial(getattr(np, name), self)
-        # Of the protocols for plain arrays there is none, which who asks has to hear.
+        # Array protocols must raise AttributeError, so that NumPy does not use them.
         if not name.startswith("__") and hasattr(type(self.value), name):
             raise refusal(f"{array_kind(self.value) or 'numpy'}.ndarray.{name}")
         raise AttributeError(f"jvp: an array with a tangent has no attribute {name}")
 
     def _linear(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of both parts."""
+        """Call a method of the value and of the tangent."""
         args, kwargs = tree_map(value_of, (args, kwargs))
         return self._result(
             *(getattr(a, name)(*args, **kwargs) for a in (self.value, self.tangent))
@@ -186,7 +187,7 @@ class Traced(Pair, NDArrayOperatorsMixin):
 
     @property
     def real(self) -> Any:
-        """Itself: the numbers are real."""
+        """The array itself: the numbers are real."""
         return self
 
     def conj(self) -> Any:
@@ -196,7 +197,7 @@ class Traced(Pair, NDArrayOperatorsMixin):
     conjugate = conj
 
     def astype(self, dtype: Any, **kwargs: Any) -> Any:
-        """Return the numbers in another dtype, without a tangent where these are integers."""
+        """Return the numbers in another dtype; integers have no tangent."""
         value = self.value.astype(dtype, **kwargs)
         return self._result(value, self.tangent.astype(dtype) if value.dtype.kind == "f" else None)
 
@@ -244,23 +245,23 @@ class Traced(Pair, NDArrayOperatorsMixin):
     __ifloordiv__, __imod__ = map(_in_place, (np.floor_divide, np.remainder))
     __imatmul__ = _in_place(np.matmul)
 
-    # What would lose the tangent.
+    # These would lose the tangent.
     __array__ = __float__ = __int__ = __complex__ = __index__ = __reduce_ex__ = _plain
     __dlpack__ = __dlpack_device__ = item = tolist = tobytes = get = _plain
     flat = view = data = imag = property(_plain)
 
 
 def _both(write: Callable[..., Any], source: str, names: str) -> Callable[..., None]:
-    """Return what writes into the values and into the tangents of an array, what `source` names."""
+    """Return a function that writes the argument `source` into values and into tangents."""
 
     def writer(to: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(to, Traced):
             _plain()
         to._check(args, kwargs, None)
-        given = dict(zip(names.split(), args, strict=False)) | kwargs
-        values = tree_map(value_of, given)
+        arguments = dict(zip(names.split(), args, strict=False)) | kwargs
+        values = tree_map(value_of, arguments)
         write(to.value, **values)
-        write(to.tangent, **values | {source: _functions.tangent_or_zero(given[source])})
+        write(to.tangent, **values | {source: _functions.tangent_or_zero(arguments[source])})
 
     return writer
 

@@ -1,4 +1,4 @@
-"""Derivatives along a direction, of the ops and of what is made of them: `jvp`."""
+"""`jvp`: derivatives along a direction, of the ops and of functions that call them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..checks.attributes import check_count, check_list, named, shown, type_show
 from .duals import exponent_of, largest_of, scaled
 from .holder import Call, TangentLost, Traced
 from .rules import fitted
-from .traced import check_not_under_way, within
+from .traced import check_no_active_jvp, within
 from .tree import leaves_by_name, tree_map
 
 
@@ -52,7 +52,7 @@ def _check_tangent(name: str, a: Any, primal: Any, like: str) -> None:
 
 
 def _largest(name: str, tangent: Any) -> float:
-    """Return the largest magnitude of a tangent: of one on a device, after all work before it."""
+    """Return the largest magnitude of a tangent; waits for one on a device."""
     if not tangent.size:
         return 0.0
     with on_device(module_of(tangent), tangent):
@@ -63,29 +63,29 @@ def _largest(name: str, tangent: Any) -> float:
 
 
 def _pairs(primals: Any, tangents: Any) -> tuple[list[tuple[Any, Any]], float]:
-    """Return the arrays that have a tangent, and it, after all checks; the largest tangent."""
-    pairs, places, given = [], dict(leaves_by_name("tangents", tangents)), {}
+    """Check primals and tangents; return pairs of both (or None), and the largest tangent."""
+    pairs, places, found = [], dict(leaves_by_name("tangents", tangents)), {}
 
     def none(place: str) -> bool:
-        """Whether a whole part of the structure has no tangent."""
+        """Return whether tangents has None for a part of the structure that holds this place."""
         return any(a is None and place.startswith(name) for name, a in places.items())
 
     for name, primal in leaves_by_name("primals", primals):
         place = name.replace("primals", "tangents", 1)
         if place not in places and not none(place):
-            raise ValueError(f"jvp: there is no {place} for {name}, expected an array or None")
+            raise ValueError(f"jvp: {place} is missing, expected an array like {name}, or None")
         tangent = places.pop(place, None)
         if isinstance(primal, int | str) and type(tangent) is type(primal) and tangent == primal:
-            tangent = None  # an attribute in the same place of both, as of a PackedParams
+            tangent = None  # an attribute that both have, such as those of a PackedParams
         if tangent is not None:
             _check_primal(name, primal)
             _check_tangent(place, tangent, primal, name)
-            given[place] = tangent
+            found[place] = tangent
         pairs.append((primal, tangent))
     unmatched = [name for name, a in places.items() if a is not None]
     if unmatched:
         raise ValueError(f"jvp: {unmatched[0]} has no counterpart in primals")
-    return pairs, max((_largest(*item) for item in given.items()), default=0.0)
+    return pairs, max((_largest(*item) for item in found.items()), default=0.0)
 
 
 @named
@@ -93,52 +93,52 @@ def jvp(
     function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[Any, Any]:
     """
-    Return a function's value and its exact derivative along a direction, in one call.
+    Return a function's value and its exact derivative along a direction.
 
     ::
 
         outputs         = function(*primals)
         output_tangents = d/de function(*(primals + e*tangents)) at e = 0
 
-    `jvp` calls the function once, with objects that hold values and tangents in place of arrays.
-    Ops of this package take both as one complex array. NumPy's functions return exactly the values
-    that they return without tangents, and their slopes give the tangents. Nothing is subtracted, so
-    the derivative is as accurate as the value, except for numbers that are too small: see Notes.
-    The derivative of a gradient is a Hessian-vector product; that of a forward pass is a
-    Jacobian-vector product.
+    `jvp` calls the function once. The function gets objects that hold values and tangents instead
+    of arrays. Ops of this package get both as one complex array. NumPy's functions return exactly
+    the values that they return without tangents, and their slopes determine the tangents. There are
+    no finite differences, so the derivative is as accurate as the value, except for numbers that
+    are too small: see Notes. The derivative of a gradient is a Hessian-vector product; the
+    derivative of a forward pass is a Jacobian-vector product.
 
     Parameters
     ----------
     function : callable
-        Made of this package's and NumPy's functions: arithmetic, products, sums, indexing and
-        reshaping, the elementary functions, and maximum, minimum, abs and clip, which the values
-        decide. Its arguments are not of type numpy.ndarray or cupy.ndarray, but have their
-        operators and methods, and NumPy's functions accept them; in place of CuPy arrays also
-        CuPy's elementwise functions and sums. An operation that would lose a tangent raises a
-        TypeError, for instance numpy.asarray, or writing into a plain array: write into
+        A function that uses this package's and NumPy's functions: arithmetic, products, sums,
+        indexing and reshaping, the elementary functions, maximum, minimum, abs and clip. Its
+        arguments are not of type numpy.ndarray or cupy.ndarray, but have their operators and
+        methods, and NumPy's functions accept them. If they stand for CuPy arrays, CuPy's
+        elementwise functions and sums accept them, too. An operation that would lose a tangent
+        raises a TypeError, for example numpy.asarray, or writing into a plain array: write into
         numpy.zeros_like of an argument instead.
     primals : sequence
-        The arguments of the function: float32 or float64 NumPy or CuPy arrays that have a tangent,
-        and anything that has none. Tuples, lists and dicts of arrays are arguments too.
+        The arguments of the function: float32 or float64 NumPy or CuPy arrays with a tangent, and
+        any objects without. Arrays may be in tuples, lists and dicts.
     tangents : sequence
         The direction: for each array of primals an array of the same module, shape and dtype; None
-        stands for zeros.
+        means zeros.
 
     Returns
     -------
     outputs
-        What the function returns for real arguments: bit by bit if it calls no op of this package,
+        The function's result: bit by bit that for plain arrays if it calls no op of this package,
         otherwise up to rounding.
     output_tangents
-        The derivatives, in the same structure: zeros for what does not depend on the primals, None
-        for what is not a floating-point number.
+        The derivatives, in the same structure: zeros for results that do not depend on the primals,
+        None for results that are not floating-point numbers.
 
     Raises
     ------
     TypeError
-        A primal cannot have a tangent, for instance an array of a half format, which has no complex
-        dtype; the function makes a plain array or number from something with a tangent, or calls a
-        function that is not among those above; or the function itself calls jvp.
+        A primal cannot have a tangent, for example an array of a half format, which has no complex
+        dtype; the function converts an array with a tangent to a plain array or number, or calls a
+        function that is not supported; or the function itself calls jvp.
     ValueError
         A tangent is missing, is not finite, or its shape differs from its primal's.
 
@@ -155,10 +155,10 @@ def jvp(
     Tangents that are too small or grow too large lose digits: the guide's page on second
     derivatives has the limits.
 
-    The ops hold a value and a tangent in one complex number, and also take such arrays outside of
-    `jvp`. The real part is the value; the imaginary part is the tangent, scaled down until its
-    square vanishes beside 1 and beside the largest value of the array, by 1e-20 for instance.
-    Complex arrays of data are refused: pass their real and imaginary parts as real arrays.
+    The ops accept values and tangents in one complex array outside of `jvp`, too. The real part is
+    the value; the imaginary part is the tangent, scaled down until its square vanishes beside 1 and
+    beside the largest value of the array, for example by 1e-20. Complex arrays of data are refused:
+    pass their real and imaginary parts as real arrays.
 
     References
     ----------
@@ -168,7 +168,7 @@ def jvp(
 
     Examples
     --------
-    The Hessian of the loss sum(h²)/2 of an LSTM's weights, times a direction.
+    The Hessian of the loss sum(h²)/2 with respect to an LSTM's weights, times a direction.
 
     >>> import numpy as np
     >>> import cupyrnn
@@ -182,7 +182,7 @@ def jvp(
     array([0.8875, 0.8875, 0.8875])
     """
     op = "jvp"
-    check_not_under_way()
+    check_no_active_jvp()
     if not callable(function):
         raise TypeError(f"{op}: function is {shown(function)}, expected a callable")
     check_list(op, "primals", primals)
@@ -200,7 +200,7 @@ def jvp(
             return primal
         try:
             with on_device(module_of(primal), primal):
-                # In the memory order of the primal, which decides the order of NumPy's sums.
+                # The memory order of the primal determines the order of NumPy's sums.
                 value = _plain(primal).copy(order="K")
                 return Traced(value, fitted(scaled(tangent, exponent), value), call)
         except MemoryError as error:
@@ -212,7 +212,7 @@ def jvp(
     try:
         result = within(call, function, *arguments)
     except ValueError as error:
-        # NumPy says of what is written into an element only that it is a sequence.
+        # NumPy's own error of a write into an element says only that the object is a sequence.
         if isinstance(error.__cause__, TangentLost):
             raise error.__cause__ from error
         raise
@@ -223,7 +223,7 @@ def jvp(
     structure = tree_map(leaves.append, result)
     del result
     values, along = [], []
-    # What was taken apart is freed at once, and its memory good for the next.
+    # Each leaf is freed at once, so that its memory is used for the next.
     while leaves:
         a = leaves.pop()
         values.append(_value(a))
@@ -233,7 +233,7 @@ def jvp(
 
 
 def _check_result(name: str, a: Any, call: Call) -> None:
-    """Check that nothing with a tangent is hidden in what the function returns."""
+    """Check that no array with a tangent is hidden in an object that the function returns."""
     hidden = [] if isinstance(a, Traced) else list(getattr(a, "__dict__", {}).values())
     if isinstance(a, Iterator | Set) or any(isinstance(b, Traced) for b in hidden):
         kind = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
@@ -245,7 +245,7 @@ def _check_result(name: str, a: Any, call: Call) -> None:
 
 
 def _plain(a: Any) -> Any:
-    """Return an array without its subclass, if it is NumPy's."""
+    """Return a NumPy array without its subclass, a CuPy array unchanged."""
     return plain(a) if module_of(a) is np else a
 
 

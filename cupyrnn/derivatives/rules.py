@@ -1,9 +1,9 @@
 """
-The tangents of NumPy's ufuncs: the value is the ufunc's own, the tangent its rule's.
+The tangents of NumPy's ufuncs. The ufunc computes the value, a rule computes the tangent.
 
-A rule is given the values of the operands, the value of the result and the operands' tangents, None
-where an operand has none, and returns the tangent of the result. It need not have the result's
-shape and dtype yet.
+The arguments of a rule are the values of the operands, the value of the result and the operands'
+tangents (None if an operand has none). It returns the tangent of the result, which may still have
+another shape or dtype.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Rule: TypeAlias = Callable[[Sequence[Any], Any, Sequence[Any]], Any]
 
 
 class Pair:
-    """A value and its tangent, real arrays or numbers of one shape and dtype, of a call of jvp."""
+    """A value and its tangent in a call of jvp: real arrays or numbers of one shape and dtype."""
 
     __slots__ = ("call", "tangent", "value")
 
@@ -29,24 +29,24 @@ class Pair:
 
 
 def value_of(a: Any) -> Any:
-    """Return the value of what may have a tangent."""
+    """Return the value of a pair; other objects unchanged."""
     return a.value if isinstance(a, Pair) else a
 
 
-def refusal(what: str) -> TypeError:
+def refusal(function: str) -> TypeError:
     """Return the error of a function without a rule."""
-    return TypeError(f"jvp: {what} is not among the functions it can follow")
+    return TypeError(f"jvp: {function} is not among the functions it can follow")
 
 
 def fitted(tangent: Any, value: Any) -> Any:
-    """Return a tangent of the dtype, the shape and the memory order of its value."""
+    """Return a tangent in the dtype, shape and memory order of its value."""
     if not isinstance(value, np.generic) and (
         tangent.__class__ is not value.__class__
         or tangent.dtype != value.dtype
         or tangent.shape != value.shape
         or tangent.strides != value.strides
     ):
-        # Views that are made of both must be views, or not, of both.
+        # Then a function returns views of both, or copies of both.
         like = value.copy(order="K")
         like[...] = tangent
         return like
@@ -54,10 +54,10 @@ def fitted(tangent: Any, value: Any) -> Any:
 
 
 def added(parts: Sequence[Any]) -> Any:
-    """Return the sum of those parts of a tangent that there are."""
-    given = [p for p in parts if p is not None]
-    total = given[0]
-    for p in given[1:]:
+    """Return the sum of the parts of a tangent that are not None."""
+    present = [p for p in parts if p is not None]
+    total = present[0]
+    for p in present[1:]:
         total = total + p
     return total
 
@@ -66,7 +66,7 @@ def _times(a: Any, t: Any) -> Any:
     return None if t is None else a * t
 
 
-# The slope of a function of x, whose value there is y.
+# The slope of a function at x; y is its value there.
 SLOPES: dict[Any, Callable[[Any, Any], Any]] = {
     np.exp: lambda x, y: y,
     np.exp2: lambda x, y: y * math.log(2),
@@ -98,7 +98,7 @@ SLOPES: dict[Any, Callable[[Any, Any], Any]] = {
     **dict.fromkeys((np.radians, np.deg2rad), lambda x, y: math.pi / 180),
 }
 
-# What depends on values alone and has no tangent.
+# Functions that depend on values only: their results have no tangent.
 FLAT = {np.sign, np.floor, np.ceil, np.trunc, np.rint, np.floor_divide}
 FLAT |= {np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal}
 FLAT |= {np.isnan, np.isinf, np.isfinite, np.signbit}
@@ -111,7 +111,7 @@ def _power(x: Any, y: Any, t: Any) -> Any:
     a, b = x
     along_a = along_b = None
     if t[0] is not None:
-        # Where the exponent is zero the power is one, whatever the base.
+        # If the exponent is zero, the power is one for any base.
         along_a = np.where(np.equal(b, 0), 0, b * np.power(a, b - 1)) * t[0]
     if t[1] is not None:
         along_b = np.where(np.equal(y, 0), 0, y * np.log(a)) * t[1]
@@ -124,7 +124,7 @@ def _copysign(x: Any, y: Any, t: Any) -> Any:
 
 
 def larger(ufunc: Any, x: Sequence[Any], t: Sequence[Any]) -> Any:
-    """Return the tangent of the maximum or the minimum; that of equal values is their mean."""
+    """Return the tangent of the maximum or the minimum; for equal values, the mean of both."""
     (a, b), (ta, tb) = x, (0 if u is None else u for u in t)
     is_larger = _LARGER[ufunc]
     mean = 0.5 * (ta + tb)
@@ -132,7 +132,7 @@ def larger(ufunc: Any, x: Sequence[Any], t: Sequence[Any]) -> Any:
 
 
 def clipped(x: Sequence[Any], t: Sequence[Any]) -> Any:
-    """Return the tangent of what is clipped between two bounds."""
+    """Return the tangent of a clip; the bounds may have tangents too."""
     inner = np.maximum(x[0], x[1])
     return larger(np.minimum, (inner, x[2]), (larger(np.maximum, x[:2], t[:2]), t[2]))
 
@@ -148,11 +148,11 @@ def bilinear(function: Callable[..., Any]) -> Rule:
 
 
 def _of_each(slope: Callable[[Any, Any], Any]) -> Rule:
-    """Return the rule of what has the same slope in both operands."""
+    """Return the rule of a function that has the same slope formula for both operands."""
     return lambda x, y, t: added([_times(slope(a, y), u) for a, u in zip(x, t, strict=True)])
 
 
-# The tangent of a function of two numbers x, whose value there is y, from their tangents t.
+# The tangent of a function of two operands x with value y, from their tangents t.
 _RULES: dict[Any, Rule] = {
     np.add: lambda x, y, t: added(t),
     np.subtract: lambda x, y, t: added([t[0], _times(-1, t[1])]),
@@ -173,14 +173,14 @@ _RULES: dict[Any, Rule] = {
     np.maximum: lambda x, y, t: larger(np.maximum, x, t),
     np.minimum: lambda x, y, t: larger(np.minimum, x, t),
 }
-# Products of vectors and matrices, those that this release of NumPy has.
+# Products of vectors and matrices, if this release of NumPy has them.
 for _name in ("matmul", "vecdot", "matvec", "vecmat"):
     if _ufunc := getattr(np, _name, None):
         _RULES[_ufunc] = bilinear(_ufunc)
 
 
 def _along(ufunc: Any, x: Sequence[Any], y: Any, t: Sequence[Any]) -> Any:
-    """Return the tangent of a ufunc of elements, None where it depends on values alone."""
+    """Return the tangent of an elementwise ufunc, None if it depends on values only."""
     if ufunc in FLAT:
         return None
     if ufunc in SLOPES:
@@ -206,9 +206,9 @@ def extreme(
     """
     Return the largest or the smallest value along axes and its tangent.
 
-    The tangent of equal ones is their mean.
+    For equal values the tangent is the mean of theirs.
     """
-    used = [n for n, given in others.items() if given is not None and given is not True]
+    used = [n for n, value in others.items() if value is not None and value is not True]
     if used or not isinstance(a, Pair):
         raise refusal(f"numpy.{op}" + (f" with {', '.join(used)}" if used else ""))
     x, t, method = a.value, a.tangent, "max" if "max" in op else "min"
@@ -223,7 +223,7 @@ def extreme(
 def _reduced(
     ufunc: Any, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Return what a reduction of a ufunc gives, and its tangent."""
+    """Return the result of a reduction of a ufunc, and its tangent."""
     (a, *rest), run = inputs, getattr(ufunc, method)
     if ufunc in (np.maximum, np.minimum) and method == "reduce":
         return extreme(f"{ufunc.__name__}.reduce", a, *(rest or (kwargs.pop("axis", 0),)), **kwargs)
@@ -237,7 +237,7 @@ def _reduced(
     value = run(a.value, *rest, **kwargs)
     with np.errstate(all="ignore"):
         if complex_:
-            # Products of complex numbers are those of dual ones, zeros among them as well.
+            # Products of complex numbers are products of dual numbers, even if some are zero.
             return value, run(dual(a.value, a.tangent), *rest, **kwargs).imag
         kwargs = {name: k for name, k in kwargs.items() if name != "initial"}
         return value, run(a.tangent, *rest, **kwargs)
@@ -246,7 +246,7 @@ def _reduced(
 def apply(
     ufunc: Any, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Return what a ufunc gives and its tangent, None where it has none."""
+    """Return the result of a ufunc and its tangent, None if it has none."""
     x = [np.asarray(a) if isinstance(a, (list, tuple)) else value_of(a) for a in inputs]
     t = [a.tangent if isinstance(a, Pair) else None for a in inputs]
     if method in ("reduce", "accumulate", "reduceat"):
@@ -257,11 +257,11 @@ def apply(
         raise _refused(ufunc, method, kwargs)
     value = getattr(ufunc, method)(*x)
     if method == "outer":
-        # The elements of the first operand beside all of the second.
+        # Give the first operand axes of size 1 for those of the second.
         ones = (1,) * np.ndim(x[1])
         x, t = ([None if a is None else np.reshape(a, np.shape(a) + o) for a, o in
                  zip(both, (ones, ()), strict=True)] for both in (x, t))  # fmt: skip
     with np.errstate(all="ignore"):
         tangent = _along(ufunc, x, value, t)
-    # Two arrays are not to have one memory for their tangents.
+    # Two arrays must not share memory for their tangents.
     return value, tangent.copy() if any(tangent is u for u in t if u is not None) else tangent

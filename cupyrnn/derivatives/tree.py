@@ -1,4 +1,4 @@
-"""Structures of tuples, lists and dicts, as functions take and return arrays in."""
+"""Nested structures of arrays: tuples, lists and dicts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from ..checks.attributes import shown
 
-# How deep structures may be: Python's own stack ends somewhat later.
+# The deepest structure allowed: Python's stack overflows somewhat later.
 _DEEPEST = 100
 
 
 def _rebuilt(tree: Any, parts: Any) -> Any:
-    """Return a structure of the type of another one with other parts."""
+    """Return a structure like `tree` with other parts."""
     kind = type(tree)
     if kind in (tuple, list):
         return kind(parts)
@@ -20,9 +20,9 @@ def _rebuilt(tree: Any, parts: Any) -> Any:
         return tree._make(parts)
     if isinstance(tree, tuple):
         return kind(parts)
-    import copy  # not above: most calls do without
+    import copy  # imported here because few calls need it
 
-    # A subclass may know more than its items, as a defaultdict its factory.
+    # A copy, because a subclass may hold more than its items, such as a defaultdict's factory.
     other = copy.copy(tree)
     if isinstance(tree, dict):
         for key, a in zip(list(tree), parts, strict=True):
@@ -33,7 +33,7 @@ def _rebuilt(tree: Any, parts: Any) -> Any:
 
 
 def tree_map(f: Callable[..., Any], tree: Any, *others: Any, depth: int = 0) -> Any:
-    """Return a structure of tuples, named tuples, lists and dicts with f of each leaf."""
+    """Apply f to each leaf of a structure of tuples, named tuples, lists and dicts."""
     if not isinstance(tree, (dict, tuple, list)):
         return f(tree, *others)
     if depth > _DEEPEST:
@@ -46,7 +46,7 @@ def tree_map(f: Callable[..., Any], tree: Any, *others: Any, depth: int = 0) -> 
 
 
 def leaves_by_name(name: str, tree: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield what a structure holds, by the name of its place."""
+    """Yield each leaf of a structure with its name, such as "primals[0]['w']"."""
     if depth > _DEEPEST:
         raise ValueError(f"jvp: {name.partition('[')[0]} is nested deeper than {_DEEPEST} levels")
     if isinstance(tree, dict):

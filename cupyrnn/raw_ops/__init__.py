@@ -79,23 +79,23 @@ class _Clip(TypedDict, total=False):
 
 
 class _LSTMForward(_LSTMInputs, _Bias, _Clip):
-    """What LSTMBlockCell and BlockLSTM take."""
+    """The arguments of LSTMBlockCell and BlockLSTM."""
 
 
 class _LSTMForwardV2(_LSTMInputs, _Clip):
-    """What BlockLSTMV2 takes."""
+    """The arguments of BlockLSTMV2."""
 
 
 class _LSTMCellGrad(_LSTMInputs, _Saved, _Cotangents):
-    """What LSTMBlockCellGrad takes."""
+    """The arguments of LSTMBlockCellGrad."""
 
 
 class _LSTMGrad(_LSTMInputs, _Saved, _Output, _Cotangents):
-    """What BlockLSTMGrad and BlockLSTMGradV2 take."""
+    """The arguments of BlockLSTMGrad and BlockLSTMGradV2."""
 
 
 @calls(lstm.lstm_block_cell)
-def LSTMBlockCell(*, x: ArrayT, **given: Unpack[_LSTMForward]) -> LSTMOutputs[ArrayT]:
+def LSTMBlockCell(*, x: ArrayT, **kwargs: Unpack[_LSTMForward]) -> LSTMOutputs[ArrayT]:
     """
     One step of an LSTM: `cupyrnn.lstm_block_cell` with ``gate_order="icfo"``.
 
@@ -119,11 +119,11 @@ def LSTMBlockCell(*, x: ArrayT, **given: Unpack[_LSTMForward]) -> LSTMOutputs[Ar
 
 
 @calls(lstm.lstm_block_cell_grad)
-def LSTMBlockCellGrad(*, x: ArrayT, **given: Unpack[_LSTMCellGrad]) -> LSTMCellGrads[ArrayT]:
+def LSTMBlockCellGrad(*, x: ArrayT, **kwargs: Unpack[_LSTMCellGrad]) -> LSTMCellGrads[ArrayT]:
     """
     The gradient of LSTMBlockCell: see `cupyrnn.lstm_block_cell_grad`.
 
-    The gradient treats a clipped cs as if no clipping had happened, as TensorFlow's does.
+    The gradient treats a clipped cs as if no clipping had happened, like TensorFlow's.
 
     Parameters
     ----------
@@ -148,7 +148,9 @@ def LSTMBlockCellGrad(*, x: ArrayT, **given: Unpack[_LSTMCellGrad]) -> LSTMCellG
 
 
 @calls(lstm.block_lstm)
-def BlockLSTM(*, seq_len_max: int, x: ArrayT, **given: Unpack[_LSTMForward]) -> LSTMOutputs[ArrayT]:
+def BlockLSTM(
+    *, seq_len_max: int, x: ArrayT, **kwargs: Unpack[_LSTMForward]
+) -> LSTMOutputs[ArrayT]:
     """
     An LSTM over a sequence: `cupyrnn.block_lstm` with ``gate_order="icfo"``.
 
@@ -173,7 +175,7 @@ def BlockLSTM(*, seq_len_max: int, x: ArrayT, **given: Unpack[_LSTMForward]) -> 
 
 @calls(lstm.block_lstm, gate_order="ifco", cell_clip=0)
 def BlockLSTMV2(
-    *, seq_len_max: int, x: ArrayT, **given: Unpack[_LSTMForwardV2]
+    *, seq_len_max: int, x: ArrayT, **kwargs: Unpack[_LSTMForwardV2]
 ) -> LSTMOutputs[ArrayT]:
     """
     An LSTM over a sequence: `cupyrnn.block_lstm` with ``gate_order="ifco"``.
@@ -198,11 +200,11 @@ def BlockLSTMV2(
 
 
 @calls(lstm.block_lstm_grad)
-def BlockLSTMGrad(*, seq_len_max: int, x: ArrayT, **given: Unpack[_LSTMGrad]) -> LSTMGrads[ArrayT]:
+def BlockLSTMGrad(*, seq_len_max: int, x: ArrayT, **kwargs: Unpack[_LSTMGrad]) -> LSTMGrads[ArrayT]:
     """
     The gradient of BlockLSTM: `cupyrnn.block_lstm_grad` with ``gate_order="icfo"``.
 
-    The gradient treats a clipped cs as if no clipping had happened, as TensorFlow's does.
+    The gradient treats a clipped cs as if no clipping had happened, like TensorFlow's.
 
     Parameters
     ----------
@@ -227,12 +229,12 @@ def BlockLSTMGrad(*, seq_len_max: int, x: ArrayT, **given: Unpack[_LSTMGrad]) ->
 
 @calls(lstm.block_lstm_grad, gate_order="ifco")
 def BlockLSTMGradV2(
-    *, seq_len_max: int, x: ArrayT, **given: Unpack[_LSTMGrad]
+    *, seq_len_max: int, x: ArrayT, **kwargs: Unpack[_LSTMGrad]
 ) -> LSTMGrads[ArrayT]:
     """
     The gradient of BlockLSTMV2: `cupyrnn.block_lstm_grad` with ``gate_order="ifco"``.
 
-    The gradient treats a clipped cs as if no clipping had happened, as TensorFlow's does.
+    The gradient treats a clipped cs as if no clipping had happened, like TensorFlow's.
 
     Parameters
     ----------
@@ -271,7 +273,7 @@ class _GRUGrad(_GRUInputs):
 
 
 @calls(gru.gru_block_cell)
-def GRUBlockCell(*, x: ArrayT, **given: Unpack[_GRUInputs]) -> GRUOutputs[ArrayT]:
+def GRUBlockCell(*, x: ArrayT, **kwargs: Unpack[_GRUInputs]) -> GRUOutputs[ArrayT]:
     """
     One step of a GRU: see `cupyrnn.gru_block_cell`.
 
@@ -288,7 +290,7 @@ def GRUBlockCell(*, x: ArrayT, **given: Unpack[_GRUInputs]) -> GRUOutputs[ArrayT
 
 
 @calls(gru.gru_block_cell_grad)
-def GRUBlockCellGrad(*, x: ArrayT, **given: Unpack[_GRUGrad]) -> GRUCellGrads[ArrayT]:
+def GRUBlockCellGrad(*, x: ArrayT, **kwargs: Unpack[_GRUGrad]) -> GRUCellGrads[ArrayT]:
     """
     The gradient of GRUBlockCell: see `cupyrnn.gru_block_cell_grad`.
 
@@ -330,34 +332,34 @@ class _Reserved(TypedDict):
 
 
 class _NetForward(_NetInputs, Net, total=False):
-    """What CudnnRNN and CudnnRNNV2 take."""
+    """The arguments of CudnnRNN and CudnnRNNV2."""
 
     is_training: bool
 
 
 class _NetForwardV3(_NetInputs, _Lengths, Projected, total=False):
-    """What CudnnRNNV3 takes."""
+    """The arguments of CudnnRNNV3."""
 
     is_training: bool
     time_major: bool
 
 
 class _Backprop(_NetInputs, _NetResults, Net):
-    """What CudnnRNNBackprop takes."""
+    """The arguments of CudnnRNNBackprop."""
 
 
 class _BackpropV2(_NetInputs, _NetResults, _Reserved, Net):
-    """What CudnnRNNBackpropV2 takes."""
+    """The arguments of CudnnRNNBackpropV2."""
 
 
 class _BackpropV3(_NetInputs, _Lengths, _NetResults, _Reserved, Projected, total=False):
-    """What CudnnRNNBackpropV3 takes."""
+    """The arguments of CudnnRNNBackpropV3."""
 
     time_major: bool
 
 
-@calls(cudnn_rnn, lambda **given: CudnnRNNV1Outputs(*cudnn_rnn(**given)[:4]))
-def CudnnRNN(*, input: ArrayT, **given: Unpack[_NetForward]) -> CudnnRNNV1Outputs[ArrayT]:
+@calls(cudnn_rnn, lambda **kwargs: CudnnRNNV1Outputs(*cudnn_rnn(**kwargs)[:4]))
+def CudnnRNN(*, input: ArrayT, **kwargs: Unpack[_NetForward]) -> CudnnRNNV1Outputs[ArrayT]:
     """
     The first version of TensorFlow's op: `cupyrnn.cudnn_rnn` without host_reserved.
 
@@ -373,7 +375,7 @@ def CudnnRNN(*, input: ArrayT, **given: Unpack[_NetForward]) -> CudnnRNNV1Output
 
 
 @calls(cudnn_rnn)
-def CudnnRNNV2(*, input: ArrayT, **given: Unpack[_NetForward]) -> CudnnRNNOutputs[ArrayT]:
+def CudnnRNNV2(*, input: ArrayT, **kwargs: Unpack[_NetForward]) -> CudnnRNNOutputs[ArrayT]:
     """
     CudnnRNN that also returns host_reserved: see `cupyrnn.cudnn_rnn`.
 
@@ -389,7 +391,7 @@ def CudnnRNNV2(*, input: ArrayT, **given: Unpack[_NetForward]) -> CudnnRNNOutput
 
 
 @calls(cudnn_rnn)
-def CudnnRNNV3(*, input: ArrayT, **given: Unpack[_NetForwardV3]) -> CudnnRNNOutputs[ArrayT]:
+def CudnnRNNV3(*, input: ArrayT, **kwargs: Unpack[_NetForwardV3]) -> CudnnRNNOutputs[ArrayT]:
     """
     CudnnRNNV2 with sequence lengths and a projection: see `cupyrnn.cudnn_rnn`.
 
@@ -406,7 +408,7 @@ def CudnnRNNV3(*, input: ArrayT, **given: Unpack[_NetForwardV3]) -> CudnnRNNOutp
 
 
 @calls(cudnn_rnn_backprop)
-def CudnnRNNBackprop(*, input: ArrayT, **given: Unpack[_Backprop]) -> CudnnRNNGrads[ArrayT]:
+def CudnnRNNBackprop(*, input: ArrayT, **kwargs: Unpack[_Backprop]) -> CudnnRNNGrads[ArrayT]:
     """
     The gradient of CudnnRNN: see `cupyrnn.cudnn_rnn_backprop`.
 
@@ -425,7 +427,7 @@ def CudnnRNNBackprop(*, input: ArrayT, **given: Unpack[_Backprop]) -> CudnnRNNGr
 
 
 @calls(cudnn_rnn_backprop)
-def CudnnRNNBackpropV2(*, input: ArrayT, **given: Unpack[_BackpropV2]) -> CudnnRNNGrads[ArrayT]:
+def CudnnRNNBackpropV2(*, input: ArrayT, **kwargs: Unpack[_BackpropV2]) -> CudnnRNNGrads[ArrayT]:
     """
     The gradient of CudnnRNNV2: see `cupyrnn.cudnn_rnn_backprop`.
 
@@ -444,7 +446,7 @@ def CudnnRNNBackpropV2(*, input: ArrayT, **given: Unpack[_BackpropV2]) -> CudnnR
 
 
 @calls(cudnn_rnn_backprop)
-def CudnnRNNBackpropV3(*, input: ArrayT, **given: Unpack[_BackpropV3]) -> CudnnRNNGrads[ArrayT]:
+def CudnnRNNBackpropV3(*, input: ArrayT, **kwargs: Unpack[_BackpropV3]) -> CudnnRNNGrads[ArrayT]:
     """
     The gradient of CudnnRNNV3: see `cupyrnn.cudnn_rnn_backprop`.
 
@@ -469,7 +471,7 @@ _TO_PARAMS = "cudnn_rnn_canonical_to_params"
 
 
 def _of_net(op: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Check what parameters do not depend on; return the other arguments."""
+    """Check and remove the attributes that parameters do not depend on."""
     check_dropout(op, arguments.pop("dropout"))
     for name in ("seed", "seed2"):
         check_integer(op, name, arguments.pop(name))
@@ -501,16 +503,22 @@ def _to_params(**net: Any) -> Any:
     return packed.cudnn_rnn_canonical_to_params(**_of_net(_TO_PARAMS, net))
 
 
-def _dtype_name(given: object) -> object:
-    """Return the name of a dtype, a scalar type or a name; what is none of them as it is."""
-    if isinstance(given, np.dtype):
-        return given.name if given.isnative else given.str
-    return given.__name__ if isinstance(given, type) else given
+def _dtype_name(dtype: object) -> object:
+    """Return the name of a dtype or a scalar type; other objects unchanged."""
+    if isinstance(dtype, np.dtype):
+        return dtype.name if dtype.isnative else dtype.str
+    return dtype.__name__ if isinstance(dtype, type) else dtype
 
 
 @calls(packed.cudnn_rnn_params_size, _size)
 def CudnnRNNParamsSize(
-    *, num_layers: int, num_units: int, input_size: int, T: Any, S: Any, **given: Unpack[Projected]
+    *,
+    num_layers: int,
+    num_units: int,
+    input_size: int,
+    T: Any,
+    S: Any,
+    **kwargs: Unpack[Projected],
 ) -> NDArray[Any]:
     """
     The size of the packed vector as an array: see `cupyrnn.cudnn_rnn_params_size`.
@@ -543,7 +551,7 @@ def CudnnRNNParamsToCanonical(
     input_size: int,
     params: ArrayT,
     num_params: int,
-    **given: Unpack[Net],
+    **kwargs: Unpack[Net],
 ) -> packed.CanonicalParams[ArrayT]:
     """
     The packed vector as matrices and biases: see `cupyrnn.cudnn_rnn_params_to_canonical`.
@@ -576,7 +584,7 @@ def CudnnRNNParamsToCanonicalV2(
     params: ArrayT,
     num_params_weights: int,
     num_params_biases: int,
-    **given: Unpack[Projected],
+    **kwargs: Unpack[Projected],
 ) -> packed.CanonicalParams[ArrayT]:
     """
     The packed vector as matrices and biases: see `cupyrnn.cudnn_rnn_params_to_canonical`.
@@ -608,7 +616,7 @@ def CudnnRNNCanonicalToParams(
     input_size: int,
     weights: Sequence[ArrayT],
     biases: Sequence[AnyArray],
-    **given: Unpack[Net],
+    **kwargs: Unpack[Net],
 ) -> ArrayT:
     """
     Matrices and biases as a packed vector: see `cupyrnn.cudnn_rnn_canonical_to_params`.
@@ -637,7 +645,7 @@ def CudnnRNNCanonicalToParamsV2(
     input_size: int,
     weights: Sequence[ArrayT],
     biases: Sequence[AnyArray],
-    **given: Unpack[Projected],
+    **kwargs: Unpack[Projected],
 ) -> ArrayT:
     """
     Matrices and biases as a packed vector: see `cupyrnn.cudnn_rnn_canonical_to_params`.

@@ -1,4 +1,4 @@
-"""How an op of TensorFlow's name calls the function of the package behind it."""
+"""How an op with TensorFlow's name calls a function of the package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..weights.params import Direction, InputMode, RNNMode
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# What an argument is where it is left out, as in TensorFlow.
+# TensorFlow's defaults of the arguments.
 _DEFAULTS = {
     **params.DEFAULTS,
     **{"dropout": 0, "seed": 0, "seed2": 0, "is_training": True, "time_major": True},
@@ -22,7 +22,7 @@ _DEFAULTS = {
 
 
 class Named(TypedDict, total=False):
-    """What every op takes, after all else."""
+    """The last argument of every op."""
 
     name: str | None
 
@@ -39,14 +39,14 @@ class Net(Named, total=False):
 
 
 class Projected(Net, total=False):
-    """Those of one that may have a projection."""
+    """The attributes of a net that may have a projection."""
 
     num_proj: int
 
 
 def _parameters(op: Callable[..., Any], defaults: dict[str, Any]) -> dict[str, Parameter]:
-    """Return the parameters of an op, those of its TypedDict by name, and set its annotations."""
-    shared = op.__globals__[op.__annotations__.pop("given").removeprefix("Unpack[")[:-1]]
+    """Return the parameters of an op, with those of its TypedDict, and set its annotations."""
+    shared = op.__globals__[op.__annotations__.pop("kwargs").removeprefix("Unpack[")[:-1]]
     result = op.__annotations__.pop("return")
     fields = dict(shared.__annotations__)
     fields["name"] = fields.pop("name")
@@ -65,12 +65,12 @@ def calls(
     function: Callable[..., Any], run: Callable[..., Any] | None = None, **fixed: Any
 ) -> Callable[[_F], _F]:
     """
-    Have an op, which is no more than its signature, do what a function of the package does.
+    Implement an op, declared by its signature only, by a function of the package.
 
-    Arguments that several ops have are those of a TypedDict, `given`, and come after the others.
-    The function gets the op's arguments and what is fixed by its name: values of arguments that
-    the op does not have, defaults of those that it has. Its errors begin with the name of the op.
-    Where `run` is given, that is called and calls the function.
+    Arguments that several ops share are in a TypedDict, `kwargs`, and come after the others. The
+    function gets the op's arguments and `fixed`: values of arguments that the op does not have, and
+    defaults of those that it has. Errors begin with the name of the op. If `run` is not None, it is
+    called instead of the function.
     """
     name = function.__name__
     prefix = f"{name}: "
@@ -84,14 +84,14 @@ def calls(
         def call(*args: Any, **kwargs: Any) -> Any:
             if args or not required <= kwargs.keys() <= parameters.keys():
                 raise misfit(call, args, kwargs)
-            given = {**defaults, **kwargs}
-            del given["name"]
+            arguments = {**defaults, **kwargs}
+            del arguments["name"]
             try:
-                if "use_peephole" in given and given["use_peephole"] is None:
-                    # To the function it is "if there are any", which no op of TensorFlow has.
-                    given["use_peephole"] = defaults.get("use_peephole")
-                    check_bool(name, "use_peephole", given["use_peephole"])
-                return (run or function)(**given)
+                if "use_peephole" in arguments and arguments["use_peephole"] is None:
+                    # For the function None means "if there are any"; TensorFlow has no such value.
+                    arguments["use_peephole"] = defaults.get("use_peephole")
+                    check_bool(name, "use_peephole", arguments["use_peephole"])
+                return (run or function)(**arguments)
             except Exception as error:
                 message, *others = error.args or ("",)
                 if isinstance(message, str) and message.startswith(prefix):

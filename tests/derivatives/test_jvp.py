@@ -29,7 +29,7 @@ from problems.table import TABLE, Call, Case, call_of
 import cupyrnn
 from cupyrnn.arithmetic import dual as _dual
 from cupyrnn.derivatives.duals import along
-from cupyrnn.derivatives.traced import _under_way
+from cupyrnn.derivatives.traced import _active_jvp
 from cupyrnn.derivatives.tree import tree_map
 
 FACTORS: dict[str, Any] = {
@@ -378,9 +378,9 @@ REFUSED = {
     "numpy.max with initial": "np.max(x, initial=0)",
     "numpy.pad with mode='maximum'": "np.pad(x, 1, mode='maximum')",
     "numpy.ndarray.sort is not among": "x.sort()",
-    "makes numbers of dtype float32": "x.astype('f4')",
-    "makes numbers of dtype complex128": "x * 1j",
-    "makes a plain array or number": "zeros.__setitem__(0, x[0]); zeros.__setitem__(slice(3), x)"
+    "converts an array with a tangent to float32": "x.astype('f4')",
+    "converts an array with a tangent to complex128": "x * 1j",
+    "to a plain array or number": "zeros.__setitem__(0, x[0]); zeros.__setitem__(slice(3), x)"
     "; np.add(x, x, out=zeros); np.sum(x, 0, None, np.zeros(())); np.ptp(x, 0, np.zeros(()))"
     "; x.take([0], 0, np.zeros(1)); np.copyto(zeros, x); zeros.__iadd__(x); np.asarray(x)"
     "; np.array([x[0], x[1]]); float(x[0])",
@@ -521,7 +521,7 @@ X = np.ones(3)
         (np.exp, (X.astype(complex),), (X,), TypeError, "primals[0] has a tangent already"),
         (np.exp, (1.0,), (X,), TypeError, "primals[0] is a float and has a tangent"),
         (len, ({"a": X, "b": X},), ({"a": X},), ValueError,
-         "there is no tangents[0]['b'] for primals[0]['b'], expected an array or None"),
+         "tangents[0]['b'] is missing, expected an array like primals[0]['b'], or None"),
         (len, ({"a": X},), ({"a": X, "b": X},), ValueError,
          "tangents[0]['b'] has no counterpart in primals"),
     ],
@@ -543,7 +543,7 @@ def test_errors(function: Any, primals: Any, tangents: Any, error: Any, message:
     ids=["argument", "closure", "closure alone", "neither"],
 )
 def test_jvp_of_jvp_is_refused(inner: Any) -> None:
-    with pytest.raises(TypeError, match=r"^jvp: it is called within the function of a jvp"):
+    with pytest.raises(TypeError, match=r"^jvp: function calls jvp, which is not supported"):
         cupyrnn.jvp(inner, (X,), (X,))
 
 
@@ -563,7 +563,7 @@ def test_arrays_of_two_calls_do_not_mix() -> None:
         return cupyrnn.cudnn_rnn(x, np.ones((1, 2, 3)), other, np.ones(96))
 
     cupyrnn.jvp(kept.append, (x,), (x,))
-    with pytest.raises(TypeError, match=r"^jvp: cudnn_rnn is given an array of another call"):
+    with pytest.raises(TypeError, match=r"^jvp: cudnn_rnn got an array of another call"):
         cupyrnn.jvp(lambda x: op(x, kept[-1]), (x,), (x,))
 
     def in_a_thread(x: Any) -> Any:
@@ -591,7 +591,7 @@ def test_threads_do_not_meet() -> None:
         assert begun.wait(60)
         try:
             as_it_is = cupyrnn.weights.params_from_torch(defaultdict(int, state))
-            assert _under_way.get() is None
+            assert _active_jvp.get() is None
             nested: list[Any] = []
             nested.append(nested)
             with pytest.raises((TypeError, ValueError), match=r"^stacked_rnn: "):
@@ -712,7 +712,7 @@ def test_nothing_is_left_behind() -> None:
         with contextlib.suppress(TypeError):
             cupyrnn.jvp(function, (X,), (X,))
     assert warnings.filters == before
-    assert _under_way.get() is None
+    assert _active_jvp.get() is None
 
 
 def planes(a: Any) -> Any:
