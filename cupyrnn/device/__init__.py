@@ -45,7 +45,7 @@ class RecurrenceKernels(NamedTuple):
     ----------
     forward, backward : KernelChoice
         What computes the steps of the op and of its gradient. ``kernel`` is "loop", a product and
-        a kernel in every step, or "rows", "hybrid" or "grid", one launch for all steps.
+        a kernel in every step, or "rows", "hybrid", "grid" or "cluster", one launch for all steps.
         ``sequences`` is how many sequences a block of that launch computes, and 0 for "loop".
         ``reason`` says why, and where that is kept.
     """
@@ -76,6 +76,8 @@ def recurrence_kernels(
       or into its registers and its shared memory; the result calls the latter "hybrid".
     * "grid": one launch in which the matrix is spread over many blocks, which wait for each other
       in every step, if all of them can run at once.
+    * "cluster": one launch in which the matrix is spread over the eight blocks of a cluster, for H
+      up to 256, on GPUs of architecture sm_90 and later; not in float64.
     * "auto", the default: the kernel that ``python -m cupyrnn.device`` found to be the fastest on
       this GPU, of those that had NumPy's values there; elsewhere, on a GPU of compute capability
       9.0, the one that was the fastest on an H100, or as a prototype on an H200; and else the

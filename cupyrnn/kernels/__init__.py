@@ -5,7 +5,7 @@ The CUDA twins of the recurrences, and what runs them.
 Each cell has a file of the name its NumPy twin has in the package, with its equations as a struct
 of plain scalar C++ (`cell` says what is in one), and the Python functions that launch the kernels,
 named like their NumPy twins. The kernels of any cell are in `step`, of a single step, and in
-`rows` and `grid`, of all steps, whose loops are in `all_steps`.
+`rows`, `grid` and `cluster`, of all steps, whose loops are in `all_steps`.
 `products` and `dropout` have twins in `arithmetic`.
 `launch` has the sums that every cell takes. `compile` is the only user of cupy.RawModule, `blas`
 the only user of cuBLAS. Nothing here is imported before a CuPy array arrives.

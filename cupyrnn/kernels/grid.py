@@ -25,7 +25,8 @@ SOURCE = (
     + r"""
 // What blocks tell each other in a launch.
 struct Exchanged {
-    void* numbers;      // [steps * products + 1, B, stride], all ones at the start
+    void* numbers;      // [steps * products + 1, B, stride], all ones at the start; or null: it is
+                        // in shared memory
     long long stride;   // numbers of a vector, whole lines
     long long first;    // the first sequence of the launch
     long long patient;  // whether a look at one place comes before those at all places
@@ -42,7 +43,7 @@ template <int UNITS, int ROWS> struct SeatOfOne {
 };
 
 // The products of blocks that tell each other what they multiply.
-template <typename C, bool BACK, typename Part> struct OverGrid : Part {
+template <typename Where, typename C, bool BACK, typename Part> struct OverBlocks : Part {
     typedef typename Part::A A;
     typedef typename Part::W W;
     typedef SeatOfOne<Part::UNITS, Part::ROWS> Seat;
@@ -52,20 +53,23 @@ template <typename C, bool BACK, typename Part> struct OverGrid : Part {
     static const int MEMORY = 2 * SIZE * sizeof(A) + Part::MEMORY;
     const Seat& me;
     A* sums;  // [2][SIZE], in shared memory
-    char* numbers;
+    char* numbers;  // of the first product and sequence
     long long of_a_row, of_a_turn;  // bytes
     int H;
     unsigned turns;  // how many products were made
 
-    __device__ __forceinline__ OverGrid(
+    __device__ __forceinline__ OverBlocks(
         const Exchanged& all, const Steps& at, const Seat& seat, uint4* memory)
         : Part(memory + 2 * SIZE * sizeof(A) / 16, all.patient), me(seat),
-          sums(reinterpret_cast<A*>(memory)), numbers(static_cast<char*>(all.numbers)),
-          of_a_row(all.stride * sizeof(typename Part::E)), of_a_turn(at.B * of_a_row),
-          H(int(at.H)), turns(0) {}
-    __device__ __forceinline__ char* place(int sequence) const
+          sums(reinterpret_cast<A*>(memory)), of_a_row(all.stride * sizeof(typename Part::E)),
+          of_a_turn((Where::SHARED ? Part::ROWS : at.B) * of_a_row), H(int(at.H)), turns(0)
     {
-        return numbers + turns * of_a_turn + sequence * of_a_row;
+        numbers = Where::SHARED ? reinterpret_cast<char*>(memory) + MEMORY
+                                : static_cast<char*>(all.numbers) + me.first * of_a_row;
+    }
+    __device__ __forceinline__ char* place(int slot) const
+    {
+        return numbers + (Where::SHARED ? turns % 2 : turns) * of_a_turn + slot * of_a_row;
     }
     template <typename Value> __device__ __forceinline__ void load(Value value)
     {
@@ -73,16 +77,19 @@ template <typename C, bool BACK, typename Part> struct OverGrid : Part {
         if constexpr (C::PRODUCTS == 2) Part::load(Product<1>(), value);
         Part::load(Product<0>(), value);
     }
-    __device__ __forceinline__ void begin() const {}
+    __device__ __forceinline__ void begin() const
+    {
+        Where::begin(reinterpret_cast<Words<unsigned>*>(numbers), int(2 * of_a_turn / 16));
+    }
     __device__ __forceinline__ void meet() const {}
     template <int COUNT, typename Product>
     __device__ __forceinline__ void put(Product, int, const A* v) const
     {
-        W* const to = reinterpret_cast<W*>(place(me.row));
+        W* const to = reinterpret_cast<W*>(place(me.slot));
         const int words = this->template tell_unit<COUNT>(to, me.unit, H, v);
         // Zeros behind the last unit, up to what is looked at together.
         const int AT_ONCE = 16 / sizeof(W);
-        if (words) for (int n = words; n % AT_ONCE; ++n) tell(to + n, W(0));
+        if (words) for (int n = words; n % AT_ONCE; ++n) Where::tell(to + n, W(0));
     }
     template <typename Product, int WIDTH>
     __device__ __forceinline__ void multiply(
@@ -92,7 +99,7 @@ template <typename C, bool BACK, typename Part> struct OverGrid : Part {
         const int ROW = Part::row_of(WIDTH), OF_WARP = Part::ROWS * ROW;
         A* const all = sums + turns % 2 * SIZE;
         Part::template multiply<WIDTH>(
-            product, [&](int slot) { return place(me.first + slot); }, int(rows) - me.first,
+            product, [&](int slot) { return place(slot); }, int(rows) - me.first,
             NUMBERS * H, all + threadIdx.x / 32 * OF_WARP);
         ++turns;
         __syncthreads();  // before the sums of all warps
@@ -108,15 +115,33 @@ template <typename C, bool BACK, typename Part> struct OverGrid : Part {
 
 
 template <bool TENSOR_CORES> struct Multiplying {
-    template <typename C, typename T, bool BACK, int... SIZES>
-    using Part = ByNumbers<C, T, BACK, SIZES...>;
+    template <typename Where, typename C, typename T, bool BACK, int... SIZES>
+    using Part = ByNumbers<Where, C, T, BACK, SIZES...>;
 };
 #ifdef MMA_TYPE
 template <> struct Multiplying<true> {
-    template <typename C, typename T, bool BACK, int... SIZES>
-    using Part = ByTensorCores<C, T, BACK, SIZES...>;
+    template <typename Where, typename C, typename T, bool BACK, int... SIZES>
+    using Part = ByTensorCores<Where, C, T, BACK, SIZES...>;
 };
 #endif
+
+template <
+    typename Where, bool TENSOR_CORES, int UNITS, int ROWS, int THREADS, int... PARTS,
+    template <template <typename> class, typename> class Direction,
+    template <typename> class Cell, typename T>
+__device__ __forceinline__ void steps_over_blocks(
+    const Cell<typename Acc<T>::type>& cell, const Direction<Cell, T>& arrays, const Steps& at,
+    const Exchanged& exchanged)
+{
+    typedef Cell<typename Acc<T>::type> C;
+    const bool BACK = Direction<Cell, T>::BACK;
+    typedef typename Multiplying<TENSOR_CORES>::template Part<
+        Where, C, T, BACK, UNITS, ROWS, THREADS, PARTS...> Part;
+    const SeatOfOne<UNITS, ROWS> me(int(at.H), int(exchanged.first));
+    OverBlocks<Where, C, BACK, Part> products(
+        exchanged, at, me, reinterpret_cast<uint4*>(shared_packs<float>()));
+    all_steps<false, false>(cell, arrays, at, me, products);
+}
 
 template <
     template <template <typename> class, typename> class Direction,
@@ -126,14 +151,8 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_grid(
     const Cell<typename Acc<T>::type> cell, const Direction<Cell, T> arrays, const Steps at,
     const Exchanged exchanged)
 {
-    typedef Cell<typename Acc<T>::type> C;
-    const bool BACK = Direction<Cell, T>::BACK;
-    typedef typename Multiplying<TENSOR_CORES>::template Part<
-        C, T, BACK, UNITS, ROWS, THREADS, PARTS...> Part;
-    const SeatOfOne<UNITS, ROWS> me(int(at.H), int(exchanged.first));
-    OverGrid<C, BACK, Part> products(
-        exchanged, at, me, reinterpret_cast<uint4*>(shared_packs<float>()));
-    all_steps<false, false>(cell, arrays, at, me, products);
+    steps_over_blocks<InMemory, TENSOR_CORES, UNITS, ROWS, THREADS, PARTS...>(
+        cell, arrays, at, exchanged);
 }
 """
 )
@@ -220,10 +239,7 @@ def layout_of(
         blocks = -(-H // units)
         if blocks > processors or units * sequences > 32 * WARPS:
             continue
-        if tensor_cores:
-            fit = _by_tensor_cores(size, H, units, sequences, _ROOM[dtype.name].all)
-        else:
-            fit = _by_numbers(size, H, units, sequences, dtype)
+        fit = fit_of(size, H, units, sequences, dtype, tensor_cores)
         if fit is None or fit.shared > available:
             continue
         groups = -(-B // sequences)
@@ -243,6 +259,15 @@ class _Fit(NamedTuple):
     shared: int
     stride: int
     beside: int  # bytes of the matrices in shared memory
+
+
+def fit_of(
+    size: rows.Size, H: int, units: int, sequences: int, dtype: np.dtype[Any], tensor_cores: bool
+) -> _Fit | None:
+    """Return how the matrices fit into a block, None where they do not."""
+    if tensor_cores:
+        return _by_tensor_cores(size, H, units, sequences, _ROOM[dtype.name].all)
+    return _by_numbers(size, H, units, sequences, dtype)
 
 
 def _by_tensor_cores(
@@ -313,7 +338,7 @@ def told(layout: Layout, products: int, dtype: np.dtype[Any]) -> Any:
 
 
 def exchanged(layout: Layout, memory: Any, number: int) -> np.void:
-    """Return ``Exchanged`` of a launch, one of several."""
+    """Return ``Exchanged`` of a launch, one of several; no memory means shared memory."""
     first = number * layout.blocks[1] * layout.sequences
-    patient = layout.blocks[0] * layout.blocks[1] > _MANY_BLOCKS
+    patient = memory is not None and layout.blocks[0] * layout.blocks[1] > _MANY_BLOCKS
     return words(memory, layout.stride, first, int(patient))

@@ -33,44 +33,53 @@ template <typename W> struct alignas(16) Words {
     }
 };
 
-__device__ __forceinline__ void tell(unsigned* place, unsigned word)
-{
+// The memory of the device, as where blocks exchange numbers. SHARED: whether a place is one in
+// shared memory, of two by turns. took(place) follows when a warp has read what is there.
+struct InMemory {
+    static const bool SHARED = false;
+    static __device__ __forceinline__ void begin(Words<unsigned>*, int) {}
+    template <typename W> static __device__ __forceinline__ void took(Words<W>*) {}
+    static __device__ __forceinline__ void tell(unsigned* place, unsigned word)
+    {
 #ifdef CUDA_ON_CPU
-    cuda_on_cpu::tell(place, word);
+        cuda_on_cpu::tell(place, word);
 #else
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(place), "r"(word) : "memory");
+        asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(place), "r"(word) : "memory");
 #endif
-}
-__device__ __forceinline__ void tell(unsigned long long* place, unsigned long long word)
-{
+    }
+    static __device__ __forceinline__ void tell(unsigned long long* place, unsigned long long word)
+    {
 #ifdef CUDA_ON_CPU
-    cuda_on_cpu::tell(place, word);
+        cuda_on_cpu::tell(place, word);
 #else
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(place), "l"(word) : "memory");
+        asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(place), "l"(word) : "memory");
 #endif
-}
-__device__ __forceinline__ Words<unsigned> look(const Words<unsigned>* place)
-{
-    Words<unsigned> v;
+    }
+    static __device__ __forceinline__ Words<unsigned> look(const Words<unsigned>* place)
+    {
+        Words<unsigned> v;
 #ifdef CUDA_ON_CPU
-    for (int n = 0; n < 4; ++n) v.w[n] = cuda_on_cpu::load_relaxed(place->w + n);
+        for (int n = 0; n < 4; ++n) v.w[n] = cuda_on_cpu::load_relaxed(place->w + n);
 #else
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(place) : "memory");
+        asm volatile(
+            "ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+            : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(place) : "memory");
 #endif
-    return v;
-}
-__device__ __forceinline__ Words<unsigned long long> look(const Words<unsigned long long>* place)
-{
-    Words<unsigned long long> v;
+        return v;
+    }
+    typedef unsigned long long Wide;
+    static __device__ __forceinline__ Words<Wide> look(const Words<Wide>* place)
+    {
+        Words<Wide> v;
 #ifdef CUDA_ON_CPU
-    for (int n = 0; n < 2; ++n) v.w[n] = cuda_on_cpu::load_relaxed(place->w + n);
+        for (int n = 0; n < 2; ++n) v.w[n] = cuda_on_cpu::load_relaxed(place->w + n);
 #else
-    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
-                 : "=l"(v.w[0]), "=l"(v.w[1]) : "l"(place) : "memory");
+        asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+                     : "=l"(v.w[0]), "=l"(v.w[1]) : "l"(place) : "memory");
 #endif
-    return v;
-}
+        return v;
+    }
+};
 // A wait ends after a second or more. The launch fails then, and the next call that waits for the
 // device says so.
 __device__ __forceinline__ void count_looks(unsigned& looks)
@@ -105,28 +114,31 @@ template <typename T> __device__ __forceinline__ unsigned half_word_of(float v)
 }
 
 // Looks at places until no word is missing in any. Where nothing is wanted there are zeros.
-template <int COUNT, typename W, typename Place>
+template <typename Where, int COUNT, typename W, typename Place>
 __device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place, unsigned wanted)
 {
 #pragma unroll
     for (int n = 0; n < COUNT; ++n) {
         found[n] = {};
-        if (wanted >> n & 1) found[n] = look(place(n));
+        if (wanted >> n & 1) found[n] = Where::look(place(n));
     }
     for (unsigned looks = 0;; count_looks(looks)) {
         bool missing = false;
 #pragma unroll
         for (int n = 0; n < COUNT; ++n)
             if (found[n].missing()) {
-                found[n] = look(place(n));
+                found[n] = Where::look(place(n));
                 missing = true;
             }
         if (!missing) break;
     }
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n) if (wanted >> n & 1) Where::took(place(n));
 }
 
 // How a block multiplies by its part of the matrices. Such a struct has
 //
+//   Where                       where blocks exchange them
 //   E, W                        the types of exchanged numbers and of their words
 //   A, N                        of sums, and what the matrices are held in
 //   UNITS, ROWS, WARPS          of the block
@@ -142,7 +154,7 @@ __device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place, 
 //
 // By numbers of the type that is computed with. A matrix is that of `rows`, of a slice of K.
 template <
-    typename C, typename T, bool BACK, int OF_BLOCK, int SEQUENCES, int THREADS,
+    typename Where, typename C, typename T, bool BACK, int OF_BLOCK, int SEQUENCES, int THREADS,
     int SLICE, int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
 struct ByNumbers {
     typedef typename Acc<T>::type A;
@@ -204,7 +216,7 @@ struct ByNumbers {
             A number = rounded<T>(v[k]);
 #pragma unroll
             for (int n = 0; n < OF_NUMBER; ++n)
-                tell(to + k * OF_NUMBER + n, word_of(array_of<R>(number)[n]));
+                Where::tell(to + k * OF_NUMBER + n, word_of(array_of<R>(number)[n]));
         }
         return unit + 1 == H ? COUNT * OF_NUMBER * H : 0;
     }
@@ -225,9 +237,9 @@ struct ByNumbers {
                 const int at = n + 32 * i, slot = at / PACKS, k = begin + at % PACKS * P;
                 wanted |= (unsigned)(at < ALL && slot < rows && k < count) << i;
             }
-            wait_for(found, [&](int i) {
+            wait_for<Where>(found, [&](int i) {
                 const int at = n + 32 * i;
-                return reinterpret_cast<const Words<W>*>(
+                return reinterpret_cast<Words<W>*>(
                     row(at / PACKS) + (begin + at % PACKS * P) * int(sizeof(A)));
             }, wanted);
 #pragma unroll
@@ -315,7 +327,7 @@ template <typename T, int PIECES> struct Fragments {
 // By tensor cores. Rows of a product are columns of the matrix, unit by unit; its columns are eight
 // sequences. CHUNKS: of 32 numbers of a vector that a warp multiplies.
 template <
-    typename C, typename T, bool BACK, int OF_BLOCK, int SEQUENCES, int THREADS,
+    typename Where, typename C, typename T, bool BACK, int OF_BLOCK, int SEQUENCES, int THREADS,
     int CHUNKS, int CHUNKS_2 = 0>
 struct ByTensorCores {
     typedef float A;
@@ -371,15 +383,16 @@ struct ByTensorCores {
             unsigned word = half_word_of<T>(v[0]), next = 0;
             if ((unit | 1) < H) next = __shfl_xor_sync(3u << (lane & ~1), word, 1);
             if (unit % 2 == 1) return 0;
-            tell(to + unit / 2, word | next << 16);
+            Where::tell(to + unit / 2, word | next << 16);
             return unit + 2 >= H ? unit / 2 + 1 : 0;
         } else {
             const int OF_UNIT = numbers(COUNT) / 2;
 #pragma unroll
             for (int n = 0; n < OF_UNIT; ++n)
-                tell(to + OF_UNIT * unit + n,
-                     half_word_of<T>(v[2 * n])
-                         | (2 * n + 1 < COUNT ? half_word_of<T>(v[(2 * n + 1) % COUNT]) : 0) << 16);
+                Where::tell(
+                    to + OF_UNIT * unit + n,
+                    half_word_of<T>(v[2 * n])
+                        | (2 * n + 1 < COUNT ? half_word_of<T>(v[(2 * n + 1) % COUNT]) : 0) << 16);
             return unit + 1 == H ? OF_UNIT * H : 0;
         }
     }
@@ -393,9 +406,9 @@ struct ByTensorCores {
         const auto& m = const_cast<ByTensorCores*>(this)->matrix(product);
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
         const int begin = threadIdx.x / 32 * COUNT * 32 + 8 * q;
-        const char* const here = row(g);
+        char* const here = row(g);
         auto place = [&](int n) {
-            return reinterpret_cast<const Words<unsigned>*>(here + (begin + 32 * n) * 2);
+            return reinterpret_cast<Words<unsigned>*>(here + (begin + 32 * n) * 2);
         };
         Words<unsigned> found[COUNT];
         unsigned wanted = 0;
@@ -404,9 +417,9 @@ struct ByTensorCores {
             wanted |= (unsigned)(g < rows && begin + 32 * n < count) << n;
         if (patient) {
             Words<unsigned> one[1];
-            wait_for(one, [&](int) { return place(0); }, wanted & 1);
+            wait_for<Where>(one, [&](int) { return place(0); }, wanted & 1);
         }
-        wait_for(found, place, wanted);
+        wait_for<Where>(found, place, wanted);
         __syncwarp();  // before the product
         float part[PIECES * PARTS][4] = {};
 #pragma unroll

@@ -3,7 +3,8 @@ Which kernel takes a device through the time steps, decided in one place.
 
 ``loop`` is a product and a kernel in every step, and does everything. ``rows`` is one launch, for
 what fits into the registers of a block. ``hybrid`` is ``rows`` with a part of the matrix in shared
-memory, and ``grid`` spreads it over blocks that wait for each other.
+memory. ``grid`` spreads it over blocks that wait for each other, and ``cluster`` over the blocks of
+a cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 
 from .._typing import Array
 from ..checks.arrays import compute_dtype
-from . import grid, rows, step, timed
+from . import cluster, grid, rows, step, timed
 from .cell import Cell, weights_of, words
 from .launch import Block, blocks_at_once, launch
 
@@ -51,8 +52,8 @@ _SHARED = {
     100: 227, 103: 227, 110: 227, 120: 99, 121: 99,
 }  # fmt: skip
 _LEAST_SHARED = 48
-# A status of the driver.
-_COOPERATIVE_LAUNCH_TOO_LARGE = 720
+# Statuses of the driver.
+_COOPERATIVE_LAUNCH_TOO_LARGE, _INVALID_CLUSTER_SIZE = 720, 912
 
 
 class Kernels(NamedTuple):
@@ -63,11 +64,12 @@ class Kernels(NamedTuple):
     loop: step.Module
     rows: rows.Kernel
     grid: rows.Kernel
+    cluster: rows.Kernel
 
 
 def kernels_of(cell: Cell) -> tuple[Kernels, Kernels]:
     """Return the kernels of a cell, forwards and backwards."""
-    loop, ways = step.module(cell), {"rows": rows, "grid": grid}
+    loop, ways = step.module(cell), {"rows": rows, "grid": grid, "cluster": cluster}
 
     def of(direction: str) -> Kernels:
         kernels = (rows.kernel(cell, direction, way, ways[way].SOURCE) for way in ways)
@@ -97,9 +99,10 @@ class KernelChoice(NamedTuple):
 
     Attributes
     ----------
-    kernel : {"loop", "rows", "hybrid", "grid"}
+    kernel : {"loop", "rows", "hybrid", "grid", "cluster"}
         Products and kernels in every step, or one launch for all steps, with the matrix in the
-        registers of a block, in its registers and shared memory, or over many blocks.
+        registers of a block, in its registers and shared memory, over many blocks, or over the
+        blocks of a cluster.
     sequences : int
         How many sequences a block takes; 0 for "loop".
     reason : str
@@ -181,7 +184,7 @@ def _by_way(way: str, of: Recurrence) -> KernelChoice:
         return KernelChoice("loop", 0, f"{way} needs two steps at least, and B and H above 0")
     if math.prod(of.shape) > _MOST_NUMBERS:
         return KernelChoice("loop", 0, f"{way} takes B*H up to {_MOST_NUMBERS}")
-    return _by_grid(of) if way == "grid" else _by_rows(of)
+    return {"rows": _by_rows, "grid": _by_grid, "cluster": _by_cluster}[way](of)
 
 
 def _by_rows(of: Recurrence) -> KernelChoice:
@@ -273,6 +276,23 @@ def _by_grid(of: Recurrence) -> KernelChoice:
     return KernelChoice("grid", layout.sequences, why)
 
 
+def cluster_for(
+    kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], device: Device
+) -> grid.Layout | str:
+    """Return how the matrices fit into the blocks of a cluster, or why they do not."""
+    of = device.processors, device.architecture, device.available
+    return cluster.layout_of(kernel.size, shape, dtype, of)
+
+
+def _by_cluster(of: Recurrence) -> KernelChoice:
+    """Return clusters if they hold the matrix, else the loop."""
+    layout = cluster_for(of.kernels.cluster, of.dtype, of.shape, of.device)
+    if isinstance(layout, str):
+        return KernelChoice("loop", 0, layout)
+    why = f"the {cluster.BLOCKS} blocks of a cluster hold the matrix"
+    return KernelChoice("cluster", layout.sequences, why)
+
+
 def _expect_right(kernels: Kernels, dtype: np.dtype[Any], device: Device) -> None:
     """Raise an error if the loop, which is all that is left, was wrong on this GPU."""
     for kept in device.kept:
@@ -357,6 +377,11 @@ def one_launch(
         kernel, over = kernels.grid, grid_for(kernels.grid, dtype, (B, H), device)
         assert over is not None
         name, block = "", Block()  # which its launches know
+    elif choice.kernel == "cluster":
+        kernel, found = kernels.cluster, cluster_for(kernels.cluster, dtype, (B, H), device)
+        assert isinstance(found, grid.Layout)
+        over, places = found, found.blocks
+        name, block = grid.template_of(kernel, over), Block((32 * grid.WARPS, 1), over.shared)
     else:
         size, sequences = kernels.rows.size, choice.sequences
         layout = layout_for(size, H, dtype, device.available, rows.SPLITS, sequences)
@@ -404,12 +429,23 @@ def run(
     starts = _starts(batches)
     args: list[Any] = [cell, words(*weights_of(weights), *arrays)]
     args.append(words(starts, len(batches), B, H, int(back)))
-    if found.over is not None:
+    name = found.name
+    if found.kernel is kernels.cluster:
+        assert found.over is not None
+        args.append(grid.exchanged(found.over, None, 0))
+    elif found.over is not None:
         # What every product multiplies has a place of its own, and the last states too.
         told = (len(found.kernel.size.vectors) * len(batches) + 1) * B
         return _launch_grid(found.kernel, found.over, current_device(), dtype, args, told)
-    name = found.name
-    launch(found.kernel.source, (name,), name, dtype, found.places, args, found.block)
+    import cupy
+
+    try:
+        launch(found.kernel.source, (name,), name, dtype, found.places, args, found.block)
+    except cupy.cuda.driver.CUDADriverError as error:
+        # A part of a GPU may have no room for a cluster.
+        if error.status != _INVALID_CLUSTER_SIZE:
+            raise
+        return False
     return True
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 # Timings whose H or B differs by more than this factor are ignored.
 _FAR = 2.0
 # The kernels that compute the steps, and what CUPYRNN_PERSISTENT names: "rows" has the hybrid.
-KERNELS = ("loop", "rows", "hybrid", "grid")
+KERNELS = ("loop", "rows", "hybrid", "grid", "cluster")
 WAYS = tuple(kernel for kernel in KERNELS if kernel != "hybrid")
 # The engines of `cudnn_rnn`, and the calls that are timed by them.
 ENGINES = ("cupy", "cudnn", "cudnn_small_h", "cudnn_persist_static", "cudnn_persist_dynamic")

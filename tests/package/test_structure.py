@@ -163,7 +163,18 @@ def test_rooms_import_nothing_but_types_from_cells(module: str) -> None:
 
 
 # The frames of the kernels, which run any cell, and how a page would name one.
-FRAMES = ("rows", "parts", "grid", "all_steps", "step", "run", "persistent", "launch", "cell")
+FRAMES = (
+    "rows",
+    "parts",
+    "grid",
+    "cluster",
+    "all_steps",
+    "step",
+    "run",
+    "persistent",
+    "launch",
+    "cell",
+)
 FRAMES += ("common", "timed")
 OF_A_FRAME = re.compile(r"\w+_(?:rows|step)\b|import rows|\bhybrid\b|persistent")
 

@@ -104,6 +104,8 @@ class Frame(NamedTuple):
             if numpy_dtype(self.dtype).itemsize == 2:
                 groups = -(-B // 8)
             groups *= -(-H // self.units)
+        if self.mode == "cluster":
+            groups = 8 * (groups + 1)
         has_device(monkeypatch, 1 if (self.mode, sequences) == ("rows", 4) else groups)
 
     def layouts(self, monkeypatch: pytest.MonkeyPatch, B: int, H: int) -> Iterator[None]:
@@ -146,6 +148,8 @@ FRAMES = {
     "grid": Frame("grid"),
     "hybrid": Frame("rows", part=0.5, many=(5, 17)),
     "tensor cores": Frame("grid", "float16", few=(9, 35), many=(19, 18)),
+    "cluster": Frame("cluster", few=(3, 35)),
+    "cluster of halves": Frame("cluster", "float16", few=(9, 35), many=(19, 18)),
 }
 
 
@@ -363,7 +367,8 @@ def caught_by(
                 if not same(on(cupy, call), expected):
                     return True
             except runner.KernelError as error:
-                return any(what in str(error) for what in ("wrote past the end", "spin for ever"))
+                noticed = ("wrote past the end", "spin for ever", "is told a number where")
+                return any(what in str(error) for what in noticed)
         return False
     use_interpreter(monkeypatch, "compute_90")
     try:

@@ -2,7 +2,7 @@
 The kernels that take all steps in one launch: what is asked of every frame, with every cell.
 
 ``rows``, where a block has the whole matrix, and ``hybrid``, with a part of it in shared memory;
-``grid``, where blocks share it, in half formats by tensor cores.
+``grid`` and ``cluster``, where blocks share it, in half formats by tensor cores.
 """
 
 from __future__ import annotations
@@ -65,11 +65,13 @@ QUICK: dict[str, list[tuple[Any, ...]]] = {
     "rows": [("float32", 2, 9, 33), ("complex64", 4, 9, 33)],
     "grid": [("float64", 4, 9, 33), ("bfloat16", 1, 9, 33)],
     "hybrid": [("float32", 4, 5, 9, 0.5, 2)],
+    "cluster": [("float32", 2, 9, 33)],
 }
 # With g++ these are slow: a dtype by turns with the frames.
 TURNS: dict[str, list[tuple[Any, ...]]] = {
     "rows": [("float16", 2, 9, 33), *QUICK["grid"]],
     "grid": [("float16", 2, 9, 33), *QUICK["rows"]],
+    "cluster": [("float16", 1, 9, 33), ("bfloat16", 4, 9, 17), ("complex64", 2, 9, 33)],
 }
 SLOW: dict[str, list[tuple[Any, ...]]] = {
     "rows": [("float32", 4, 9, 33), ("float32", 1, 9, 33), ("complex128", 2, 9, 9)],
@@ -97,6 +99,8 @@ def test_one_launch_agrees_with_numpy(
 ) -> None:
     """Peepholes, clip, hard gates, both directions, lengths, two layers, dropout."""
     dtype, sequences, B, H, *how = sizes
+    if name == "cluster" and int(each_cupy.cuda.Device().compute_capability) < 90:
+        pytest.skip("needs a GPU of sm_90 or later")
     frame = FRAMES[name]._replace(dtype=dtype)
     if how:
         frame = frame._replace(part=how[0], split=how[1])
@@ -112,7 +116,7 @@ def test_one_launch_agrees_with_numpy(
     assert all(any(found) for found in taken.values())
 
 
-TOO_LARGE = {"rows": ("float64", 97), "grid": ("float64", 97)}
+TOO_LARGE = {"rows": ("float64", 97), "grid": ("float64", 97), "cluster": ("float64", 9)}
 
 
 @pytest.mark.parametrize("name", TOO_LARGE)
@@ -140,8 +144,8 @@ def quick_of(*cells: str) -> pytest.MarkDecorator:
 BITS = [
     *(pytest.param(name, how, lengths, marks=quick_of([*CELLS][(n + 2 * lengths) % 4]))
       for n, (name, how) in enumerate(
-          [("rows", {}), ("tensor cores", {}), ("grid", {}),
-           ("tensor cores", {"dtype": "bfloat16"})])
+          [("rows", {}), ("tensor cores", {}), ("grid", {}), ("cluster", {}),
+           ("cluster of halves", {}), ("tensor cores", {"dtype": "bfloat16"})])
       for lengths in (False, True)),
     pytest.param("hybrid", {}, False, marks=quick_of("gru")),
     pytest.param("hybrid", {}, True, marks=slow),
@@ -196,6 +200,8 @@ def test_the_bits_of_a_sequence_depend_on_nothing_else(
         pytest.param("rows", marks=quick_of("gru_reset_after", "simple_rnn")),
         pytest.param("grid", marks=quick_of("lstm", "gru")),
         pytest.param("tensor cores", marks=quick_of("lstm", "gru_reset_after")),
+        pytest.param("cluster", marks=quick_of("lstm", "gru")),
+        pytest.param("cluster of halves", marks=quick_of("gru_reset_after")),
         pytest.param("hybrid", marks=slow),
     ],
 )
@@ -232,6 +238,7 @@ QUICK_ERROR = {
     "grid": "a look at the first word of some",
     "hybrid": "a row too late",
     "tensor cores": "one half of a word twice",
+    "cluster": "all ones are not put back",
 }
 TRIED = [
     pytest.param(
@@ -311,6 +318,7 @@ IN_PTX = pairs(
         "frame": [
             *itertools.product(("rows", "grid"), ("float32", "float64")),
             *(("hybrid", "float32"), ("tensor cores", "float16"), ("tensor cores", "bfloat16")),
+            *(("cluster", "float32"), ("cluster of halves", "float16")),
         ],
         "cell": [*CELLS],
         "arch": ARCHITECTURES,
@@ -350,6 +358,8 @@ def test_the_ptx_agrees(
     frame = FRAMES[name]._replace(dtype=dtype)
     taken = frame.ask(monkeypatch)
     B, H = {"float16": (9, 34), "bfloat16": (9, 17)}.get(dtype, (3, 9))
+    if "cluster" in name and int(arch.removeprefix("compute_")) < 90:
+        arch = "compute_90"
     frame.has(monkeypatch, 2, B, H)
     tolerances = TOLERATED.get(dtype) or (tolerance(dtype), tolerance(dtype))
     call = calls(3, B, H, dtype, (1, 3, 2, 3, 3, 1, 2, 3, 3)[:B])[cell]
@@ -396,7 +406,12 @@ def test_rows_fit_into_the_registers(cell: str, dtype: str, arch: int, shared: b
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("rows", 4), ("grid", 2), *(pytest.param(*n, marks=slow) for n in (("rows", 8), ("grid", 4)))],
+    [
+        ("rows", 4),
+        ("grid", 2),
+        ("cluster", 1),
+        *(pytest.param(*n, marks=slow) for n in (("rows", 8), ("grid", 4), ("cluster", 4))),
+    ],
 )
 def test_a_sample_of_the_day_spills_nothing_in_its_loop(name: str, count: int) -> None:
     """Any cell, dtype, size and card: others every day, with the day in the failure."""
@@ -410,7 +425,7 @@ def test_a_sample_of_the_day_spills_nothing_in_its_loop(name: str, count: int) -
         kernel, dtype = getattr(getattr(CELLS[cell], direction), name), draw.choice([*common.TYPES])
         device = persistent.Device(draw.randint(20, 180), arch)
         given = kernel, numpy_dtype(dtype), device
-        template = of_grid(draw, *given) if name == "grid" else of_rows(draw, *given)
+        template = {"rows": of_rows, "grid": of_grid, "cluster": of_cluster}[name](draw, *given)
         if template is not None:
             print("the sample of day", day)  # shown where it fails
             steps = time_loop_of(*compiled(kernel, template, dtype, f"sm_{arch}"))
@@ -434,3 +449,9 @@ def of_grid(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -
     shape = draw.choice((1, 2, 8, 32)), draw.randint(1, 1200)
     over = persistent.grid_for(kernel, dtype, shape, device)
     return None if over is None else grid.template_of(kernel, over)
+
+
+def of_cluster(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -> str | None:
+    shape = draw.choice((1, 2, 8, 32)), draw.randint(1, 256)
+    over = persistent.cluster_for(kernel, dtype, shape, device)
+    return None if isinstance(over, str) else grid.template_of(kernel, over)

@@ -1,4 +1,4 @@
-"""The grid, where blocks share a matrix and wait for each other: when it starts, what they tell."""
+"""The grid and clusters, whose blocks share a matrix: when they start, what blocks exchange."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from without_a_gpu.all_steps import (
     DIRECTIONS,
     FRAMES,
     calls,
+    choices,
     has_device,
     on,
     plant,
@@ -259,6 +260,60 @@ def test_what_fits(dtype: str, processors: int, architecture: int) -> None:
         assert alone is not None
         assert layout.tensor_cores or alone[1] == layout[1]
         assert alone.parts[::2] == layout.parts[::2]
+
+
+def cluster_reason(**changed: Any) -> str:
+    choice = choices(num_units=changed.pop("H", 64), batch_size=32, **changed).forward
+    assert (choice.kernel == "cluster") == choice.reason.startswith("the 8 blocks of a cluster")
+    return choice.reason
+
+
+def test_what_clusters_take_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "cluster")
+    for dtype, H in (*itertools.product(("float32", "float16"), (1, 128, 129, 256)), ("c8", 128)):
+        assert cluster_reason(dtype=dtype, H=H) == "the 8 blocks of a cluster hold the matrix"
+    assert "H up to 256, and H is 257" in cluster_reason(H=257)
+    assert "sm_90 or later, and the GPU is sm_89" in cluster_reason(architecture=89)
+    for dtype in ("float64", "complex128"):
+        assert f"the dtype is {dtype}" in cluster_reason(dtype=dtype)
+    assert "shared memory, and there are" in cluster_reason(
+        dtype="float16", architecture=120, H=256
+    )
+    # As few sequences as leave every cluster a place on the device.
+    found = [
+        choices(num_units=256, batch_size=B).forward.sequences for B in (1, 15, 16, 60, 61, 500)
+    ]
+    assert found == [1, 1, 2, 4, 8, 8]
+
+
+def test_clusters_start_by_an_ordinary_launch(
+    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of whole clusters. Where a GPU has no room for one, the loop runs instead."""
+    driver, started = cupy_on_cpu.cuda.driver, []
+    function = driver.launchKernel
+
+    def launch(*args: Any) -> Any:
+        if args[1] == 8 and args[4] == 64:
+            started.append(args[2])
+            if status:
+                error = driver.CUDADriverError()
+                error.status = status
+                raise error
+        return function(*args)
+
+    taken, call = FRAMES["cluster"].call_of_few(monkeypatch, "lstm")
+    expected, status = on(cupy_on_cpu, call), 0
+    monkeypatch.setattr(driver, "launchKernel", launch)
+    assert same(on(cupy_on_cpu, call), expected)
+    assert started == [2, 2]
+    status = 912
+    for a, e in zip(on(cupy_on_cpu, call), expected, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
+    assert [found[-1] for found in taken.values()] == [False] * 2
+    status = 719
+    with pytest.raises(driver.CUDADriverError):
+        on(cupy_on_cpu, call)
 
 
 MMA = r"""

@@ -109,7 +109,7 @@ def in_place(
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["", "back"])
-@pytest.mark.parametrize("name", ["rows", "grid", "tensor cores"])
+@pytest.mark.parametrize("name", ["rows", "grid", "tensor cores", "cluster"])
 @each_cell
 def test_arrays_of_the_caller_change_no_bit(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str, name: str, back: bool

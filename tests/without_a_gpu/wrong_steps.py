@@ -79,10 +79,10 @@ GRID = {
         "lstm", "any |= w[n] == ~W(0)", "any |= n == 0 && w[n] == ~W(0)", {ORDERS}
     ),
     "a place that is used twice": Wrong(
-        "lstm", "numbers + turns * of_a_turn", "numbers + turns % 2 * of_a_turn", {ORDERS}
+        "lstm", "turns % 2 : turns)", "turns % 2 : turns % 2)", {ORDERS}
     ),
     "one place for all sequences": Wrong(
-        "simple_rnn", "+ sequence * of_a_row", "+ sequence % 2 * of_a_row", {ORDERS}
+        "simple_rnn", "+ slot * of_a_row", "+ slot / 2 * of_a_row", {ORDERS}
     ),
     "words that are not told whole": Wrong(
         "gru_reset_after", f"{TOLD}.u32", "st.global.u32", {INTERPRETER}
@@ -175,4 +175,25 @@ HYBRID = {
         {ORDERS, BOUNDS},
     ),
 }
-WRONG = {"rows": ROWS, "grid": GRID, "hybrid": HYBRID, "tensor cores": TENSOR_CORES}
+CLUSTERS = {
+    "all ones are not put back": Wrong("lstm", "Where::took(place(n));", ";", {ORDERS}),
+    "zeros at the start": Wrong("lstm", "took(places + n);", "places[n] = {};", {ORDERS}),
+    "one place for two products": Wrong("gru", "SHARED ? turns % 2", "SHARED ? 0", {ORDERS}),
+    "a block that is told nothing": Wrong("lstm", "int block = 0;", "int block = 1;"),
+    "a block that ends early": Wrong(
+        "simple_rnn", "InCluster::meet();  // before a block ends", "", {ORDERS}
+    ),
+    "a block without a unit that does not meet": Wrong(
+        "gru_reset_after", "else InCluster::meet();", "", {ORDERS}
+    ),
+    "words that are not told whole": Wrong(
+        "lstm", "st.relaxed.cluster.shared::cluster", "st.shared::cluster", {INTERPRETER}
+    ),
+    "a place of another sequence": Wrong(
+        "gru", "+ slot * of_a_row", "+ slot / 2 * of_a_row", {ORDERS}
+    ),
+}
+WRONG = {
+    "rows": ROWS, "grid": GRID, "hybrid": HYBRID, "tensor cores": TENSOR_CORES,
+    "cluster": CLUSTERS,
+}  # fmt: skip

@@ -34,6 +34,7 @@ static_assert(sizeof(long) == 8 && sizeof(size_t) == 8, "type sizes must be thos
 #define __noinline__
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
 // g++ takes the standard spelling only in front of a declaration, CUDA also after __shared__.
 #define alignas(...) __attribute__((aligned(__VA_ARGS__)))
@@ -131,6 +132,7 @@ struct Block {
   Thread* threads;  // null once all have ended
   unsigned char* dynamic_shared;
   unsigned char* static_shared;  // kept here while another block is resident, or always
+  size_t met;  // threads of its cluster that came to a meeting, if it is the first block there
 };
 
 struct Parameter {
@@ -163,6 +165,7 @@ static Thread* warp_lanes;  // of the warp that has its turn
 static size_t warp_lane_count;
 static Fiber* free_fibers;
 static Block* resident;
+static Block* all_blocks;
 static size_t state_changes;
 static char failure[512];
 
@@ -519,7 +522,7 @@ static const char* run(const Entry& kernel, const Launch& how, void** values) {
   // Touching one thread-local variable makes this OS thread's image exist.
   *static_cast<volatile unsigned char*>(shared_image_anchor) = poison;
   dl_iterate_phdr(find_shared_image, nullptr);
-  Block* blocks = static_cast<Block*>(calloc(block_count, sizeof(Block)));
+  Block* blocks = all_blocks = static_cast<Block*>(calloc(block_count, sizeof(Block)));
   if (!blocks) fail("out of memory: too many blocks");
   else run_blocks(blocks);
   for (size_t b = 0; blocks && b < block_count; ++b) end_block(blocks[b]);
@@ -650,6 +653,30 @@ template <class T>
 void tell(T* address, T value) {
   if ((size_t)address / sizeof(T) % 2) wait(State::spinning, 0);
   __atomic_store(address, &value, __ATOMIC_RELAXED);
+}
+
+// Clusters of so many neighboring blocks. A meeting ends once all threads have come to it.
+static Block& in_cluster(unsigned number, unsigned blocks) {
+  const size_t here = resident - all_blocks;
+  return all_blocks[here / blocks * blocks + number];
+}
+inline void meet_cluster(unsigned blocks, int line = __builtin_LINE()) {
+  Block& first = in_cluster(0, blocks);
+  const size_t all = blocks * thread_count, awaited = (first.met++ / all + 1) * all;
+  ++state_changes;
+  while (first.met < awaited) wait(State::spinning, line);
+}
+// The same place in the dynamic shared memory of another block, which has to be there.
+template <class T>
+T* of_block(T* place, unsigned number, unsigned blocks) {
+  Block& block = in_cluster(number, blocks);
+  const size_t offset = reinterpret_cast<unsigned char*>(place) - resident->dynamic_shared;
+  if (block.dynamic_shared && offset < launch.shared_bytes)
+    return reinterpret_cast<T*>(block.dynamic_shared + offset);
+  static T nowhere;
+  fail("block (%u, %u, %u) is told a number where it has no shared memory, or not any more",
+       block.index.x, block.index.y, block.index.z);
+  return &nowhere;
 }
 
 }  // namespace cuda_on_cpu

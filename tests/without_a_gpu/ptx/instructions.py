@@ -221,11 +221,14 @@ _BITWISE: dict[str, Callable[..., Lanes]] = {
 OPERATIONS = _table()
 
 _ADDRESS = re.compile(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\d+)\s*)?\]")
+# Addresses of the shared memory of other blocks: how far apart two of them begin.
+OF_A_BLOCK = np.uint64(1 << 20)
 _PRODUCT = re.compile(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32")
 _MEETING = re.compile(r"(red|ld)\.(release|acquire|relaxed)\.gpu\.global(?:\.add)?\.u32")
 # Without a space, as of pointers that NVRTC has lost sight of: of this package's, always global.
 _ACCESS = re.compile(
-    r"(ld|st)(?:\.relaxed\.gpu)?(?:\.(global|shared|param))?(\.nc)?(?:\.(v2|v4))?\.(\w+)"
+    r"(ld|st)(?:\.relaxed\.(?:gpu|cluster))?(?:\.(global|shared|param)(?:::\w+)?)?(\.nc)?"
+    r"(?:\.(v2|v4))?\.(\w+)"
 )
 # Of mma.sync.m16n8k16, by the number of an element: its row and column in each lane, as the manual
 # of PTX has them.
@@ -279,6 +282,10 @@ class Compiler:
             return _expect_whole_warps
         if name == "trap":
             return _trap
+        if name == "barrier.cluster.arrive":  # the machine waits for all blocks
+            return lambda f: None
+        if name == "mapa.shared::cluster.u32":
+            return self._there(operands)
         if match := _PRODUCT.fullmatch(name):
             return self._product(operands, match[1])
         operation = OPERATIONS.get(name)
@@ -432,6 +439,18 @@ class Compiler:
         address = self._address(instruction.operands[0])
         number = self._read(instruction.operands[1], "u32")
         return lambda f: f.add(instruction, address(f), np.broadcast_to(number(f), f.n))
+
+    def _there(self, operands: tuple[str, ...]) -> Step:
+        """``mapa``: an address in the shared memory of another block of the cluster."""
+        target, _ = self._target(operands[0], "u32")
+        address, number = (self._read(operand, "u32") for operand in operands[1:])
+        cluster = np.uint64(self.entry.cluster)
+
+        def there(f: Frame) -> None:
+            block = f["block"] // cluster * cluster + number(f)
+            f[target] = (address(f) + (block + np.uint64(1)) * OF_A_BLOCK).astype(np.uint32)
+
+        return there
 
     def _exchange(self, operands: tuple[str, ...]) -> Step:
         """``shfl.sync.bfly``: each lane has the value of the one whose number differs by a mask."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from without_a_gpu.kernel import full_size
 
-from .instructions import SPECIAL, Compiler, Step
+from .instructions import OF_A_BLOCK, SPECIAL, Compiler, Step
 from .memory import AccessError, Memory, Race, Region
 from .order import Clocks
 from .parser import Entry, Instruction, PtxError, parse
@@ -263,6 +263,10 @@ class Launch:
     def to_shared(self, addresses: Array, size: int, block: Array) -> Array:
         """Return where addresses lie in the shared memory of all blocks, of this many bytes."""
         stride = -(-self.shared_bytes // 16) * 16
+        there = addresses // OF_A_BLOCK
+        if there.any():
+            block = np.where(there > 0, there - np.uint64(1), block)
+            addresses = addresses % OF_A_BLOCK
         outside = addresses > np.uint64(max(0, self.shared_bytes - size))
         if outside.any() or self.shared_bytes < size:
             lane = int(outside.argmax())
@@ -320,11 +324,11 @@ class Launch:
             frame.keep(block.kept)
             following = group.at + 1
             end = block.end.opcode if block.end else "next"
-            if end in ("ret", "exit", "bar.sync"):
+            if end in _ENDS:
                 self.asked = 0
             if end in ("ret", "exit"):
                 self._end(group, running)
-            elif end == "bar.sync":
+            elif end in _MEETINGS:
                 group.at = following
                 running.remove(group)
                 arrived.append(group)
@@ -424,7 +428,9 @@ def _refuse(kernel: Kernel, race: Race | None, name: Callable[[int], str]) -> No
 
 _BRANCHES = ("bra", "bra.uni")
 _OF_A_WARP = "bar.warp.sync"
-_CONTROL = (*_BRANCHES, "ret", "exit", "bar.sync")
+_MEETINGS = ("bar.sync", "barrier.cluster.wait")
+_ENDS = ("ret", "exit", *_MEETINGS)
+_CONTROL = (*_BRANCHES, *_ENDS)
 
 
 def _blocks(entry: Entry, compiler: Compiler) -> list[Block]:

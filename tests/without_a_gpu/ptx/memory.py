@@ -66,6 +66,10 @@ class Access:
     """How often the warp of each thread met before."""
 
 
+# What tells and awaits words.
+TOLD = (".relaxed.gpu.global", ".relaxed.cluster.shared")
+
+
 class Memory:
     """Regions whose addresses do not overlap."""
 
@@ -112,7 +116,7 @@ class Memory:
             offsets = offsets.view(np.int64)
             # A counter is asked by everybody. Words that are told and awaited are looked at, as a
             # plain access among them is a race.
-            if not what.atomic or ".relaxed.gpu.global" in what.opcode:
+            if not what.atomic or any(n in what.opcode for n in TOLD):
                 self._written[number] |= write
                 access = Access(what, write, size, offsets, threads[lanes], turn, syncs[lanes])
                 self.accesses[number].append(access)

@@ -56,6 +56,8 @@ class Entry:
     shared_bytes: int = 0
     """Of static shared memory; what is dynamic begins here."""
     instructions: list[Instruction] = field(default_factory=list)
+    cluster: int = 1
+    """Neighboring blocks that are one."""
     labels: dict[str, int] = field(default_factory=dict)
     """Number of the instruction that a label stands before."""
 
@@ -71,7 +73,10 @@ _SHARED = re.compile(r"(\.extern\s+)?\.shared\s+\.align\s+(\d+)\s+\.b8\s+([\w$]+
 _REGISTERS = re.compile(r"\.reg\s+\.(pred|[busf]\d+)\s+(.*)", re.S)
 # What says nothing about the result: how to unroll, how large a block may be.
 _IGNORED = re.compile(r"\.pragma\b.*|\.loc\b.*", re.S)
-_IGNORED_OF_ENTRY = re.compile(r"(\s|\.(maxntid|reqntid|minnctapersm|maxnreg)\s+[\d, ]+)*")
+_IGNORED_OF_ENTRY = re.compile(
+    r"(\s|\.explicitcluster|\.(maxntid|reqntid|minnctapersm|maxnreg|reqnctapercluster)\s+[\d, ]+)*"
+)
+_CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d+)")
 _SPACE = re.compile(r"\s*")
 _LABEL = re.compile(r"([\w$%]+):(?!:)")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
@@ -86,6 +91,8 @@ def parse(text: str) -> dict[str, Entry]:
         if not _IGNORED_OF_ENTRY.fullmatch(match[3]):
             raise PtxError(f"{match[1]}: unknown directive {match[3].strip()}")
         entry = Entry(match[1], [_parameter(p) for p in match[2].split(",") if p.strip()])
+        if cluster := _CLUSTER.search(match[3]):
+            entry.cluster = int(cluster[1])
         for line, statement in _statements(text, match.end(), entry):
             if statement.startswith("."):
                 _declare(entry, line, statement)
