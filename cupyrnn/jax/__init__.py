@@ -1,15 +1,16 @@
 """
-The sequence ops as functions of JAX's arrays, computed on the host by NumPy and Numba.
+The sequence ops as functions of JAX arrays, computed on the host by NumPy and Numba.
 
-``jit``, ``vmap``, ``grad``, ``jvp``, ``grad`` of ``grad``, ``jacfwd``, ``jacrev``, ``hessian`` and
-``shard_map`` accept them. JAX copies each array to and from the host once. ``vmap`` is a call for
-each entry. Third derivatives, and forward mode of forward mode, are refused.
+They work with ``jit``, ``vmap``, ``grad``, ``jvp``, ``grad`` of ``grad``, ``jacfwd``, ``jacrev``,
+``hessian`` and ``shard_map``. JAX copies each array to and from the host once. ``vmap`` calls the
+op once for each entry. Third derivatives, and forward mode of forward mode, are refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if find_spec("jax") is None:
     raise ModuleNotFoundError(
@@ -21,7 +22,11 @@ from .. import _ops
 from ..arithmetic.gates import RecurrentActivation
 from ..weights.block_forms import GateOrder
 from ..weights.params import Direction, InputMode, RNNMode
-from .calls import of_arrays
+from .calls import op_of_jax
+
+if TYPE_CHECKING:
+    from jax import Array
+    from jax.typing import ArrayLike
 
 __all__ = ["BlockLSTMOutputs", "RNNOutputs", "block_gru", "block_lstm", "cudnn_rnn", "stacked_rnn"]
 
@@ -32,7 +37,7 @@ def __dir__() -> list[str]:
 
 class BlockLSTMOutputs(NamedTuple):
     """
-    What `block_lstm` returns.
+    The outputs of `block_lstm`.
 
     Attributes
     ----------
@@ -40,63 +45,63 @@ class BlockLSTMOutputs(NamedTuple):
         The cell states and the outputs of all steps.
     """
 
-    cs: Any
-    h: Any
+    cs: Array
+    h: Array
 
 
 class RNNOutputs(NamedTuple):
     """
-    What `cudnn_rnn` and `stacked_rnn` return.
+    The outputs of `cudnn_rnn` and `stacked_rnn`.
 
     Attributes
     ----------
     output : [T, B, D*P]
         The output of the last layer.
     output_h : [L*D, B, P]
-        The states after each sequence's last step; a tuple of layers where input_h is a list.
+        The states after each sequence's last step; a tuple of layers if input_h is a list.
     output_c : [L*D, B, H] or None
         The cell states of an LSTM.
     """
 
-    output: Any
-    output_h: Any
-    output_c: Any = None
+    output: Array
+    output_h: Array | tuple[Array, ...]
+    output_c: Array | tuple[Array, ...] | None = None
 
 
-@of_arrays(_ops.BLOCK_LSTM, BlockLSTMOutputs)
+@op_of_jax(_ops.BLOCK_LSTM, BlockLSTMOutputs)
 def block_lstm(
-    x: Any,
-    cs_prev: Any,
-    h_prev: Any,
-    w: Any,
-    b: Any,
+    x: ArrayLike,
+    cs_prev: ArrayLike | None,
+    h_prev: ArrayLike | None,
+    w: ArrayLike,
+    b: ArrayLike,
     *,
-    wci: Any = None,
-    wcf: Any = None,
-    wco: Any = None,
-    sequence_lengths: Any = None,
+    wci: ArrayLike | None = None,
+    wcf: ArrayLike | None = None,
+    wco: ArrayLike | None = None,
+    sequence_lengths: ArrayLike | None = None,
     reverse: bool = False,
-    resets: Any = None,
+    resets: ArrayLike | None = None,
     forget_bias: float | None = None,
     cell_clip: float | None = None,
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> BlockLSTMOutputs:
     """
-    `cupyrnn.block_lstm` of JAX's arrays. Through a clip the gradient is the true one.
+    `cupyrnn.block_lstm` for JAX arrays. The gradient of a clip is the true one.
 
     Parameters
     ----------
     x, cs_prev, h_prev, w, b, wci, wcf, wco : arrays
         The inputs, with the shapes of `cupyrnn.block_lstm`.
     sequence_lengths : [B] integers, optional
-        The length of each sequence, which may be traced.
+        The length of each sequence; may be traced.
     reverse : bool
-        The direction, which is static, as are the attributes below.
+        The direction. It is static, like the attributes below.
     resets : [T, B] booleans, optional
-        Steps into which no state passes; they may be traced.
+        True at steps that begin a new sequence; may be traced.
     forget_bias, cell_clip, gate_order, recurrent_activation : floats, strings
-        Attributes, by default those of TensorFlow.
+        Attributes, with TensorFlow's defaults.
 
     Returns
     -------
@@ -106,7 +111,7 @@ def block_lstm(
     Raises
     ------
     TypeError, ValueError
-        What `cupyrnn.block_lstm` raises, while the call is traced.
+        The errors of `cupyrnn.block_lstm`, raised while the call is traced.
 
     Examples
     --------
@@ -121,35 +126,35 @@ def block_lstm(
     """
 
 
-@of_arrays(_ops.BLOCK_GRU)
+@op_of_jax(_ops.BLOCK_GRU)
 def block_gru(
-    x: Any,
-    h_prev: Any,
-    w_ru: Any,
-    w_c: Any,
-    b_ru: Any,
-    b_c: Any,
+    x: ArrayLike,
+    h_prev: ArrayLike | None,
+    w_ru: ArrayLike,
+    w_c: ArrayLike,
+    b_ru: ArrayLike,
+    b_c: ArrayLike,
     *,
-    sequence_lengths: Any = None,
+    sequence_lengths: ArrayLike | None = None,
     reverse: bool = False,
-    resets: Any = None,
+    resets: ArrayLike | None = None,
     recurrent_activation: RecurrentActivation = "sigmoid",
-) -> Any:
+) -> Array:
     """
-    `cupyrnn.block_gru` of JAX's arrays.
+    `cupyrnn.block_gru` for JAX arrays.
 
     Parameters
     ----------
     x, h_prev, w_ru, w_c, b_ru, b_c : arrays
         The inputs, with the shapes of `cupyrnn.block_gru`.
     sequence_lengths : [B] integers, optional
-        The length of each sequence, which may be traced.
+        The length of each sequence; may be traced.
     reverse : bool
-        The direction, which is static.
+        The direction; static.
     resets : [T, B] booleans, optional
-        Steps into which no state passes; they may be traced.
+        True at steps that begin a new sequence; may be traced.
     recurrent_activation : str
-        The activation of r and u, which is static.
+        The activation of r and u; static.
 
     Returns
     -------
@@ -159,7 +164,7 @@ def block_gru(
     Raises
     ------
     TypeError, ValueError
-        What `cupyrnn.block_gru` raises, while the call is traced.
+        The errors of `cupyrnn.block_gru`, raised while the call is traced.
 
     Examples
     --------
@@ -171,53 +176,53 @@ def block_gru(
     """
 
 
-@of_arrays(_ops.CUDNN_RNN, RNNOutputs)
+@op_of_jax(_ops.CUDNN_RNN, RNNOutputs)
 def cudnn_rnn(
-    input: Any,
-    input_h: Any,
-    input_c: Any,
-    params: Any,
+    input: ArrayLike,
+    input_h: ArrayLike | None,
+    input_c: ArrayLike | None,
+    params: ArrayLike,
     *,
-    sequence_lengths: Any = None,
-    resets: Any = None,
+    sequence_lengths: ArrayLike | None = None,
+    resets: ArrayLike | None = None,
     reverse: bool = False,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
     dropout: float = 0.0,
-    seed: Any = 0,
-    seed2: Any = 0,
+    seed: ArrayLike = 0,
+    seed2: ArrayLike = 0,
     num_proj: int = 0,
     recurrent_activation: RecurrentActivation = "sigmoid",
     time_major: bool = True,
 ) -> RNNOutputs:
     """
-    `cupyrnn.cudnn_rnn` of JAX's arrays.
+    `cupyrnn.cudnn_rnn` for JAX arrays.
 
     Parameters
     ----------
     input, input_h, input_c, params : arrays
-        The inputs, with the shapes of `cupyrnn.cudnn_rnn`; input_c is None but for LSTMs.
+        The inputs, with the shapes of `cupyrnn.cudnn_rnn`; input_c is an array for LSTMs only.
     sequence_lengths, resets : [B] integers and [T, B] booleans, optional
-        The length of each sequence, and steps into which no state passes; they may be traced.
+        The length of each sequence, and True at steps that begin a new sequence; may be traced.
     reverse : bool
-        The direction of a net of one, which is static.
+        The direction of a unidirectional net; static.
     rnn_mode, input_mode, direction, dropout : strings, float
-        Attributes, which are static.
+        Static attributes.
     seed, seed2 : integers
-        What dropout's masks depend on, as large as JAX's integers; they may be traced.
+        The seeds of the dropout masks, within the range of JAX's integers; may be traced.
     num_proj, recurrent_activation, time_major : int, str, bool
-        Attributes, which are static.
+        Static attributes.
 
     Returns
     -------
     RNNOutputs
-        output, output_h and output_c, which is None but for LSTMs.
+        output, output_h and output_c; output_c is None except for LSTMs.
 
     Raises
     ------
     TypeError, ValueError
-        What `cupyrnn.cudnn_rnn` raises, while the call is traced.
+        The errors of `cupyrnn.cudnn_rnn`, raised while the call is traced.
 
     Examples
     --------
@@ -230,20 +235,20 @@ def cudnn_rnn(
     """
 
 
-@of_arrays(_ops.STACKED_RNN, RNNOutputs)
+@op_of_jax(_ops.STACKED_RNN, RNNOutputs)
 def stacked_rnn(
-    input: Any,
-    input_h: Any,
-    input_c: Any,
-    weights: Any,
+    input: ArrayLike,
+    input_h: ArrayLike | Sequence[ArrayLike] | None,
+    input_c: Any,  # an array, or lists and tuples of arrays, or None
+    weights: Sequence[Any],
     *,
-    sequence_lengths: Any = None,
-    resets: Any = None,
+    sequence_lengths: ArrayLike | None = None,
+    resets: ArrayLike | None = None,
     reverse: bool = False,
     direction: Direction = "unidirectional",
     dropout: float = 0.0,
-    seed: Any = 0,
-    seed2: Any = 0,
+    seed: ArrayLike = 0,
+    seed2: ArrayLike = 0,
     forget_bias: float | None = None,
     cell_clip: float | None = None,
     gate_order: GateOrder = "icfo",
@@ -251,32 +256,32 @@ def stacked_rnn(
     time_major: bool = True,
 ) -> RNNOutputs:
     """
-    `cupyrnn.stacked_rnn` of JAX's arrays. Through a clip the gradient is the true one.
+    `cupyrnn.stacked_rnn` for JAX arrays. The gradient of a clip is the true one.
 
     Parameters
     ----------
     input, input_h, input_c, weights : arrays, lists and tuples of arrays
         The inputs, with the shapes of `cupyrnn.stacked_rnn`; input_c is None for GRUs.
     sequence_lengths, resets : [B] integers and [T, B] booleans, optional
-        The length of each sequence, and steps into which no state passes; they may be traced.
+        The length of each sequence, and True at steps that begin a new sequence; may be traced.
     reverse : bool
-        The direction of a net of one, which is static.
+        The direction of a unidirectional net; static.
     direction, dropout : str, float
-        Attributes, which are static.
+        Static attributes.
     seed, seed2 : integers
-        What dropout's masks depend on, as large as JAX's integers; they may be traced.
+        The seeds of the dropout masks, within the range of JAX's integers; may be traced.
     forget_bias, cell_clip, gate_order, recurrent_activation, time_major : floats, strings, bool
-        Attributes, which are static.
+        Static attributes.
 
     Returns
     -------
     RNNOutputs
-        output, output_h and output_c, which is None for GRUs.
+        output, output_h and output_c; output_c is None for GRUs.
 
     Raises
     ------
     TypeError, ValueError
-        What `cupyrnn.stacked_rnn` raises, while the call is traced.
+        The errors of `cupyrnn.stacked_rnn`, raised while the call is traced.
 
     Examples
     --------

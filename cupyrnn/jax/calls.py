@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,35 +26,34 @@ from ..checks.calls import check_lengths, check_resets
 from ..derivatives.duals import along
 from ..weights.block_forms import LSTM_FORM, default_clip, zero_states
 from ..weights.packed import PackedParams
-from .host import on_host, varying
+from .host import Leaves, Tree, on_host, varying
 from .linear import linear
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_Named: TypeAlias = dict[str, Any]  # arrays, or tuples of arrays, by name
 
-_SEEDS = ("seed", "seed2")  # arrays of JAX too, which may be traced
+_SEEDS = ("seed", "seed2")  # may be traced
 _THIRD, _AGAIN = "there are no third derivatives", "there is no forward mode of forward mode"
 
 
 class _Call(NamedTuple):
-    """What of a call JAX does not trace."""
+    """The parts of a call that JAX does not trace."""
 
     record: Record
-    inputs: Any  # the tree of the inputs by name, which have a gradient
-    extras: tuple[str, ...]  # the arrays that have none
+    inputs: jax.tree_util.PyTreeDef  # the structure of the differentiable inputs by name
+    extras: tuple[str, ...]  # the arrays without a gradient
     attributes: tuple[tuple[str, Any], ...]
     kinds: tuple[type, ...]  # of the attributes, to tell 1 from True
 
-    def arguments(self, inputs: Sequence[Any], extras: Sequence[Any]) -> dict[str, Any]:
+    def arguments(self, inputs: Leaves, extras: Leaves) -> _Named:
         """Return the arguments of the op, by name."""
         rest = dict(zip(self.extras, extras, strict=True))
         rest = {n: int(a) if n.startswith("seed") else np.asarray(a) for n, a in rest.items()}
         nothing = dict.fromkeys(self.record.optional)
         return nothing | jax.tree.unflatten(self.inputs, inputs) | rest | dict(self.attributes)
 
-    def run(
-        self, inputs: Sequence[Any], extras: Sequence[Any], **others: Any
-    ) -> tuple[dict[str, Any], ...]:
-        """Return what the op does: what has a gradient by name, and the rest."""
+    def run(self, inputs: Leaves, extras: Leaves, **others: Any) -> tuple[_Named, _Named]:
+        """Call the op; return its differentiable outputs, and the other results."""
         found = self.record.forward(**self.arguments(inputs, extras), **others)._asdict()
         found.pop("host_reserved", None)
         named = [n for n in self.record.outputs if isinstance(found[n], tuple) or found[n].ndim]
@@ -62,55 +61,57 @@ class _Call(NamedTuple):
         return outputs, found
 
     def gradient(
-        self, inputs: Any, extras: Any, outputs: Any, saved: Any, cotangents: Any
+        self, inputs: Leaves, extras: Leaves, outputs: _Named, saved: _Named, cotangents: _Named
     ) -> list[Any]:
         """Return the gradients of the inputs, flat."""
-        given = self.arguments(inputs, extras)
-        grads = self.record.grads(given, outputs | saved, cotangents)
-        return jax.tree.leaves({n: grads[n] for n in self.record.inputs if given[n] is not None})
+        arguments = self.arguments(inputs, extras)
+        grads = self.record.grads(arguments, outputs | saved, cotangents)
+        present = [n for n in self.record.inputs if arguments[n] is not None]
+        return jax.tree.leaves({n: grads[n] for n in present})
 
 
-def _like(arrays: Any) -> Any:
+def _like(arrays: Tree) -> Tree:
+    """Return the shapes and dtypes of arrays."""
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), a.dtype), arrays)
 
 
 @functools.lru_cache(maxsize=256)
-def _results_of(call: _Call, shapes: tuple[Any, ...]) -> Any:
-    """Return the tree of the outputs and what is saved, and their shapes: by a call with zeros."""
+def _results_of(call: _Call, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> Tree:
+    """Return the shapes of the outputs and of the other results; it calls the op with zeros."""
     seeds = tuple(n for n in call.extras if n in _SEEDS)
-    given = call._replace(extras=seeds)  # without lengths and resets
-    return _like(given.run([np.zeros(a.shape, a.dtype) for a in shapes], [0] * len(seeds)))
+    plain = call._replace(extras=seeds)  # without lengths and resets
+    return _like(plain.run([np.zeros(a.shape, a.dtype) for a in shapes], [0] * len(seeds)))
 
 
-def _shapes(call: _Call, inputs: Any) -> Any:
+def _shapes(call: _Call, inputs: Leaves) -> Tree:
     return _results_of(call, tuple(_like(list(inputs))))
 
 
-class _OfCall(NamedTuple):
-    """A function of a call and of arrays, equal to others of its kind."""
+class _Bound(NamedTuple):
+    """A function bound to its first argument, a call; compares equal, unlike functools.partial."""
 
     function: Callable[..., Any]
     call: _Call
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Tree) -> Tree:
         return self.function(self.call, *args)
 
 
-def _host(function: Callable[..., Any], call: _Call, shapes: Any, *args: Any) -> Any:
-    """Call a function of a call and of arrays on the host."""
-    return on_host(_OfCall(function, call), shapes, *args)
+def _host(function: Callable[..., Any], call: _Call, shapes: Tree, *args: Tree) -> Tree:
+    """Run `function(call, *args)` on the host; its results have these shapes."""
+    return on_host(_Bound(function, call), shapes, *args)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _forward(call: _Call, inputs: Any, extras: Any) -> Any:
-    """Return the outputs of an op, and what its gradient needs."""
+def _forward(call: _Call, inputs: Leaves, extras: Leaves) -> Any:
+    """Return the outputs of an op, and the other results that its gradient needs."""
     return _host(_run_forward, call, _shapes(call, inputs), inputs, extras)
 
 
-def _run_forward(call: _Call, inputs: Any, extras: Any) -> Any:
+def _run_forward(call: _Call, inputs: Leaves, extras: Leaves) -> tuple[_Named, _Named]:
     outputs, saved = call.run(inputs, extras)
     if "sequence_lengths" in call.extras and "reserve_space" in saved:
-        # They do not change its size here.
+        # JAX needs a fixed size: pad the reserve_space to that without lengths.
         shape = _shapes(call, inputs)[1]["reserve_space"].shape
         whole = np.zeros(shape, saved["reserve_space"].dtype)
         whole[: saved["reserve_space"].size] = saved["reserve_space"]
@@ -119,29 +120,29 @@ def _run_forward(call: _Call, inputs: Any, extras: Any) -> Any:
 
 
 @_forward.defjvp
-def _forward_along(call: _Call, primals: Any, tangents: Any) -> Any:
+def _forward_along(call: _Call, primals: Tree, tangents: Tree) -> Tree:
     inputs, extras = primals
     outputs, saved = _forward(call, inputs, extras)
 
-    def tangent(residuals: Any, d_inputs: Any) -> Any:
+    def tangent(residuals: Tree, d_inputs: Leaves) -> Tree:
         _check_wide(call, residuals[0])
         found = _host(_run_tangent, call, _like(outputs), *residuals[:2], d_inputs)
         return found, zeros(residuals)
 
-    def transpose(residuals: Any, cotangents: Any) -> Any:
+    def transpose(residuals: Tree, cotangents: Tree) -> Leaves:
         return _gradient(call, *residuals, cotangents[0])
 
-    def zeros(residuals: Any) -> Any:
-        # What is saved goes nowhere but into the gradient, whose tangents are those of the inputs.
+    def zeros(residuals: Tree) -> Tree:
+        # Only the gradient reads the saved results; its tangents follow from the inputs'.
         return varying(jax.tree.map(jnp.zeros_like, residuals[3]), residuals)
 
-    def again(residuals: Any, d_inputs: Any, others: Any) -> Any:
+    def again(residuals: Tree, d_inputs: Leaves, others: Tree) -> Tree:
         inputs, extras, *_ = residuals
 
-        def backward(given: Any, cotangents: Any) -> Any:
+        def backward(operands: Tree, cotangents: Tree) -> Leaves:
             nothing = jax.tree.map(jnp.zeros_like, cotangents)
-            inputs, extras, d_inputs = given
-            return _second(call, (inputs, extras, cotangents, d_inputs, nothing))[0]
+            inputs, extras, d_inputs = operands
+            return _second_order(call, (inputs, extras, cotangents, d_inputs, nothing))[0]
 
         refuse = functools.partial(_refuse, call.record.name, _AGAIN)
         found = linear(refuse, backward, (inputs, extras, d_inputs), others, _like(outputs))
@@ -153,25 +154,25 @@ def _forward_along(call: _Call, primals: Any, tangents: Any) -> Any:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _outputs(call: _Call, inputs: Any, extras: Any) -> Any:
-    """Return the outputs of an op: where nothing is to be differentiated, only these."""
+def _outputs(call: _Call, inputs: Leaves, extras: Leaves) -> _Named:
+    """Return the outputs of an op only, for calls that are not differentiated."""
     return _host(_run_outputs, call, _shapes(call, inputs)[0], inputs, extras)
 
 
-def _run_outputs(call: _Call, inputs: Any, extras: Any) -> Any:
-    if dict(call.attributes).get("dropout") == 0:  # else masks are drawn in training alone
+def _run_outputs(call: _Call, inputs: Leaves, extras: Leaves) -> _Named:
+    if dict(call.attributes).get("dropout") == 0:  # with dropout, only training draws masks
         return call.run(inputs, extras, is_training=False)[0]
     return call.run(inputs, extras)[0]
 
 
 @_outputs.defjvp
-def _outputs_along(call: _Call, primals: Any, tangents: Any) -> Any:
+def _outputs_along(call: _Call, primals: Tree, tangents: Tree) -> Tree:
     (outputs, _), (moved, _) = _forward_along(call, primals, tangents)
     return outputs, moved
 
 
-def _check_wide(call: _Call, inputs: Any) -> None:
-    """Check that the inputs have a complex dtype beside theirs, for a value and a tangent."""
+def _check_wide(call: _Call, inputs: Leaves) -> None:
+    """Check that the inputs are no half formats, which have no complex dtype for tangents."""
     for a in inputs:
         if a.dtype.itemsize < 4:
             raise TypeError(
@@ -180,11 +181,11 @@ def _check_wide(call: _Call, inputs: Any) -> None:
             )
 
 
-def _refuse(name: str, why: str, *_: Any) -> Any:
+def _refuse(name: str, why: str, *_: Any) -> NoReturn:
     raise NotImplementedError(f"{name}: {why}")
 
 
-def _run_tangent(call: _Call, inputs: Any, extras: Any, d_inputs: Any) -> Any:
+def _run_tangent(call: _Call, inputs: Leaves, extras: Leaves, d_inputs: Leaves) -> _Named:
     """Return the tangents of the outputs."""
     tree = jax.tree.structure(call.run(inputs, extras)[0])
 
@@ -195,14 +196,19 @@ def _run_tangent(call: _Call, inputs: Any, extras: Any, d_inputs: Any) -> Any:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _gradient(call: _Call, inputs: Any, *args: Any) -> Any:
+def _gradient(call: _Call, inputs: Leaves, *args: Tree) -> Leaves:
     """Return the gradients of the inputs."""
     return _host(_run_gradient, call, _like(tuple(inputs)), inputs, *args)
 
 
 def _run_gradient(
-    call: _Call, inputs: Any, extras: Any, outputs: Any, saved: Any, cotangents: Any
-) -> Any:
+    call: _Call,
+    inputs: Leaves,
+    extras: Leaves,
+    outputs: _Named,
+    saved: _Named,
+    cotangents: _Named,
+) -> Leaves:
     if "reserve_space" in saved and "sequence_lengths" in call.extras:
         lengths = call.arguments(inputs, extras)["sequence_lengths"]
         reserve, major = saved["reserve_space"], dict(call.attributes)["time_major"]
@@ -213,15 +219,15 @@ def _run_gradient(
 
 
 @_gradient.defjvp
-def _gradient_along(call: _Call, primals: Any, tangents: Any) -> Any:
+def _gradient_along(call: _Call, primals: Tree, tangents: Tree) -> Tree:
     inputs, extras, _, _, cotangents = primals
 
-    def tangent(residuals: Any, along: Any) -> Any:
-        return _second(call, (*residuals, *along))[0]
+    def tangent(residuals: Tree, along: Tree) -> Leaves:
+        return _second_order(call, (*residuals, *along))[0]
 
-    def transpose(residuals: Any, given: Any) -> Any:
+    def transpose(residuals: Tree, direction: Leaves) -> Tree:
         nothing = jax.tree.map(jnp.zeros_like, residuals[2])
-        return _second(call, (*residuals, given, nothing))
+        return _second_order(call, (*residuals, direction, nothing))
 
     residuals, directions = (inputs, extras, cotangents), (tangents[0], tangents[4])
     third = functools.partial(_refuse, call.record.name, _THIRD)
@@ -230,22 +236,28 @@ def _gradient_along(call: _Call, primals: Any, tangents: Any) -> Any:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _second(call: _Call, args: Any) -> Any:
+def _second_order(call: _Call, args: Tree) -> tuple[Leaves, _Named]:
     """Return the tangents of the gradient and of the outputs."""
     _check_wide(call, args[0])
     shapes = _like(tuple(args[0])), _like(args[2])
-    return _host(_run_second, call, shapes, *args)
+    return _host(_run_second_order, call, shapes, *args)
 
 
-def _run_second(
-    call: _Call, inputs: Any, extras: Any, cotangents: Any, d_inputs: Any, d_cotangents: Any
-) -> Any:
+def _run_second_order(
+    call: _Call,
+    inputs: Leaves,
+    extras: Leaves,
+    cotangents: _Named,
+    d_inputs: Leaves,
+    d_cotangents: _Named,
+) -> tuple[Leaves, _Named]:
     n, tree = len(inputs), jax.tree.structure(cotangents)
 
     def both(*values: Any) -> Any:
         outputs, saved = call.run(values[:n], extras)
-        given = jax.tree.unflatten(tree, values[n:])
-        grads = call.gradient(values[:n], extras, outputs, saved, given)
+        grads = call.gradient(
+            values[:n], extras, outputs, saved, jax.tree.unflatten(tree, values[n:])
+        )
         return [*grads, *jax.tree.leaves(outputs)]
 
     values = [*inputs, *jax.tree.leaves(cotangents)]
@@ -253,55 +265,59 @@ def _run_second(
     return tuple(found[:n]), jax.tree.unflatten(tree, found[n:])
 
 
-@_second.defjvp
-def _second_along(call: _Call, primals: Any, tangents: Any) -> Any:
+@_second_order.defjvp
+def _third_order(call: _Call, primals: Tree, tangents: Tree) -> NoReturn:
     _refuse(call.record.name, _THIRD)
 
 
-def _checked(name: str, n: str, given: Any, T: int, B: int, time_major: bool) -> Any:
-    """Return a seed, lengths or resets as an array; what is traced may have any values."""
-    known = np.zeros(given.shape, given.dtype) if isinstance(given, jax.core.Tracer) else given
+def _checked(name: str, n: str, value: Any, T: int, B: int, time_major: bool) -> jax.Array:
+    """Return a seed, lengths or resets as an array; values of traced arrays are not checked."""
+    is_traced = isinstance(value, jax.core.Tracer)
+    known = np.zeros(value.shape, value.dtype) if is_traced else value
     if n == "sequence_lengths":
-        made: Any = check_lengths(name, known, T, B)
+        checked: Any = check_lengths(name, known, T, B)
     elif n == "resets":
         T, B, symbols = (T, B, "(T, B)") if time_major else (B, T, "(B, T)")
-        made = check_resets(name, known, T, B, symbols=symbols)
+        checked = check_resets(name, known, T, B, symbols=symbols)
     else:
         number = check_integer(name, n, known)
         is_array = isinstance(known, (np.generic, np.ndarray, jax.Array))
-        made = np.zeros((), jax.dtypes.canonicalize_dtype(known.dtype if is_array else np.int64))
+        dtype = jax.dtypes.canonicalize_dtype(known.dtype if is_array else np.int64)
+        checked = np.zeros((), dtype)
         try:
-            made[()] = number
+            checked[()] = number
         except OverflowError:
-            what = f"{n} is {shown(known)}, expected what an {made.dtype}, JAX's here, can hold"
-            raise ValueError(f"{name}: {what}") from None
-    return jnp.asarray(made if known is given else given)
+            raise ValueError(
+                f"{name}: {n} is {shown(known)}, expected a number that {dtype}, JAX's dtype here,"
+                " can hold"
+            ) from None
+    return jnp.asarray(value if is_traced else checked)
 
 
-def _as_jax(name: str, n: str, given: Any) -> Any:
-    """Return an input as arrays of JAX: lists, tuples of weights and all."""
-    if isinstance(given, PackedParams):
+def _as_jax(name: str, n: str, value: Any) -> Tree:
+    """Convert an input to arrays of JAX, also inside lists and tuples of stacked_rnn."""
+    if isinstance(value, PackedParams):
         raise TypeError(
             f"{name}: {n} is a cupyrnn.PackedParams, expected a vector: pass its params, with"
-            f" rnn_mode={given.rnn_mode!r} and direction={given.direction!r}"
+            f" rnn_mode={value.rnn_mode!r} and direction={value.direction!r}"
         )
     nested = name == "stacked_rnn" and n != "input"
-    leaves = jax.tree.leaves(given) if nested else [given]
+    leaves = jax.tree.leaves(value) if nested else [value]
     if not all(hasattr(a, "dtype") for a in leaves):
         expected = "arrays of JAX or NumPy" if nested else "a jax.Array or numpy.ndarray"
-        raise TypeError(f"{name}: {n} is {type_shown(given)}, expected {expected}")
+        raise TypeError(f"{name}: {n} is {type_shown(value)}, expected {expected}")
     try:
-        return jax.tree.map(jnp.asarray, given)
+        return jax.tree.map(jnp.asarray, value)
     except (TypeError, ValueError):
-        plain = type(given) is np.ndarray
-        what = f"has dtype {given.dtype}" if plain else f"is {type_shown(given)}"
-        raise TypeError(f"{name}: {n} {what}, expected floating-point arrays") from None
+        plain = type(value) is np.ndarray
+        found = f"has dtype {value.dtype}" if plain else f"is {type_shown(value)}"
+        raise TypeError(f"{name}: {n} {found}, expected floating-point arrays") from None
 
 
 def _fill_states(
     name: str, arrays: dict[str, Any], attributes: dict[str, Any], form: Form | None
 ) -> None:
-    """Set the states that are None to zeros, where their sizes are known."""
+    """Replace states that are None by zeros, if their sizes are known."""
     states = [n for n in ("cs_prev", "h_prev", "input_h", "input_c") if n in arrays]
     missing = [n for n in states if arrays[n] is None]
     if not missing:
@@ -319,15 +335,15 @@ def _fill_states(
     elif form is not None:
         D, major = 1 + (attributes["direction"] == "bidirectional"), attributes["time_major"]
         weights, batch = _as_jax(name, "weights", arrays["weights"]), (x.shape[int(major)], major)
-        given = [arrays[n] for n in states[: len(form.States._fields)]]
+        passed = [arrays[n] for n in states[: len(form.States._fields)]]
         make = functools.partial(jnp.zeros, dtype=x.dtype)
-        arrays |= zip(states, zero_states(form, weights, D, batch, given, make), strict=False)
+        arrays |= zip(states, zero_states(form, weights, D, batch, passed, make), strict=False)
     elif missing == ["input_c"] and attributes["rnn_mode"] == "lstm" and not attributes["num_proj"]:
         arrays["input_c"] = jnp.zeros_like(_as_jax(name, "input_h", arrays["input_h"]))
 
 
-def _outputs_of(record: Record, attributes: dict[str, Any]) -> Any:
-    """Return the outputs of an op by name, of all its arguments."""
+def _outputs_of(record: Record, attributes: dict[str, Any]) -> _Named:
+    """Check the arguments of an op and call it; return its outputs by name."""
     name = record.name
     arrays = {n: attributes.pop(n) for n in record.inputs}
     extras = {n: attributes.pop(n) for n in (*_SEEDS, *record.extras) if n in attributes}
@@ -342,25 +358,26 @@ def _outputs_of(record: Record, attributes: dict[str, Any]) -> Any:
         try:
             hash(value)
         except TypeError:
-            what = f"{n} is {shown(value)}, expected what Python knows while JAX traces"
-            raise TypeError(f"{name}: {what}") from None
+            raise TypeError(
+                f"{name}: {n} is {shown(value)}, expected a Python value: {n} is static"
+            ) from None
     _fill_states(name, arrays, attributes, form)
     wanted = {n: a for n, a in arrays.items() if a is not None or n not in record.optional}
-    given = {n: _as_jax(name, n, a) for n, a in wanted.items()}
-    x, major = next(iter(given.values())), attributes.get("time_major", True)
+    inputs_by_name = {n: _as_jax(name, n, a) for n, a in wanted.items()}
+    x, major = next(iter(inputs_by_name.values())), attributes.get("time_major", True)
     rest = {}
     if getattr(x, "ndim", 0) == 3:  # else the op refuses it
         T, B = x.shape[:2] if major else x.shape[1::-1]
         rest = {n: _checked(name, n, a, T, B, major) for n, a in extras.items() if a is not None}
-    leaves, tree = jax.tree.flatten(given)
+    leaves, tree = jax.tree.flatten(inputs_by_name)
     kinds = tuple(map(type, attributes.values()))
     call = _Call(record, tree, tuple(rest), tuple(attributes.items()), kinds)
     inputs, more = varying((tuple(leaves), tuple(rest.values())), (leaves, rest))
     return _outputs(call, inputs, more)
 
 
-def of_arrays(record: Record, results: Any = None) -> Callable[[_F], _F]:
-    """Have a function, which is no more than its signature, do in JAX what an op does."""
+def op_of_jax(record: Record, results: Any = None) -> Callable[[_F], _F]:
+    """Decorate a function declared by its signature only: implement it by an op."""
 
     def decorate(declared: _F) -> _F:
         signature = inspect.signature(declared)

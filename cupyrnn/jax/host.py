@@ -1,14 +1,15 @@
 """
-Functions of NumPy's arrays as a primitive of JAX.
+A primitive of JAX that calls functions of NumPy arrays on the host.
 
-It does what `jax.pure_callback` does. Where there is one device, a CPU, it hands over the arrays as
-they are: `pure_callback` makes arrays of JAX of them first, which takes longer than a small op.
+It does what `jax.pure_callback` does. If the only device is a CPU, it passes arrays directly:
+`pure_callback` converts them to JAX arrays first, which takes longer than a small op.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,27 +17,30 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+Tree: TypeAlias = Any  # arrays, or shapes of arrays, in nested dicts, tuples and lists
+Leaves: TypeAlias = Sequence[jax.Array]
 
-def _axes(arrays: Any) -> frozenset[Any]:
+
+def _axes(arrays: Tree) -> frozenset[str]:
     """Return the axes of a `shard_map` along which any of the arrays varies."""
-    found: frozenset[Any] = frozenset()
+    found: frozenset[str] = frozenset()
     for a in jax.tree.leaves(arrays):
         aval = a if isinstance(a, jax.core.ShapedArray) else jax.typeof(a)
-        kind = getattr(aval, "manual_axis_type", None)  # so called since JAX 0.10
+        kind = getattr(aval, "manual_axis_type", None)  # since JAX 0.10
         found |= getattr(aval, "vma", found) if kind is None else kind.varying
     return found
 
 
-def varying(arrays: Any, along: Any) -> Any:
+def varying(arrays: Tree, along: Tree) -> Tree:
     """
-    Return the arrays as varying along the axes of others.
+    Cast the arrays so that they vary along the axes of `along`.
 
-    JAX's own ops do it to arguments that are the same on all devices, and so does this module to
-    those of its ops: the transpose of the cast adds the gradients of all devices.
+    Like JAX's own ops, those of this module cast arguments that are the same on all devices. The
+    transpose of the cast adds the gradients of all devices.
     """
     axes = _axes(along)
 
-    def cast(a: Any) -> Any:
+    def cast(a: jax.Array) -> jax.Array:
         missing = tuple(sorted(axes - _axes(a), key=str))
         if not missing:
             return a
@@ -47,13 +51,15 @@ def varying(arrays: Any, along: Any) -> Any:
     return jax.tree.map(cast, arrays)
 
 
-def avals_like(args: Any, shapes: Any) -> Any:
-    """Return the types of results of these shapes, which vary along the axes of all arguments."""
+def avals_like(
+    args: Sequence[jax.core.ShapedArray], shapes: Sequence[jax.ShapeDtypeStruct]
+) -> list[jax.core.ShapedArray]:
+    """Return the abstract values of results, which vary along the axes of all arguments."""
     if not _axes(args):
         return [jax.core.ShapedArray(a.shape, a.dtype) for a in shapes]
-    like = args[0]  # whose axes are those of all
+    like = args[0]  # all arguments have the same axes
 
-    def of_shape(a: Any) -> Any:
+    def of_shape(a: jax.ShapeDtypeStruct) -> jax.core.ShapedArray:
         spec = jax.sharding.PartitionSpec(*[None] * len(a.shape))
         sharding = jax.sharding.NamedSharding(like.sharding.mesh, spec)
         return like.update(shape=a.shape, dtype=a.dtype, weak_type=False, sharding=sharding)
@@ -61,11 +67,11 @@ def avals_like(args: Any, shapes: Any) -> Any:
     return [of_shape(a) for a in shapes]
 
 
-def on_host(function: Any, shapes: Any, *args: Any) -> Any:
+def on_host(function: Any, shapes: Tree, *args: Tree) -> Tree:
     """
-    Return `function(*args)`, of these shapes.
+    Return `function(*args)`, computed on the host; the results have these shapes.
 
-    JAX compiles the call once for all functions that are equal.
+    JAX compiles the call once for all functions that compare equal.
     """
     results, out_tree = jax.tree.flatten(shapes)
     flat, tree = jax.tree.flatten(args)
@@ -78,11 +84,11 @@ _host_p.multiple_results = True
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
-def _compiled(function: Any, tree: Any, shapes: Any, *flat: Any) -> Any:
+def _compiled(function: Callable[..., Tree], tree: Any, shapes: Any, *flat: jax.Array) -> Leaves:
     return _host_p.bind(*flat, function=function, tree=tree, shapes=shapes)
 
 
-def _run(*flat: Any, function: Any, tree: Any, shapes: Any) -> Any:
+def _run(*flat: Any, function: Callable[..., Tree], tree: Any, shapes: Any) -> tuple[Any, ...]:
     args = jax.tree.unflatten(tree, map(np.asarray, flat))
     return tuple(jax.tree.leaves(function(*args)))
 
@@ -101,26 +107,26 @@ def _lower(ctx: Any, *args: Any, **of_call: Any) -> Any:
 
     def call(*args: Any) -> Any:
         found = jax.pure_callback(run, list(of_call["shapes"]), *args)
-        # Of several devices the results are on the first, with a sharding that JAX's other ops do
-        # not take. This spreads them.
+        # With several devices the results are on the first one, in a sharding that JAX's other ops
+        # refuse. The barrier spreads them.
         return jax.lax.optimization_barrier(found)
 
     return mlir.lower_fun(call, multiple_results=True)(ctx, *args)
 
 
-def _batch(args: Any, dims: Any, **of_call: Any) -> Any:
-    """Call the function for each entry."""
-    whole = {n: jnp.moveaxis(args[n], d, 0) for n, d in enumerate(dims) if d is not None}
+def _batch(args: Leaves, dims: Sequence[int | None], **of_call: Any) -> tuple[Leaves, list[int]]:
+    """Call the function once for each entry of the batch."""
+    batched = {n: jnp.moveaxis(args[n], d, 0) for n, d in enumerate(dims) if d is not None}
 
-    def one(own: Any) -> Any:
+    def one(own: dict[int, jax.Array]) -> Leaves:
         return _host_p.bind(*(own.get(n, a) for n, a in enumerate(args)), **of_call)
 
-    found = jax.lax.map(one, whole)
+    found = jax.lax.map(one, batched)
     return found, [0] * len(found)
 
 
 _host_p.def_impl(_run)
 _host_p.def_abstract_eval(lambda *args, function, tree, shapes: avals_like(args, shapes))
 mlir.register_lowering(_host_p, _lower)
-# The mock of JAX that builds the documentation has no item assignment.
+# Not an item assignment: the mock of JAX that builds the documentation has none.
 batching.primitive_batchers.__setitem__(_host_p, _batch)

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from .host import avals_like, varying
+from .host import Leaves, Tree, avals_like, varying
 
 
 class _Maps(NamedTuple):
-    """A linear function with residuals, its transpose, and its tangent by the residuals."""
+    """A linear function with residuals, its transpose, and its derivative by the residuals."""
 
-    apply: Callable[..., Sequence[Any]]
-    transpose: Callable[..., Sequence[Any]]
-    again: Callable[..., Sequence[Any]]
+    apply: Callable[..., Leaves]
+    transpose: Callable[..., Leaves]
+    again: Callable[..., Leaves]
 
 
 _linear_p = Primitive("cupyrnn_linear")
@@ -26,23 +26,33 @@ _linear_p.multiple_results = True
 
 
 def linear(
-    apply: Any, transpose: Any, residuals: Any, arguments: Any, shapes: Any, again: Any = None
-) -> Any:
-    """Return `apply(residuals, arguments)`, linear in its arguments, of these shapes."""
+    apply: Callable[[Tree, Tree], Tree],
+    transpose: Callable[[Tree, Tree], Tree],
+    residuals: Tree,
+    arguments: Tree,
+    shapes: Tree,
+    again: Callable[..., Tree] | None = None,
+) -> Tree:
+    """
+    Return `apply(residuals, arguments)`, which is linear in the arguments and has these shapes.
+
+    `again(residuals, arguments, tangents)` is its derivative by the first of the residuals; by
+    default `apply` is linear in them, too.
+    """
     res, res_tree = jax.tree.flatten(residuals)
     args, tree = jax.tree.flatten(arguments)
     avals, out_tree = jax.tree.flatten(shapes)
 
-    def flat(function: Any, own: Any) -> Any:
-        def call(res: Any, args: Any) -> Any:
+    def flat(function: Callable[[Tree, Tree], Tree], own: Any) -> Callable[..., Leaves]:
+        def call(res: Leaves, args: Leaves) -> Leaves:
             operands = jax.tree.unflatten(res_tree, res), jax.tree.unflatten(own, args)
             return jax.tree.leaves(function(*operands))
 
         return call
 
-    def of_residuals(res: Any, args: Any, others: Any) -> Any:
+    def of_residuals(res: Leaves, args: Leaves, others: Leaves) -> Leaves:
         operands = jax.tree.unflatten(res_tree, res), jax.tree.unflatten(tree, args)
-        of_inputs = jax.tree.unflatten(res_tree, others)[0]  # what else there is follows from them
+        of_inputs = jax.tree.unflatten(res_tree, others)[0]  # the other residuals follow from these
         if again is None:
             return apply(*operands)
         return jax.tree.leaves(again(*operands, jax.tree.map(jnp.asarray, of_inputs)))
@@ -51,15 +61,17 @@ def linear(
     return jax.tree.unflatten(out_tree, _bind([*res, *args], maps, len(res), tuple(avals)))
 
 
-def _bind(args: Any, maps: _Maps, n: int, avals: Any) -> Any:
+def _bind(args: Leaves, maps: _Maps, n: int, avals: Any) -> list[jax.Array]:
     return _linear_p.bind(*varying(args, args), maps=maps, n=n, avals=avals)
 
 
-def _linear_run(*args: Any, maps: _Maps, n: int, avals: Any) -> Any:
+def _linear_run(*args: jax.Array, maps: _Maps, n: int, avals: Any) -> Leaves:
     return maps.apply(args[:n], args[n:])
 
 
-def _linear_jvp(primals: Any, tangents: Any, *, maps: _Maps, n: int, avals: Any) -> Any:
+def _linear_jvp(
+    primals: Leaves, tangents: Sequence[Any], *, maps: _Maps, n: int, avals: Any
+) -> tuple[Leaves, Leaves]:
     along = [ad.instantiate_zeros(t) for t in tangents[n:]]
     found, moved = (_bind([*primals[:n], *a], maps, n, avals) for a in (primals[n:], along))
     if not all(isinstance(t, ad.Zero) or t.dtype == jax.dtypes.float0 for t in tangents[:n]):
@@ -72,7 +84,9 @@ def _linear_jvp(primals: Any, tangents: Any, *, maps: _Maps, n: int, avals: Any)
     return found, moved
 
 
-def _linear_transpose(cts: Any, *args: Any, maps: _Maps, n: int, avals: Any) -> Any:
+def _linear_transpose(
+    cts: Sequence[Any], *args: Any, maps: _Maps, n: int, avals: Any
+) -> list[jax.Array | None]:
     cts = [
         jnp.zeros(a.shape, a.dtype) if isinstance(c, ad.Zero) else c
         for c, a in zip(cts, avals, strict=True)
@@ -80,20 +94,22 @@ def _linear_transpose(cts: Any, *args: Any, maps: _Maps, n: int, avals: Any) -> 
     return [None] * n + [*maps.transpose(args[:n], cts)]
 
 
-def _linear_batch(args: Any, dims: Any, *, maps: _Maps, n: int, avals: Any) -> Any:
+def _linear_batch(
+    args: Leaves, dims: Sequence[int | None], *, maps: _Maps, n: int, avals: Any
+) -> tuple[Leaves, list[int]]:
     size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
     res, own = list(dims[:n]), list(dims[n:])
 
-    def transpose(residuals: Any, cts: Any) -> Any:
+    def transpose(residuals: Leaves, cts: Leaves) -> Leaves:
         each = jax.vmap(maps.transpose, in_axes=(res, 0))(list(residuals), list(cts))
         return [
             a.sum(0) if d is None else jnp.moveaxis(a, 0, d) for a, d in zip(each, own, strict=True)
         ]
 
-    def apply(residuals: Any, args: Any) -> Any:
+    def apply(residuals: Leaves, args: Leaves) -> Leaves:
         return jax.vmap(maps.apply, in_axes=(res, own), axis_size=size)(list(residuals), list(args))
 
-    def again(residuals: Any, args: Any, others: Any) -> Any:
+    def again(residuals: Leaves, args: Leaves, others: Leaves) -> Leaves:
         return jax.vmap(maps.again, in_axes=(res, own, res), axis_size=size)(
             list(residuals), list(args), list(others)
         )
@@ -106,7 +122,7 @@ def _linear_batch(args: Any, dims: Any, *, maps: _Maps, n: int, avals: Any) -> A
 _linear_p.def_impl(_linear_run)
 _linear_p.def_abstract_eval(lambda *args, maps, n, avals: avals_like(args, avals))
 mlir.register_lowering(_linear_p, mlir.lower_fun(_linear_run, multiple_results=True))
-# The mock of JAX that builds the documentation has no item assignment.
+# Not an item assignment: the mock of JAX that builds the documentation has none.
 ad.primitive_jvps.__setitem__(_linear_p, _linear_jvp)
 ad.primitive_transposes.__setitem__(_linear_p, _linear_transpose)
 batching.primitive_batchers.__setitem__(_linear_p, _linear_batch)

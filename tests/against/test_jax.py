@@ -230,7 +230,7 @@ def test_errors_come_while_a_call_is_traced() -> None:
     message = r"^block_lstm: w has shape \(5, 12\), expected \(I\+H, 4\*H\) = \(6, 12\)"
     with pytest.raises(ValueError, match=message):
         jax.jit(lstm).lower(x, cs, h, w[1:], b)
-    message = "^block_lstm: cell_clip is .*, expected what Python knows while JAX traces"
+    message = "^block_lstm: cell_clip is .*, expected a Python value: cell_clip is static"
     for clip in (jnp.float32(1), np.ones(1)):
         with pytest.raises(TypeError, match=message):
             cj.block_lstm(x, cs, h, w, b, cell_clip=clip)
@@ -249,7 +249,11 @@ def test_errors_come_while_a_call_is_traced() -> None:
     ("given", "error", "message"),
     [
         ({"seed": 1.5}, TypeError, "seed is 1.5, expected an integer"),
-        ({"seed": 2**70}, ValueError, f"seed is {2**70}, expected what an int64, JAX's here"),
+        (
+            {"seed": 2**70},
+            ValueError,
+            f"seed is {2**70}, expected a number that int64, JAX's dtype here",
+        ),
         ({"seed": np.zeros(2, int)}, TypeError, r"seed is array\(\[0, 0\]"),
         ({"sequence_lengths": [4, 2, 9]}, ValueError, r"sequence_lengths\[2\] is 9, expected in"),
         ({"sequence_lengths": [4.0, 2, 1]}, TypeError, "sequence_lengths has dtype float64, "),
