@@ -1,8 +1,9 @@
-"""ONNX's LSTM, GRU and RNN: a node's outputs from its inputs and attributes, as the standard says.
+"""ONNX's LSTM, GRU and RNN: `run_onnx_node` computes a node from its inputs and attributes.
 
-What no fast cell computes runs in the files beside this one, one direction, step by step, over
-NumPy and CuPy: `lstm`, `gru` and `rnn` are a page of equations each, in the standard's names;
-`activations` has the eleven functions, `layer` runs the steps, and `attributes` reads a node.
+Nodes that `cudnn_rnn` or `stacked_rnn` can compute use these ops. The other files of this folder
+compute all other nodes, one direction at a time, step by step, over NumPy and CuPy. `lstm`, `gru`
+and `rnn` have the equations, in the standard's names; `activations` has the eleven functions,
+`layer` runs the steps, and `attributes` checks a node.
 
 Symbols: T time steps, B batch, I input size, H hidden_size, D directions.
 """
@@ -43,7 +44,7 @@ _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 class OnnxOutputs(NamedTuple):
     """
-    What a node returns, in ONNX's order.
+    The outputs of a node, in ONNX's order.
 
     Attributes
     ----------
@@ -62,7 +63,7 @@ class OnnxOutputs(NamedTuple):
 
 class OnnxGrads(NamedTuple):
     """
-    The gradients of a node's inputs, in ONNX's order, each of the shape of its input.
+    The gradients of a node's inputs, in ONNX's order, each with the shape of its input.
 
     Attributes
     ----------
@@ -85,7 +86,7 @@ class OnnxGrads(NamedTuple):
 
 
 class _Fast(NamedTuple):
-    """What a node computes, in the words of `cudnn_rnn`."""
+    """The attributes of `cudnn_rnn` for a node."""
 
     rnn_mode: Any
     recurrent_activation: Any
@@ -99,7 +100,7 @@ class _Call(NamedTuple):
     tensors: dict[str, Array]
     lengths: NDArray[np.int32] | None
     attributes: Attributes
-    given: frozenset[str]  # the inputs that were not left out
+    present: frozenset[str]  # the inputs that are not None
 
     @property
     def weights(self) -> list[Array | None]:
@@ -113,7 +114,7 @@ class _Call(NamedTuple):
         return dtype
 
     def backwards(self, d: int) -> bool:
-        """Whether a direction reads its sequences from their ends."""
+        """Return whether a direction reads its sequences backward."""
         return d == 1 or self.attributes.direction == "reverse"
 
 
@@ -133,10 +134,10 @@ def run_onnx_node(
     input_forget: int = 0,
 ) -> OnnxOutputs:
     """
-    Return the outputs of an ONNX LSTM, GRU or RNN node.
+    Compute an ONNX LSTM, GRU or RNN node.
 
-    Pass the node's attributes by their names. With the package ``onnx``, where `arrays` is a dict
-    of the tensors::
+    Pass the node's attributes by name. With the package ``onnx``, and a dict `arrays` of the
+    tensors::
 
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         inputs = [arrays[name] if name else None for name in node.input]
@@ -149,7 +150,7 @@ def run_onnx_node(
     inputs : sequence of arrays or None
         The node's inputs in ONNX's order: X [T, B, I], W [D, G*H, I], R [D, G*H, H], B [D, 2*G*H],
         sequence_lens, B integers on the host, initial_h [D, B, H], and for an LSTM initial_c [D, B,
-        H] and P [D, 3*H]. Missing inputs are None, and can be omitted at the end. Complex arrays
+        H] and P [D, 3*H]. Missing inputs are None; at the end they can be omitted. Complex arrays
         hold values and tangents, see `cupyrnn.jvp`.
     direction : {"forward", "reverse", "bidirectional"}
         D is 2 for "bidirectional" and 1 for the others.
@@ -165,9 +166,9 @@ def run_onnx_node(
         Relu, Tanh, Sigmoid, Affine, LeakyRelu, ThresholdedRelu, ScaledTanh, HardSigmoid, Elu,
         Softsign and Softplus; case does not matter.
     activation_alpha, activation_beta : sequence of float, optional
-        The parameters of those activations that have them, in order. Activations after the end of
-        the list use the defaults, see Notes. A list is ignored where no activation has its
-        parameter, as the standard gives it no meaning there and exporters write it.
+        The parameters of the activations that have them, in order. Activations after the end of
+        the list use the defaults, see Notes. A list is ignored if no activation has its parameter:
+        exporters write such lists, and the standard gives them no meaning.
     clip : float, optional
         Every activation's input is clipped to [-clip, clip].
     input_forget : int
@@ -177,8 +178,8 @@ def run_onnx_node(
     -------
     OnnxOutputs
         Y [T, D, B, H], Y_h [D, B, H], the states after each sequence's last step, and Y_c [D, B, H]
-        or None, in the widest of the dtypes. Y is zero past a sequence's end. A sequence of length
-        0 returns its initial states, whereas ONNX Runtime returns zeros.
+        or None, in the widest of the dtypes. Y is zero after a sequence's end. For a sequence of
+        length 0 the states are its initial states; ONNX Runtime returns zeros.
 
     Raises
     ------
@@ -191,19 +192,19 @@ def run_onnx_node(
 
     See Also
     --------
-    params_from_onnx, block_lstm_from_onnx, block_gru_from_onnx : Only the weights, for training.
+    params_from_onnx, block_lstm_from_onnx, block_gru_from_onnx : Convert the weights, to train.
 
     Notes
     -----
     By default, alpha and beta are 0.2 and 0.5 for HardSigmoid, and alpha is 0.01 for LeakyRelu and
-    1 for Elu and ThresholdedRelu, as in ONNX's operators of these names. There is no operator
-    Affine or ScaledTanh; their defaults here are 1 and 0, and 1 and 1. Where the standard can be
-    read in two ways, the guide's page on ONNX says which reading this function follows.
+    1 for Elu and ThresholdedRelu, as in ONNX's operators of these names. ONNX has no operators
+    Affine and ScaledTanh; their defaults here are 1 and 0, and 1 and 1. The guide's page on ONNX
+    lists the ambiguities of the standard and how this function resolves them.
 
     Nodes that neither `cudnn_rnn` nor the block ops can compute run step by step, which is slower.
 
-    Some exporters silently write a wrong ``linear_before_reset``, which no check of the file can
-    detect. The guide's page says how to recognize it.
+    Some exporters write a wrong ``linear_before_reset``, which no check of the file can detect. The
+    guide's page describes how to recognize it.
 
     References
     ----------
@@ -221,7 +222,7 @@ def run_onnx_node(
     [-0.0933  0.0298  0.3971  0.866 ]
     [-0.0933  0.0163  0.4057  0.7961]
     """
-    given = {
+    attributes = {
         "direction": direction,
         "layout": layout,
         "linear_before_reset": linear_before_reset,
@@ -231,15 +232,15 @@ def run_onnx_node(
         "clip": clip,
         "input_forget": input_forget,
     }
-    call = _check("run_onnx_node", op_type, inputs, hidden_size, given)
+    call = _check("run_onnx_node", op_type, inputs, hidden_size, attributes)
     with on_device(call.xp, call.tensors["X"]):
         fast = _fast(call)
         outputs = _general(call) if fast is None else _by_ops(call, fast)
         return _in_layout(call, outputs)
 
 
-# The attributes of a node that has none.
-_LEFT_OUT: dict[str, Any] = run_onnx_node.__wrapped__.__kwdefaults__  # type: ignore[attr-defined]
+# The defaults of the attributes.
+_DEFAULTS: dict[str, Any] = run_onnx_node.__wrapped__.__kwdefaults__  # type: ignore[attr-defined]
 
 
 @traceable
@@ -254,24 +255,24 @@ def onnx_node_gradients(
     **attributes: Any,
 ) -> OnnxGrads:
     """
-    Return the gradients of a node's inputs, from those of its outputs: `vjp` of `run_onnx_node`.
+    Return the gradients of a node's inputs, from the gradients of its outputs: for `vjp`.
 
-    Of an output whose gradient is None it is zero. What `cudnn_rnn` computes has its
-    gradient; the general cell computes the others.
+    A gradient of None means zeros. `cudnn_rnn_backprop` computes the gradients of nodes that
+    `cudnn_rnn` computes; the general cell computes the others.
     """
     op = "run_onnx_node"
-    call = _check(op, op_type, inputs, hidden_size, _LEFT_OUT | attributes)
+    call = _check(op, op_type, inputs, hidden_size, _DEFAULTS | attributes)
     if op_type != "LSTM" and Y_c_grad is not None:
-        raise ValueError(f"{op}: Y_c_grad is given, expected None: {op_type} has no Y_c")
+        raise ValueError(f"{op}: Y_c_grad is an array, expected None: {op_type} has no Y_c")
     xp, (T, B, _), (D, _, H) = call.xp, call.tensors["X"].shape, call.tensors["R"].shape
     batch_first = call.attributes.batch_first
     states = ("(B, D, H)", (B, D, H)) if batch_first else ("(D, B, H)", (D, B, H))
     steps = ("(B, T, D, H)", (B, T, D, H)) if batch_first else ("(T, D, B, H)", (T, D, B, H))
-    given = {"Y_grad": Y_grad, "Y_h_grad": Y_h_grad, "Y_c_grad": Y_c_grad}
-    check_arrays(op, {"X": call.tensors["X"]}, given)
+    output_grads = {"Y_grad": Y_grad, "Y_h_grad": Y_h_grad, "Y_c_grad": Y_c_grad}
+    check_arrays(op, {"X": call.tensors["X"]}, output_grads)
     gradients = {}
     with on_device(xp, call.tensors["X"]):
-        for name, a in given.items():
+        for name, a in output_grads.items():
             symbols, shape = steps if name == "Y_grad" else states
             expect_shape(op, name, a, symbols, shape)
             a = xp.zeros(shape, call.dtype) if a is None else a
@@ -286,7 +287,7 @@ def onnx_node_gradients(
 
 
 def _in_layout(call: _Call, outputs: OnnxOutputs) -> OnnxOutputs:
-    """Return the outputs as the node's layout has them."""
+    """Return the outputs in the node's layout."""
     if not call.attributes.batch_first:
         return outputs
     Y, Y_h, Y_c = outputs
@@ -298,7 +299,7 @@ def _in_layout(call: _Call, outputs: OnnxOutputs) -> OnnxOutputs:
 
 
 def _fast(call: _Call) -> _Fast | None:
-    """Return what a fast cell computes of this node, None where none does."""
+    """Return the attributes of `cudnn_rnn` for this node; None if no op computes it."""
     a, op_type = call.attributes, call.op_type
     first = a.activations[0]
     if a.clip is not None or a.input_forget or any(names != first for names in a.activations):
@@ -311,7 +312,7 @@ def _fast(call: _Call) -> _Fast | None:
     if op_type == "RNN":
         modes = {"tanh": "rnn_tanh", "relu": "rnn_relu"}
         return _Fast(modes[f.name], "sigmoid") if f.name in modes else None
-    # The attributes of a file are float32.
+    # Attributes in a file are float32.
     exactly = compute_dtype(call.dtype).char in "dD"
     gate = gate_of(f, 0 if exactly else 1e-8)
     return None if gate is None else _Fast(op_type.lower(), gate)
@@ -323,8 +324,8 @@ def _check(
     """Check a node."""
     if type(op_type).__name__ == "NodeProto":
         raise TypeError(
-            f"{op}: op_type is a node, expected its op_type, {shown(op_type.op_type)}; its inputs"
-            " are the second argument, and its attributes are given by name"
+            f"{op}: op_type is a node, expected its op_type, {shown(op_type.op_type)}; pass its"
+            " inputs as the second argument, and its attributes by name"
         )
     check_choice(op, "op_type", op_type, tuple(GATES))
     node = check_attributes(op, op_type, attributes)
@@ -333,10 +334,10 @@ def _check(
     names = _INPUTS if op_type == "LSTM" else _INPUTS[:6]
     expected = f"3 to {len(names)} for {op_type}: {', '.join(names)}"
     check_count(op, "inputs", inputs, 3 <= len(inputs) <= len(names), expected)
-    given = dict(zip(names, inputs, strict=False))
-    sequence_lens = given.pop("sequence_lens", None)
+    by_name = dict(zip(names, inputs, strict=False))
+    sequence_lens = by_name.pop("sequence_lens", None)
     xp, tensors = as_arrays(
-        op, {name: a for name, a in given.items() if a is not None or name in "XWR"}
+        op, {name: a for name, a in by_name.items() if a is not None or name in "XWR"}
     )
     D, G = node.D, GATES[op_type]
     gates = f"{G}*H" if G > 1 else "H"
@@ -378,7 +379,7 @@ def _exchanged(xp: ModuleType, a: Array) -> Array:
 
 
 def _by_ops(call: _Call, fast: _Fast) -> OnnxOutputs:
-    """Run a node that an op computes: of packed parameters, or of what CudnnRNN does not have."""
+    """Run a node by `cudnn_rnn`, or by `stacked_rnn` if CudnnRNN cannot compute it."""
     W, R, B = call.weights
     x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
     block: Any = None
@@ -403,13 +404,13 @@ def _by_ops(call: _Call, fast: _Fast) -> OnnxOutputs:
 
 
 def _packed(call: _Call, fast: _Fast) -> PackedParams:
-    """Return the weights of a node that CudnnRNN computes."""
+    """Convert the weights of a node that CudnnRNN computes."""
     packed = params_from_onnx(*call.weights, rnn_mode=fast.rnn_mode, linear_before_reset=1)
     return packed._replace(recurrent_activation=fast.recurrent_activation)
 
 
 def _gradients_by_op(call: _Call, fast: _Fast, gradients: dict[str, Array]) -> OnnxGrads:
-    """Return the gradients of a node that CudnnRNN computes, as `_general_gradients` does."""
+    """Return the gradients of a node by `cudnn_rnn_backprop`."""
     xp, (T, B), (D, _, H) = call.xp, call.tensors["X"].shape[:2], call.tensors["R"].shape
     packed, has_c = _packed(call, fast), fast.rnn_mode == "lstm"
     net: dict[str, Any] = {
@@ -433,16 +434,16 @@ def _gradients_by_op(call: _Call, fast: _Fast, gradients: dict[str, Array]) -> O
         "initial_h": g.input_h_backprop,
         "initial_c": g.input_c_backprop,
     }
-    return _of_given(call, found | {n: getattr(own, n) for n in "WRB"})
+    return _of_present(call, found | {n: getattr(own, n) for n in "WRB"})
 
 
-def _of_given(call: _Call, found: dict[str, Array]) -> OnnxGrads:
-    """Return the gradients of the inputs that there are, in the layout of the node."""
+def _of_present(call: _Call, found: dict[str, Array]) -> OnnxGrads:
+    """Return the gradients of the inputs that are not None, in the layout of the node."""
     if call.attributes.batch_first:
-        for name in {"X", "initial_h", "initial_c"} & call.given & found.keys():
+        for name in {"X", "initial_h", "initial_c"} & call.present & found.keys():
             found[name] = _exchanged(call.xp, found[name])
     names = [field.removesuffix("_grad") for field in OnnxGrads._fields]
-    every = {n: cast(found[n], call.dtype) for n in names if n in found and n in call.given}
+    every = {n: cast(found[n], call.dtype) for n in names if n in found and n in call.present}
     return OnnxGrads(*(every.get(name) for name in names))
 
 
@@ -475,7 +476,7 @@ def _states(call: _Call, d: int) -> Arrays:
 
 
 def _general(call: _Call) -> OnnxOutputs:
-    """Run a node that no fast cell computes, direction by direction."""
+    """Run a node that no op computes, direction by direction."""
     cells = enumerate(_cells(call))
     done = [forward(call.op_type, cell, x, _states(call, d)) for d, (cell, x) in cells]
     Y = call.xp.stack([direction.Y for direction in done], axis=1)
@@ -485,7 +486,7 @@ def _general(call: _Call) -> OnnxOutputs:
 
 
 def _general_gradients(call: _Call, gradients: dict[str, Array]) -> OnnxGrads:
-    """Return the gradients of a node, from those of its outputs, the time axis first."""
+    """Return the gradients of a node by the general cell; arrays have the time axis first."""
     xp, directions = call.xp, []
     for d, (cell, x) in enumerate(_cells(call)):
         steps = forward(call.op_type, cell, x, _states(call, d), keep=True).steps
@@ -493,9 +494,9 @@ def _general_gradients(call: _Call, gradients: dict[str, Array]) -> OnnxGrads:
         directions.append(backward(call.op_type, cell, x, steps, gradients["Y_grad"][:, d], last))
     found: dict[str, Array] = {"X": sum(g.X for g in directions)}
     for name in ("W", "R", "B", "P"):
-        if name in call.given:
+        if name in call.present:
             found[name] = xp.stack([getattr(g, name) for g in directions])
     for n, name in enumerate(("initial_h", "initial_c")):
-        if name in call.given:
+        if name in call.present:
             found[name] = xp.stack([g.states[n] for g in directions])
-    return _of_given(call, found)
+    return _of_present(call, found)

@@ -15,11 +15,12 @@ The eleven activation functions of ONNX's recurrent operators, with two derivati
     Softsign(x)        = x/(1 + |x|)
     Softplus(x)        = log(1 + exp(x))
 
-At a corner the slope is that of the side to which the value belongs, and that of a bound where
-there is one: Relu, HardSigmoid and `clip` have the slope 0 there.
+At a corner the slope is that of the side to which the value belongs. At a bound it is 0: Relu,
+HardSigmoid and `clip`.
 
-A complex array is values and tangents. The value of a function is f(x) and its tangent f'(x) times
-that of x; the slope, which the gradient multiplies by, has the tangent f''(x) times it.
+A complex array holds values and tangents. The value of a function is f(x), its tangent is f'(x)
+times the tangent of x. The slope f'(x), a factor of the gradient, has the tangent f''(x) times the
+tangent of x.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from ..weights.activations import Activation
 def activate(
     xp: ModuleType, activation: Activation, clip: float | None, z: Array
 ) -> tuple[Array, Array]:
-    """Return the value and the slope of an activation, whose input is bounded by `clip`, at z."""
+    """Return the value and the slope of an activation at z, clipped to [-clip, clip]."""
     x = z.real
     bounded = x if clip is None else xp.clip(x, -clip, clip)
     formulas = FUNCTIONS[activation.name]
-    # Of a number and a mask NumPy makes float64.
+    # A number times a mask is float64 in NumPy.
     value, slope, curvature = (
         a.astype(x.dtype) for a in formulas(xp, bounded, activation.alpha, activation.beta)
     )
@@ -52,7 +53,7 @@ def activate(
     return dual(value, slope * z.imag), dual(slope, curvature * z.imag)
 
 
-# Each returns f(x), f'(x) and f''(x), and has the lower-case name of the standard.
+# Each returns f(x), f'(x) and f''(x). Its name is ONNX's in lower case.
 
 
 def relu(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
@@ -78,7 +79,7 @@ def leakyrelu(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
 
 
 def thresholdedrelu(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
-    # Asked this way round, NaN stays NaN.
+    # x < alpha, not x >= alpha, so that NaN stays NaN.
     return xp.where(x < alpha, 0, x), x >= alpha, xp.zeros_like(x)
 
 
@@ -105,7 +106,7 @@ def softsign(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
 
 
 def softplus(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
-    # exp(x) itself would overflow where the value is x.
+    # exp(x) would overflow for large x, where the value is x.
     slope, curvature, _ = sigmoid(xp, x, alpha, beta)
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x))), slope, curvature
 

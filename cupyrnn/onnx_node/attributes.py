@@ -1,4 +1,4 @@
-"""The attributes of an ONNX LSTM, GRU or RNN, checked, and what they say of each direction."""
+"""The attributes of an ONNX LSTM, GRU or RNN: checks, and the activations of each direction."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 class Attributes(NamedTuple):
-    """The attributes of a node. Those of its own op_type and direction are what they may be."""
+    """The checked attributes of a node."""
 
     direction: str
     batch_first: bool  # layout
-    activations: tuple[tuple[Activation, ...], ...]  # of each direction: f, and g and h
+    activations: tuple[tuple[Activation, ...], ...]  # for each direction f, g and h, or fewer
     clip: float | None
     input_forget: bool
     linear_before_reset: bool
@@ -27,19 +27,19 @@ class Attributes(NamedTuple):
         return len(self.activations)
 
 
-def check_attributes(op: str, op_type: str, given: dict[str, Any]) -> Attributes:
-    """Return a node's attributes, all of them by their names."""
-    direction = check_choice(op, "direction", text(given["direction"]), DIRECTIONS)
+def check_attributes(op: str, op_type: str, attributes: dict[str, Any]) -> Attributes:
+    """Check all attributes of a node, by name."""
+    direction = check_choice(op, "direction", text(attributes["direction"]), DIRECTIONS)
     D = 1 + (direction == "bidirectional")
     names = ("linear_before_reset", "input_forget", "layout")
-    before_reset, forget, batch_first = flags = [check_flag(op, n, given[n]) for n in names]
+    before_reset, forget, batch_first = flags = [check_flag(op, n, attributes[n]) for n in names]
     for name, flag, only in zip(names, flags, ("GRU", "LSTM"), strict=False):
         if flag and op_type != only:
             raise ValueError(f"{op}: {name} is 1, expected 0 for {op_type}")
-    clip = given["clip"]
+    clip = attributes["clip"]
     if clip is not None:
         clip = check_real(op, "clip", clip)
         if not clip >= 0:
             raise ValueError(f"{op}: clip is {clip}, expected at least 0")
-    activations = activations_of(op, op_type, DEFAULTS[op_type], D, given)
+    activations = activations_of(op, op_type, DEFAULTS[op_type], D, attributes)
     return Attributes(direction, batch_first, activations, clip, forget, before_reset)

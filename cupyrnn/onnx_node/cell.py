@@ -1,4 +1,4 @@
-"""What the pages of equations share: the weights of one direction, and what a step leaves."""
+"""Shared by lstm, gru and rnn: the weights of one direction, and the results of a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .activations import activate
 
 
 class Cell(NamedTuple):
-    """One direction of a node. The gates are above each other, in ONNX's order."""
+    """One direction of a node. The gates are stacked, in ONNX's order."""
 
     xp: ModuleType
     W: Array  # [G*H, I]
@@ -46,17 +46,17 @@ class Cell(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step leaves."""
+    """The results of a step."""
 
     states: Arrays  # [B, H]: h, and c of an LSTM
-    multiplied: Arrays  # [B, H]: what the recurrent matrix of each gate multiplied
-    saved: tuple[Any, ...]  # what `step_back` needs
+    multiplied: Arrays  # [B, H]: the factor of each gate's recurrent matrix
+    saved: tuple[Any, ...]  # for `step_back`
 
 
 class Deltas(NamedTuple):
-    """The gradients that a step leaves, of what is added up before the activations."""
+    """The gradients of a step: of the terms that are added before the activations."""
 
     states: Arrays  # [B, H]: of the states before the step
-    input: Array  # [B, G*H]: of X's share and the biases of W
-    recurrent: Array  # [B, G*H]: of the states' share and the biases of R
+    input: Array  # [B, G*H]: of X @ W.T and the biases of W
+    recurrent: Array  # [B, G*H]: of the product with R and its biases
     peepholes: Array | None = None  # [B, 3*H]: of P

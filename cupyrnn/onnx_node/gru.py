@@ -21,7 +21,7 @@ F, G = range(2)  # the activations
 
 
 def step(cell: Cell, xw: Array, states: Arrays) -> Step:
-    """One step, from X's share of the gates, biases included."""
+    """One step; `xw` is X @ W.T with the biases of W."""
     (h_prev,) = states
     size = h_prev.shape[1]
     R_zr, R_h, bias = cell.R[: 2 * size], cell.R[2 * size :], cell.R_bias[2 * size :]
@@ -41,7 +41,7 @@ def step(cell: Cell, xw: Array, states: Arrays) -> Step:
 
 
 def step_back(cell: Cell, saved: tuple[Any, ...], gradients: Arrays) -> Deltas:
-    """The gradients of one step, from those of its state."""
+    """The gradients of one step, from the gradient of its state."""
     (dH,) = gradients
     (h_prev, z, r, h, q), (z_slope, r_slope, h_slope) = saved
     size = h_prev.shape[1]

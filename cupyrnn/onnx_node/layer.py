@@ -1,8 +1,8 @@
 """
 One direction of a node over its time steps, forward and backward.
 
-A sequence that is over keeps its state, and its Y is zero. A direction that runs backwards is one
-that runs forwards over sequences that were turned round, each within its own length.
+After its end a sequence keeps its state, and its Y is zero. A backward direction runs forward over
+reversed sequences; each is reversed within its own length.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EQUATIONS = {"LSTM": lstm, "GRU": gru, "RNN": rnn}
 
 
 class Sequences(NamedTuple):
-    """X [T, B, I] as a direction reads it, and which of its steps there are."""
+    """X [T, B, I] in the order in which a direction reads it, and masks of its steps."""
 
     X: Array
     lengths: NDArray[np.int32] | None
@@ -30,11 +30,11 @@ class Sequences(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """What `forward` returns."""
+    """The result of `forward`."""
 
     Y: Array  # [T, B, H]
     states: Arrays  # [B, H]: h, and c of an LSTM
-    steps: list[Step]  # empty unless they were to be kept
+    steps: list[Step]  # empty without `keep`
 
 
 class Gradients(NamedTuple):
@@ -49,7 +49,7 @@ class Gradients(NamedTuple):
 
 
 def reversed_sequences(xp: ModuleType, a: Array, lengths: NDArray[np.int32] | None) -> Array:
-    """Return every sequence of [T, B, ...] from its own last step to its first."""
+    """Reverse every sequence of [T, B, ...] within its own length."""
     if lengths is None:
         return a[::-1]
     t = np.arange(len(a))[:, None]
@@ -60,7 +60,7 @@ def reversed_sequences(xp: ModuleType, a: Array, lengths: NDArray[np.int32] | No
 def sequences(
     xp: ModuleType, X: Array, lengths: NDArray[np.int32] | None, backwards: bool
 ) -> Sequences:
-    """Return X as a direction reads it; what is past a sequence's end is zero, whatever it was."""
+    """Return X in the order in which a direction reads it, with zeros after each sequence's end."""
     masks = None
     if lengths is not None:
         masks = xp.asarray(np.arange(len(X))[:, None, None] < lengths[:, None])
@@ -71,7 +71,7 @@ def sequences(
 
 
 def _selected(xp: ModuleType, mask: Array | None, a: Array, b: Array | None = None) -> Array:
-    """Return a in the rows of sequences that have this step, and b, or zero, in the others."""
+    """Return a in the rows of sequences that have this step, and b (or zero) in the others."""
     if mask is None:
         return a
     return xp.where(mask, a, a.dtype.type(0) if b is None else b)
@@ -80,7 +80,7 @@ def _selected(xp: ModuleType, mask: Array | None, a: Array, b: Array | None = No
 def forward(
     op_type: str, cell: Cell, x: Sequences, states: Arrays, *, keep: bool = False
 ) -> Forward:
-    """Run the steps; `keep` what the gradient needs of them."""
+    """Run the steps; with `keep` return their results for the gradient, too."""
     equations, xp = _EQUATIONS[op_type], cell.xp
     T, B, I = x.X.shape
     xw = cell.product(x.X.reshape(T * B, I), cell.W.T).reshape(T, B, len(cell.W))
@@ -103,7 +103,7 @@ def forward(
 def backward(
     op_type: str, cell: Cell, x: Sequences, steps: list[Step], Y_grad: Array, states_grad: Arrays
 ) -> Gradients:
-    """Return the gradients, from those of Y [T, B, H] and of the last states."""
+    """Return the gradients, from the gradients of Y [T, B, H] and of the last states."""
     equations, xp = _EQUATIONS[op_type], cell.xp
     T, B, I = x.X.shape
     GH, H = cell.R.shape

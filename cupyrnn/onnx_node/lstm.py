@@ -10,7 +10,7 @@ ONNX's LSTM, in the standard's names.
     o = f(Xt @ Wo.T + Ht-1 @ Ro.T + Po*C + Wbo + Rbo)
     H = o*h(C)
 
-`clip` bounds what goes into each activation; C itself is carried on as it is.
+`clip` bounds the input of each activation; C itself is not clipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ F, G, H = range(3)  # the activations
 
 
 def step(cell: Cell, xw: Array, states: Arrays) -> Step:
-    """One step, from X's share of the gates, biases included."""
+    """One step; `xw` is X @ W.T with the biases of W."""
     h_prev, C_prev = states
     z_i, z_o, z_f, z_c = cell.gates(xw + cell.product(h_prev, cell.R.T) + cell.R_bias, 4)
     p_i, p_o, p_f = (None, None, None) if cell.P is None else cell.P
@@ -42,7 +42,7 @@ def step(cell: Cell, xw: Array, states: Arrays) -> Step:
 
 
 def step_back(cell: Cell, saved: tuple[Any, ...], gradients: Arrays) -> Deltas:
-    """The gradients of one step, from those of its states."""
+    """The gradients of one step, from the gradients of its states."""
     dh, dC = gradients
     (C_prev, i, f, c, C, o, k), (i_slope, f_slope, c_slope, o_slope, k_slope) = saved
     p_i, p_o, p_f = (0, 0, 0) if cell.P is None else cell.P

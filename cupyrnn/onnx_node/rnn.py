@@ -15,14 +15,14 @@ from .cell import Cell, Deltas, Step
 
 
 def step(cell: Cell, xw: Array, states: Arrays) -> Step:
-    """One step, from X's share, biases included."""
+    """One step; `xw` is X @ W.T with the biases of W."""
     (h_prev,) = states
     h, slope = cell.activate(0, xw + cell.product(h_prev, cell.R.T) + cell.R_bias)
     return Step((h,), (h_prev,), (slope,))
 
 
 def step_back(cell: Cell, saved: tuple[Any, ...], gradients: Arrays) -> Deltas:
-    """The gradients of one step, from those of its state."""
+    """The gradients of one step, from the gradient of its state."""
     (dh,), (slope,) = gradients, saved
     dz = dh * slope
     return Deltas((cell.product(dz, cell.R),), dz, dz)

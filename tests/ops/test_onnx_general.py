@@ -180,7 +180,7 @@ def test_on_a_device(each_cupy: Any, op_type: Any) -> None:
     [
         ({"Y_grad": np.zeros((5, 1, 3, 2))}, ValueError, "Y_grad has shape (5, 1, 3, 2), expected (T, D, B, H) = (5, 1, 3, 3)"),
         ({"Y_h_grad": np.zeros((3, 1, 2))}, ValueError, "Y_h_grad has shape (3, 1, 2), expected (D, B, H) = (1, 3, 3)"),
-        ({"Y_c_grad": np.zeros((1, 3, 3))}, ValueError, "Y_c_grad is given, expected None: GRU has no Y_c"),
+        ({"Y_c_grad": np.zeros((1, 3, 3))}, ValueError, "Y_c_grad is an array, expected None: GRU has no Y_c"),
         ({"Y_grad": [1.0]}, TypeError, "Y_grad is a list, expected a numpy.ndarray like X"),
         ({"Y_grad": np.zeros((5, 1, 3, 3), np.float32)}, TypeError, "Y_grad has dtype float32, expected float64 like X"),
     ],
