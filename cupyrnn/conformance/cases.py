@@ -1,9 +1,9 @@
 """
-The cases: nodes, small enough to be read, whose every attribute changes what they return.
+The cases: small nodes, each of whose attributes changes the outputs.
 
-The numbers of an input are multiples of 1/64 below 4, so that they are the same in every dtype. An
-input is drawn again until no attribute of its node could be ignored without being noticed, and no
-number lies where rounding would decide between the two sides of a jump.
+Inputs are multiples of 1/64 below 4, so that every dtype can hold them. They are drawn again until
+a runtime that ignores any attribute is detected, and until no number is so close to a jump that
+rounding decides its side.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .truth import Arrays
 
 # Half the distance from 1 to the next number.
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
-# What is allowed, in these units and of what the sensitivity of a case makes of them. A runtime
-# rounds in every one of some tens of operations, and its functions are right to a few units.
+# The allowed error, in units of rounding times the sensitivity of a case. A runtime rounds in each
+# of some tens of operations, and its functions have errors of a few units.
 ALLOWED = 8
 _DRAWS = 40
 _GRADIENT_DTYPES = ("float32", "float64")
 
 
 class Plan(NamedTuple):
-    """What a case is made of, before its numbers are drawn."""
+    """A case before its numbers are drawn."""
 
     op_type: str
     attributes: dict[str, Any]
@@ -46,21 +46,21 @@ class Plan(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A node with its inputs and what is right."""
+    """A node with its inputs and the right results."""
 
     name: str
     plan: Plan
     features: tuple[str, ...]
     inputs: Arrays  # float64, by the names of the standard; sequence_lens int32
     outputs: Arrays  # float64
-    tolerance: dict[str, float]  # of each output, the largest error allowed
+    tolerance: dict[str, float]  # the largest error allowed, by output
     cotangents: Arrays  # of each output, empty without gradients
     gradients: Arrays  # of each input
     gradient_tolerance: dict[str, float]
 
 
 def cases(op_type: str | None = None) -> Iterator[Case]:
-    """Yield all cases, or those of one operator: the same in every run."""
+    """Yield all cases, or those of one operator. They are the same in every run."""
     for n, plan in enumerate(plans()):
         if op_type in (None, plan.op_type):
             case = draw(n, plan)
@@ -69,14 +69,14 @@ def cases(op_type: str | None = None) -> Iterator[Case]:
 
 
 def plans() -> Iterator[Plan]:
-    """Yield all cases' plans, group by group."""
+    """Yield the plans of all cases, group by group."""
     for group in (
         _shared, _activations, _clips, _coupled, _sizes, _saturated, _dtypes, _everything
     ):  # fmt: skip
         yield from group()
 
 
-# An operator with what it alone has.
+# Operators, with attributes and inputs that only they have.
 _KINDS: tuple[tuple[str, dict[str, Any], frozenset[str]], ...] = (
     ("LSTM", {}, frozenset()),
     ("LSTM", {}, frozenset({"P"})),
@@ -88,8 +88,8 @@ _Choices: TypeAlias = "tuple[dict[str, Any], ...]"
 _DIRECTIONS: _Choices = ({}, {"direction": "reverse"}, {"direction": "bidirectional"})
 _LAYOUTS: _Choices = ({}, {"layout": 1})
 _PLACES = {"LSTM": "fgh", "GRU": "fg", "RNN": "f"}
-# Other parameters than the defaults.
-_GIVEN: dict[str, tuple[float | None, float | None]] = {
+# Parameters that are not the defaults.
+_PARAMETERS: dict[str, tuple[float | None, float | None]] = {
     "Affine": (0.5, 0.125),
     "LeakyRelu": (0.25, None),
     "ThresholdedRelu": (0.5, None),
@@ -111,7 +111,7 @@ def _optional(
 
 
 def _shared() -> Iterator[Plan]:
-    """What all operators have: directions, layouts, lengths, states, biases."""
+    """Features of all operators: directions, layouts, lengths, states, biases."""
     for (op_type, own, more), direction, layout in itertools.product(_KINDS, _DIRECTIONS, _LAYOUTS):
         attributes = own | direction | layout
         for lengths, states, bias in itertools.product((0, 1, 2), (False, True), (False, True)):
@@ -128,7 +128,7 @@ def _parameters(names: Sequence[str]) -> dict[str, Any]:
     """Return activation_alpha and activation_beta of these activations, other than the defaults."""
     found = {}
     for n, attribute in enumerate(("activation_alpha", "activation_beta")):
-        values = [_GIVEN[name][n] for name in names if name in _GIVEN]
+        values = [_PARAMETERS[name][n] for name in names if name in _PARAMETERS]
         if known := [value for value in values if value is not None]:
             found[attribute] = known
     return found
@@ -137,7 +137,7 @@ def _parameters(names: Sequence[str]) -> dict[str, Any]:
 def _with(
     op_type: str, attributes: dict[str, Any], places: dict[int, str], parameters: bool
 ) -> dict[str, Any]:
-    """Return attributes with activations in places, the same in all directions."""
+    """Return attributes with these activations, the same in all directions."""
     names = list(truth.DEFAULTS[op_type])
     for place, name in places.items():
         names[place] = name
@@ -145,22 +145,24 @@ def _with(
     return attributes | {"activations": names} | (_parameters(names) if parameters else {})
 
 
-# Both are read in more than one way, so nothing is asked of them.
+# The standard is ambiguous about their defaults, so no case uses them.
 _NO_DEFAULTS = ("Affine", "ScaledTanh")
 
 
 def _activations() -> Iterator[Plan]:
-    """Each in each place, with parameters and with their defaults; directions that differ."""
+    """Every activation in every place, with parameters and with defaults; different directions."""
     for (op_type, own, more), direction in itertools.product(_KINDS, _DIRECTIONS[::2]):
         for place, _ in enumerate(_PLACES[op_type]):
             for name, parameters in itertools.product(truth.ACTIVATIONS, (False, True)):
                 if name == truth.DEFAULTS[op_type][place] and not more:
                     continue
-                if (parameters and name not in _GIVEN) or (not parameters and name in _NO_DEFAULTS):
+                if (parameters and name not in _PARAMETERS) or (
+                    not parameters and name in _NO_DEFAULTS
+                ):
                     continue
                 attributes = _with(op_type, own | direction, {place: name}, parameters)
                 yield Plan(op_type, attributes, more | {"B"}, gradients=not direction)
-        # Spelled in small letters and in capitals.
+        # Spelled in lower and in upper case.
         for spelled in (str.lower, str.upper):
             attributes = _with(op_type, own | direction, {0: "HardSigmoid"}, True)
             attributes["activations"] = [spelled(name) for name in attributes["activations"]]
@@ -180,9 +182,9 @@ def _clips() -> Iterator[Plan]:
             optional = _optional(op_type, more, lengths=lengths)
             yield Plan(op_type, attributes, optional, gradients=not lengths)
     for (op_type, own, more), name in itertools.product(_KINDS, truth.ACTIVATIONS):
-        # Above the alpha of a ThresholdedRelu, below which it is 0.
+        # The clip must exceed the alpha of a ThresholdedRelu, below which it is 0.
         clip = 0.75 if name == "ThresholdedRelu" else 0.25
-        attributes = _with(op_type, own | {"clip": clip}, {0: name}, name in _GIVEN)
+        attributes = _with(op_type, own | {"clip": clip}, {0: name}, name in _PARAMETERS)
         yield Plan(op_type, attributes, more | {"B"})
 
 
@@ -197,7 +199,7 @@ def _coupled() -> Iterator[Plan]:
 
 
 def _sizes() -> Iterator[Plan]:
-    """One of everything, and what is no multiple of anything a kernel is made for."""
+    """Sizes of 1, and sizes that are no multiples of the sizes kernels are made for."""
     sizes = [
         (1, 1, 1, 1), (1, 1, 3, 5), (1, 4, 3, 5), (2, 1, 1, 3), (2, 5, 1, 1), (7, 1, 3, 1),
         (3, 2, 6, 7), (3, 3, 7, 6), (2, 2, 5, 17), (2, 3, 17, 5), (2, 2, 3, 33), (13, 2, 2, 3),
@@ -207,10 +209,10 @@ def _sizes() -> Iterator[Plan]:
 
 
 def _saturated() -> Iterator[Plan]:
-    """Inputs far out, where exp overflows in float16 and gates are 0 and 1."""
+    """Large inputs: exp overflows in float16, and gates are 0 and 1."""
     names = ("Sigmoid", "Tanh", "HardSigmoid", "Softsign", "ScaledTanh")
     for (op_type, own, more), direction, name in itertools.product(_KINDS, _DIRECTIONS, names):
-        attributes = _with(op_type, own | direction, {0: name}, name in _GIVEN)
+        attributes = _with(op_type, own | direction, {0: name}, name in _PARAMETERS)
         yield Plan(op_type, attributes, more | {"B"}, saturated=True)
 
 
@@ -222,14 +224,14 @@ def _dtypes() -> Iterator[Plan]:
             optional = _optional(op_type, more, states=states, lengths=lengths)
             yield Plan(op_type, own | direction, optional, dtype=dtype, gradients=lengths)
         for name in ("Relu", "HardSigmoid", "Elu", "Softplus"):
-            attributes = _with(op_type, own | direction, {0: name}, name in _GIVEN)
-            # Rounded as coarsely as bfloat16, a clip makes too little difference.
+            attributes = _with(op_type, own | direction, {0: name}, name in _PARAMETERS)
+            # In half formats a clip makes too little difference beside rounding.
             clip = {"clip": 0.25} if dtype == "float64" else {}
             yield Plan(op_type, attributes | clip, frozenset({"B"}), dtype=dtype)
 
 
 def _everything() -> Iterator[Plan]:
-    """Anything together with anything, drawn at random."""
+    """Random combinations of all features."""
     rng = np.random.default_rng(18)
     for _ in range(500):
         op_type, own, more = _KINDS[rng.integers(len(_KINDS))]
@@ -252,10 +254,10 @@ def _everything() -> Iterator[Plan]:
 
 
 def features(plan: Plan) -> tuple[str, ...]:
-    """Return what a case has that a runtime may not have."""
+    """Return the features of a case that a runtime may lack."""
     a, optional, (T, B, _, H) = plan.attributes, plan.optional, plan.sizes
     valued = ("direction", "layout", "linear_before_reset")
-    told = {
+    has = {
         plan.op_type: True,
         plan.dtype: plan.dtype != "float32",
         **{f"{name}={a.get(name)}": name in a for name in valued},
@@ -268,11 +270,11 @@ def features(plan: Plan) -> tuple[str, ...]:
         **{"T=1": T == 1, "B=1": B == 1, "H=33": H == 33},
         "saturated": plan.saturated,
     }
-    return tuple(feature for feature, has in told.items() if has)
+    return tuple(feature for feature, present in has.items() if present)
 
 
 def _of_activations(plan: Plan) -> Iterator[str]:
-    """Yield what the activations of a case have."""
+    """Yield the features of a case's activations."""
     a, default = plan.attributes, truth.DEFAULTS[plan.op_type]
     if "activations" not in a:
         return
@@ -295,13 +297,13 @@ def _of_activations(plan: Plan) -> Iterator[str]:
 
 
 def draw(n: int, plan: Plan) -> Case | None:
-    """Return the n-th case, its numbers drawn until they tell enough; None if they never do."""
+    """Return the n-th case, drawn until every attribute matters; None if that never happens."""
     for attempt in range(_DRAWS):
         rng = np.random.default_rng([n, attempt])
         inputs = _inputs(plan, rng)
         found = truth.outputs_of(plan.op_type, inputs, plan.attributes)
         rounding = ROUNDING[plan.dtype]
-        # Of what was rounded on the way some units; and a bend makes no difference but to slopes.
+        # Rounding moves inputs of a jump by some units. A bend changes only slopes.
         if found.jump < 64 * rounding or found.largest > (120 if plan.saturated else 30):
             continue
         if plan.gradients and found.bend < 2.0**-10:
@@ -318,11 +320,11 @@ def draw(n: int, plan: Plan) -> Case | None:
             break
     else:
         return None
-    told = features(plan)
+    names = features(plan)
     if plan.op_type == "LSTM" and "clip" in plan.attributes:
-        # C seldom reaches the bound where what it is made of is bounded too.
+        # C seldom reaches the bound, because its terms are bounded too.
         reached = _Other(inputs, plan.attributes, unclipped=2)
-        told += ("clip of C",) * _differs(found.outputs, tolerance, plan.op_type, reached)
+        names += ("clip of C",) * _differs(found.outputs, tolerance, plan.op_type, reached)
     cotangents, gradients, allowed = {}, {}, {}
     if plan.gradients and plan.dtype in _GRADIENT_DTYPES:
         cotangents = {name: _numbers(rng, 64, *a.shape) for name, a in found.outputs.items()}
@@ -331,7 +333,7 @@ def draw(n: int, plan: Plan) -> Case | None:
         for name, a in gradients.items():
             allowed[name] = 4 * ALLOWED * rounding * scale * (1 + float(np.abs(a).max(initial=0)))
     return Case(
-        f"{plan.op_type.lower()}_{n:04d}", plan, told, inputs, found.outputs, tolerance,
+        f"{plan.op_type.lower()}_{n:04d}", plan, names, inputs, found.outputs, tolerance,
         cotangents, gradients, allowed,
     )  # fmt: skip
 
@@ -368,7 +370,7 @@ def _inputs(plan: Plan, rng: np.random.Generator) -> Arrays:
 
 
 class _Other(NamedTuple):
-    """A node as a runtime sees it that ignores something."""
+    """A node as it is for a runtime that ignores something."""
 
     inputs: Arrays
     attributes: dict[str, Any]
@@ -376,7 +378,7 @@ class _Other(NamedTuple):
 
 
 def _ignoring(plan: Plan, inputs: Arrays) -> Iterator[_Other]:
-    """Yield the node as runtimes see it that ignore one thing each."""
+    """Yield the node as it is for runtimes that each ignore one thing."""
     a = plan.attributes
     for name in ("clip", "input_forget", "linear_before_reset"):
         if name in a:
@@ -398,7 +400,7 @@ def _ignoring(plan: Plan, inputs: Arrays) -> Iterator[_Other]:
 
 
 def _differs(outputs: Arrays, tolerance: dict[str, float], op_type: str, other: _Other) -> bool:
-    """Whether a runtime that ignores one thing is found out, with room to spare."""
+    """Return whether the outputs show, clearly, that a runtime ignores one thing."""
     found = truth.outputs_of(
         op_type, other.inputs, other.attributes, unclipped=other.unclipped
     ).outputs

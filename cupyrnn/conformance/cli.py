@@ -27,11 +27,11 @@ def _fail(message: str) -> NoReturn:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        _fail(f"{message} (--help tells more)")
+        _fail(f"{message} (see --help)")
 
 
 def _seconds(text: str) -> float:
-    """Return a time to wait, above 0."""
+    """Parse a positive number of seconds."""
     try:
         seconds = float(text)
     except ValueError:
@@ -45,18 +45,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m cupyrnn.conformance",
         description="Write test cases for ONNX's LSTM, GRU and RNN, and report which of them a"
-        " runtime gets right.",
+        " runtime computes correctly.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="write | run")
     write = commands.add_parser("write", help="write all cases into a folder")
     write.add_argument("folder", type=Path, help="a folder that is empty or not there yet")
-    run = commands.add_parser("run", help="run the cases and tell what is right, by attribute")
+    run = commands.add_parser("run", help="run the cases and report the results by attribute")
     run.add_argument(
         "runtime", help="onnxruntime, onnx-reference, cupyrnn, or MODULE:FUNCTION, a function of"
         " the path of model.onnx and the inputs by name that returns the list of outputs",
     )  # fmt: skip
     run.add_argument(
-        "folder", type=Path, nargs="?", help="what `write` has written; new cases if left out"
+        "folder", type=Path, nargs="?", help="a folder of `write`; by default new cases"
     )
     run.add_argument(
         "--gradients", metavar="MODULE:FUNCTION", help="a function of the path, the inputs and the"
@@ -64,16 +64,16 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     run.add_argument(
         "--timeout", type=_seconds, default=60.0, metavar="SECONDS",
-        help="how long a case may take, 60 if left out; one that takes longer counts as crashed",
+        help="the most seconds for a case, 60 by default; a slower case counts as crashed",
     )  # fmt: skip
-    run.add_argument("--out", type=Path, metavar="FILE", help="write the report there as well")
+    run.add_argument("--out", type=Path, metavar="FILE", help="also write the report to this file")
     for command in (write, run):
-        command.add_argument("--op", choices=_OPERATORS, help="the cases of one operator alone")
+        command.add_argument("--op", choices=_OPERATORS, help="only the cases of one operator")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status: of `run` 1 if anything is not right."""
+    """Run the command; return its exit status, which is 1 if `run` finds a wrong result."""
     options = _parser().parse_args(arguments)
     for package in ("onnx", "ml_dtypes"):
         try:
@@ -104,15 +104,15 @@ def _write(folder: Path, op_type: str | None) -> int:
 
 @contextmanager
 def _cases(folder: Path | None, op_type: str | None) -> Iterator[Path]:
-    """The folder of cases, or a new one that is gone afterwards."""
+    """Return the folder of cases, or a temporary one with new cases."""
     if folder is not None:
         if not any(folder.glob("*/case.json")):
             _fail(f"{folder} has no cases: python -m cupyrnn.conformance write {folder}")
         yield folder
         return
-    with tempfile.TemporaryDirectory() as made:
-        _write(Path(made), op_type)
-        yield Path(made)
+    with tempfile.TemporaryDirectory() as temporary:
+        _write(Path(temporary), op_type)
+        yield Path(temporary)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -133,17 +133,19 @@ def _run(options: argparse.Namespace) -> int:
             for outcome, back in report.run_all(chosen, outputs, gradients):
                 forward.append(outcome)
                 backward += [] if back is None else [back]
-    except ValueError as error:  # it could not be started again
+    except ValueError as error:  # the process could not be restarted
         _fail(str(error))
     finally:
         process.close()
     about = process.told["about"]
     versions = {"cupyrnn": cupyrnn.__version__, "onnx": onnx.__version__, "NumPy": np.__version__}
-    told = ", ".join(f"{name} {version}" for name, version in versions.items())
+    versions_text = ", ".join(f"{name} {version}" for name, version in versions.items())
     lines = [report.text(about, forward)]
     if backward:
         lines.append(report.text(f"Gradients of {about}", backward))
-    lines.append(f"Cases of {told}; Python {platform.python_version()}, {platform.machine()}.\n")
+    lines.append(
+        f"Cases of {versions_text}; Python {platform.python_version()}, {platform.machine()}.\n"
+    )
     text = "\n".join(lines)
     print(text, end="")
     if options.out is not None:

@@ -4,8 +4,8 @@ Cases as files, in the layout of onnx's backend tests::
     lstm_0123/model.onnx
     lstm_0123/test_data_set_0/input_0.pb, output_0.pb, ...    in the dtype of the case
     lstm_0123/test_data_set_0/truth_0.pb, ...                 the outputs in float64
-    lstm_0123/gradient/cotangent_0.pb, ...                    of the outputs, where there are any
-    lstm_0123/gradient/input_0.pb, ...                        what is right for inputs, in float64
+    lstm_0123/gradient/cotangent_0.pb, ...                    of the outputs, if there are any
+    lstm_0123/gradient/input_0.pb, ...                        gradients of the inputs in float64
     lstm_0123/case.json                                       attributes, features, tolerances
 
 The same bytes are written every time.
@@ -33,12 +33,12 @@ _KINDS: dict[str, tuple[Any, int]] = {
     "float64": (np.float64, onnx.TensorProto.DOUBLE),
     "int32": (np.int32, onnx.TensorProto.INT32),
 }
-# The oldest operator set with all attributes; bfloat16 came later. With their versions of the IR.
+# (operator set, IR version): the oldest set with all attributes, and the first with bfloat16.
 _OPSET, _OPSET_OF_BFLOAT16 = (14, 8), (22, 10)
 
 
 class Stored(NamedTuple):
-    """A case as its files tell it."""
+    """A case as read from its files."""
 
     name: str
     path: Path  # of model.onnx
@@ -53,7 +53,7 @@ class Stored(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The count of all numbers in its inputs."""
+        """The number of elements of all inputs."""
         return sum(a.size for a in self.inputs.values())
 
 
@@ -74,7 +74,7 @@ def _array(path: Path) -> tuple[str, NDArray[Any]]:
 
 
 def model_of(case: Case) -> onnx.ModelProto:
-    """Return a case's node as a model."""
+    """Return a model with the node of a case."""
     plan, helper = case.plan, onnx.helper
     slots = ["X", "W", "R", "B", "sequence_lens", "initial_h"]
     slots += ["initial_c", "P"] if plan.op_type == "LSTM" else []
@@ -89,7 +89,7 @@ def model_of(case: Case) -> onnx.ModelProto:
         dtype = "int32" if name == "sequence_lens" else plan.dtype
         return helper.make_tensor_value_info(name, _KINDS[dtype][1], a.shape)
 
-    inputs, outputs = ([info(*of) for of in a.items()] for a in (case.inputs, case.outputs))
+    inputs, outputs = ([info(*item) for item in a.items()] for a in (case.inputs, case.outputs))
     graph = helper.make_graph([node], case.name, inputs, outputs)
     opset, ir = _OPSET_OF_BFLOAT16 if plan.dtype == "bfloat16" else _OPSET
     versions = {"opset_imports": [helper.make_opsetid("", opset)], "ir_version": ir}
@@ -97,7 +97,7 @@ def model_of(case: Case) -> onnx.ModelProto:
 
 
 def write(case: Case, folder: Path) -> None:
-    """Write a case into a folder of its name."""
+    """Write a case to a folder with its name."""
     place, dtype = folder / case.name, case.plan.dtype
     data = place / "test_data_set_0"
     data.mkdir(parents=True)
@@ -136,24 +136,24 @@ def read(folder: Path) -> Iterator[Stored]:
 
 
 def read_case(place: Path) -> Stored:
-    """Return the case of a folder of its own."""
-    told = json.loads((place / "case.json").read_text(encoding="utf-8"))
+    """Read the case in a folder."""
+    about = json.loads((place / "case.json").read_text(encoding="utf-8"))
     data, gradient = place / "test_data_set_0", place / "gradient"
     return Stored(
         place.name,
         place / "model.onnx",
-        told["dtype"],
-        tuple(told["features"]),
+        about["dtype"],
+        tuple(about["features"]),
         _arrays(data, "input"),
         _arrays(data, "truth"),
-        told["tolerance"],
+        about["tolerance"],
         _arrays(gradient, "cotangent"),
         _arrays(gradient, "input"),
-        told["gradient_tolerance"],
+        about["gradient_tolerance"],
     )
 
 
 def _arrays(folder: Path, kind: str) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a kind by their names, in their order."""
+    """Return the tensors of one kind by name, in order."""
     paths = sorted(folder.glob(f"{kind}_*.pb"), key=lambda path: int(path.stem.split("_")[1]))
     return dict(_array(path) for path in paths)

@@ -1,4 +1,4 @@
-"""What a runtime has right, by attribute, and which attributes its errors come with."""
+"""The report: results by attribute, and the attributes that explain the errors."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from .standard import decided_by
 RIGHT, WRONG, REFUSED, CRASHED = "right", "wrong", "refused", "crashed"
 EVERY_CASE = "every case"
 
-# A verdict on a case, and why it is not right.
+# Returns the verdict on a case, and the reason if it is not right.
 Judge: TypeAlias = Callable[[Stored], tuple[str, str]]
 
 
 class Outcome(NamedTuple):
-    """What came of a case."""
+    """The result of a case."""
 
     name: str
     size: int
     features: tuple[str, ...]
     verdict: str
-    why: str  # why it is not right, in one line
+    why: str  # the reason, in one line
 
 
 class Cause(NamedTuple):
-    """Features that come with one verdict, in every case that has all of them."""
+    """Features with which every case has this verdict."""
 
     features: tuple[str, ...]
     verdict: str
@@ -41,7 +41,7 @@ class Cause(NamedTuple):
 def judge(
     truth: Mapping[str, Any], tolerance: Mapping[str, float], found: Mapping[str, Any], dtype: str
 ) -> str:
-    """Return what is wrong with outputs or gradients, an empty string if nothing is."""
+    """Return the first error of outputs or gradients, an empty string if there is none."""
     for name, expected in truth.items():
         if found.get(name) is None:
             return f"{name} is missing"
@@ -62,7 +62,7 @@ def judge(
 
 
 def of_outputs(case: Stored, run: Run) -> tuple[str, str]:
-    """Run a case; return a verdict on its outputs, and why."""
+    """Run a case; return the verdict on its outputs, and the reason."""
 
     def why_not() -> str:
         outputs = run(case.path, case.inputs)
@@ -75,7 +75,7 @@ def of_outputs(case: Stored, run: Run) -> tuple[str, str]:
 
 
 def of_gradients(case: Stored, gradients: Gradients) -> tuple[str, str]:
-    """Run the gradient of a case; return a verdict, and why."""
+    """Run the gradient of a case; return the verdict, and the reason."""
 
     def why_not() -> str:
         found = dict(gradients(case.path, case.inputs, case.cotangents))
@@ -95,7 +95,7 @@ def _verdict(why_not: Callable[[], str]) -> tuple[str, str]:
 def run_all(
     cases: Iterable[Stored], outputs: Judge, gradients: Judge | None
 ) -> Iterator[tuple[Outcome, Outcome | None]]:
-    """Yield what comes of each case, and of its gradients where it and the runtime have them."""
+    """Yield the result of each case, and that of its gradients if there are any."""
     for case in cases:
         about = case.name, case.size, case.features
         outcome = Outcome(*about, *outputs(case))
@@ -104,13 +104,12 @@ def run_all(
 
 def causes(outcomes: Sequence[Outcome]) -> tuple[list[Cause], list[Outcome]]:
     """
-    Return what explains all cases that are not right, and those that nothing explains.
+    Return the causes of failing cases, and the failing cases without a cause.
 
-    A feature, or two or three together, explains a verdict if every case that has it has that
-    verdict, those aside that are explained already. Refused cases come first, as what is refused
-    tells nothing of its numbers. Then what explains most cases, where a pair counts a third, and
-    three together only where nothing else is left. Where all cases have the same verdict, no
-    feature explains it.
+    A feature, or two or three together, is the cause of a verdict if every remaining case that has
+    it has that verdict. Crashed and refused cases come first, because they say nothing about
+    numbers. The cause of most cases comes first; a pair counts a third, and three features are
+    tried only if nothing else is left. If all cases have the same verdict, no feature is its cause.
     """
     found, rest = [], list(outcomes)
     if len(rest) > 1 and len({o.verdict for o in rest}) == 1 and rest[0].verdict != RIGHT:
@@ -124,7 +123,7 @@ def causes(outcomes: Sequence[Outcome]) -> tuple[list[Cause], list[Outcome]]:
 
 
 def _best(outcomes: Sequence[Outcome], verdict: str, *counts: int) -> Cause | None:
-    """Return the features, so many, that explain most cases."""
+    """Return the cause of most cases among combinations of so many features."""
     having: dict[tuple[str, ...], list[Outcome]] = {}
     others: set[tuple[str, ...]] = set()
     for outcome in outcomes:
@@ -143,15 +142,15 @@ def _best(outcomes: Sequence[Outcome], verdict: str, *counts: int) -> Cause | No
 
 
 def smallest(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the case with the fewest numbers."""
+    """Return the case with the fewest elements."""
     return min(outcomes, key=lambda o: (o.size, len(o.features), o.name))
 
 
 def text(title: str, outcomes: Sequence[Outcome]) -> str:
-    """Return the report, a page in Markdown."""
+    """Return the report in Markdown."""
     counts = {v: sum(o.verdict == v for o in outcomes) for v in _verdicts(outcomes)}
-    told = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
-    lines = [f"## {title}", "", f"{len(outcomes)} cases: {told}.", ""]
+    counted = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+    lines = [f"## {title}", "", f"{len(outcomes)} cases: {counted}.", ""]
     if all(outcome.verdict == RIGHT for outcome in outcomes):
         return "\n".join(lines)
     explained, rest = causes(outcomes)
@@ -174,13 +173,13 @@ def text(title: str, outcomes: Sequence[Outcome]) -> str:
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return what is counted: crashes where there are any."""
+    """Return the verdicts to count; crashes only if there are any."""
     crashed = any(o.verdict == CRASHED for o in outcomes)
     return [RIGHT, WRONG, REFUSED, *([CRASHED] if crashed else [])]
 
 
 def _by_feature(outcomes: Sequence[Outcome]) -> list[str]:
-    """The table by attribute."""
+    """Return the lines of the table by attribute."""
     verdicts = _verdicts(outcomes)
     lines = [f"| attribute | cases | {' | '.join(verdicts)} | smallest failing case |"]
     lines.append("|---" * (3 + len(verdicts)) + "|")
@@ -195,5 +194,5 @@ def _by_feature(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _row(*cells: object) -> str:
-    """Return a row of a table, in which nothing else is Markdown."""
+    """Return a row of a table; Markdown in its cells is escaped."""
     return "| " + " | ".join(re.sub(r"([|<*])", r"\\\1", str(cell)) for cell in cells) + " |"

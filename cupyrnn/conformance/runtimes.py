@@ -1,9 +1,9 @@
 """
-What runs a case: a function of the path of model.onnx and the inputs by name.
+Runtimes: functions of the path of model.onnx and the inputs by name.
 
-It returns the outputs in the order of the model's. Whatever it raises is a refusal. A function of
-gradients is given the cotangents of the outputs by name as well, and returns the gradients of the
-inputs by name.
+A runtime returns the outputs in the model's order. Any exception counts as a refusal. A function of
+gradients has a third argument, the cotangents of the outputs by name, and returns the gradients of
+the inputs by name.
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ KNOWN: dict[str, tuple[Run, Gradients | None, tuple[str, ...]]] = {
 
 
 def function(name: str) -> Callable[..., Any]:
-    """Return MODULE:FUNCTION. A ValueError says in one line why there is none."""
+    """Import MODULE:FUNCTION; raise a ValueError of one line if that fails."""
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise ValueError(
             f"{name!r} is none of {', '.join(KNOWN)} and not of the form MODULE:FUNCTION"
         )
     if "" not in sys.path:
-        sys.path.insert(0, "")  # a file in the current folder, as `python -m` has it
+        sys.path.insert(0, "")  # the current folder, as with `python -m`
     try:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
@@ -107,7 +107,7 @@ def function(name: str) -> Callable[..., Any]:
 
 
 def runtime_of(name: str, gradients: str | None) -> tuple[Run, Gradients | None, str]:
-    """Return what runs, what has gradients or None, and both with their versions in words."""
+    """Return the runtime, its gradients or None, and its name with versions."""
     if name in KNOWN:
         run, known, packages = KNOWN[name]
         if importlib.util.find_spec((packages or ("cupyrnn",))[0]) is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 _DTYPES = 'T: "tensor(bfloat16), tensor(float16), tensor(float), tensor(double)"'
 _FUNCTIONS = '"The activation functions must be one of the activation functions specified above"'
 _DEFAULTS = '"Default values are the same as of corresponding ONNX operators": '
-# By the beginning of a feature; of several features the first that is found here counts.
+# Sentences by the beginning of a feature. If a case has several features, the first here counts.
 _SENTENCES = {
     "sequence_lens with a 0": "not specified; we return the initial states and Y = 0",
     "clip of C": ('"Ht = ot (.) h(Ct)", and clipping "is applied to the input of activations"'),
@@ -27,7 +27,7 @@ _SENTENCES = {
     "peepholes": '"it = f(Xt*(Wi^T) + Ht-1*(Ri^T) + Pi (.) Ct-1 + Wbi + Rbi)"',
     "initial_h": '"Optional initial value of the hidden"',
     "initial_c": '"Optional initial value of the cell"',
-    "spelling": "nothing: capitals are read as not to matter",
+    "spelling": "nothing: we ignore case",
     "directions with": '"A list of 3 (or 6 if bidirectional) activation functions"',
     "HardSigmoid with": _DEFAULTS + "0.2 and 0.5",
     "LeakyRelu with": '"For example with LeakyRelu, the default alpha is 0.01"',

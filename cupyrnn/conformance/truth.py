@@ -1,10 +1,10 @@
 """
 The outputs and gradients of a node in float64, from the text of the standard.
 
-Every sequence goes through every step by itself, in loops, with nothing of the package's own ops.
-Gradients are made by complex step: a tangent of 1e-100 is carried beside the numbers, so that they
-are derivatives of these very loops to the last digits, and nobody derived them by hand. All arrays
-have one more axis in front, for as many tangents at once; a plain run has one, of size 1.
+Loops compute every step of every sequence separately, without the package's own ops. Gradients are
+computed by complex step, with a tangent of 1e-100. They are the derivatives of these loops to the
+last digits, and no formula was derived by hand. All arrays have a leading axis, for several
+tangents at once; in a plain run its size is 1.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def _elu(x: Any, alpha: Any, beta: Any) -> Any:
 
 
 def _softplus(x: Any, alpha: Any, beta: Any) -> Any:
-    """log(1 + exp(x)), as x + log(1 + exp(-x)) above zero, where exp(x) may overflow."""
+    """log(1 + exp(x)); above zero, where exp(x) may overflow, x + log(1 + exp(-x))."""
     far = np.where(x.real >= 0, -x, x)
     return np.where(x.real >= 0, x, 0) + np.log1p(np.exp(far))
 
 
-# The eleven functions of x, alpha and beta, by the real part where they have cases. Behind each,
-# alpha and beta where they are left out, of those that have them: those of ONNX's operators of
-# these names. There is none of Affine and ScaledTanh.
+# The eleven functions of x, alpha and beta; where they have cases, the real part decides. Each has
+# the defaults of alpha and beta, None without such a parameter: those of ONNX's operators of these
+# names. ONNX has no operators Affine and ScaledTanh.
 _FUNCTIONS: dict[str, tuple[Callable[..., Any], float | None, float | None]] = {
     "Relu": (lambda x, alpha, beta: np.where(x.real > 0, x, 0), None, None),
     "Tanh": (lambda x, alpha, beta: np.tanh(x), None, None),
@@ -56,11 +56,11 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], float | None, float | None]] = {
     "Softplus": (_softplus, None, None),
 }
 ACTIVATIONS = tuple(_FUNCTIONS)
-PARAMETERS = {name: of[1:] for name, of in _FUNCTIONS.items() if of[1] is not None}
+PARAMETERS = {name: entry[1:] for name, entry in _FUNCTIONS.items() if entry[1] is not None}
 
 
 class Truth(NamedTuple):
-    """What a node returns, and how near it came to where a function jumps or bends."""
+    """The outputs of a node, and the least distances of inputs from jumps and corners."""
 
     outputs: Arrays  # Y, Y_h and, of an LSTM, Y_c
     jump: float  # least distance of an input of ThresholdedRelu from its alpha
@@ -69,7 +69,7 @@ class Truth(NamedTuple):
 
 
 class _Watch:
-    """What `Truth` says of all that goes into activations."""
+    """Collects the largest input and the least distances over all activations."""
 
     def __init__(self) -> None:
         self.jump = self.bend = np.inf
@@ -119,19 +119,19 @@ def run(
     op_type: str, inputs: Arrays, attributes: dict[str, Any], *, unclipped: int | None = None
 ) -> Truth:
     """
-    Return what a node computes.
+    Return the outputs of a node.
 
     Parameters
     ----------
     op_type
         LSTM, GRU or RNN.
     inputs
-        By their names in the standard, what is left out is not there. All but sequence_lens are
-        [N, ...], float64 or complex128.
+        The inputs by name; missing ones are left out. All but sequence_lens are [N, ...], float64
+        or complex128.
     attributes
-        By their names.
+        The attributes by name.
     unclipped
-        The place of an activation whose input is not bounded, to see what difference it makes.
+        The number of an activation whose input is not clipped, to see what difference that makes.
     """
     watch = _Watch()
     batch_first = attributes.get("layout", 0) == 1
@@ -222,7 +222,7 @@ def _step(
 def outputs_of(
     op_type: str, inputs: Arrays, attributes: dict[str, Any], *, unclipped: int | None = None
 ) -> Truth:
-    """Return what a node computes from inputs without the axis in front."""
+    """Return the outputs of a node, from inputs without the leading axis."""
     found = run(op_type, _in_front(inputs, 1), attributes, unclipped=unclipped)
     return found._replace(outputs={name: a[0] for name, a in found.outputs.items()})
 
@@ -238,9 +238,9 @@ def sensitivity(
     op_type: str, inputs: Arrays, attributes: dict[str, Any], rng: np.random.Generator
 ) -> dict[str, float]:
     """
-    Return how far each output moves, in units of e, where every number in the inputs does by e.
+    Return the largest change of each output, in units of e, if all inputs change by e.
 
-    By e times itself up or down, at random, in 16 ways: the largest change of any element.
+    Every number changes by e times itself, up or down at random; the maximum is over 16 draws.
     """
     moved = _in_front(inputs, 16)
     for name, a in moved.items():
@@ -253,7 +253,7 @@ def sensitivity(
 def gradients(
     op_type: str, inputs: Arrays, attributes: dict[str, Any], cotangents: Arrays
 ) -> Arrays:
-    """Return the gradients of sum(outputs * cotangents): for every element of the inputs a run."""
+    """Return the gradients of sum(outputs * cotangents), by one run for each element."""
     found = {}
     for name, a in inputs.items():
         if name == "sequence_lens":

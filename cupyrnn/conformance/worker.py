@@ -1,4 +1,4 @@
-"""A process of its own for a runtime, which may crash or hang there without ending the report."""
+"""Runs a runtime in its own process, so that a crash or a hang does not end the report."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ OUTPUTS, GRADIENTS = "outputs", "gradients"
 
 def start(name: str, gradients: str | None, seconds: float) -> Apart:
     """
-    Return the process of a runtime, which is started anew after a crash.
+    Return the process of a runtime; it is restarted after a crash.
 
-    What it says first is `about`, the runtime with its version, and whether it has `gradients`.
+    Its first message is `about` (the runtime with its version) and whether it has `gradients`.
     """
     return Apart(_begin, [name, gradients or ""], seconds, name)
 
 
-def judge_in(process: Apart, what: str) -> report.Judge:
-    """Return what has a process run a case, and gives the verdict on its outputs or gradients."""
+def judge_in(process: Apart, kind: str) -> report.Judge:
+    """Return a function that runs a case in the process and returns the verdict on it."""
 
     def judge(case: Stored) -> tuple[str, str]:
         verdict: tuple[str, str] | None
-        verdict, why = process.ask([str(case.path.parent), what])
+        verdict, why = process.ask([str(case.path.parent), kind])
         return verdict or (report.CRASHED, f"its process {why}")
 
     return judge
@@ -38,9 +38,9 @@ def _begin(name: str, gradients_of: str) -> tuple[dict[str, Any], Callable[[Any]
     run, gradients, about = runtime_of(name, gradients_of or None)
 
     def answer(question: Any) -> tuple[str, str]:
-        place, what = question
+        place, kind = question
         case = files.read_case(Path(place))
-        if what == OUTPUTS:
+        if kind == OUTPUTS:
             return report.of_outputs(case, run)
         assert gradients is not None
         return report.of_gradients(case, gradients)
