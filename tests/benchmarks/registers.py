@@ -2,11 +2,13 @@ r"""
 Write the table of registers each kernel needs, as NVRTC compiles it for each architecture.
 
     python tests/benchmarks/registers.py
+    python tests/benchmarks/registers.py blocks
     python tests/benchmarks/registers.py layouts
 
 needs the extras `test` and `nvrtc`, and no GPU; without_a_gpu/test_kernels.py asserts that no
-kernel spills. The second line compiles the layouts that have the fewest registers to spare, for
-more architectures, and writes a table for each version of CUDA. With that of NVRTC 12.9:
+kernel spills. The second line writes the table of kernels whose blocks share the matrix. The third
+one compiles the layouts that have the fewest registers to spare, for more architectures, and
+writes a table for each version of CUDA. With that of NVRTC 12.9:
 
     pip install numpy ml_dtypes pytest hypothesis nvidia-cuda-nvdisasm "cuda-bindings==12.9.*" \
         nvidia-cuda-{nvrtc,cccl,runtime}-cu12==12.9.*
@@ -34,10 +36,8 @@ from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc  # noqa: E402
 
 from cupyrnn.kernels import common, compile, grid, persistent, rows  # noqa: E402
 
-# Of cards of these architectures: T4, A100, H100, B200, RTX 5090.
-PROCESSORS = {"sm_75": 40, "sm_80": 108, "sm_90": 132, "sm_100": 148, "sm_120": 170}
-SHAPES_OF_GRIDS = ((1, 256), (8, 512), (8, 1024))
-# Those of the layouts, with the RTX 3090 and 4090.
+SHAPES_OF_GRIDS = ((32, 256), (16, 1024))
+# Multiprocessors by architecture, of: T4, A100, RTX 3090 and 4090, H100, B200, RTX 5090.
 CARDS = {75: 40, 80: 108, 86: 82, 89: 128, 90: 132, 100: 148, 120: 170}
 
 
@@ -50,7 +50,7 @@ def table(
     rows: Callable[[], Found], *titles: str, archs: Iterable[str] = ARCHITECTURES
 ) -> list[str]:
     """Return what a docstring says of rows, and their table: a column for each architecture."""
-    cards = ", ".join(f"{n} of {arch}" for arch, n in PROCESSORS.items())
+    cards = ", ".join(f"{n} of sm_{arch}" for arch, n in CARDS.items())
     text = inspect.getdoc(rows).format(version=nvrtc.version(), cards=cards)
     by_kernel: dict[tuple[str, ...], dict[str, str]] = {}
     for key, arch, said in rows():
@@ -155,26 +155,29 @@ def hybrids() -> Found:
 
 def grids() -> Found:
     """
-    With the matrix over many blocks, one a multiprocessor, of so many: {cards}. Registers;
-    instructions of the loop over the steps; those that read or write a spilled register;
-    kilobytes of shared memory; blocks of a group x groups x sequences of each:
+    Of kernels whose blocks share the matrix, one block a multiprocessor, of so many: {cards}.
+    NVRTC {version}. Registers; instructions of the loop over the steps, both sides of each branch
+    counted; how many of these read or write a spilled register; kilobytes of shared memory; blocks
+    of a group x groups x sequences of each. Kernels of clusters have groups of eight:
     """
-    for kernel, dtype, (B, H), arch in grids_of():
-        device = persistent.Device(PROCESSORS[arch], architecture(arch))
-        layout = persistent.grid_for(kernel, np.dtype(dtype), (B, H), device)
-        if layout is not None:
-            template = grid.template_of(kernel, layout)
-            _, said = of_loop(kernel, template, dtype, arch)
-            blocks = " x ".join(map(str, (*layout.blocks, layout.sequences)))
-            key = f"{kernel.name}<{kernel.types}, {dtype}>", f"{B}, {H}"
-            yield key, arch, f"{said}; {layout.shared / 1024:.0f}; {blocks}"
-
-
-def grids_of() -> Iterator[Any]:
-    """Yield kernels, dtypes, shapes and architectures."""
-    for name, dtype, direction in product(OF_CELLS, ("float16", "float32"), DIRECTIONS):
-        kernel = getattr(CELLS[name], direction).grid
-        yield from product([kernel], [dtype], SHAPES_OF_GRIDS, ARCHITECTURES)
+    wanted = product(OF_CELLS, ("float16", "float32"), DIRECTIONS, SHAPES_OF_GRIDS, CARDS.items())
+    for cell, dtype, direction, (B, H), (arch, processors) in wanted:
+        kernels, device = getattr(CELLS[cell], direction), persistent.Device(processors, arch)
+        given = np.dtype(dtype), (B, H), device
+        found = (
+            (kernels.grid, persistent.grid_for(kernels.grid, *given)),
+            (kernels.cluster, persistent.cluster_for(kernels.cluster, *given)),
+        )
+        for kernel, layout in found:
+            if isinstance(layout, grid.Layout):
+                template = grid.template_of(kernel, layout)
+                cubin, instance = compiled(kernel, template, dtype, f"sm_{arch}")
+                steps, used = time_loop_of(cubin, instance), cubin.kernels[instance].registers
+                said = f"{used}; {sum(steps.values())}; {steps['LDL'] + steps['STL']}"
+                blocks = " x ".join(map(str, (*layout.blocks, layout.sequences)))
+                name = f"{kernel.name}<{kernel.types}, {dtype}>"
+                of_both = f"{said}; {layout.shared / 1024:.0f}; {blocks}"
+                yield (name, f"{B}, {H}"), f"sm_{arch}", of_both
 
 
 def chosen(kernel: rows.Kernel, dtype: np.dtype[Any], device: persistent.Device) -> Iterator[Any]:
@@ -229,17 +232,20 @@ def layouts() -> Found:
 
 
 # The tables, whose texts are the docstrings, and the titles of their sizes.
-TABLES = {single_steps: (), in_registers: ("H",), loops: ("H",), hybrids: ("H",), grids: ("B, H",)}
+TABLES = {single_steps: (), in_registers: ("H",), loops: ("H",), hybrids: ("H",)}
 
 
 if __name__ == "__main__":
     reason = nvrtc.have_nvrtc() or nvdisasm.have_nvdisasm()
     if reason is not None:
         sys.exit(reason)
+    archs = [f"sm_{arch}" for arch in CARDS]
     if sys.argv[1:] == ["layouts"]:
         page = f"registers_cuda{nvrtc.version().partition('.')[0]}.md"
-        archs = [f"sm_{arch}" for arch in CARDS]
         lines = table(layouts, archs=archs)
+    elif sys.argv[1:] == ["blocks"]:
+        page = "registers_blocks.md"
+        lines = table(grids, "B, H", archs=archs)
     else:
         page = "registers.md"
         lines = [line for rows, titles in TABLES.items() for line in table(rows, *titles)]
