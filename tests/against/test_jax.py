@@ -309,6 +309,21 @@ def test_what_jax_itself_would_refuse_is_refused_by_name(
         cj.stacked_rnn(**arguments)
 
 
+def test_large_seeds_are_those_of_numpy() -> None:
+    """Without jax_enable_x64 a seed keeps all of its bits, or is refused."""
+    draw = np.random.default_rng(0).normal
+    x, h = draw(size=(4, 3, 2)).astype("f4"), np.zeros((2, 3, 3), "f4")
+    p = draw(size=cupyrnn.cudnn_rnn_params_size(2, 3, 2)).astype("f4")
+    with jax.enable_x64(False):
+        for seed in (-1, 2**31 - 1, np.uint32(2**32 - 1), jnp.int32(7)):
+            found = cj.cudnn_rnn(x, h, h, p, dropout=0.5, seed=seed).output
+            expected = cupyrnn.cudnn_rnn(x, h, h, p, dropout=0.5, seed=int(seed)).output
+            np.testing.assert_array_equal(found, expected)
+        for wide in (2**31, np.int64(2**40 + 5)):
+            with pytest.raises(ValueError, match=r"^cudnn_rnn: seed is .* expected what an int32"):
+                cj.cudnn_rnn(x, h, h, p, dropout=0.5, seed=wide)
+
+
 def test_of_traced_lengths_the_dtype_and_the_shape_are_checked() -> None:
     x, h, c, w, b = args()
     jitted = jax.jit(lambda n: cj.block_lstm(x, h, c, w, b, sequence_lengths=n).h)
