@@ -1,7 +1,7 @@
-"""The main job: train a character language model made of the package's ops.
+"""`python -m cupyrnn`: train a character language model with the package's ops.
 
-Symbols as in the ops: T time steps, B batch, I input size, H hidden size; here I is the size of
-the character embedding and V the number of symbols.
+Symbols as in the ops: T time steps, B batch, I input size (here of the character embedding),
+H hidden size, and V, the number of symbols.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import signal
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit status; Ctrl-C counts from the first import on."""
+    """Run the command and return its exit status; Ctrl-C during the imports ends it, too."""
     try:
         from . import cli
 

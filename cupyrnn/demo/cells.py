@@ -1,6 +1,6 @@
-"""The cells: their first parameters, and their two passes as the model calls them.
+"""The cells of the model: initial parameters, forward and backward pass.
 
-`seed` is that of a window's dropout, None for no dropout.
+`seed` is the seed of a window's dropout; None means no dropout.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Shapes: TypeAlias = "dict[str, tuple[int, ...]]"
 Parameters: TypeAlias = "dict[str, Array]"
 State: TypeAlias = "tuple[Array, ...]"
 
-# Bounds the cell states of an LSTM. Without it some would count up for ever: the state is carried
-# through many more steps than a gradient sees.
+# Bounds the cell states of an LSTM. Without it some would grow for ever, because the state passes
+# through many more steps than the gradient.
 CELL_CLIP = 3.0
-LAYERS, DROPOUT = 2, 0.1  # of the cells that have them
+LAYERS, DROPOUT = 2, 0.1  # of the cells of cudnn_rnn
 
 
 class Pass(NamedTuple):
-    """What a cell makes of a window of the text."""
+    """The results of a cell for a window of the text."""
 
     h: Array  # [T, B, H]
-    state: State  # to begin the next window with
+    state: State  # the initial state of the next window
     shown: dict[str, Array]  # [T, B, H] each, to draw
-    backward: Callable[[Array], tuple[Array, Parameters]]  # from h's gradient those of x and p
+    backward: Callable[[Array], tuple[Array, Parameters]]  # gradient of h -> those of x and p
 
 
 def normal(rng: np.random.Generator, shapes: Shapes) -> Parameters:
@@ -48,7 +48,7 @@ def lstm_shapes(I: int, H: int) -> Shapes:
 
 def lstm_forward(p: Parameters, x: Array, state: State, seed: int | None) -> Pass:
     weights: dict[str, Any] = {name: p[name] for name in lstm_shapes(0, 0)}
-    # The gradient is the true one: none passes a clipped state.
+    # The gradient is the true one: it is zero at clipped states.
     out, pullback = cupyrnn.vjp(cupyrnn.block_lstm, x, *state, **weights, cell_clip=CELL_CLIP)
 
     def backward(h_grad: Array) -> tuple[Array, Parameters]:
@@ -79,7 +79,7 @@ def cudnn_shapes(rnn_mode: RNNMode, I: int, H: int) -> Shapes:
 
 
 def cudnn_initial(rnn_mode: RNNMode, rng: np.random.Generator, I: int, H: int) -> Parameters:
-    """Matrices normal with variance 1 / columns of W and R, a forget gate open, zero biases."""
+    """Matrices: normal, variance 1 / columns of W and R. Biases: zero, but 1 for a forget gate."""
     pieces = cupyrnn.cudnn_rnn_params_layout(LAYERS, H, I, rnn_mode=rnn_mode)
     params = np.zeros(pieces[-1].offset + pieces[-1].size)
     for piece in pieces:
@@ -112,12 +112,12 @@ def cudnn_forward(
 
 
 class Cell(NamedTuple):
-    """What the model asks of a recurrent cell."""
+    """A recurrent cell as the model uses it."""
 
     title: str
     states: int
     layers: int | None  # a state is [layers, B, H], or [B, H]
-    limits: tuple[int, int]  # of the drawn values
+    limits: tuple[int, int]  # of the values drawn
     legend: str
     shapes: Callable[[int, int], Shapes]  # of I and H
     initial: Callable[[np.random.Generator, int, int], Parameters]
@@ -135,8 +135,8 @@ def _block(
 
 
 def _cudnn(title: str, states: int, rnn_mode: RNNMode) -> Cell:
-    of_mode: Any = [partial(f, rnn_mode) for f in (cudnn_shapes, cudnn_initial, cudnn_forward)]
-    return Cell(title, states, LAYERS, (-1, 1), "output", *of_mode)
+    functions: Any = [partial(f, rnn_mode) for f in (cudnn_shapes, cudnn_initial, cudnn_forward)]
+    return Cell(title, states, LAYERS, (-1, 1), "output", *functions)
 
 
 CELLS = {

@@ -1,4 +1,4 @@
-"""A training on the disk, to go on with after the run was ended."""
+"""Checkpoints: save a training, and resume it later."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FORMAT = 2
 
 
 class CheckpointError(Exception):
-    """A file is no checkpoint of this run; says why."""
+    """A file is not a checkpoint of this run; the message gives the reason."""
 
 
 def fingerprint(corpus: Corpus) -> str:
-    """Return a hash of the text as the model reads it, which each Python has a little different."""
+    """Return a hash of the text, which differs a little between versions of Python."""
     digest = hashlib.sha256("".join(corpus.symbols).encode())
     for part in (corpus.training, corpus.held_out):
         digest.update(part.astype("<i8").tobytes())
@@ -37,7 +37,7 @@ def fingerprint(corpus: Corpus) -> str:
 def save(
     path: Path, configuration: Configuration, history: dict[str, Any], arrays: dict[str, Array]
 ) -> None:
-    """Write the arrays, the history and their description; the file is complete at any moment."""
+    """Write the arrays, the history and their description; the file is never incomplete."""
     about = {"format": FORMAT, "configuration": configuration, "history": history}
     content = io.BytesIO()
     everything: dict[str, Any] = {"about": np.array(json.dumps(about)), **arrays}
@@ -49,16 +49,15 @@ def load(
     path: Path, configuration: Configuration, like: dict[str, Array]
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """
-    Return the history and the arrays, of shape and dtype as in `like`, or raise CheckpointError.
+    Return the history, and arrays with the shapes and dtypes of `like`, or raise CheckpointError.
 
-    No array is read that is larger than such a checkpoint has. Compressed files are refused, so a
-    small file cannot take much memory.
+    Larger arrays are not read, and compressed files are refused: a file cannot use up the memory.
     """
     name = str(path)
     steps = int(configuration.get("steps", 0))
     try:
         with npz.stored(path) as archive:
-            # A number of a step has 4*25 bytes.
+            # The number of a step takes up to 4*25 bytes: UTF-32, 25 characters.
             about = json.loads(npz.read_text(archive, "about", 2**16 + 128 * steps))
             version, other, history = (about[k] for k in ("format", "configuration", "history"))
             if type(version) is not int or not isinstance(other, dict):
@@ -75,7 +74,7 @@ def load(
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise CheckpointError(f"cannot read {name!r}: {reason}") from None
-    except Exception as error:  # whatever a damaged zip file has its readers raise
+    except Exception as error:  # damaged zip files raise many types of errors
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise CheckpointError(f"{name!r} is damaged or no checkpoint: {reason}") from None
     for key, a in arrays.items():
@@ -85,15 +84,15 @@ def load(
 
 
 def _another_run(name: str, option: str, was: object, value: object) -> str:
-    """Say which option of the run was another one."""
+    """Return the error about an option that differs from the checkpoint's."""
     shown = " ".join(str(was).split())[:80]
-    what = f"--{option} {shown}, not {value}"
-    what = "another text, that of another Python" if option == "text" else what
-    return f"{name!r} is the checkpoint of a run with {what}"
+    difference = f"--{option} {shown}, not {value}"
+    difference = "another text, that of another Python" if option == "text" else difference
+    return f"{name!r} is the checkpoint of a run with {difference}"
 
 
 def _array(archive: zipfile.ZipFile, key: str, like: Array) -> Array:
-    """Return an array of the shape and dtype of `like`."""
+    """Read an array; check its shape and dtype."""
     found = npz.read_array(archive, key, like.nbytes + npz.HEADER)
     if found.shape != like.shape or found.dtype != like.dtype:
         raise ValueError(f"{key} is missing, or of another kind")
@@ -101,7 +100,7 @@ def _array(archive: zipfile.ZipFile, key: str, like: Array) -> Array:
 
 
 def _check_history(history: Any, steps: int) -> None:
-    """Check that the history is one that a run of as many steps can have."""
+    """Check that the history fits a run of so many steps."""
     training, held_out = (history[k] for k in ("training", "held_out"))
     numbers = isinstance(training, list) and isinstance(held_out, list)
     if not numbers or not all(_is_number(bits) for bits in training) or len(training) > steps:

@@ -32,7 +32,8 @@ from .training import Plan, Training, show_step, train
 PROMPT = "The "
 SAMPLE = 300  # characters
 Fail: TypeAlias = Callable[[str], NoReturn]
-CONFIGURATION = ("cell", "steps", "hidden", "batch", "seq", "seed")  # what the numbers depend on
+# The options that change the results.
+CONFIGURATION = ("cell", "steps", "hidden", "batch", "seq", "seed")
 
 
 def positive(text: str) -> int:
@@ -63,27 +64,27 @@ def parser() -> argparse.ArgumentParser:
         "--backend",
         choices=["auto", "numpy", "cupy"],
         default="auto",
-        help="the array module; auto is cupy where there is a GPU",
+        help="the array module; auto is cupy if there is a GPU",
     )
     add("--steps", type=positive, default=1000, metavar="N", help="training steps")
     add("--hidden", type=positive, default=192, metavar="H", help="units of the cell")
     add("--batch", type=positive, default=32, metavar="B", help="streams of text side by side")
     add("--seq", type=positive, default=64, metavar="T", help="characters of a training window")
-    add("--seed", type=not_negative, default=0, metavar="N", help="of all random numbers")
+    add("--seed", type=not_negative, default=0, metavar="N", help="the seed of all random numbers")
     add(
         "--threads",
         type=positive,
         default=1,
         metavar="N",
-        help="threads of NumPy's matmuls; at these sizes more threads gain little, and cost much"
-        " on a busy machine",
+        help="threads of NumPy's matmuls; at these sizes more threads gain little, and are slow on"
+        " a busy machine",
     )
     add("--out", type=Path, default="cupyrnn.png", metavar="PNG", help="the figure to write")
     add(
         "--checkpoint",
         type=Path,
         metavar="FILE",
-        help="save the training in this .npz; if it has one with the same options, resume it",
+        help="save the training in this .npz; resume it if the file has one with the same options",
     )
     add("--every", type=positive, default=100, metavar="N", help="steps between two checkpoints")
     add(
@@ -104,7 +105,7 @@ def print_table(rows: dict[str, float]) -> None:
 
 
 def memory() -> float:
-    """Return this machine's memory in bytes, inf where that is unknown."""
+    """Return this machine's memory in bytes, inf if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -112,19 +113,19 @@ def memory() -> float:
 
 
 def least_memory(count: int, states: int) -> int:
-    """Return a lower bound of the bytes that training needs; with less memory it would fail."""
-    # Each parameter, its gradient and its two moments, and a state's gates and gradients.
+    """Return a lower bound of the bytes that training needs."""
+    # Parameters with gradients and two moments; states with gates and gradients.
     return 4 * 4 * count + 10 * 4 * states
 
 
 def wrong_path(options: argparse.Namespace, held: contextlib.ExitStack) -> str | None:
     """
-    Return what is wrong with the files to write, so that it ends a run before it has begun.
+    Return the problem with the files to write, None if there is none, before the run begins.
 
     The checkpoint is locked until `held` is closed.
     """
     if options.out.suffix.lower() not in ("", ".png"):
-        return f"argument --out: {str(options.out)!r} does not end in .png, which the figure is"
+        return f"argument --out: {str(options.out)!r} does not end in .png"
     name = "out"
     try:
         files.check(options.out)
@@ -149,7 +150,7 @@ def save(path: Path, training: Training, configuration: checkpoint.Configuration
 
 
 def saved(path: Path, training: Training, configuration: checkpoint.Configuration) -> Any:
-    """Return what `save` wrote, None if there is nothing, or a string that says what is wrong."""
+    """Load a checkpoint; return None if there is none, or a string if it cannot be used."""
     like = training.arrays()
     result: Any = None
     if training.comm.rank == 0 and path.exists():
@@ -161,7 +162,7 @@ def saved(path: Path, training: Training, configuration: checkpoint.Configuratio
 
 
 def run(comm: Communicator, xp: ModuleType, options: argparse.Namespace, fail: Fail) -> int:
-    """Do what the options say, with files that can be written, and return the exit status."""
+    """Train with these options and return the exit status. The files can be written."""
     begin = time.perf_counter()
     path: Path | None = options.checkpoint
     cell: Cell = CELLS[options.cell]
@@ -194,7 +195,7 @@ def run(comm: Communicator, xp: ModuleType, options: argparse.Namespace, fail: F
     )
     if text.CONTEXTS:
         show(
-            "input: a character, and what came next the last time that the last"
+            "input: a character, and the characters that came next the last time that the last"
             f" {', '.join(map(str, text.CONTEXTS))} characters occurred"
         )
 
@@ -233,13 +234,13 @@ def run(comm: Communicator, xp: ModuleType, options: argparse.Namespace, fail: F
             show(f"  the same command resumes from {path}")
     if comm.rank == 0:
         report(training, rng, options.out)
-    comm.barrier()  # or the others would wait busily
+    comm.barrier()  # without it the others would wait busily
     show(f"\n{time.perf_counter() - begin:.0f} s; figure: {options.out}")
     return 0
 
 
 def report(training: Training, rng: np.random.Generator, out: Path) -> None:
-    """Print what the model has learned and draw it."""
+    """Print and draw the results."""
     model, corpus = training.model, training.corpus
     rows = text.baselines(corpus) | text.compressors(corpus)
     rows["model"] = _model.held_out_bits(model, corpus)
@@ -253,14 +254,14 @@ def report(training: Training, rng: np.random.Generator, out: Path) -> None:
         without = " and ".join(f"{name} {bits:.4f}" for name, bits in alone.items())
         show(
             "\nBoth the compressors and the model may look back at the training text and at the"
-            " held-out text already read. Without the training text the compressors take more:"
+            " held-out text already read. Without the training text the compressors need more:"
             f" {without}."
         )
     draw(out, model.cell, training.history, rows, gates_on_line(model, corpus))
 
 
 def parsed(arguments: list[str] | None, command: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line; all ranks have the same, so one of them says what is wrong."""
+    """Parse the command line, which all ranks share; only rank 0 prints errors."""
     if not launched_rank():
         return command.parse_args(arguments)
     output.silence()
@@ -275,7 +276,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     def fail(message: str) -> NoReturn:
         if comm is not None and comm.rank:
-            raise SystemExit(2)  # all ranks come here, and one of them says why
+            raise SystemExit(2)  # all ranks end here; rank 0 prints the error
         command.error(message)
 
     def end(message: str, status: int = 1) -> int:

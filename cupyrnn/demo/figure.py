@@ -1,4 +1,4 @@
-"""The figure: the loss curve, and what the cell does over a line of the held-out text."""
+"""The figure: the loss curve, and the cell's gates over a line of the held-out text."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .modules import demo_module
 from .text import Corpus
 from .training import History
 
-# A line of text, and what a cell's gates or outputs are over its characters.
+# A line of text, and the cell's gates or outputs at its characters.
 Drawn: TypeAlias = "tuple[str, dict[str, Array]]"
 
-# Told apart by the color-blind as well (Okabe and Ito).
+# Distinguishable with color blindness (Okabe and Ito).
 BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 
 
 def line_to_draw(corpus: Corpus) -> tuple[int, int]:
-    """Return the bounds in the held-out text of part of a line that is easy to read in a figure."""
+    """Return the bounds, in the held-out text, of a part of a line that reads well in a figure."""
     text = "".join(corpus.symbols[k] for k in corpus.held_out[:, 0])
-    # From its begin to the end of a word, not indented, not short, with more than letters in it.
+    # It begins a line without indent, ends with a word, is not short, and has not only letters.
     pattern = r'^(?=[!-~])(?=.{,30}".{,10}\()[ -~]{36,47}(?= )'
     line = re.search(pattern, text[1:], re.MULTILINE)
     return (line.start() + 1, line.end() + 1) if line else (1, min(48, len(text)))
@@ -37,8 +37,8 @@ def gates_on_line(model: Model, corpus: Corpus, units: int = 8) -> Drawn:
     """
     Return a held-out line and, by gate or output, its values [units, T] after each character.
 
-    The units are those that tell letters from other characters best, by covariance over the text
-    before the line: those that are highest within words first.
+    The units are those that best separate letters from other characters, by covariance over the
+    text before the line. Units that are high within words come first.
     """
     start, end = line_to_draw(corpus)
     begin = max(0, start - 1000)
@@ -57,7 +57,7 @@ def gates_on_line(model: Model, corpus: Corpus, units: int = 8) -> Drawn:
 
 
 def draw_curve(axes: Any, cell: Cell, history: History, rows: dict[str, float]) -> None:
-    """Draw the bits per character by step, and those needed without a model."""
+    """Draw the bits per character by step, and those of the baselines."""
     steps = range(1, len(history.training) + 1)
     points = history.held_out | {len(steps): rows["model"]}
     axes.plot(steps, history.training, color=BLUE, alpha=0.25, lw=0.8)
@@ -72,7 +72,7 @@ def draw_curve(axes: Any, cell: Cell, history: History, rows: dict[str, float]) 
             label = f"{name}: {rows[name]:.2f}"
             axes.axhline(rows[name], color=color, ls=style, lw=1.5, zorder=1, label=label)
     axes.set(xlabel="step", ylabel="bits per character", xlim=(0, len(steps) * 1.01))
-    # A log axis: the differences that matter, of a few tenths, are at its lower end.
+    # A log axis, because the interesting differences, of a few tenths, are at its lower end.
     axes.set_yscale("log", base=2)
     shown = (*rows.values(), *history.smoothed)
     low, high = max(min(shown), 1e-3), max(shown)
@@ -91,7 +91,7 @@ def draw_maps(figure: Any, maps: Any, cell: Cell, drawn: Drawn) -> None:
     """Draw a map of each gate or output, units by characters, over the line below."""
     line, gates = drawn
     low, high = cell.limits
-    # White is 0 where values have a sign.
+    # If values have a sign, 0 is white.
     colors = {"vmin": low, "vmax": high, "cmap": "RdBu_r" if low < 0 else "viridis"}
     for axes, (name, values) in zip(maps, gates.items(), strict=True):
         image = axes.imshow(values, aspect="auto", interpolation="nearest", **colors)

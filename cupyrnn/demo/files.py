@@ -1,9 +1,9 @@
 """
-Files that are written whole or not at all, and locks on them.
+Files that are written completely or not at all, and locks on them.
 
 A file is written under a temporary name in the same folder and then renamed. The writer holds a
-lock on the temporary file, which ends with its process. A file left by a killed run therefore has
-no lock, and one that another run is writing has.
+lock on the temporary file; the lock ends with its process. So a file of a killed run has no lock,
+but a file that another run is writing has one.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# Where links could be followed or a pipe waited for.
+# Flags against following links and waiting for pipes.
 _CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
 
 class WriteError(Exception):
-    """A file can't be written; says which and why."""
+    """A file cannot be written; the message names it and the reason."""
 
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError) as error:  # a ValueError of a null character
+    except (OSError, ValueError) as error:  # a null character is a ValueError
         reason = getattr(error, "strerror", None) or str(error)
         raise WriteError(f"cannot write {str(path)!r}: {reason}") from None
 
 
 def _is_device(path: Path) -> bool:
-    """Whether it is there and no file: written to in place, as renaming would put a file there."""
+    """Return whether the path is a device, which is written in place: a rename would replace it."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         return False
     if stat.S_ISDIR(mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):  # opening one may wait for ever
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):  # opening one may block for ever
         raise OSError(errno.ESPIPE, "It is a pipe or a socket, not a file")
     return not stat.S_ISREG(mode)
 
 
 def _place(path: Path) -> Path:
-    """Return where a file is: a link is followed, also one to nothing, and stays."""
+    """Follow links, so that they are kept; their target may not exist."""
     return Path(os.path.realpath(path))
 
 
 def _locked(fd: int, *, wait: bool = False) -> bool:
-    """Lock an open file; False if another process has."""
+    """Lock an open file; return False if another process has locked it."""
     if fcntl is None:
         return True
     try:
@@ -74,7 +74,7 @@ def _locked(fd: int, *, wait: bool = False) -> bool:
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """Whether an open file is the one at this path, and no other process has removed it."""
+    """Return whether this path is still the open file: no other process has removed it."""
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def _is_at(fd: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def _part(final: Path) -> Iterator[tuple[Path, int]]:
-    """Make a file beside the final one, with a name that no other has; return it open."""
+    """Create a file with a unique name beside the final one; yield its path and descriptor."""
     while True:
         path = final.with_name(f".{final.name}.{secrets.token_hex(8)}.part")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY
@@ -103,7 +103,7 @@ def _part(final: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _remove_what_killed_runs_left(final: Path) -> None:
-    """Remove the parts of this file that no process holds."""
+    """Remove unlocked temporary files of this file."""
     if fcntl is None:
         return
     own = re.compile(re.escape(f".{final.name}.") + r"[0-9a-f]{16}\.part")
@@ -111,7 +111,7 @@ def _remove_what_killed_runs_left(final: Path) -> None:
         if not own.fullmatch(name):
             continue
         path = final.with_name(name)
-        # Gone, no file, or another user's. No other file ever has this name.
+        # Errors: it is gone, not a file, or another user's. No other files have such names.
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDONLY | _CAREFULLY)
             try:
@@ -122,13 +122,13 @@ def _remove_what_killed_runs_left(final: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Raise WriteError if `write` could not write the file; nothing that is there is touched."""
+    """Raise WriteError if `write` could not write the file; an existing file is not changed."""
     with _naming(path):
         if _is_device(path):
             return
         final = _place(path)
         if final.exists():
-            final.open("ab").close()  # nothing is added
+            final.open("ab").close()  # writes nothing
         with _part(final) as (part, _):
             part.unlink()
 
@@ -136,9 +136,9 @@ def check(path: Path) -> None:
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
     """
-    Keep a file for this process, or raise WriteError if another one has it or it is a device.
+    Lock a file for this process; raise WriteError if another one has it or it is a device.
 
-    The lock is on an empty file beside it, which is removed at the end.
+    The locked file is an empty one beside it, which is removed at the end.
     """
     with _naming(path):
         if _is_device(path):
@@ -146,7 +146,7 @@ def lock(path: Path) -> Iterator[None]:
         final = _place(path)
         beside = final.with_name(f".{final.name}.lock")
         fd = -1
-        while fd < 0 or not _is_at(fd, beside):  # until it is not one that was removed meanwhile
+        while fd < 0 or not _is_at(fd, beside):  # until the locked file was not removed meanwhile
             if fd >= 0:
                 os.close(fd)
             fd = os.open(beside, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o666)
@@ -163,7 +163,7 @@ def lock(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file that a power cut or a kill at any moment leaves as it was or as it is to be."""
+    """Write a file atomically: a power cut or a kill leaves the old or the new content."""
     with _naming(path):
         if _is_device(path):
             path.write_bytes(content)
@@ -177,7 +177,7 @@ def write(path: Path, content: bytes) -> None:
             if final.exists():
                 shutil.copymode(final, part)
             part.replace(final)
-        with contextlib.suppress(OSError):  # a folder can't be opened on every system
+        with contextlib.suppress(OSError):  # not every system can open a folder
             folder = os.open(final.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)

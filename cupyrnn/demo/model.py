@@ -1,4 +1,4 @@
-"""The model: an embedding, a cell, and a layer that reads its output; loss, gradient, samples."""
+"""The model: an embedding, a cell and an output layer; loss, gradient, samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .cells import Cell, Parameters, Pass, Shapes, State, normal
 from .text import CONTEXTS, Corpus, hints
 
 EMBEDDING = 64  # I
-STREAMS = 32  # in which the held-out text is cut, to be fast; at the end it is read as one
+STREAMS = 32  # the held-out text is split into, for speed; the final score uses one
 TEMPERATURE = 0.7
 EXPECTED_ERROR, WORST_ERROR = 1e-12, 1e-10
 
@@ -24,17 +24,17 @@ def to_host(xp: ModuleType, a: Array) -> Array:
 
 
 def embedding_shape(V: int, I: int) -> tuple[int, ...]:
-    """Return the shape of the tables of vectors: of characters, and of each length's hints."""
+    """Return the shape of the tables of vectors: for characters, and for each hint."""
     return (1 + len(CONTEXTS), V + 1, I)
 
 
 def head_shapes(V: int, H: int) -> Shapes:
-    """Return the shapes of the layer that reads the cell's output."""
+    """Return the shapes of the output layer."""
     return {"w_out": (H, V), "b_out": (V,)}
 
 
 def parameter_count(cell: Cell, V: int, I: int, H: int) -> int:
-    """Return the number of parameters, without making them."""
+    """Return the number of parameters."""
     shapes = {"embedding": embedding_shape(V, I), **cell.shapes(I, H), **head_shapes(V, H)}
     return sum(math.prod(shape) for shape in shapes.values())
 
@@ -42,8 +42,8 @@ def parameter_count(cell: Cell, V: int, I: int, H: int) -> int:
 def initial_parameters(
     xp: ModuleType, cell: Cell, V: int, I: int, H: int, rng: np.random.Generator, dtype: Any
 ) -> Parameters:
-    """Return the parameters of the embedding, the cell and the layer that reads its output."""
-    embedding = np.zeros(embedding_shape(V, I))  # hints say nothing at first
+    """Return initial parameters of the embedding, the cell and the output layer."""
+    embedding = np.zeros(embedding_shape(V, I))  # hints have no effect at first
     embedding[0] = rng.standard_normal((V + 1, I))
     p = {"embedding": embedding, **cell.initial(rng, I, H)}
     p |= normal(rng, head_shapes(V, H))
@@ -51,14 +51,14 @@ def initial_parameters(
 
 
 class Model(NamedTuple):
-    """A cell with its parameters and those around it."""
+    """A cell and all parameters of the model."""
 
     xp: ModuleType  # of the parameters
     cell: Cell
     p: Parameters
 
     def zero_state(self, B: int) -> State:
-        """Return each of the cell's states before the text begins."""
+        """Return the cell's states of zeros."""
         H, dtype = self.p["w_out"].shape[0], self.p["w_out"].dtype
         shape = (B, H) if self.cell.layers is None else (self.cell.layers, B, H)
         return tuple(self.xp.zeros(shape, dtype) for _ in range(self.cell.states))
@@ -68,16 +68,16 @@ def forward(
     model: Model, tokens: Array, state: State, seed: int | None = None
 ) -> tuple[Array, Pass, Array]:
     """
-    The model on tokens[T, B, 1 + hints], in the dtype of the parameters, complex128 too.
+    Run the model on tokens[T, B, 1 + hints]; parameters may be complex128, too.
 
     Returns
     -------
     x : [T, B, I]
-        The input of the cell: the sum of a vector of each token.
+        The input of the cell: the sum of the vectors of the tokens.
     out
-        What the cell makes of it.
+        The results of the cell.
     log_p : [T*B, V]
-        The logarithms of the probabilities of the character after each of the tokens.
+        The log probabilities of the next character.
     """
     xp, cell, p = model
     x = sum(table[tokens[..., k]] for k, table in enumerate(p["embedding"]))
@@ -90,7 +90,7 @@ def forward(
 def loss(
     model: Model, tokens: Array, targets: Array, state: State, seed: int | None = None
 ) -> tuple[Array, State]:
-    """Return the mean of -log p of targets[T, B], in nats, and the state after the window."""
+    """Return the mean of -log p of targets[T, B] in nats, and the state after the window."""
     _, out, log_p = forward(model, tokens, state, seed)
     return -log_p[model.xp.arange(targets.size), targets.ravel()].mean(), out.state
 
@@ -98,7 +98,7 @@ def loss(
 def loss_and_gradient(
     model: Model, tokens: Array, targets: Array, state: State, seed: int | None = None
 ) -> tuple[Array, Parameters, State]:
-    """Return what `loss` does and, between the two, the gradient of the loss by parameter."""
+    """Return the loss, its gradient by parameter, and the state after the window."""
     xp, _, p = model
     _, out, log_p = forward(model, tokens, state, seed)
     N = len(log_p)
@@ -134,9 +134,9 @@ def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
     rng = np.random.default_rng(0)
     T, B, I, H, V = 7, 3, 4, 5, 11
     on_host = Model(np, cell, initial_parameters(np, cell, V, I, H, rng, np.float64))
-    # Where a vector is zero, mistakes in what is multiplied with it would not show.
+    # Vectors of zeros would hide errors of their factors.
     p = {name: a + 0.3 * rng.standard_normal(a.shape) for name, a in on_host.p.items()}
-    # Large, so that some cell states of an LSTM are clipped.
+    # Large states, so that some cell states of an LSTM are clipped.
     state = tuple(4 * rng.standard_normal(s.shape) for s in on_host.zero_state(B))
     tokens = rng.integers(V, size=(T, B, 1 + len(CONTEXTS)))
     targets = rng.integers(V, size=(T, B))
@@ -164,9 +164,9 @@ def held_out_bits(
     """
     Return the bits per character of the held-out text.
 
-    One stream reads it from end to end with the state carried along. More are faster; each begins
-    with a zero state, and what is left over at the end is not scored. A part of them may be scored
-    alone, and if it has none the result is 0. The hints are those of one stream.
+    One stream reads the text from beginning to end and carries its state. More streams are faster;
+    each begins with a zero state, and the remainder at the end is not scored. `part` selects
+    streams; the result is 0 without any. The hints are those of one stream.
     """
     text, xp = corpus.held_out, model.xp
     L = (len(text) - 1) // streams
@@ -184,7 +184,7 @@ def held_out_bits(
 
 
 def sample(model: Model, corpus: Corpus, prompt: str, length: int, rng: np.random.Generator) -> str:
-    """Return the prompt and as many characters as the model goes on with."""
+    """Return the prompt, continued by the model with so many characters."""
     xp, state = model.xp, model.zero_state(1)
     read = "".join(corpus.symbols[k] for k in corpus.training[:, 0])
     fresh = prompt
@@ -197,6 +197,6 @@ def sample(model: Model, corpus: Corpus, prompt: str, length: int, rng: np.rando
         state = out.state
         probability = xp.exp(log_p[-1].astype(np.float64) / TEMPERATURE)
         cumulative = xp.cumsum(probability)
-        # Scaled instead of normalized, so that rounding cannot lead past the last symbol.
+        # The draw is scaled by the sum, so that rounding cannot exceed the last symbol.
         fresh = corpus.symbols[int((cumulative < rng.random() * float(cumulative[-1])).sum())]
     return (read + fresh)[len(corpus.training) :]

@@ -1,4 +1,4 @@
-"""Modules that not everyone has: those of the extra `demo`, and CuPy."""
+"""Optional modules: those of the extra `demo`, and CuPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def demo_module(name: str) -> Any:
-    """Import a module that the extra `demo` brings, or end with the command that brings it."""
+    """Import a module of the extra `demo`, or exit with the command that installs it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -20,7 +20,7 @@ def demo_module(name: str) -> Any:
 
 
 def array_module(backend: str) -> ModuleType:
-    """Return the array module to train with; "auto" is CuPy where there is a GPU."""
+    """Return the array module to train with; "auto" is CuPy if there is a GPU."""
     if backend == "numpy":
         return np
     install = 'in a clone: pip install ".[cuda13x]" or ".[cuda12x]"'
@@ -28,10 +28,10 @@ def array_module(backend: str) -> ModuleType:
         cupy: ModuleType = importlib.import_module("cupy")
         if cupy.is_available():
             return cupy
-        missing = "CuPy finds no GPU, --backend numpy needs none"
+        missing = "CuPy finds no GPU; use --backend numpy"
     except ModuleNotFoundError:
         missing = f"CuPy is missing; {install}"
-    except Exception as error:  # a broken CuPy raises whatever broke it
+    except Exception as error:  # a broken CuPy may raise any error
         missing = f"CuPy does not work ({error}); {install}"
     if backend == "auto":
         return np
@@ -39,7 +39,7 @@ def array_module(backend: str) -> ModuleType:
 
 
 def versions(xp: ModuleType) -> str:
-    """Return what the arrays are made by, and where."""
+    """Return the versions of the array modules, and the device."""
     if xp is np:
         return f"NumPy {np.__version__}; array module: numpy"
     name = xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)["name"].decode()

@@ -1,4 +1,4 @@
-"""Standard output and standard error, which may be closed, full or of few characters."""
+"""Standard output and standard error, which may be closed, full or limited in encoding."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 
 class OutputError(Exception):
-    """Standard output takes no more; carries what the system says and the exit status."""
+    """Standard output cannot be written; holds the system's message and the exit status."""
 
     def __init__(self, error: OSError) -> None:
-        # As a shell has it for programs that SIGPIPE ends, which Python ignores.
+        # The status in a shell of programs ended by SIGPIPE, a signal that Python ignores.
         self.status = 128 + 13 if isinstance(error, BrokenPipeError) else 1
         super().__init__(f"cannot write to standard output: {error.strerror}")
 
@@ -28,22 +28,22 @@ def check() -> None:
 
 def show(text: str = "") -> None:
     """
-    Print text of any characters, with question marks for those the output cannot encode.
+    Print text; characters that the output cannot encode become question marks.
 
-    Lines longer than the terminal is wide are broken between words.
+    Lines longer than the width of the terminal are wrapped.
     """
     width = shutil.get_terminal_size((100, 24)).columns
     text = "\n".join(_wrapped(line, width) for line in text.split("\n"))
     encoding = sys.stdout.encoding or "utf-8"
     try:
-        # At once: the bar's lines would come first where both go to one file.
+        # Flushed, because in one file the progress bar's lines would come first.
         print(text.encode(encoding, "replace").decode(encoding), flush=True)
     except OSError as error:
         raise OutputError(error) from None
 
 
 def _wrapped(line: str, width: int) -> str:
-    """Return a line in lines of this width, the others indented as it is or, else, by two."""
+    """Wrap a line to this width; further lines have its indent, or two spaces."""
     if len(line) <= width:
         return line
     (indent,) = re.findall(r"^(?:  \| | *)", line)
@@ -52,12 +52,12 @@ def _wrapped(line: str, width: int) -> str:
 
 
 def silence() -> None:
-    """Print nothing from here on: another process does."""
+    """Print nothing from now on: another process does."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 def flush() -> None:
-    """Have what others have printed reach its reader, or raise OutputError."""
+    """Flush standard output, or raise OutputError."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -75,7 +75,7 @@ def complain(text: str) -> None:
 
 
 def drop() -> None:
-    """Drop what could not be printed, or Python would try it again when it ends, and complain."""
+    """Discard unprinted text, which Python would try to print again at exit."""
     if sys.stdout is not None:
         _drop(sys.stdout.fileno())
 

@@ -1,8 +1,8 @@
-"""The text, as symbols: that of Python's documentation, in `pydoc_data.topics`.
+"""The text of Python's documentation, `pydoc_data.topics`, as symbols.
 
-What the model reads at a place of the text is its character and some hints. A hint is the character
-that came next the last time that the same n characters occurred, for each n of CONTEXTS. Hints look
-back only, and so a held-out character is predicted from the text before it alone.
+At each place of the text the model reads its character and some hints. For each n of CONTEXTS, the
+hint is the character that came next the last time that the same n characters occurred. Hints look
+back only, so a held-out character is predicted from the text before it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 
 from .._typing import Array
 
-HELD_OUT = 10  # one part in so many
-RARE = 5  # a character that the training text has fewer times is no symbol of its own
+HELD_OUT = 10  # one tenth of the text
+RARE = 5  # characters that occur less often in the training text have no symbol of their own
 UNKNOWN = "\ufffd"
-# Lengths of the contexts that must occur again, each at most twice the one before; none: no hints.
+# Lengths of the contexts, each at most twice the one before; empty for no hints.
 CONTEXTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 
 
@@ -30,7 +30,7 @@ class Corpus(NamedTuple):
 
     symbols: list[str]
     training: Array  # [N, 1 + hints]: a place's character and its hints, V for no hint
-    held_out: Array  # the same; begins with one character of context, which is not scored
+    held_out: Array  # the same; its first character is context and not scored
     escapes: int  # held-out characters that have no symbol
     total: int  # characters before repeated paragraphs were dropped
     training_text: str
@@ -38,17 +38,17 @@ class Corpus(NamedTuple):
 
     @property
     def escape_bits(self) -> float:
-        """The bits per held-out character that spelling out the unknown ones takes.
+        """The bits per held-out character for spelling out unknown characters.
 
-        A model gives the unknown symbol a probability; which of all the other Unicode characters
-        it is takes log2 of their number, for the baselines as for the model.
+        A model predicts the unknown symbol. To say which of all other Unicode characters it is,
+        the baselines and the model need log2 of their number.
         """
         others = sys.maxunicode + 1 - (len(self.symbols) - 1)
         return float(self.escapes * np.log2(others) / (len(self.held_out) - 1))
 
 
 def read_text() -> str:
-    """Return the text of Python's documentation, topics in the order of their names."""
+    """Return the text of Python's documentation, topics sorted by name."""
     topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
     return "".join(topics[name] for name in sorted(topics))
 
@@ -56,7 +56,7 @@ def read_text() -> str:
 def make_corpus(text: str) -> Corpus:
     """Split the text, the last part held out, and encode it with symbols of the first part."""
     split = len(text) - len(text) // HELD_OUT
-    # Some topics repeat paragraphs of others. What is held out must be new to the model.
+    # Some topics repeat paragraphs of others. The held-out text must be new to the model.
     held_out_paragraphs = {" ".join(p.split()) for p in text[split:].split("\n\n")}
     paragraphs = text[:split].split("\n\n")
     training = "\n\n".join(p for p in paragraphs if " ".join(p.split()) not in held_out_paragraphs)
@@ -78,8 +78,8 @@ def with_hints(text: Array, V: int) -> Array:
     N = len(text)
     columns, context = [text], text
     for m, n in pairwise((1, *CONTEXTS)):
-        # Places have the same context if the n symbols that end there are the same: the m that
-        # end there, and the m that end n - m places before. Near the beginning are not so many.
+        # Two places have the same n symbols before them if they have the same m symbols, and the
+        # places n - m before have the same m symbols. Places near the beginning have no context.
         at, key = np.arange(n - 1, N), -1 - np.arange(N)
         key[at] = context[at - (n - m)] * max(N, V) + context[at]
         order = np.argsort(key, kind="stable")
@@ -92,12 +92,12 @@ def with_hints(text: Array, V: int) -> Array:
 
 
 def hints(read: str, symbols: list[str]) -> list[int]:
-    """Return the hints at the last place of a text: a row of `with_hints`, found by searching."""
+    """Return the hints at the last place of a text, by searching: a row of `with_hints`."""
     found = [len(symbols)] * len(CONTEXTS)
     for k, n in enumerate(CONTEXTS):
         at = read.rfind(read[-n:], 0, -1) if n < len(read) else -1
         if at < 0:
-            break  # nor did more characters occur
+            break  # longer contexts did not occur either
         found[k] = symbols.index(read[at + n])
     return found
 
@@ -105,7 +105,7 @@ def hints(read: str, symbols: list[str]) -> list[int]:
 def baselines(corpus: Corpus) -> dict[str, float]:
     """Return the held-out bits per character of "uniform" and of "unigram"."""
     V = len(corpus.symbols)
-    counts = np.bincount(corpus.training[:, 0], minlength=V) + 1  # none has probability 0
+    counts = np.bincount(corpus.training[:, 0], minlength=V) + 1  # + 1: no probability is 0
     unigram = -np.log2(counts / counts.sum())[corpus.held_out[1:, 0]].mean()
     escape = corpus.escape_bits
     return {"uniform": float(np.log2(V)) + escape, "unigram": float(unigram) + escape}
@@ -113,15 +113,15 @@ def baselines(corpus: Corpus) -> dict[str, float]:
 
 def compressors(corpus: Corpus, *, with_training: bool = True) -> dict[str, float]:
     """
-    Return the held-out bits per character of the compressors that this Python has.
+    Return the held-out bits per character of the compressors of this Python.
 
-    They read the training text first: what counts is how much longer the held-out text makes the
-    compressed form. They spell out every character, so no bits have to be added.
+    They read the training text first: the result is the growth of the compressed size by the
+    held-out text. They spell out every character, so no bits are added.
     """
     rows = {}
     training = corpus.training_text.encode() if with_training else b""
     both = training + corpus.held_out_text.encode()
-    # Of lzma the format 2, "alone", has no checksum.
+    # Format 2 of lzma, "alone", has no checksum.
     options = {"bz2": {"compresslevel": 9}, "lzma": {"preset": 9, "format": 2}}
     for name, named in options.items():
         try:
@@ -134,10 +134,10 @@ def compressors(corpus: Corpus, *, with_training: bool = True) -> dict[str, floa
 
 def window(text: Array, B: int, T: int, k: int) -> tuple[Array, Array]:
     """
-    Return the places [T, B, ...] of the k-th window, counted from 0, and the targets after them.
+    Return the places [T, B, ...] of the k-th window, from 0, and the targets after them.
 
-    The columns are B streams that begin evenly spaced in the text. Each goes on where its last
-    window ended, so the state can be carried over, and past the text's end with its beginning.
+    The columns are B streams that begin evenly spaced in the text. Each continues where its last
+    window ended, so that the state can be kept; the text's beginning follows its end.
     """
     starts = np.arange(B) * len(text) // B
     steps = np.arange(T + 1)[:, None]

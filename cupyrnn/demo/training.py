@@ -1,4 +1,4 @@
-"""The training: Adam, its history, and a first Ctrl-C that ends it in good order."""
+"""The training: Adam, the history, and Ctrl-C, which ends it after the current step."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MAX_RATE, MIN_RATE = 1e-2, 1e-4
 WARM_UP = 20  # steps
 MAX_NORM = 1.0
 SMOOTHING = 0.9
-MARKS = 5  # parts of the training; the held-out text is scored after each
+MARKS = 5  # parts of the training; the held-out text is scored after each part
 
 
 class Adam:
-    """Adam with the gradient's norm bounded, the rate warmed up and then lowered by a cosine."""
+    """Adam with a bound on the gradient's norm, warm-up, and a cosine decay of the rate."""
 
     def __init__(self, xp: ModuleType, p: Parameters, steps: int) -> None:
         self.xp, self.steps, self.step = xp, steps, 0
@@ -42,11 +42,11 @@ class Adam:
     def update(
         self, p: Parameters, grads: Parameters, beta1: float = 0.9, beta2: float = 0.99
     ) -> None:
-        """Overwrite the parameters with better ones."""
+        """Update the parameters in place."""
         self.step += 1
         norm = sum(float((g * g).sum()) for g in grads.values()) ** 0.5
         scale = min(1.0, MAX_NORM / (norm + 1e-12))
-        # The moments begin at zero; both corrections of that are in the rate.
+        # The rate includes both corrections for moments that begin at zero.
         rate = self.rate() * (1 - beta2**self.step) ** 0.5 / (1 - beta1**self.step)
         for name, g in grads.items():
             m, v = self.moments[name]
@@ -64,9 +64,9 @@ class Interrupt:
 
 @contextlib.contextmanager
 def noting_interrupt() -> Iterator[Interrupt]:
-    """Note a first Ctrl-C, so that no step is cut in half; a second one interrupts as ever."""
+    """Record a first Ctrl-C, so that the current step ends; a second one interrupts it."""
     interrupt = Interrupt()
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell has it for background jobs
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # background jobs of a shell
         yield interrupt
         return
 
@@ -82,7 +82,7 @@ def noting_interrupt() -> Iterator[Interrupt]:
 
 
 class History:
-    """Bits per character by step: of the training windows, smoothed too, and held out."""
+    """Bits per character by step: training windows, their moving average, held-out text."""
 
     def __init__(self) -> None:
         self.training: list[float] = []
@@ -91,7 +91,7 @@ class History:
         self._sum = self._weight = 0.0
 
     def add(self, bits: float) -> None:
-        """Add a training step; its moving average has no bias to the first steps."""
+        """Add a training step; the moving average is not biased to the first steps."""
         self._sum = SMOOTHING * self._sum + bits
         self._weight = SMOOTHING * self._weight + 1
         self.training.append(bits)
@@ -99,12 +99,12 @@ class History:
 
 
 def part_of(n: int, comm: Communicator) -> slice:
-    """Return which of n streams are this rank's."""
+    """Return the streams of this rank among n."""
     return slice(n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size)
 
 
 class Plan(NamedTuple):
-    """How long a training is, and on what windows of the text."""
+    """The number of steps, and the size of the windows."""
 
     steps: int
     B: int
@@ -112,9 +112,9 @@ class Plan(NamedTuple):
 
 
 class Training:
-    """A model in training: all that its next step depends on.
+    """A model in training, with everything that the next step depends on.
 
-    Where there are more ranks than one, each has some of the B streams, and all have the rest.
+    With several ranks, each has some of the B streams, and everything else is the same on all.
     """
 
     def __init__(self, comm: Communicator, model: Model, corpus: Corpus, plan: Plan) -> None:
@@ -127,18 +127,18 @@ class Training:
 
     @property
     def done(self) -> int:
-        """The number of steps made."""
+        """The number of finished steps."""
         return self.adam.step
 
     def step(self, stop: bool = False) -> bool:
-        """Overwrite the parameters with better ones; return whether any rank is to stop."""
+        """Make one step; return whether any rank wants to stop."""
         window_ = window(self.corpus.training, self.plan.B, self.plan.T, self.done)
         tokens, targets = (self.xp.asarray(a[:, self.streams]) for a in window_)
         seed = self.done + 1 + self.plan.steps * self.comm.rank
         value, grads, self.state = loss_and_gradient(
             self.model, tokens, targets, self.state, seed=seed
         )
-        if self.comm.size > 1:  # the loss and the wish to stop travel with the gradients
+        if self.comm.size > 1:  # the loss and the wish to stop are reduced with the gradients
             grads["loss"] = self.xp.asarray(value)
             grads["stop"] = self.xp.asarray(stop, dtype=value.dtype)
             grads = all_reduce_gradients(self.comm, grads, weight=targets.size)
@@ -148,7 +148,7 @@ class Training:
         return stop
 
     def held_out_bits(self) -> float:
-        """Return the bits per character of the held-out text, read fast, by all ranks together."""
+        """Return the bits per character of the held-out text, in many streams, by all ranks."""
         mine = part_of(STREAMS, self.comm)
         bits = held_out_bits(self.model, self.corpus, STREAMS, mine)
         share = {"bits": self.xp.asarray([bits], np.float64)}
@@ -156,7 +156,7 @@ class Training:
         return float(mean["bits"][0])
 
     def arrays(self) -> dict[str, Array]:
-        """Return, on the host, the arrays that together with the history are the training."""
+        """Return the arrays of the training on the host; history and arrays are its state."""
         named = {f"parameter {n}": a for n, a in self.model.p.items()}
         for n, (m, v) in self.adam.moments.items():
             named |= {f"first moment {n}": m, f"second moment {n}": v}
@@ -166,14 +166,14 @@ class Training:
         return {n: to_host(self.xp, a) for n, a in named.items()}
 
     def _whole_state(self) -> State:
-        """Return the states of all ranks' streams: the sum of each rank's among zeros."""
+        """Return the states of all ranks' streams: each rank adds its own to zeros."""
         whole = self.model.zero_state(self.plan.B)
         for a, mine in zip(whole, self.state, strict=True):
             a[..., self.streams, :] = mine
         return all_reduce_gradients(self.comm, whole, reduce="sum")
 
     def resume(self, history: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Become the training that these were saved from."""
+        """Restore a saved training."""
         device = {n: self.xp.asarray(a) for n, a in arrays.items()}
         for n in self.model.p:
             self.model.p[n] = device[f"parameter {n}"]
@@ -190,22 +190,22 @@ class Training:
 
 
 def show_step(step: int, history: History, held_out: float) -> None:
-    """Print where a training stands."""
+    """Print the progress of a training."""
     training = f"{history.smoothed[-1]:.3f}" if history.smoothed else "-"
     show(f"  step {step:5d}   training {training}   held out {held_out:.3f}")
 
 
 def train(training: Training, every: int = 0, save: Callable[[], None] = lambda: None) -> None:
-    """Make the remaining steps; Ctrl-C ends it after the current one.
+    """Make the remaining steps; Ctrl-C ends the training after the current step.
 
-    Every so many steps, 0 for never, and at the end the training is saved.
+    `save` is called every `every` steps (0 for never) and at the end.
     """
     tqdm = demo_module("tqdm").tqdm
     steps, stop = training.plan.steps, False
     marks = {round(steps * k / MARKS) for k in range(1, MARKS)}
     with (
         noting_interrupt() as interrupt,
-        # disable=None: no bar where it would only fill a log; the lines at the marks remain.
+        # disable=None: no bar in a log; the lines at the marks remain.
         tqdm(
             total=steps,
             initial=training.done,
