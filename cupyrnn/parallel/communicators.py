@@ -1,4 +1,4 @@
-"""The processes that train together, and how each learns what the others do."""
+"""The processes that train together, and checks that they all make the same call."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ import numpy as np
 from .._typing import Array
 from ..checks.attributes import check_integer, check_real, named, shown, type_shown
 
-# Set by mpiexec: of MPICH and relatives, of Open MPI, and of launchers with PMIx.
+# Environment variables of mpiexec: of MPICH and relatives, Open MPI, and launchers with PMIx.
 _LAUNCHED = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 _DIGEST = 16  # bytes
 PAYLOAD = 16  # bytes
-_ENDED = 7  # the tag of the message of a rank that ends
-_GRACE = 2.0  # seconds that the data of a rank that has ended may take
+_ENDED = 7  # the tag of the message that a rank has ended
+_GRACE = 2.0  # seconds to wait for data of a rank that has ended
 
 
 class Communicator:
     """
-    The processes that train together; made by `communicator`.
+    The processes that train together; `communicator` returns it.
 
-    As a context manager it ends all processes if an exception leaves it on one of them; otherwise
-    the others would wait for that one.
+    As a context manager it ends all processes if one of them leaves it by an exception. Otherwise
+    the others would wait for that process.
 
     Attributes
     ----------
     rank, size : int
-        The number of this process, from 0, and how many there are.
+        The number of this process, from 0, and the number of processes.
     engine : {"one process", "mpi", "nccl"}
-        What adds the arrays.
+        The library that adds the arrays.
     timeout : float
         Seconds to wait for the others in a call.
     """
@@ -157,7 +157,7 @@ class Communicator:
         TypeError
             On every rank, if rank 0's value cannot be pickled.
         ValueError
-            On every rank, if another one is in another call.
+            On every rank, if another rank is in another call.
         TimeoutError
             If another rank does not arrive within the communicator's `timeout` seconds, or has
             ended.
@@ -174,7 +174,7 @@ class Communicator:
         if self.rank == 0:
             try:
                 content = pickle.dumps(value)
-            except Exception as error:  # whatever a class of the caller's raises
+            except Exception as error:  # any error of the value's class
                 kind, reason = type_shown(value), shown(error)
                 failure = TypeError(f"share: value is {kind}, which is not pickled: {reason}")
         _, sizes = agree(self, "share", {}, struct.pack("q", len(content)), failure=failure)
@@ -219,13 +219,13 @@ def launched_rank() -> int | None:
 @named
 def communicator(xp: ModuleType = np, comm: Any = None, *, timeout: float = 300.0) -> Communicator:
     """
-    Return the communicator of the processes that `mpiexec` started, or of this one alone.
+    Return the communicator of the processes that `mpiexec` started, or of this process only.
 
     Parameters
     ----------
     xp : module, optional
-        The arrays' module, `numpy` or `cupy`. With `cupy`, each process gets its own GPU: the call
-        makes the GPU current whose number is that of the process among those of its machine.
+        The arrays' module, `numpy` or `cupy`. With `cupy`, each process gets its own GPU: the n-th
+        process of a machine makes GPU n current.
     comm : mpi4py.MPI.Comm, optional
         The processes. By default, all that `mpiexec` has started; without `mpiexec`, this one, and
         mpi4py is not imported.
@@ -235,8 +235,8 @@ def communicator(xp: ModuleType = np, comm: Any = None, *, timeout: float = 300.
     Returns
     -------
     Communicator
-        Its attribute `engine` says what was chosen: "nccl" for CuPy arrays if CuPy has NCCL, "mpi",
-        or "one process". CuPy arrays with "mpi" need an MPI built for CUDA.
+        Its attribute `engine` is "nccl" for CuPy arrays if CuPy has NCCL, else "mpi", or
+        "one process". CuPy arrays with "mpi" need an MPI built for CUDA.
 
     Raises
     ------
@@ -283,7 +283,7 @@ def communicator(xp: ModuleType = np, comm: Any = None, *, timeout: float = 300.
                 f" {local.Get_size()} and {devices}"
             )
         xp.cuda.Device(local.Get_rank()).use()
-        # Not in every CuPy, so not an attribute of every cupy.cuda.
+        # cupy.cuda.nccl is missing in some builds of CuPy.
         if mpi.allreduce(int(_has_nccl(xp)), MPI.MIN):
             if MPI.Comm.Compare(mpi, MPI.COMM_WORLD) not in (MPI.IDENT, MPI.CONGRUENT):
                 raise ValueError("communicator: comm is not of all processes, as NCCL needs it")
@@ -295,10 +295,10 @@ def communicator(xp: ModuleType = np, comm: Any = None, *, timeout: float = 300.
 
 
 def _has_dup(comm: Any) -> bool:
-    """Whether something is as the communicators of mpi4py are."""
+    """Return whether an object is a communicator of mpi4py."""
     try:
         return callable(comm.Dup)
-    except Exception:  # an AttributeError, or one of a class's own
+    except Exception:  # an AttributeError, or an error of its class
         return False
 
 
@@ -310,7 +310,7 @@ def _has_nccl(xp: ModuleType) -> bool:
 
 
 def _check_seconds(op: str, timeout: object, *, least: float | None = None) -> float:
-    """Return a positive time, or one that is not below `least`."""
+    """Check a time: it must be positive, or at least `least`."""
     seconds = check_real(op, "timeout", timeout)
     if not (seconds > 0 if least is None else seconds >= least):
         expected = "a positive number" if least is None else f"{least} or more"
@@ -319,7 +319,7 @@ def _check_seconds(op: str, timeout: object, *, least: float | None = None) -> f
 
 
 def _tell_the_others(mpi: Any, rank: int, size: int) -> None:
-    """Send every other rank word that this one ends, at its end, for those that wait for it."""
+    """Tell every other rank at exit that this rank has ended."""
     with contextlib.suppress(Exception):  # MPI has ended before
         for other in range(size):
             if other != rank:
@@ -327,7 +327,7 @@ def _tell_the_others(mpi: Any, rank: int, size: int) -> None:
 
 
 def _ended(comm: Communicator) -> int | None:
-    """Return a rank that has sent word of its end."""
+    """Return a rank that has ended, None if there is none."""
     others = (rank for rank in range(comm.size) if rank != comm.rank)
     return next((rank for rank in others if comm._mpi.Iprobe(rank, _ENDED)), None)
 
@@ -336,7 +336,7 @@ def wait(comm: Communicator, op: str, request: Any, timeout: float, *, all_come:
     """
     Wait for an operation of MPI.
 
-    `all_come` says that no rank can have left it, and so ended, before all have come to it.
+    `all_come` means that no rank can finish the operation, and end, before all have started it.
     """
     begin = time.monotonic()
     look, end = 0.05, math.inf
@@ -344,18 +344,18 @@ def wait(comm: Communicator, op: str, request: Any, timeout: float, *, all_come:
     while not request.Test():
         waited = time.monotonic() - begin
         if waited >= min(timeout, end):
-            comm._lost = request  # with its memory, into which MPI may still write
-            whose = f"{op}: rank {comm.rank} of {comm.size} has waited"
+            comm._lost = request  # keeps its memory, into which MPI may still write
+            start = f"{op}: rank {comm.rank} of {comm.size} has waited"
             if rank is not None:
-                raise TimeoutError(f"{whose} for rank {rank}, which has ended")
+                raise TimeoutError(f"{start} for rank {rank}, which has ended")
             raise TimeoutError(
-                f"{whose} {timeout:g} s for the others; one of them hangs or does something else"
+                f"{start} {timeout:g} s for the others; one hangs or does something else"
             )
         if all_come and rank is None and waited > look:
             rank, look = _ended(comm), waited + 0.05
             end = math.inf if rank is None else waited + _GRACE
-        # MPI itself would wait busily, on a core that another rank may need. A short wait is one
-        # for the data on their way, whose next part is sent by this very Test.
+        # MPI itself would wait busily and occupy a core that another rank may need. In the first
+        # milliseconds data are on their way, and each Test sends the next part.
         time.sleep(0 if waited < 5e-3 else 5e-4)
 
 
@@ -378,9 +378,9 @@ def agree(
     timeout: float | None = None,
 ) -> tuple[dict[str, Array | None], list[bytes]]:
     """
-    Return the arrays by name, and the payloads of all ranks, which are known to do the same.
+    Check that all ranks make the same call; return the arrays by name, and all ranks' payloads.
 
-    What is refused on one rank, here or before as `failure` says, is an error on all of them.
+    An error on one rank, here or before (`failure`), is an error on all of them.
     """
     named: dict[str, Array | None] = {}
     try:
@@ -400,7 +400,7 @@ def agree(
         mine = digest + payload.ljust(PAYLOAD, b"\0")
         rows = _gather(comm, op, mine, comm.timeout if timeout is None else timeout)
         if any(row[:_DIGEST] != digest for row in rows):
-            ranks = comm._mpi.allgather(lines)  # all come here
+            ranks = comm._mpi.allgather(lines)  # all ranks make this call
             failure = failure or ValueError(_difference(op, ranks))
         payloads = [row[_DIGEST:] for row in rows]
     if failure is not None:
@@ -425,16 +425,16 @@ def _kind(comm: Communicator, op: str, name: str, a: Array | None) -> str:
 
 
 def _difference(op: str, ranks: list[list[str]]) -> str:
-    """Say where a rank first differs from rank 0."""
+    """Return the first difference between a rank and rank 0."""
     rank = next(r for r, lines in enumerate(ranks) if lines != ranks[0])
     n = max(len(ranks[rank]), len(ranks[0]))
-    theirs, first = (part + ["nothing more"] * (n - len(part)) for part in (ranks[rank], ranks[0]))
-    k = next(k for k in range(n) if theirs[k] != first[k])
-    return f"{op}: rank {rank} has {theirs[k]}, rank 0 has {first[k]}"
+    other, first = (part + ["nothing more"] * (n - len(part)) for part in (ranks[rank], ranks[0]))
+    k = next(k for k in range(n) if other[k] != first[k])
+    return f"{op}: rank {rank} has {other[k]}, rank 0 has {first[k]}"
 
 
 def _named(op: str, arrays: Any) -> dict[str, Array | None]:
-    """Return the arrays of a dict, or of a tuple by its fields or numbers."""
+    """Return arrays by name: the keys of a dict, or the fields or indices of a tuple."""
     if isinstance(arrays, Mapping):
         named: dict[str, Array | None] = {}
         for name, a in arrays.items():

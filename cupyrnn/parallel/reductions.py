@@ -31,14 +31,14 @@ def _check_comm(op: str, comm: object) -> None:
 
 
 def _like(arrays: Any, values: list[Array | None]) -> Any:
-    """Return the values as arrays are: a dict of these keys, or a tuple of this kind."""
+    """Return the values in a dict or tuple like that of the arrays."""
     if isinstance(arrays, Mapping):
         return dict(zip(arrays, values, strict=True))
     return type(arrays)(*values) if hasattr(arrays, "_fields") else tuple(values)
 
 
 def _pieces(flat: Array, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Cut a vector into pieces of the arrays' shapes, one after another."""
+    """Split a vector into pieces with the shapes of the arrays."""
     starts = accumulate((a.size for a in arrays.values()), initial=0)
     return {
         name: flat[at : at + a.size].reshape(a.shape)
@@ -47,14 +47,14 @@ def _pieces(flat: Array, arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _run(comm: Communicator, op: str, flat: Array, root: int | None) -> None:
-    """Sum a vector over all ranks, or overwrite it with that of the root."""
+    """Sum a vector over all ranks, or overwrite it with the root's."""
     if comm._nccl is not None:  # on the current stream
         if root is None:
             comm._nccl.all_reduce(flat, flat, "sum")
         else:
             comm._nccl.broadcast(flat, root)
         return
-    if comm._xp is not np:  # MPI knows nothing of streams
+    if comm._xp is not np:  # MPI does not know streams
         comm._xp.cuda.get_current_stream().synchronize()
     if root is None:
         in_place = importlib.import_module("mpi4py.MPI").IN_PLACE
@@ -81,15 +81,14 @@ def all_reduce_gradients(
     Parameters
     ----------
     comm : Communicator
-        What `communicator` returned.
+        The result of `communicator`.
     grads : dict or tuple of arrays
         The gradients of this rank: a dict, tuple or named tuple, such as the gradient functions of
         this package return, in float16, bfloat16, float32 or float64. None stands for zeros; it
         must then be None on every rank. The arrays are not changed.
     weight : float, optional
-        The weight of this rank's gradients in the mean: the number of tokens, or of examples, that
-        they are the mean of, so that a short batch counts less. The gradients of a rank with weight
-        0 are ignored, whatever they are.
+        The weight of this rank's gradients in the mean: the number of tokens or examples in its
+        batch, so that a short batch counts less. Gradients with weight 0 are ignored, even NaN.
     reduce : {"mean", "sum"}, optional
         "mean" is the sum of weight*grads over the ranks, divided by the sum of weight; "sum" adds
         the gradients up and ignores `weight`.
@@ -138,10 +137,9 @@ def all_reduce_gradients(
                 f"{op}: {name} has dtype {dtype_name}, expected a real floating-point one"
             )
     weights = [struct.unpack_from("d", payload)[0] for payload in payloads]
-    for rank, of_rank in enumerate(weights):
-        if not 0 <= of_rank < math.inf:
-            said = f"weight is {of_rank} on rank {rank}"
-            raise ValueError(f"{op}: {said}, expected 0 or more, finite")
+    for rank, value in enumerate(weights):
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{op}: weight is {value} on rank {rank}, expected 0 or more, finite")
     largest = max(weights)
     if reduce == "mean" and largest == 0:
         raise ValueError(f"{op}: weight is 0 on every rank, expected a positive one on some rank")
@@ -156,7 +154,7 @@ def all_reduce_gradients(
     dtype = np.dtype("float64" if "float64" in dtypes.values() else "float32")
     flat = comm._xp.empty(sum(a.size for a in present.values()), dtype)
     pieces = _pieces(flat, present)
-    with np.errstate(all="ignore"):  # what overflows is inf
+    with np.errstate(all="ignore"):  # an overflow is inf
         for name, a in present.items():
             pieces[name][...] = a if scale else 0
         if scale not in (0, 1):
@@ -175,7 +173,7 @@ def broadcast_parameters(comm: Communicator, params: Arrays, *, root: int = 0) -
     Parameters
     ----------
     comm : Communicator
-        What `communicator` returned.
+        The result of `communicator`.
     params : dict or tuple of arrays
         The parameters of this rank, of any dtype. Only the root's values are used; the other ranks'
         names, shapes and dtypes are checked. The arrays are not changed.
@@ -223,7 +221,7 @@ def broadcast_parameters(comm: Communicator, params: Arrays, *, root: int = 0) -
     flat = xp.concatenate([xp.empty(0, np.uint8), *parts.values()])
     if flat.size:
         _run(comm, op, flat, root)
-    # Copied, so that each begins where its dtype asks for.
+    # Copied, so that each piece is aligned for its dtype.
     copies = {
         n: piece.copy().view(present[n].dtype).reshape(present[n].shape)
         for n, piece in _pieces(flat, parts).items()
@@ -238,20 +236,20 @@ def check_parameters(comm: Communicator, params: Arrays) -> None:
     Raise DifferentParameters on every rank if the parameters differ between ranks in any bit.
 
     They are equal if all ranks began with the same parameters and made the same steps. The call
-    compares hashes, for which it copies CuPy arrays to the host: cheap enough for every hundredth
-    step.
+    compares hashes, and copies CuPy arrays to the host for that: call it every hundred steps, for
+    example.
 
     Parameters
     ----------
     comm : Communicator
-        What `communicator` returned.
+        The result of `communicator`.
     params : dict or tuple of arrays
         The parameters of this rank.
 
     Raises
     ------
     DifferentParameters
-        A RuntimeError, naming a rank and an array that differs from rank 0's.
+        A RuntimeError that names a rank and an array that differs from rank 0's.
     TypeError
         If an entry of `params` is not None or a numeric array of `comm`'s module, or another
         argument has a wrong type.
@@ -279,7 +277,7 @@ def check_parameters(comm: Communicator, params: Arrays) -> None:
         rank, name = next(
             (r, n) for r, other in enumerate(ranks) for n in other if other[n] != ranks[0][n]
         )
-        raise DifferentParameters(f"{op}: {name} of rank {rank} is not that of rank 0")
+        raise DifferentParameters(f"{op}: {name} of rank {rank} differs from rank 0's")
 
 
 def _digest(xp: ModuleType, a: Array) -> bytes:

@@ -75,16 +75,12 @@ class LSTMForm(Form):
         return (b,)
 
     def cell(
-        self,
-        xp: ModuleType,
-        weights: Any,
-        attributes: LSTMAttributes,
-        derived: Arrays | None = None,
+        self, xp: ModuleType, weights: Any, attributes: LSTMAttributes, derived: Arrays = ()
     ) -> LSTM:
         """Return the cell. Backward, b may be None."""
         clip, order, gate, _ = attributes
         w, b, *others = weights
-        (b,) = (self.derived_arrays(weights, attributes) if derived is None else derived) or (b,)
+        (b,) = derived or self.derived_arrays(weights, attributes) or (b,)
         wci, wcf, wco, w_p = (*others, None, None, None, None)[:4]
         H = w.shape[1] // 4
         P = H if w_p is None else w_p.shape[1]
@@ -141,11 +137,7 @@ class GRUForm(Form):
         return ()
 
     def cell(
-        self,
-        xp: ModuleType,
-        weights: Any,
-        attributes: HardSigmoid | None,
-        derived: Arrays | None = None,
+        self, xp: ModuleType, weights: Any, attributes: HardSigmoid | None, derived: Arrays = ()
     ) -> GRU:
         """Return the cell. Backward, the biases may be None."""
         w_ru, w_c, b_ru, b_c = weights

@@ -47,32 +47,32 @@ class OfPacked(OfNet):
         form: PackedForm,
         dtype: np.dtype[Any],
         params: Array,
-        weight_gradients: str,
+        mode: str,
         B: int,
     ) -> None:
-        self._xp, self._dtype, self._weight_gradients = xp, dtype, weight_gradients
+        self._xp, self._dtype, self._mode = xp, dtype, mode
         compute = compute_dtype(dtype)
-        if weight_gradients in ("norms", "none"):
+        if mode in ("norms", "none"):
             self._norms = [xp.zeros(B, compute)]
             entries = weights_of(params, form.net)
             shared: Sequence[Any] = [self._norms] * len(entries)
         else:
-            axes = () if weight_gradients == "sum" else (B,)
+            axes = () if mode == "sum" else (B,)
             self._memory = xp.empty((*axes, *params.shape), compute)
             entries = shared = weights_of(self._memory, form.net)
         super().__init__(
             [
-                OfWeights(xp, form, dtype, entry, weight_gradients, B, of_entry)
+                OfWeights(xp, form, dtype, entry, mode, B, of_entry)
                 for entry, of_entry in zip(entries, shared, strict=True)
             ]
         )
 
     def finished(self) -> Any:
         """Return what has been written, packed; or the norms, or None."""
-        if self._weight_gradients == "none":
+        if self._mode == "none":
             return None
         found = [part.values() for part in self._parts]
-        if self._weight_gradients != "norms":
+        if self._mode != "norms":
             return cast(self._memory, self._dtype)
         with np.errstate(all="ignore"):
             biases = [norm_of_rows(self._xp, b) for w in found for b in (w.b_x, w.b_h)]
@@ -117,13 +117,9 @@ class NetWeights:
         """Return the cells for a call of this dtype."""
         return [self.form.cell(xp, prepared(xp, e, dtype), attributes) for e in self._entries]
 
-    def gradients(
-        self, xp: ModuleType, dtype: np.dtype[Any], weight_gradients: str, B: int
-    ) -> OfNet:
+    def gradients(self, xp: ModuleType, dtype: np.dtype[Any], mode: str, B: int) -> OfNet:
         """Return where their gradients go: see `OfWeights`."""
-        return OfNet(
-            [OfWeights(xp, self.form, dtype, entry, weight_gradients, B) for entry in self._like]
-        )
+        return OfNet([OfWeights(xp, self.form, dtype, entry, mode, B) for entry in self._like])
 
     def settled(self) -> NetWeights:
         """Return what is kept; raise a LookupError where these weights cannot be laid out."""
@@ -212,10 +208,8 @@ class PackedWeights(NetWeights):
         operands = cast(contiguous(xp, self.arrays[0]), operand_dtype(xp, dtype))
         return [self.form.cell(xp, w) for w in weights_of(operands, self.form.net)]
 
-    def gradients(
-        self, xp: ModuleType, dtype: np.dtype[Any], weight_gradients: str, B: int
-    ) -> OfNet:
-        return OfPacked(xp, self.form, dtype, self.arrays[0], weight_gradients, B)
+    def gradients(self, xp: ModuleType, dtype: np.dtype[Any], mode: str, B: int) -> OfNet:
+        return OfPacked(xp, self.form, dtype, self.arrays[0], mode, B)
 
     def settled(self) -> NetWeights:
         net = self.form.net

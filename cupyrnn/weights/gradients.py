@@ -61,7 +61,7 @@ class OfWeights:
         The array module, what makes the cell of the weights, and the dtype of the call.
     weights
         The weights; only their shapes are read.
-    weight_gradients, B
+    mode, B
         The argument `weight_gradients` and the number of examples.
     shared
         Memory like the weights, a view of memory of several cells; with "norms", a list that
@@ -74,27 +74,27 @@ class OfWeights:
         form: Form,
         dtype: np.dtype[Any],
         weights: Any,
-        weight_gradients: str,
+        mode: str,
         B: int,
         shared: Any = None,
     ) -> None:
-        self._xp, self._form, self._weights, self._mode = xp, form, weights, weight_gradients
+        self._xp, self._form, self._weights, self._mode = xp, form, weights, mode
         self._dtype, compute = dtype, compute_dtype(dtype)
         self._casts = compute is not dtype or type(form).gradients not in _TRUSTED
-        if weight_gradients == "none":
-            self.written = Gradients(None, (), (), weight_gradients=weight_gradients)
+        if mode == "none":
+            self.written = Gradients(None, (), (), weight_gradients=mode)
             return
-        axes = () if weight_gradients == "sum" else (B,)
+        axes = () if mode == "sum" else (B,)
 
         def memory(a: Array) -> Array:
             # Vectors are accumulated. With "norms" the gradients of matrices are not stored.
             if a.ndim == 1:
                 return xp.zeros((*axes, *a.shape), compute)
-            K = 0 if weight_gradients == "norms" else a.shape[0]
+            K = 0 if mode == "norms" else a.shape[0]
             return xp.empty((*axes, K, a.shape[1]), compute)
 
         self._memory = shared
-        if shared is None or weight_gradients == "norms":
+        if shared is None or mode == "norms":
             named = zip(weights._fields, weights, strict=True)
             self._memory = weights._make(
                 [a if a is None or name in form.apart else memory(a) for name, a in named]
@@ -104,8 +104,8 @@ class OfWeights:
         if type(form).gradients not in _TRUSTED:
             self._check()
             views = self._in_order(views)
-        self.written = views._replace(weight_gradients=weight_gradients)
-        if weight_gradients == "norms":
+        self.written = views._replace(weight_gradients=mode)
+        if mode == "norms":
             self._norms = [shared or [xp.zeros(B, compute)] for _ in weights]
             # Find which weight each of the cell's matrices is a view of.
             marks = [

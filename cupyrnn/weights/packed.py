@@ -237,7 +237,7 @@ def check_model(
     """
     Check a packed vector and the attributes of its net, or a PackedParams, which has both.
 
-    `attributes` are rnn_mode, input_mode, direction and num_proj; None if they are left out.
+    `attributes` are rnn_mode, input_mode, direction and num_proj; None for the default.
     """
     sizes = {"num_layers": num_layers, "num_units": num_units, "input_size": input_size}
     passed = {name: value for name, value in (sizes | attributes).items() if value is not None}

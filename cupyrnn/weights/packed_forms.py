@@ -98,11 +98,7 @@ class PackedForm(Form):
         return b, reordered
 
     def cell(
-        self,
-        xp: ModuleType,
-        weights: Weights,
-        attributes: Any = None,
-        derived: Arrays | None = None,
+        self, xp: ModuleType, weights: Weights, attributes: Any = None, derived: Arrays = ()
     ) -> Cell:
         """Return the cell; its matrices are views of the packed parameters."""
         w_x, w_h, w_p, _, b_h = weights

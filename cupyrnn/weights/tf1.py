@@ -120,7 +120,7 @@ def block_lstm_to_tf1(
     prefix : str
         The path of the cell.
     old_names : bool
-        Whether to use the names from before TensorFlow 1.2: weights and biases in place of kernel
+        Whether to use the names from before TensorFlow 1.2: weights and biases instead of kernel
         and bias.
 
     Returns
@@ -236,7 +236,7 @@ def block_gru_to_tf1(
     prefix : str
         The path of the cell.
     old_names : bool
-        Whether to use the names from before TensorFlow 1.2: weights and biases in place of kernel
+        Whether to use the names from before TensorFlow 1.2: weights and biases instead of kernel
         and bias.
 
     Returns

@@ -303,7 +303,7 @@ def test_broadcast_share_and_check(tmp_path: Path) -> None:
     refused(parallel.check_parameters, comm, {"a": np.ones(3), "z": zero})
     comm.barrier(timeout=60)
     """
-    message = "DifferentParameters: check_parameters: z of rank 2 is not that of rank 0"
+    message = "DifferentParameters: check_parameters: z of rank 2 differs from rank 0's"
     assert said(3, code, tmp_path) == [[message]] * 3
 
 
