@@ -33,6 +33,8 @@ from . import cell
 # another one, and stores nothing. What others wait for comes first, what nobody waits for is stored
 # behind the barrier.
 #
+# What a step reads is asked for some steps before: see ``Coming``.
+#
 # PLAIN: all sequences have all steps, and the cell has nothing of what it calls optional.
 # ROOM: whether registers have room for what a thread without a sequence or a unit computes. Else
 # there is a branch, which keeps the compiler from having more numbers in registers at once.
@@ -47,6 +49,23 @@ template <typename V> __device__ __forceinline__ V in_register(V v)
 #endif
     return v;
 }
+
+// An address in shared memory as a number, so that it stays in a register too.
+#ifdef CUDA_ON_CPU
+typedef char* Place;
+__device__ __forceinline__ Place in_shared(void* memory) { return static_cast<char*>(memory); }
+template <typename V> __device__ __forceinline__ V* at_place(Place p) { return (V*)p; }
+#else
+typedef unsigned Place;
+__device__ __forceinline__ Place in_shared(void* memory)
+{
+    return in_register(unsigned(__cvta_generic_to_shared(memory)));
+}
+template <typename V> __device__ __forceinline__ V* at_place(Place p)
+{
+    return static_cast<V*>(__cvta_shared_to_generic(p));
+}
+#endif
 
 // Has a cell without what it calls optional.
 template <typename C>
@@ -70,18 +89,90 @@ __device__ __forceinline__ void leave_at(A* computed, T* stored, long long n, A 
     if (stored) store(stored + n, v);
 }
 
+template <typename A> struct alignas(16) Pack { A v[16 / sizeof(A)]; };
+
+// Copies of numbers from global to shared memory that a thread does not wait for, in groups.
+template <typename V> __device__ __forceinline__ void copy_async(Place to, const V* from)
+{
+#ifdef CUDA_ON_CPU
+    cuda_on_cpu::copy_async(to, from, sizeof(V));
+#else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                 :: "r"(to), "l"(__cvta_generic_to_global(from)), "n"(int(sizeof(V))));
+#endif
+}
+__device__ __forceinline__ void end_copies()
+{
+#ifdef CUDA_ON_CPU
+    cuda_on_cpu::end_copies();
+#else
+    asm volatile("cp.async.commit_group;");
+#endif
+}
+// Until all but the last GROUPS are there.
+template <int GROUPS> __device__ __forceinline__ void wait_for_copies()
+{
+#ifdef CUDA_ON_CPU
+    cuda_on_cpu::wait_for_copies(GROUPS);
+#else
+    asm volatile("cp.async.wait_group %0;" :: "n"(GROUPS) : "memory");
+#endif
+}
+
+// The numbers that a thread reads of a step, on their way to it: SLOTS - 1 steps before, to a ring
+// in shared memory, where OWNERS threads of a block have some; or one step before, to registers,
+// where SLOTS is 1. More loads to registers on their way are of no use: a wait for one of them is a
+// wait for all.
+template <typename V, int COUNT, int SLOTS, int OWNERS> struct Coming {
+    static const int AHEAD = SLOTS > 1 ? SLOTS - 1 : 1, P = 16 / sizeof(V);
+    static const int PACKS = (COUNT + P - 1) / P, LENGTH = SLOTS > 1 ? SLOTS * OWNERS * PACKS : 1;
+    static const int SLOT = OWNERS * PACKS * 16;  // bytes
+    alignas(16) V v[PACKS * P];
+    bool owner;
+    Place first, next, last, now;  // its slots: of all, to be filled, taken last, taken next
+    __device__ __forceinline__ Coming(Pack<V>* memory, int number, bool has_some)
+        : v(), owner(has_some), first(in_shared(memory + number * PACKS)), next(first),
+          last(first + AHEAD * SLOT), now(first) {}
+    // Asks for number k of a step.
+    __device__ __forceinline__ void ask(int k, const V* from)
+    {
+        if constexpr (SLOTS == 1) v[k] = *from;
+        else if (owner) copy_async(next + k * int(sizeof(V)), from);
+    }
+    // All of this step are asked for.
+    __device__ __forceinline__ void go()
+    {
+        if constexpr (SLOTS > 1) end_copies();
+        next = next + SLOT;
+    }
+    // Has in v what was asked for AHEAD steps before. What is asked for next has the slot that was
+    // taken before this one.
+    __device__ __forceinline__ void take()
+    {
+        if constexpr (SLOTS > 1) {
+            wait_for_copies<AHEAD - 1>();
+            if (owner)
+#pragma unroll
+                for (int n = 0; n < PACKS; ++n)
+                    *reinterpret_cast<Pack<V>*>(v + n * P) = *at_place<Pack<V>>(now + n * 16);
+            next = last;
+            last = now;
+            now = now == first + AHEAD * SLOT ? first : now + SLOT;
+        }
+    }
+};
+
 // The steps of a thread: how many its block has, and which of them are its own.
 template <bool PLAIN> struct Walk {
     const Steps& at;
     int H, steps, length;  // of the block, and of the thread's sequence; 0 where there is none
     int row, unit;         // what it reads: another one's where it has none
-    long long own;         // its number in a state
     bool mine;             // whether it stores it
     template <typename Seat>
     __device__ __forceinline__ Walk(const Steps& all, const Seat& me)
         : at(all), H(int(at.H)), steps(at.length(me.first)),
           length(me.row < at.B && me.unit < H ? at.length(me.row) : 0), row(length ? me.row : 0),
-          unit(length ? me.unit : 0), own(me.row * (long long)H + me.unit),
+          unit(length ? me.unit : 0),
           mine(me.units && me.row < at.B) {}
     __device__ __forceinline__ bool live(int s) const
     {
@@ -95,6 +186,13 @@ template <bool PLAIN> struct Walk {
         if (s + 1 >= (PLAIN || !length ? steps : length)) return 0;
         return int(at.back ? -at.B : rows(s));
     }
+    // How many rows the step before step s begins before it: none before its first one, nor where
+    // the thread is still at its last one.
+    __device__ __forceinline__ int rows_back(int s) const
+    {
+        if (s <= 0 || (!PLAIN && length && s >= length)) return 0;
+        return int(at.back ? -at.B : rows(s - 1));
+    }
     // What it reads in the last step that it has, and in the first one.
     __device__ __forceinline__ long long last_row() const
     {
@@ -106,17 +204,16 @@ template <bool PLAIN> struct Walk {
 
 template <
     bool PLAIN, bool ROOM, template <typename> class Cell, typename T, typename Seat,
-    typename Products>
+    typename Products, typename Ahead>
 __device__ __forceinline__ void all_steps(
     const Cell<typename Acc<T>::type>& whole, const Forward<Cell, T>& arrays, const Steps& at,
-    const Seat& me, Products& products)
+    const Seat& me, Products& products, Ahead& coming)
 {
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
     typedef typename Products::N N;
-    const int LAST = C::PRODUCTS - 1, ALL = C::width(0) + (LAST == 1 ? C::width(1) : 0);
-    const Walk<PLAIN> walk(at, me);
-    const int H = walk.H;
+    const int LAST = C::PRODUCTS - 1, ALL = Forward<Cell, T>::NUMBERS;
+    const int H = int(at.H);
     C cell = whole;
     if (PLAIN) make_plain(cell, 0);
     products.load([&](auto product, int k, int unit, int c) -> N {
@@ -124,6 +221,8 @@ __device__ __forceinline__ void all_steps(
         if (k >= H || unit >= H) return N(0.f);
         return products.held(w.w[k * w.row + (weight_of(whole, c, 0) * H + unit) * w.column]);
     });
+    const Walk<PLAIN> walk(at, me);
+    auto own = [&]() { return me.row * (long long)H + me.unit; };  // its number in a state
     typename C::Unit unit = {};
     if (me.units) unit = cell.unit(me.unit, H);
     products.begin();
@@ -132,7 +231,7 @@ __device__ __forceinline__ void all_steps(
     if (walk.mine) {
 #pragma unroll
         for (int k = 0; k < C::CARRIED; ++k)
-            array_of<A>(state)[k] = number_at<A>(arrays.states[k], arrays.first[k], walk.own);
+            array_of<A>(state)[k] = number_at<A>(arrays.states[k], arrays.first[k], own());
         products.template put<1>(Product<0>(), 0, &state.h);
     }
     // Where columns of z stand behind the first one of a row.
@@ -148,16 +247,23 @@ __device__ __forceinline__ void all_steps(
     long long n = row * H + walk.unit;
     const bool outputs = arrays.output;
     T* output = arrays.output + row * arrays.output_row + walk.unit;
-    A z[ALL];
-    auto fetch = [&]() {
+    int asked = 0;  // how many steps
+    auto ask = [&]() {
 #pragma unroll
-        for (int n = 0; n < ALL; ++n) z[n] = z_row[n >= C::width(0)][columns[n]];
+        for (int n = 0; n < ALL; ++n) coming.ask(n, z_row[n >= C::width(0)] + columns[n]);
+        coming.go();
+        // Behind the last step the same again.
+        const int numbers = in_register(walk.rows_on(asked++)) * H;
+#pragma unroll
+        for (int p = 0; p < C::PRODUCTS; ++p) z_row[p] += (long long)numbers * C::width(p);
     };
-    if (walk.steps) fetch();
+    if (walk.steps)
+#pragma unroll
+        for (int k = 0; k < coming.AHEAD; ++k) ask();
     products.meet();  // before the first step
     for (int s = 0; s < walk.steps; ++s) {
         const bool live = walk.live(s);
-        const int rows_on = in_register(walk.rows_on(s)), numbers = rows_on * H;
+        coming.take();
         typename C::Saved saved;
         typename C::State made = state;
         auto behind = [&](auto product) {
@@ -167,15 +273,9 @@ __device__ __forceinline__ void all_steps(
             products.multiply(product, turn, walk.rows(s), sums);
             A h = A(0.f);
             if (ROOM || live)
-                h = cell.forward(product, unit, z + p * C::width(0), sums, made, saved);
+                h = cell.forward(product, unit, coming.v + p * C::width(0), sums, made, saved);
             if (live) products.template put<1>(Product<0>(), turn ^ 1, &h);
-            if (p == LAST) {
-                // What comes next is on its way during a product; at last the same again.
-#pragma unroll
-                for (int k = 0; k < C::PRODUCTS; ++k)
-                    z_row[k] += (long long)numbers * C::width(k);
-                fetch();
-            }
+            if (p == LAST) ask();
             products.meet();  // after a product
             if (live) {
 #pragma unroll
@@ -186,7 +286,8 @@ __device__ __forceinline__ void all_steps(
         };
         behind(Product<0>());
         if constexpr (LAST == 1) behind(Product<1>());
-        n += numbers;
+        const int rows_on = walk.rows_on(s);
+        n += rows_on * H;
         output += rows_on * int(arrays.output_row);
 #pragma unroll
         for (int k = 0; k < C::CARRIED; ++k)
@@ -196,22 +297,21 @@ __device__ __forceinline__ void all_steps(
     if (walk.mine)
 #pragma unroll
         for (int k = 0; k < C::CARRIED; ++k)
-            leave_at(arrays.states[k], arrays.last[k], walk.own, array_of<A>(state)[k]);
+            leave_at(arrays.states[k], arrays.last[k], own(), array_of<A>(state)[k]);
 }
 
 template <
     bool PLAIN, bool ROOM, template <typename> class Cell, typename T, typename Seat,
-    typename Products>
+    typename Products, typename Ahead>
 __device__ __forceinline__ void all_steps(
     const Cell<typename Acc<T>::type>& whole, const Backward<Cell, T>& arrays, const Steps& at,
-    const Seat& me, Products& products)
+    const Seat& me, Products& products, Ahead& coming)
 {
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
     typedef typename Products::N N;
     const int LAST = C::PRODUCTS - 1, BEFORE = C::READ - before_of<C>(0);
-    const Walk<PLAIN> walk(at, me);
-    const int H = walk.H;
+    const int H = int(at.H);
     C cell = whole;
     if (PLAIN) make_plain(cell, 0);
     products.load([&](auto product, int k, int unit, int) -> N {
@@ -222,6 +322,8 @@ __device__ __forceinline__ void all_steps(
         const int delta = weight_of(whole, k % WIDTH, 0) * H + column;
         return products.held(w.w[unit * w.row + delta * w.column]);
     });
+    const Walk<PLAIN> walk(at, me);
+    auto own = [&]() { return me.row * (long long)H + me.unit; };  // its number in a state
     typename C::Unit unit = {};
     if (me.units) unit = cell.unit(me.unit, H);
     products.begin();
@@ -229,14 +331,14 @@ __device__ __forceinline__ void all_steps(
     if (walk.mine)
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)
-            array_of<A>(gradients)[k] = number_at<A>(arrays.gradients[k], arrays.last[k], walk.own);
+            array_of<A>(gradients)[k] = number_at<A>(arrays.gradients[k], arrays.last[k], own());
     const long long row = walk.last_row();
     const int given_row = arrays.given[0] && arrays.given_row ? int(arrays.given_row) : H;
     long long n = row * H + walk.unit;
-    const T* given_at[C::GIVEN];
+    const T* given_at = arrays.given[0] + row * given_row + walk.unit;
+    bool given[C::GIVEN];
 #pragma unroll
-    for (int k = 0; k < C::GIVEN; ++k)
-        given_at[k] = arrays.given[k] + row * (k ? H : given_row) + walk.unit;
+    for (int k = 0; k < C::GIVEN; ++k) given[k] = arrays.given[k];
     T* delta_row[C::PRODUCTS];
 #pragma unroll
     for (int p = 0; p < C::PRODUCTS; ++p)
@@ -244,29 +346,37 @@ __device__ __forceinline__ void all_steps(
     int places[C::deltas(0) > C::deltas(LAST) ? C::deltas(0) : C::deltas(LAST)];
 #pragma unroll
     for (int k = 0; k < sizeof(places) / sizeof(int); ++k) places[k] = place_of(cell, k, 0) * H;
-    T read[C::READ], given[C::GIVEN] = {};
-    // Reads what step s needs; the step before it has so many rows.
-    auto fetch = [&](int s, int rows_back) {
+    int asked = walk.steps - 1;
+    auto ask = [&]() {
+        const int rows_back = in_register(walk.rows_back(asked)), numbers = rows_back * H;
 #pragma unroll
         for (int k = 0; k < C::READ; ++k) {
             const T* number = arrays.read[k] + n;
             if (k >= BEFORE && arrays.first[k])
-                number = s ? number - rows_back * H
-                           : arrays.first[k] + walk.row * (long long)H + walk.unit;
-            read[k] = *number;
+                number = asked ? number - numbers
+                               : arrays.first[k] + walk.row * (long long)H + walk.unit;
+            coming.ask(k, number);
         }
 #pragma unroll
-        for (int k = 0; k < C::GIVEN; ++k) if (arrays.given[k]) given[k] = *given_at[k];
+        for (int k = 0; k < C::GIVEN; ++k)
+            if (given[k]) coming.ask(C::READ + k, k ? arrays.given[k] + n : given_at);
+        coming.go();
+        // Before the first step the same again.
+        n -= numbers;
+        given_at -= rows_back * given_row;
+        asked -= asked > 0;
     };
     typename C::Factors factors;
     auto make_factors = [&]() {
         typename C::Read of_unit;
 #pragma unroll
-        for (int k = 0; k < C::READ; ++k) array_of<A>(of_unit)[k] = wide(read[k]);
+        for (int k = 0; k < C::READ; ++k) array_of<A>(of_unit)[k] = wide(coming.v[k]);
         factors = cell.factors(unit, of_unit);
     };
-    int rows_back = walk.steps > 1 ? walk.rows_on(walk.steps - 2) : 0;
-    if (walk.steps) fetch(walk.steps - 1, rows_back);
+    if (walk.steps)
+#pragma unroll
+        for (int k = 0; k < coming.AHEAD; ++k) ask();
+    coming.take();
     make_factors();
     __syncthreads();  // before the first deltas
     for (int s = walk.steps - 1; s >= 0; --s) {
@@ -278,7 +388,8 @@ __device__ __forceinline__ void all_steps(
             constexpr int p = decltype(product)::NUMBER;
             A of_unit[C::GIVEN];
 #pragma unroll
-            for (int k = 0; k < C::GIVEN; ++k) of_unit[k] = wide(given[k]);
+            for (int k = 0; k < C::GIVEN; ++k)
+                of_unit[k] = given[k] ? wide(coming.v[C::READ + k]) : A(0.f);
             if (p == LAST) dh += of_unit[0];
             past = cell.backward(product, factors, dh, of_unit, made, deltas[p]);
             if (live)
@@ -300,15 +411,11 @@ __device__ __forceinline__ void all_steps(
             products.meet();  // between the products of a step back
             keep(Product<0>());
         }
-        // What comes next is on its way while this product is made; at last the same again.
-        const int numbers = rows_back * H;
-        n -= numbers;
+        const int numbers = walk.rows_back(s) * H;
 #pragma unroll
         for (int p = 0; p < C::PRODUCTS; ++p) delta_row[p] -= (long long)numbers * C::deltas(p);
-#pragma unroll
-        for (int k = 0; k < C::GIVEN; ++k) given_at[k] -= k ? numbers : rows_back * given_row;
-        rows_back = in_register(s > 1 ? walk.rows_on(s - 2) : 0);
-        fetch(s > 1 ? s - 1 : 0, rows_back);
+        ask();
+        coming.take();
         products.multiply(Product<0>(), LAST == 1 ? 0 : s & 1, walk.rows(s), sums);
         made.h = past + sums[0];
 #pragma unroll
@@ -321,7 +428,7 @@ __device__ __forceinline__ void all_steps(
     if (walk.mine)
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)
-            leave_at(arrays.gradients[k], arrays.made[k], walk.own, array_of<A>(gradients)[k]);
+            leave_at(arrays.gradients[k], arrays.made[k], own(), array_of<A>(gradients)[k]);
 }
 """
 )

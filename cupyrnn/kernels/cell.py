@@ -59,6 +59,9 @@ template <template <typename> class Cell, typename T> struct Forward {
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
     static const bool BACK = false;
+    // What a thread reads of a step: z.
+    typedef A Number;
+    static const int NUMBERS = C::width(0) + (C::PRODUCTS == 2 ? C::width(1) : 0);
     Weights<T> w[C::PRODUCTS];  // [H, width * H], read; null in the loop
     const A* z[C::PRODUCTS];    // [n, width * H], read: x @ w_x
     A* states[C::STATES];       // [B, H], updated, not rounded
@@ -76,6 +79,8 @@ template <template <typename> class Cell, typename T> struct Backward {
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
     static const bool BACK = true;
+    typedef T Number;
+    static const int NUMBERS = C::READ + C::GIVEN;
     Weights<T> w[C::PRODUCTS];
     const T* read[C::READ];     // [n, H], read
     const T* given[C::GIVEN];   // [n, H], read; null: zeros

@@ -52,6 +52,9 @@ _SHARED = {
     100: 227, 103: 227, 110: 227, 120: 99, 121: 99,
 }  # fmt: skip
 _LEAST_SHARED = 48
+# Up to which H a multiprocessor runs so many blocks at once. Two sequences in a block take longer:
+# measured on an H200 with prototypes of these kernels.
+_BLOCKS = ((32, 4), (64, 2))
 # Statuses of the driver.
 _COOPERATIVE_LAUNCH_TOO_LARGE, _INVALID_CLUSTER_SIZE = 720, 912
 
@@ -190,7 +193,7 @@ def _by_way(way: str, of: Recurrence) -> KernelChoice:
 def _by_rows(of: Recurrence) -> KernelChoice:
     """Return rows if they fit, with shared memory where they need it, else the loop."""
     kernels, dtype, (B, H), _, device = of
-    sequences = sequences_of(B, device)
+    sequences = sequences_of(B, H, device)
     layout = layout_for(kernels.rows.size, H, dtype, device.available, rows.SPLITS, sequences)
     if isinstance(layout, str):
         return KernelChoice("loop", 0, layout)
@@ -202,9 +205,10 @@ def _by_rows(of: Recurrence) -> KernelChoice:
     return KernelChoice("hybrid", sequences, why)
 
 
-def sequences_of(B: int, device: Device) -> int:
+def sequences_of(B: int, H: int, device: Device) -> int:
     """Return the sequences of a block: the least for which all blocks run at once, if any."""
-    return next((n for n in (1, 2) if -(-B // n) <= device.processors), 4)
+    at_once = device.processors * next((n for most, n in _BLOCKS if most >= H), 1)
+    return next((n for n in (1, 2) if -(-B // n) <= at_once), 4)
 
 
 @cache
@@ -236,10 +240,8 @@ def layout_for(
         registers = min(most - _REGISTERS_BESIDE_PART[dtype.itemsize], all_but_least)
         parts.append(rows.layout_of(size, H, compute, split, registers))
     if whole:
-        # As few lanes as sequences allow, if more would only wait for a scheduler. Their sums are
-        # the same.
-        few = sequences <= whole[-1].split and whole[0].threads > _AT_ONCE
-        return whole[-1] if few else whole[0]
+        # As few lanes as sequences allow. Their sums are the same.
+        return whole[-1] if sequences <= whole[-1].split else whole[0]
     if not parts:
         threads = rows.layout_of(size, H, compute, min(splits)).threads
         return f"rows needs {threads} threads for H = {H}, and a block has {_MOST_THREADS} at most"

@@ -22,8 +22,6 @@ from . import all_steps, cell
 SOURCE = (
     all_steps.SOURCE
     + r"""
-template <typename A> struct alignas(16) Pack { A v[16 / sizeof(A)]; };
-
 // The shared memory that a launch asks for beside what stands in the source.
 template <typename A> __device__ __forceinline__ Pack<A>* shared_packs()
 {
@@ -248,11 +246,7 @@ template <typename M, typename Exchange, typename Seat> struct ByRows : Exchange
     int slices[2], places[2][4];  // of a vector of each product: what it reads, what it leaves
 
     __device__ __forceinline__ ByRows(const Exchange& exchange, const Seat& seat, Pack<A>* packs)
-        : Exchange(exchange), me(seat), shared(packs)
-    {
-        settle(Product<0>());
-        if constexpr (M::LAST == 1) settle(Product<1>());
-    }
+        : Exchange(exchange), me(seat), shared(packs) {}
     template <int P> __device__ __forceinline__ void settle(Product<P> product)
     {
         const auto& m = matrix(product);
@@ -278,6 +272,8 @@ template <typename M, typename Exchange, typename Seat> struct ByRows : Exchange
         // The second before the first, as it is smaller: what comes late needs shared memory.
         if constexpr (M::LAST == 1) part(Product<1>(), shared + M::First::SHARED);
         part(Product<0>(), shared);
+        settle(Product<0>());
+        if constexpr (M::LAST == 1) settle(Product<1>());
     }
     // The numbers of the thread's own unit and sequence.
     template <int COUNT, typename Product>
@@ -299,6 +295,17 @@ __device__ constexpr int registers_of(int threads)
     return threads <= 256 ? 255 : 65536 / ((threads + 127) / 128 * 128) / 8 * 8;
 }
 
+// How many steps of so many bytes a block has room for in the shared memory that it may have
+// unasked, beside what it uses. One: none is copied there.
+__device__ constexpr int slots_of(int number, int bytes, int used)
+{
+#if defined(CUDA_ON_CPU) || __CUDA_ARCH__ >= 800
+    for (int slots = 8; number >= 4 && slots > 2; slots /= 2)
+        if (slots * bytes + used <= 40960) return slots;
+#endif
+    return 1;
+}
+
 // Direction is Forward or Backward.
 template <
     template <template <typename> class, typename> class Direction,
@@ -318,8 +325,15 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
     Steps steps = at;
     if (PLAIN) steps.starts = nullptr;
     const bool ROOM = M::WHOLE && sizeof(A) == 4
-        && M::REGISTERS + (PLAIN ? 88 : 98) <= registers_of(THREADS);
-    all_steps<PLAIN, ROOM>(cell, arrays, steps, me, products);
+        && M::REGISTERS + (PLAIN ? 88 : 98) + 16 * M::LAST <= registers_of(THREADS);
+    typedef typename Direction<Cell, T>::Number Number;
+    const int NUMBERS = Direction<Cell, T>::NUMBERS, OWNERS = THREADS / SPLIT * ROWS;
+    const int SLOTS = ROOM ? slots_of(
+        sizeof(Number), (NUMBERS * sizeof(Number) + 15) / 16 * 16 * OWNERS, sizeof(memory)) : 1;
+    typedef Coming<Number, NUMBERS, SLOTS, OWNERS> Ahead;
+    __shared__ Pack<Number> ring[Ahead::LENGTH];
+    Ahead coming(ring, me.group * (UNITS * ROWS) + me.lane, me.units);
+    all_steps<PLAIN, ROOM>(cell, arrays, steps, me, products, coming);
 }
 """
 )

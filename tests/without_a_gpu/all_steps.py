@@ -196,6 +196,8 @@ def has_device(monkeypatch: pytest.MonkeyPatch, processors: int, architecture: i
     """Have the kernels be chosen for a device like this."""
     device = persistent.Device(processors, architecture)
     monkeypatch.setattr(persistent, "current_device", lambda: device)
+    # A small one, so that a block has more than one of a few sequences.
+    monkeypatch.setattr(persistent, "_BLOCKS", ())
 
 
 def share(monkeypatch: pytest.MonkeyPatch, part: float, split: int = 2) -> None:

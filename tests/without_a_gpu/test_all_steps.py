@@ -116,6 +116,31 @@ def test_one_launch_agrees_with_numpy(
     assert all(any(found) for found in taken.values())
 
 
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_more_steps_than_are_on_their_way(
+    each_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, sequences: int
+) -> None:
+    """Of a ring that copies fill steps before, each place is used more than once."""
+    frame = FRAMES["rows"]
+    taken = frame.ask(monkeypatch)
+    frame.has(monkeypatch, sequences, 5, 5)
+    agrees_with_numpy(each_cupy, "float32", (19, 5, 3, 5), 3)
+    for mode in nets.MODES:
+        case = Case(mode, 19, 5, 2, 5, 1, lengths=(19, 3, 0, 18, 9))
+        rnn_agrees_with_numpy(each_cupy, case, "float32")
+    assert all(any(found) for found in taken.values())
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_more_steps_than_are_on_their_way_in_the_ptx(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str
+) -> None:
+    frame = FRAMES["rows"]
+    frame.ask(monkeypatch)
+    frame.has(monkeypatch, 2, 3, 5)
+    interpreted(cupy_on_cpu, monkeypatch, calls(19, 3, 5, lengths=(19, 3, 12))[cell], "compute_90")
+
+
 TOO_LARGE = {"rows": ("float64", 97), "grid": ("float64", 97), "cluster": ("float64", 9)}
 
 

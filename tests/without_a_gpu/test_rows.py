@@ -156,7 +156,7 @@ def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask("gru", 64).backward == ("loop", 0, "CUPYRNN_PERSISTENT is 'loop'")
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
     for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu", "block_gru"):
-        assert both(cell, 64) == ("rows", 4)
+        assert both(cell, 64) == ("rows", 2)
         assert both(cell, 700) == ("loop", 0)
     # Up to which H each architecture has room, in float32.
     limits = {75: 112, 80: 128, 86: 128, 89: 128, 90: 136, 100: 136, 120: 128}
@@ -173,7 +173,8 @@ def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ask("lstm", H, arch=arch, dtype=dtype).forward.kernel == kernel
     # No more sequences of a block than keep all processors busy, nor than lanes share a unit.
     for H, B, taken in (
-        *((64, 1, ("rows", 1)), (64, 132, ("rows", 1)), (64, 133, ("rows", 2))),
+        *((32, 528, ("rows", 1)), (32, 529, ("rows", 2)), (64, 264, ("rows", 1))),
+        *((64, 265, ("rows", 2)), (80, 132, ("rows", 1)), (80, 133, ("rows", 2))),
         *((64, 900, ("rows", 4)), (128, 132, ("hybrid", 1)), (128, 900, ("hybrid", 2))),
     ):
         assert both("lstm", H, B) == taken

@@ -53,7 +53,7 @@ ROWS = {
         more=(("0 : s & 1, walk", "0 : 0, walk"),),
     ),
     "the first step again": Wrong(
-        "simple_rnn", "numbers * C::width(k);", "0 * C::width(k);", {ORDERS}
+        "simple_rnn", "numbers * C::width(p);", "0 * C::width(p);", {ORDERS}
     ),
     "a wrong lane": Wrong(
         "simple_rnn", "even_item : odd_item, d)", "even_item : odd_item, 1)", {ORDERS}

@@ -112,6 +112,12 @@ struct Fiber {
 
 enum class State : unsigned char { ready, spinning, block_barrier, warp, done };
 
+struct Copy {
+  void* to;
+  const void* from;
+  unsigned bytes, group;
+};
+
 struct Thread {
   Fiber* fiber;  // null before it starts and after it ends
   uint3 index;
@@ -122,6 +128,10 @@ struct Thread {
   unsigned mask;
   int source;
   unsigned long long value, result;
+  // Copies to shared memory that the thread has begun, and how many groups of them it has ended.
+  Copy* copies;
+  size_t copy_count, copy_room;
+  unsigned groups;
   // Of an operation on all lanes together: what does it, on the words of each.
   void (*together)(Thread* lanes);
   unsigned words[10];
@@ -282,6 +292,27 @@ static bool resume(Thread& thread) {
   return failure[0] == 0;
 }
 
+// Copies that a thread does not wait for, in groups: made as late as it allows.
+inline void copy_async(void* to, const void* from, unsigned bytes) {
+  Thread& t = *current;
+  if (t.copy_count == t.copy_room) {
+    t.copy_room = 2 * t.copy_room + 64;
+    t.copies = static_cast<Copy*>(realloc(t.copies, t.copy_room * sizeof(Copy)));
+  }
+  t.copies[t.copy_count++] = {to, from, bytes, t.groups};
+}
+inline void end_copies() { ++current->groups; }
+inline void wait_for_copies(unsigned groups) {
+  Thread& t = *current;
+  size_t left = 0;
+  for (size_t i = 0; i < t.copy_count; ++i) {
+    const Copy& c = t.copies[i];
+    if (c.group + groups < t.groups) memcpy(c.to, c.from, c.bytes);
+    else t.copies[left++] = c;
+  }
+  t.copy_count = left;
+}
+
 // Finds the thread-local image of this module.
 static int find_shared_image(dl_phdr_info* info, size_t, void*) {
   const char* base = reinterpret_cast<const char*>(info->dlpi_addr);
@@ -338,6 +369,7 @@ static bool end_block(Block& block) {
     intact = intact && block.dynamic_shared[launch.shared_bytes + i] == guard;
   for (size_t i = 0; block.threads && i < thread_count; ++i)
     if (Fiber* fiber = block.threads[i].fiber) free_fiber(fiber);  // stopped by a failure
+  for (size_t i = 0; block.threads && i < thread_count; ++i) free(block.threads[i].copies);
   free(block.threads);
   free(block.dynamic_shared);
   free(block.static_shared);

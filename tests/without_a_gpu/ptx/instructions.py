@@ -280,6 +280,8 @@ class Compiler:
             return self._exchange(operands)
         if name == "bar.warp.sync" and operands == ("-1",):
             return _expect_whole_warps
+        if name.startswith("cp.async."):
+            return self._copy(instruction)
         if name == "trap":
             return _trap
         if name == "barrier.cluster.arrive":  # the machine waits for all blocks
@@ -451,6 +453,22 @@ class Compiler:
             f[target] = (address(f) + (block + np.uint64(1)) * OF_A_BLOCK).astype(np.uint32)
 
         return there
+
+    def _copy(self, instruction: Instruction) -> Step:
+        """``cp.async``: a copy to shared memory, the end of a group of them, a wait for some."""
+        name, operands = instruction.opcode, instruction.operands
+        if name == "cp.async.commit_group":
+            return lambda f: f.end_copies()
+        if name == "cp.async.wait_group":
+            groups = int(operands[0])
+            return lambda f: f.wait_for_copies(groups)
+        if name != "cp.async.ca.shared.global" or operands[2] not in ("4", "8", "16"):
+            raise PtxError("unknown instruction")
+        to, source = map(self._address, operands[:2])
+        dtype = np.dtype("u8") if operands[2] == "8" else np.dtype("u4")
+        if operands[2] == "16":
+            dtype = np.dtype("V16")
+        return lambda f: f.copy(instruction, to(f), source(f), dtype)
 
     def _exchange(self, operands: tuple[str, ...]) -> Step:
         """``shfl.sync.bfly``: each lane has the value of the one whose number differs by a mask."""

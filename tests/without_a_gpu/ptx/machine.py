@@ -119,6 +119,36 @@ class Frame(dict[str, Array]):
             index = (offsets - slack) // dtype.itemsize
             view[index if count == 1 else index[:, None] + np.arange(count)] = values[lanes]
 
+    def copy(self, what: Instruction, to: Array, source: Array, dtype: np.dtype[Any]) -> None:
+        """Begin copies of one number each to shared memory: made when they are waited for."""
+        groups = self.launch.copy_groups
+        number = np.array([groups.get(t, 0) for t in self["thread"].tolist()])
+        self.launch.copies.append([what, self["thread"], number, to, source, dtype])
+
+    def end_copies(self) -> None:
+        """End a group of copies."""
+        for thread in self["thread"].tolist():
+            self.launch.copy_groups[thread] = self.launch.copy_groups.get(thread, 0) + 1
+
+    def wait_for_copies(self, groups: int) -> None:
+        """Make all copies but those of the last groups of each thread."""
+        launch, threads = self.launch, self["thread"]
+        order = np.argsort(threads)
+        ended = np.array([launch.copy_groups.get(t, 0) for t in threads.tolist()])
+        for copy in launch.copies:
+            what, owner, number, to, source, dtype = copy
+            place = order[np.searchsorted(threads, owner, sorter=order) % threads.size]
+            due = (threads[place] == owner) & (number < ended[place] - groups)
+            if due.any():
+                frame = Frame(launch, None)
+                frame.n = int(due.sum())
+                for name in ("thread", "syncs", "block"):
+                    frame[name] = self[name][place[due]]
+                values = frame.load(what, "global", source[due], dtype, 1)
+                frame.store(what, "shared", to[due], dtype, values)
+                copy[1:5] = owner[~due], number[~due], to[~due], source[~due]
+        launch.copies = [copy for copy in launch.copies if copy[1].size]
+
     def look(self, what: Instruction, addresses: Array) -> Array:
         """Return the counters at the addresses, and know what they were released with."""
         values = self.load(what, "global", addresses, np.dtype("u4"), 1)
@@ -222,6 +252,8 @@ class Launch:
     ) -> None:  # fmt: skip
         self.kernel, self.memory, self.arguments = kernel, memory, arguments
         self.clocks = clocks
+        self.copies: list[list[Any]] = []  # to shared memory, on their way
+        self.copy_groups: dict[int, int] = {}  # how many a thread has ended
         self.asked = 0  # how often groups looked for others since somebody went on
         self.shape = shape
         self.threads = threads = int(np.prod(shape[1]))
@@ -472,7 +504,7 @@ def _find_kept(blocks: list[Block]) -> None:
     for block in blocks:
         here: dict[str, None] = {}
         for i, _ in block.steps:
-            first = 0 if i.opcode.startswith(("st.", "red.")) else 1
+            first = 0 if i.opcode.startswith(("st.", "red.", "cp.")) else 1
             needed |= {r for o in i.operands[first:] for r in _registers(o)} - here.keys()
             here |= dict.fromkeys(r for o in i.operands[:first] for r in _registers(o))
         needed |= {block.jump[0] or ""} - here.keys()
@@ -485,7 +517,7 @@ def _undefined(entry: Entry) -> set[str]:
     """Return the registers that nothing writes, and that only a choice among bytes reads."""
     written, read = set(), set()
     for i in entry.instructions:
-        first = 0 if i.opcode.startswith(("st.", "red.")) else 1
+        first = 0 if i.opcode.startswith(("st.", "red.", "cp.")) else 1
         written |= {r for o in i.operands[:first] for r in _registers(o)}
         if i.opcode != "prmt.b32":
             read |= {r for o in i.operands[first:] for r in _registers(o)}
