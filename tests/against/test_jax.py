@@ -320,7 +320,9 @@ def test_large_seeds_are_those_of_numpy() -> None:
             expected = cupyrnn.cudnn_rnn(x, h, h, p, dropout=0.5, seed=int(seed)).output
             np.testing.assert_array_equal(found, expected)
         for wide in (2**31, np.int64(2**40 + 5)):
-            with pytest.raises(ValueError, match=r"^cudnn_rnn: seed is .* expected what an int32"):
+            with pytest.raises(
+                ValueError, match=r"^cudnn_rnn: seed is .* expected a number that int32"
+            ):
                 cj.cudnn_rnn(x, h, h, p, dropout=0.5, seed=wide)
 
 
