@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if find_spec("jax") is None:
     raise ModuleNotFoundError(
-        'cupyrnn.jax: JAX is not installed; in a clone: pip install ".[jax]"',
-        name="jax",
+        'cupyrnn.jax: JAX is not installed; in a clone: pip install ".[jax]"', name="jax"
     )
 
 from .. import _ops

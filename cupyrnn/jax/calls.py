@@ -202,12 +202,7 @@ def _gradient(call: _Call, inputs: Leaves, *args: Tree) -> Leaves:
 
 
 def _run_gradient(
-    call: _Call,
-    inputs: Leaves,
-    extras: Leaves,
-    outputs: _Named,
-    saved: _Named,
-    cotangents: _Named,
+    call: _Call, inputs: Leaves, extras: Leaves, outputs: _Named, saved: _Named, cotangents: _Named
 ) -> Leaves:
     if "reserve_space" in saved and "sequence_lengths" in call.extras:
         lengths = call.arguments(inputs, extras)["sequence_lengths"]

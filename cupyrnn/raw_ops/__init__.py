@@ -512,13 +512,7 @@ def _dtype_name(dtype: object) -> object:
 
 @calls(packed.cudnn_rnn_params_size, _size)
 def CudnnRNNParamsSize(
-    *,
-    num_layers: int,
-    num_units: int,
-    input_size: int,
-    T: Any,
-    S: Any,
-    **kwargs: Unpack[Projected],
+    *, num_layers: int, num_units: int, input_size: int, T: Any, S: Any, **kwargs: Unpack[Projected]
 ) -> NDArray[Any]:
     """
     The size of the packed vector as an array: see `cupyrnn.cudnn_rnn_params_size`.
