@@ -75,11 +75,9 @@ def _memory_for(xp: ModuleType, kind: Any, *shape: int, dtype: np.dtype[Any]) ->
     return kind._make([*others, xp.empty(shape, dtype)])
 
 
-def block_step(
-    xp: ModuleType, form: Form, inputs: tuple[Array, Any], weights: Any, call: BlockCall
-) -> Any:
+def block_step(form: Form, inputs: tuple[Array, Any], weights: Any, call: BlockCall) -> Any:
     """Return what one step leaves, of x and the states before it."""
-    x, first = inputs
+    (x, first), xp = inputs, call.xp
     if not call.plain:
         x, *states = (contiguous(xp, a) for a in cast_all(call.dtype, x, *first))
         first, weights = first._make(states), prepared(xp, weights, call.dtype)
@@ -89,9 +87,9 @@ def block_step(
     return outputs
 
 
-def block_forward(xp: ModuleType, form: Form, padded: Padded, weights: Any, call: BlockCall) -> Any:
+def block_forward(form: Form, padded: Padded, weights: Any, call: BlockCall) -> Any:
     """Return what the steps of one layer leave."""
-    x, first, *_ = padded
+    (x, first, *_), xp = padded, call.xp
     plan, arrays = _block_plan(planned.Forward, form, padded, call, ([weights],))
     if plan is not None:
         (others, h), _, _ = plan(x, first, arrays)
@@ -106,7 +104,6 @@ def block_forward(xp: ModuleType, form: Form, padded: Padded, weights: Any, call
 
 
 def block_gradient(
-    xp: ModuleType,
     form: Form,
     padded: Padded,
     weights: tuple[Any, Any],
@@ -119,7 +116,8 @@ def block_gradient(
 
     `weights` are those that the cell has, and like those of which there are gradients.
     """
-    (entry, like), dtype, (x, first, saved, extent) = weights, call.dtype, padded
+    (entry, like), (x, first, saved, extent) = weights, padded
+    xp, dtype = call.xp, call.dtype
     if extent is not None and weight_gradients == "sum" and isinstance(saved, form.Saved):
         there = tuple(g is not None for g in cotangents)
         both = [entry], [like]
@@ -204,15 +202,20 @@ def check_run(
 
 def check_sequences(op: str, run: Run, arguments: RunArguments, D: int) -> Run:
     """Return the call with its lengths and resets, and the way that one direction runs."""
-    (T, B, *_), (lengths, resets, *_) = run.sizes, arguments
     if check_bool(op, "reverse", arguments.reverse):
         if D > 1:
             raise ValueError(
                 f"{op}: reverse is True, expected False with direction = bidirectional"
             )
         run = run._replace(reverse=True)
+    return with_sequences(op, run, arguments.sequence_lengths, arguments.resets)
+
+
+def with_sequences(op: str, run: Run, lengths: object, resets: object) -> Run:
+    """Check lengths and resets; return the call with them."""
     if lengths is resets is None:
         return run
+    T, B, *_ = run.sizes
     steps = (T, B) if run.time_major else (B, T)
     marks = check_resets(op, resets, *steps, symbols=f"({run.axes('T')})")
     if marks is not None and not run.time_major:
@@ -393,8 +396,21 @@ class NetCall:
 
     def __init__(self, run: Run, net: Widths, form: Form, attributes: Any = None) -> None:
         self.run, self.net, self.form, self.attributes = run, net, form, attributes
-        # How the layers lie, which for one call alone is not worth it.
-        self.plans: dict[Any, Any] | None = None
+        # How the layers of calls like this lie.
+        self.plans: dict[Any, Any] | None = {} if run.xp is np else None
+
+    def run_of(self, op: str, arguments: Mapping[str, Any]) -> Run:
+        """Check lengths, resets and seeds of a call like this; return its run with them."""
+        run = self.run
+        if "seed" in arguments and run.sizes.drops(self.net):
+            seeds = {name: check_integer(op, name, arguments[name]) for name in ("seed", "seed2")}
+            run = run._replace(sizes=run.sizes._replace(**seeds))
+        return with_sequences(op, run, arguments["sequence_lengths"], arguments["resets"])
+
+    def of(self, op: str, arguments: Mapping[str, Any]) -> NetCall:
+        """Return this for a call with these lengths, resets and seeds."""
+        run = self.run_of(op, arguments)
+        return self if run is self.run else NetCall(run, self.net, self.form, self.attributes)
 
     @cached_property
     def leaves(self) -> Leaves:
@@ -496,6 +512,11 @@ class PackedCall(NetCall):
         self.engine = engine
 
     @property
+    def is_lstm(self) -> bool:
+        """Whether the cells are LSTMs, which have a second state."""
+        return self.net.rnn_mode == "lstm"
+
+    @property
     def by_cudnn(self) -> bool:
         """Whether cuDNN computes it, by whatever algorithm."""
         return self.engine not in ("numpy", "cupy")
@@ -510,16 +531,6 @@ class PackedCall(NetCall):
         """What belongs to its reserve_space."""
         return host_reserved_of(self.engine, self.net, self.run)
 
-    def returned(self, host_reserved: object) -> bool:
-        """Return whether a call like this returned it, and saved all."""
-        expected = self.host_reserved
-        return (
-            type(host_reserved) is np.ndarray
-            and host_reserved.dtype == expected.dtype
-            and host_reserved.shape == expected.shape
-            and host_reserved.tobytes() == expected.tobytes()
-        )
-
     def weights(self, params: Array, leaves: Leaves) -> PackedWeights:
         """Return the parameters of a call that leaves this, or has left it."""
         form, rows, run = self.form, leaves.rows, self.run
@@ -530,4 +541,4 @@ class PackedCall(NetCall):
 
     def states(self, h: Any, c: Any) -> Any:
         """Return states, or their gradients, as the cells have them."""
-        return LSTMStates(h, c) if self.net.rnn_mode == "lstm" else States(h)
+        return LSTMStates(h, c) if self.is_lstm else States(h)

@@ -21,64 +21,61 @@ from ..kernels.products import ROWS
 from .net import GradientPlaces, LayerPlaces, Weights, backward, forward
 from .on_device import Call, OnDevice
 from .places import Place, Table
-from .signatures import CALLS
+from .signatures import Arguments
 
 
-def kept(
-    signature: tuple[Any, ...] | None,
-    make: Callable[..., Call],
-    arrays: tuple[Any, ...],
-    *args: Any,
-) -> Any:
-    """Return what runs calls of a signature, laid out and kept; False where nothing does."""
-    if signature is None:
-        return False
-    aligned = 0
-    for a in arrays:
-        aligned |= 0 if a is None else a.data.ptr & 15
+def laid_out(make: Callable[..., Call], arguments: Arguments, *args: Any) -> Call | None:
+    """Return what runs calls like one, as `make` lays them out; None where nothing does."""
     try:
-        run: Any = make(Arguments(arrays, aligned), *args)
+        return make(arguments, *args)
     except NotInPlace:
-        run = False
-    CALLS.keep(signature, run)
-    return run
+        return None
 
 
-class Arguments(NamedTuple):
-    """The arrays of a call, which are all in C order, and the last four bits of their addresses."""
-
-    arrays: tuple[Any, ...]
-    aligned: int
-
-
-def _machine(arguments: Arguments, cell: CellInPlace, states: int) -> tuple[Table, OnDevice]:
-    """Return the table of a call, whose arrays are x and so many states first, and what runs it."""
-    arrays, aligned = arguments
-    T, B, _ = arrays[0].shape
+def _machine(
+    arguments: Arguments, cell: CellInPlace, states: Sequence[str]
+) -> tuple[Table, OnDevice]:
+    """Return the table of a call, whose states have these names, and what runs it."""
+    arrays, aligned, by_name = arguments.arrays, 0, arguments.by_name
+    T, B, _ = (by_name["x"] if "x" in by_name else by_name["input"]).shape
     # More rows are computed in pieces, which bounds the memory.
     if arrays[0].dtype.name not in FLOATS or not 0 < T * B <= ROWS:
         raise NotInPlace("these rows are computed in pieces")
-    if any(a is not None and a.size == 0 for a in arrays):
-        raise NotInPlace("an array is empty")
-    if any(a is None for a in arrays[1 : 1 + states]):
+    for a in arrays:
+        if a.size == 0 or not a.flags.c_contiguous:
+            raise NotInPlace("an array is empty or not in C order")
+        aligned |= a.data.ptr & 15
+    if any(by_name[name] is None for name in states):
         raise NotInPlace("states are zeros that are not there")
-    table = Table(arrays, arrays[0].dtype)
+    table = Table(arguments)
     return table, OnDevice(table, cell, T, B, aligned)
 
 
+_LSTM_STATES, _GRU_INPUTS = ("cs_prev", "h_prev"), ("x", "h_prev", "w_ru", "w_c")
+
+
+def _peepholes(table: Table, are_used: bool) -> dict[str, Place | None]:
+    """Return the peephole weights by name, None where they are not used."""
+    return {name: table.arguments[name] if are_used else None for name in ("wci", "wcf", "wco")}
+
+
 def block_lstm(
-    arguments: Arguments, attributes: Any, columns: tuple[int, ...], reverse: bool
+    arguments: Arguments,
+    attributes: Any,
+    columns: tuple[int, ...],
+    has_peepholes: bool,
+    reverse: bool,
 ) -> Call:
-    """Lay out block_lstm, of x, cs_prev, h_prev, w, b, wci, wcf and wco."""
+    """Lay out block_lstm."""
     clip, _, gate, forget_bias = attributes
     cell = lstm.in_place(columns, clip, gate, forget_bias)
-    table, machine = _machine(arguments, cell, 2)
-    x, c, h, w, b, wci, wcf, wco = table.arguments
+    table, machine = _machine(arguments, cell, _LSTM_STATES)
+    x, c, h, w, b = (table.arguments[n] for n in ("x", "cs_prev", "h_prev", "w", "b"))
     (T, B, I), H = x.shape, h.shape[1]
     # h is often kept without the others.
     others = table.take("others", (6, T, B, H))
     saved = [*(others.at(k) for k in range(6)), table.take("h", (T, B, H))]
-    vectors = {"b": b, "wci": wci, "wcf": wcf, "wco": wco}
+    vectors = {"b": b, **_peepholes(table, has_peepholes)}
     weights = Weights((w.part(0, I),), (w.part(I, I + H),), vectors)
     rows = tuple(a.rows for a in saved)
     forward(machine, [[LayerPlaces((x.rows,), reverse, weights, (h, c), rows, (None, None))]])
@@ -86,15 +83,19 @@ def block_lstm(
 
 
 def block_lstm_grad(
-    arguments: Arguments, attributes: Any, columns: tuple[int, ...], reverse: bool
+    arguments: Arguments,
+    attributes: Any,
+    columns: tuple[int, ...],
+    has_peepholes: bool,
+    reverse: bool,
 ) -> Call:
-    """Lay out block_lstm_grad, of its arrays in the order of its arguments, b the last."""
+    """Lay out block_lstm_grad."""
     clip, _, gate, _ = attributes
     cell = lstm.in_place(columns, clip, gate, 0.0)
-    table, machine = _machine(arguments, cell, 2)
-    x, c, h, w, *saved, c_grad, h_grad, wci, wcf, wco, _ = table.arguments
-    I, H = x.shape[2], h.shape[1]
-    vectors = {"wci": wci, "wcf": wcf, "wco": wco}
+    table, machine = _machine(arguments, cell, _LSTM_STATES)
+    x, c, h, w = (table.arguments[n] for n in ("x", "cs_prev", "h_prev", "w"))
+    saved = [table.arguments[name] for name in LSTMOutputs._fields]
+    I, H, vectors = x.shape[2], h.shape[1], _peepholes(table, has_peepholes)
     weights = Weights((w.part(0, I),), (w.part(I, I + H),), vectors)
     rows = tuple(a.rows for a in saved)
     layer = LayerPlaces((x.rows,), reverse, weights, (h, c), rows, (None, None))
@@ -102,10 +103,11 @@ def block_lstm_grad(
     first = table.take("weights", h.shape), table.take("weights", c.shape)
     sums = table.take("weights", (7 * H,))
     into, w_grad = _matrix(table, w)
-    terms = None if wci is None else sums.part(4 * H, 7 * H)
+    terms = None if vectors["wci"] is None else sums.part(4 * H, 7 * H)
     gradients = {"sums": sums, "terms": terms}
     of_weights = Weights((into.part(0, I),), (into.part(I, I + H),), gradients)
-    states = tuple(None if g is None else g.rows for g in (h_grad, c_grad))
+    cotangents = (table.arguments[name] for name in ("h_grad", "cs_grad"))
+    states = tuple(None if g is None else g.rows for g in cotangents)
     grads = GradientPlaces(states, (None, None), first, x_grad.rows, of_weights)
     backward(machine, table, [[layer]], [[grads]])
     if into is not w_grad:
@@ -123,9 +125,9 @@ def _matrix(table: Table, w: Place) -> tuple[Place, Place]:
 
 
 def block_gru(arguments: Arguments, gate: Any, reverse: bool) -> Call:
-    """Lay out block_gru, of x, h_prev, w_ru, w_c, b_ru and b_c."""
-    table, machine = _machine(arguments, gru.in_place(gate), 1)
-    x, h, w_ru, w_c, b_ru, b_c = table.arguments
+    """Lay out block_gru."""
+    table, machine = _machine(arguments, gru.in_place(gate), ("h_prev",))
+    x, h, w_ru, w_c, b_ru, b_c = (table.arguments[n] for n in (*_GRU_INPUTS, "b_ru", "b_c"))
     (T, B, I), H = x.shape, h.shape[1]
     others = table.take("others", (3, T, B, H))
     saved = [*(others.at(k) for k in range(3)), table.take("h", (T, B, H))]
@@ -136,9 +138,10 @@ def block_gru(arguments: Arguments, gate: Any, reverse: bool) -> Call:
 
 
 def block_gru_grad(arguments: Arguments, gate: Any, reverse: bool) -> Call:
-    """Lay out block_gru_grad, of x, h_prev, w_ru, w_c, four saved, d_h, b_ru and b_c."""
-    table, machine = _machine(arguments, gru.in_place(gate), 1)
-    x, h, w_ru, w_c, *saved, d_h, _, _ = table.arguments
+    """Lay out block_gru_grad."""
+    table, machine = _machine(arguments, gru.in_place(gate), ("h_prev",))
+    names = (*_GRU_INPUTS, *GRUOutputs._fields, "d_h")
+    x, h, w_ru, w_c, *saved, d_h = (table.arguments[name] for name in names)
     I, H = x.shape[2], h.shape[1]
     w_x, w_h = (w_ru.part(0, I), w_c.part(0, I)), (w_ru.part(I, I + H), w_c.part(I, I + H))
     rows = tuple(a.rows for a in saved)
@@ -175,9 +178,9 @@ class PackedNet(NamedTuple):
     reserve_size: int
 
     @property
-    def states(self) -> int:
-        """How many states a layer has."""
-        return 2 if self.rnn_mode == "lstm" else 1
+    def states(self) -> tuple[str, ...]:
+        """The names of the states before the first step."""
+        return ("input_h", "input_c") if self.rnn_mode == "lstm" else ("input_h",)
 
     @property
     def cell(self) -> CellInPlace:
@@ -227,11 +230,10 @@ class PackedNet(NamedTuple):
 
 
 def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_reserved: Any) -> Call:
-    """Lay out cudnn_rnn, of input, input_h, input_c and params."""
+    """Lay out cudnn_rnn."""
     table, machine = _machine(arguments, net.cell, net.states)
-    x, h, c, params = table.arguments
-    (T, B, _), H, D = x.shape, h.shape[2], net.D
-    states = [h, c] if net.rnn_mode == "lstm" else [h]
+    x, params, *states = (table.arguments[n] for n in ("input", "params", *net.states))
+    (T, B, _), H, D = x.shape, states[0].shape[2], net.D
     output = table.take("output", (T, B, D * H))
     last = [table.take("states", s.shape) for s in states]
     zeros = [table.take("zeros", ()) for _ in range(2 - len(last) + (not is_training))]
@@ -258,10 +260,12 @@ def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_rese
 
 
 def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: bool) -> Call:
-    """Lay out cudnn_rnn_backprop, of its arrays in the order of its arguments."""
+    """Lay out cudnn_rnn_backprop."""
     table, machine = _machine(arguments, net.cell, net.states)
-    x, h, c, params, _, _, _, dy, dh, dc, reserve = table.arguments
-    states, given = ([h, c], [dh, dc]) if net.rnn_mode == "lstm" else ([h], [dh])
+    names = "input", "params", "reserve_space", "output_backprop", *net.states
+    x, params, reserve, dy, *states = (table.arguments[name] for name in names)
+    cotangents = ("output_h_backprop", "output_c_backprop")[: len(states)]
+    of_states = [table.arguments[name] for name in cotangents]
     x_grad = table.take("x", x.shape) if input_gradient else None
     first = [table.take("weights", s.shape) for s in states]
     params_grad, matrices = table.take("weights", params.shape), net.matrices
@@ -273,12 +277,12 @@ def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: boo
         net.weights_of(params, params), net.weights_of(into, params_grad), net.saved_of(reserve),
         strict=True,
     )  # fmt: skip
-    layers, grads, H = [], [], h.shape[2]
+    layers, grads, H = [], [], states[0].shape[2]
     for n, (entry, of_entry, saved) in enumerate(both):
         entered, made = (tuple(s.at(n) for s in some) for some in (states, first))
         nothing: tuple[None, ...] = (None,) * len(states)
         layers.append(LayerPlaces((x.rows,), net.back(n), entry, entered, saved, nothing))
-        of_last = tuple(None if g is None else g.at(n) for g in given)
+        of_last = tuple(None if g is None else g.at(n) for g in of_states)
         of_x = x_grad.rows if x_grad is not None else None
         d = n % net.D
         of_h = None if dy is None else dy.rows.part(d * H, (d + 1) * H, 1)

@@ -284,7 +284,7 @@ class Call:
         self._allocations = [memory[1] for memory in table.allocations.values()]
         self._names = list(table.allocations)
         returned, self._kind, self._more = results
-        first = len(table.arguments)
+        first = table.inputs
         self._returned = [
             None if p is None else (p.array - first, p.shape, p.dtype, p.offset) for p in returned
         ]
@@ -310,11 +310,11 @@ class Call:
                 operations.append((2, *rest))
         return memoryview(words), operations, kept  # type: ignore[arg-type]
 
-    def __call__(self, arrays: tuple[Any, ...]) -> Any:
+    def __call__(self, arrays: Sequence[Any]) -> Any:
         """Run a call."""
         cuda, ndarray = self._cuda, self._ndarray
         cuda.runtime.setDevice(self._device)  # A thread may have no context yet.
-        addresses = [0 if a is None else a.data.ptr for a in arrays]
+        addresses = [a.data.ptr for a in arrays]
         memory = [cuda.alloc(size) for size in self._allocations]
         addresses += [m.ptr for m in memory]
         try:

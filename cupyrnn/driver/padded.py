@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +103,24 @@ def check_extent(
         None if marks is None else marks[:steps],
         check_bool(op, "reverse", reverse),
     )
+
+
+class Steps(NamedTuple):
+    """The attributes of a block op that say which steps it computes."""
+
+    op: str
+    seq_len_max: Any
+    reverse: Any
+
+    def extent(self, arrays: Mapping[str, Any]) -> Extent:
+        """Check these attributes, the lengths and the resets of a call; return its extent."""
+        x, lengths, resets = arrays["x"], arrays["sequence_lengths"], arrays["resets"]
+        return check_extent(self.op, x, self.seq_len_max, lengths, self.reverse, resets)
+
+    def complete(self, x: Array, lengths: object, resets: object) -> bool:
+        """Check the same; return whether a call computes all steps, in one order or the other."""
+        extent = self.extent({"x": x, "sequence_lengths": lengths, "resets": resets})
+        return extent.complete(len(x))
 
 
 def _layer_of(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import NamedTuple
+from .signatures import Arguments
 
 
 def strides_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -74,19 +75,22 @@ class Table:
 
     Parameters
     ----------
-    arrays
-        The arguments, all in C order; None for those that are None.
-    dtype
-        Their dtype.
+    arguments
+        The arguments of the call, whose arrays are in C order.
+
+    Attributes
+    ----------
+    arguments : dict
+        The arguments by name, with the places of the arrays.
     """
 
     _ALIGNED = 256
 
-    def __init__(self, arrays: tuple[Any, ...], dtype: np.dtype[Any]) -> None:
-        self.dtype = dtype
-        self.arguments: list[Any] = [
-            None if a is None else self._whole(n, a.shape, dtype) for n, a in enumerate(arrays)
-        ]
+    def __init__(self, arguments: Arguments) -> None:
+        self.dtype = dtype = arguments.arrays[0].dtype
+        self.inputs = len(arguments.arrays)
+        places = [self._whole(n, a.shape, dtype) for n, a in enumerate(arguments.arrays)]
+        self.arguments = arguments.with_arrays(places)
         self.allocations: dict[str, list[int]] = {}  # by name: number of the array, and bytes
         self._reused: dict[tuple[Any, ...], Place] = {}
 
@@ -98,7 +102,7 @@ class Table:
         self, allocation: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None
     ) -> Place:
         """Return the place of a new array in an allocation, of the dtype of the arguments."""
-        number = len(self.arguments) + len(self.allocations)
+        number = self.inputs + len(self.allocations)
         memory = self.allocations.setdefault(allocation, [number, 0])
         start = -(-memory[1] // self._ALIGNED) * self._ALIGNED
         place = self._whole(memory[0], shape, dtype or self.dtype)._replace(offset=start)

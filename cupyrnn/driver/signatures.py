@@ -1,66 +1,203 @@
 """
-The signatures of calls on a device, and how calls of each one run.
+The signature of a call, and what all calls of one signature share.
 
-A signature has all that a call depends on but the numbers in its arrays: every argument that is
-checked, the device, the kernels timed on it, and the environment variables that are read. What the
-first call of a signature finds out holds for all others.
+The body of an op is its checks. They run once for each signature and return how such calls run.
+A signature has all that the checks read: shapes, dtypes, memory layouts, devices, attributes and
+environment variables. Of sequence_lengths, resets and seeds it has the types alone; what runs the
+call checks their values.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from ..checks.calls import CheckCache
+import numpy as np
+
+from .._typing import NamedTuple
+from ..checks.attributes import raise_fitting
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # The types of attributes whose values are all that is read of them.
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
+# Arguments whose values differ from call to call: a signature has their types.
+_BY_TYPE = frozenset({"sequence_lengths", "resets", "seed", "seed2"})
+
+# Arguments of which no array is computed with.
+_NO_ARRAYS = _BY_TYPE | {"host_reserved"}
+
 # The environment variables that a call on a device reads.
 _VARIABLES = ("CUPYRNN_PERSISTENT", "CUPYRNN_ENGINE", "CUPY_TF32")
 
-# What runs the calls of a signature; False where there is no such thing. Their number is bounded.
-CALLS = CheckCache()
+# The dtypes of which NumPy has one object each, by its id: the hash of a dtype is slow.
+_BY_ID: dict[int, Any] = {id(np.dtype(char)): char for char in "efd"}
+
+# NumPy's flags of arrays in C order, in Fortran order, and aligned.
+_LAYOUT = 0x0103
+
+# The most entries of the cache.
+_MOST_ENTRIES = 512
+
+
+class Arguments(NamedTuple):
+    """The arguments of a call."""
+
+    by_name: Mapping[str, Any]
+    arrays: Sequence[Any]  # all among them, in the order of the signature
+
+    def with_arrays(self, others: Sequence[Any]) -> dict[str, Any]:
+        """Return the arguments with others instead of the arrays."""
+        found, left, lists = dict(self.by_name), iter(others), []
+        values = [(found, name, a) for name, a in found.items() if name not in _NO_ARRAYS]
+        for of, at, a in values:  # which grows as in `signature`
+            if hasattr(a, "dtype"):
+                of[at] = next(left)
+            elif (parts := _parts(type(a), a)) is not None:
+                lists.append((of, at, a, made := [*parts]))
+                values += [(made, n, part) for n, part in enumerate(parts)]
+        for of, at, a, made in reversed(lists):
+            of[at] = type(a)._make(made) if hasattr(a, "_make") else made
+        return found
+
+
+class Checked(NamedTuple):
+    """
+    How the calls of a signature run.
+
+    Attributes
+    ----------
+    run
+        Runs a call of its arguments by name.
+    lay_out
+        Returns what runs a call of its arrays alone, in order, or None.
+    """
+
+    run: Callable[[Mapping[str, Any]], Any]
+    lay_out: Callable[[Arguments], Any] | None = None
+
+
+class Calls(dict[Any, Any]):
+    """A bounded cache: how calls run, by their signature."""
+
+    def keep(self, key: tuple[Any, ...] | None, found: Any) -> None:
+        """Keep what a signature has found; a key of None is ignored."""
+        if key is not None:
+            if len(self) >= _MOST_ENTRIES:
+                self.clear()
+            self[key] = found
+
+
+# What runs the calls of a signature, of arrays alone or None, and of arguments by name.
+CALLS = Calls()
+
+
+def _value(kind: type, a: Any) -> Any:
+    """Return the value of an argument that is read as a whole, None where there is none."""
+    plain = kind is np.ndarray and a.dtype == np.int8 and a.ndim == 1
+    return a.tobytes() if plain else None
+
+
+def _parts(kind: type, a: Any) -> Any:
+    """Return the elements of a list, a tuple or one of the package's named tuples, or None."""
+    if kind is list or kind is tuple:
+        return a
+    return a if issubclass(kind, tuple) and kind.__module__.startswith("cupyrnn.") else None
 
 
 def signature(
-    op: str, arrays: tuple[Any, ...], attributes: tuple[Any, ...]
-) -> tuple[Any, ...] | None:
-    """
-    Return the signature of a call of CuPy arrays, None for a call that has none.
-
-    Parameters
-    ----------
-    arrays
-        All arguments that are arrays or None, the first one an array.
-    attributes
-        All other arguments.
-    """
-    cupy: Any = sys.modules.get("cupy")
-    first = arrays[0]
-    if cupy is None or type(first) is not cupy.ndarray:
-        return None
-    kinds = tuple(map(type, attributes))
-    if not _PLAIN.issuperset(kinds):
-        return None
-    kind, device, dtype = cupy.ndarray, cupy.cuda.runtime.getDevice(), first.dtype
-    shapes, addresses = [], 0
-    for a in arrays:
-        if type(a) is kind:
-            if a.dtype is not dtype and a.dtype != dtype:
-                return None
-            data = a.data
-            if data.device_id != device or not a._c_contiguous:
-                return None
-            addresses |= data.ptr
-            shapes.append(a.shape)
-        elif a is None:
-            shapes.append(None)
+    op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...] | None, list[Any]]:
+    """Return the signature of a call, None for a call that has none, and its arrays in order."""
+    key: list[Any] = [op, len(args), *kwargs]
+    arrays: list[Any] = []
+    values: list[Any] = [*args]
+    for name, a in kwargs.items():
+        if name in _BY_TYPE:
+            key.append(type(a))
+        elif name == "host_reserved" and a is not None:
+            key.append(_value(type(a), a))
+            if key[-1] is None:
+                return None, arrays
         else:
-            return None
-    # Kernels are imported by calls on a device alone.
-    from ..kernels import timed
+            values.append(a)
+    append = key.append
+    cupy: Any = sys.modules.get("cupy")
+    on_device = None if cupy is None else cupy.ndarray
+    device, addresses = None, 0
+    n = 0
+    while n < len(values):  # which grows by the parts of lists
+        a = values[n]
+        n += 1
+        kind = type(a)
+        if kind is np.ndarray:
+            dtype = a.dtype
+            if dtype.kind == "c":  # the values of tangents are checked
+                return None, arrays
+            append(a.shape)
+            append(_BY_ID.get(id(dtype), dtype))
+            append(a.flags.num & _LAYOUT)
+            arrays.append(a)
+        elif kind in _PLAIN:
+            append(kind)
+            append(a)
+        elif kind is on_device:
+            data = a.data
+            if device is None:
+                device = cupy.cuda.runtime.getDevice()
+            if data.device_id != device or a.dtype.kind == "c":
+                return None, arrays
+            addresses |= data.ptr
+            append(a.shape)
+            append(a.dtype)
+            append((a._c_contiguous, kind))
+            arrays.append(a)
+        elif (parts := _parts(kind, a)) is not None:
+            append((kind, len(parts)))
+            values.extend(parts)  # += would ask what it is that adds itself
+        else:
+            return None, arrays
+    if device is not None:
+        from ..kernels import timed  # by calls on a device alone
 
-    state = device, dtype, addresses & 15, timed.changes(), *map(os.environ.get, _VARIABLES)
-    return op, attributes, kinds, state, *shapes
+        append((device, addresses & 15, timed.changes(), *map(os.environ.get, _VARIABLES)))
+    return tuple(key), arrays
+
+
+def by_signature(op: _Function) -> _Function:
+    """
+    Run the calls of an op, whose body checks their arguments and returns a `Checked`.
+
+    The body runs once for each signature. After it the call is laid out, if it can be.
+    """
+    name, code = op.__name__, op.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    positional, last = names[: code.co_argcount], op.__defaults__ or ()
+    defaults = {**dict.fromkeys(names), **(op.__kwdefaults__ or {})}
+    defaults |= zip(positional[len(positional) - len(last) :], last, strict=True)
+
+    @functools.wraps(op)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        key, arrays = signature(name, args, kwargs)
+        found = CALLS.get(key)
+        if found is None:
+            try:
+                checked = op(*args, **kwargs)
+            except TypeError as error:
+                raise_fitting(error, op, args, kwargs)
+            laid_out = None
+            if key is not None and checked.lay_out is not None:
+                passed = {**dict(zip(names, args, strict=False)), **kwargs}
+                laid_out = checked.lay_out(Arguments({**passed, **defaults, **passed}, arrays))
+            found = laid_out, checked.run
+            CALLS.keep(key, found)
+        laid_out, run = found
+        if laid_out is not None:
+            return laid_out(arrays)
+        return run({**defaults, **dict(zip(names, args, strict=False)), **kwargs})
+
+    return call  # type: ignore[return-value]

@@ -7,6 +7,7 @@ the output of one direction: num_proj, or H without a projection.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -25,10 +26,9 @@ from .._typing import AnyArray, Array, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, L
 from ..arithmetic.gates import RecurrentActivation
 from ..checks.arrays import contiguous_all, on_device
 from ..checks.attributes import check_bool, check_choice, named
-from ..checks.calls import CheckCache, signature
 from ..derivatives.traced import traceable
-from ..driver import signatures
 from ..driver.reserve import Leaves, Note, check_reserve, check_size, reserved_engine
+from ..driver.signatures import Arguments, Checked, by_signature
 from ..driver.stack import as_given, time_major_of
 from ..weights.gradients import WeightGradients, check_weight_gradients
 from ..weights.packed import NetArguments, PackedParams, ResolvedNet, resolve_net
@@ -100,9 +100,6 @@ def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
     return "cupy"
 
 
-_CHECKS = CheckCache()
-
-
 def _check(
     op: str,
     states: tuple[Any, Any, Any],
@@ -116,45 +113,110 @@ def _check(
 
     `states` are input, input_h and input_c; `backward`, by name, what only the gradient takes.
     """
-    lengths, resets, *attributes, seed, seed2, save, reverse = run
     given = dict(backward or {})
     reserved = given.pop("host_reserved", None)
-    key: tuple[Any, ...] | None = None
-    found: PackedCall | None = None
-    # Any integer is a seed: not to be looked up by. Lengths and resets have values.
-    if lengths is resets is None and type(seed) is type(seed2) is int:
-        values = (op, engine, *net.attributes, *attributes, save, reverse)
-        key = signature(values, (*states, net.params, *given.values()))
-        key = None if key is None else (*key, net.known)
-        found = _CHECKS.get(key)
-    if found is None or not (reserved is None or found.returned(reserved)):
-        checked, made = check_packed(op, states, net, run, given)
-        if backward is not None:
-            check_choice(op, "engine", engine, _ENGINES)
-        if reserved is not None:
-            expected = host_reserved_of("numpy", made, checked)
-            engine, every = reserved_engine(op, checked.xp, engine, reserved, expected)
-            checked = checked._replace(every=every)
-        call = PackedCall(checked, made, _engine(op, engine, checked, made, states[0]))
-        if found is None and (reserved is None or call.run.every is None):
-            _CHECKS.keep(key, call)
-        return call
-    sizes = found.run.sizes
-    if sizes.drops(found.net) and sizes[-2:] != (seed, seed2):
-        seeds: dict[str, Any] = {"seed": seed, "seed2": seed2}
-        checked = found.run._replace(sizes=sizes._replace(**seeds))
-        return PackedCall(checked, found.net, found.engine)
-    if found.plans is None:  # there was one before
-        found.plans = {}
-    return found
+    states = states[0], *packed_states(op, states, net, run.time_major)
+    checked, made = check_packed(op, states, net, run, given)
+    if backward is not None:
+        check_choice(op, "engine", engine, _ENGINES)
+    return _call_of(op, checked, made, (engine, reserved), states[0])
 
 
-def _forward(call: PackedCall, params: Array, x: Array, first: Any) -> tuple[Array, Any, Array]:
-    """cudnn_rnn after its checks, time-major and without cuDNN."""
-    note, every = None, call.run.every
-    if every is not None:
-        note = Note(every, packed_fingerprint(call.net, call.run))
-    return call.forward(call.weights(params, call.leaves), x, first, note)
+def _call_of(op: str, run: Run, net: Net, asked: tuple[str, Any], input: Array) -> PackedCall:
+    """Return a call with the engine that was asked for, and what host_reserved says of it."""
+    engine, reserved = asked
+    if reserved is not None:
+        expected = host_reserved_of("numpy", net, run)
+        engine, every = reserved_engine(op, run.xp, engine, reserved, expected)
+        run = run._replace(every=every)
+    return PackedCall(run, net, _engine(op, engine, run, net, input))
+
+
+def _of_call(
+    op: str, call: PackedCall, engine: str, arguments: Mapping[str, Any]
+) -> tuple[PackedCall, Array, Any, Any]:
+    """Return a call with its own lengths and seeds, its parameters and its states."""
+    run, params, input = call.run_of(op, arguments), arguments["params"], arguments["input"]
+    if run is not call.run:
+        asked = engine, arguments.get("host_reserved")
+        call = _call_of(op, run, call.net, asked, input)
+    params = params.params if isinstance(params, PackedParams) else params
+    h, c, net, is_lstm = arguments["input_h"], arguments["input_c"], call.net, call.is_lstm
+    if h is None or (c is None and is_lstm):
+        xp, B, LD = run.xp, run.sizes.B, net.L * net.D
+        places = (LD, B) if run.time_major else (B, LD)
+        h = xp.zeros((*places, net.P), input.dtype) if h is None else h
+        c = xp.zeros((*places, net.H), input.dtype) if c is None else c
+    return call, params, h, c if is_lstm else None
+
+
+def _run(
+    op: str, call: PackedCall, engine: str, arguments: Mapping[str, Any]
+) -> CudnnRNNOutputs[Any]:
+    """cudnn_rnn after its checks."""
+    xp, dtype, major, input = call.run.xp, call.run.dtype, call.run.time_major, arguments["input"]
+    with on_device(xp, input):
+        call, params, h, c = _of_call(op, call, engine, arguments)
+        is_training, every, note = call.run.sizes.is_training, call.run.every, None
+        x, h, c = time_major_of(xp, dtype, major, (input, h, c))
+        if call.by_cudnn:
+            from ..cudnn import engine as _cudnn
+
+            inputs = _cudnn.Inputs(*contiguous_all(xp, (x, h, c, params)), call.run.lengths)
+            output, output_h, output_c, reserve_space = _cudnn.forward(_problem(call), inputs)
+            if not is_training:
+                reserve_space = xp.zeros((), dtype)
+        else:
+            if every is not None:
+                note = Note(every, packed_fingerprint(call.net, call.run))
+            weights = call.weights(params, call.leaves)
+            output, last, reserve_space = call.forward(weights, x, call.states(h, c), note)
+            output_h, output_c = (*last, None)[:2]
+        host_reserved = call.host_reserved.copy() if is_training else np.zeros((), np.int8)
+        found = [as_given(xp, a, major, dtype) for a in (output, output_h, output_c)]
+        return CudnnRNNOutputs._make([*found, reserve_space, host_reserved])
+
+
+def _run_backprop(
+    op: str, call: PackedCall, wanted: tuple[str, bool, str], arguments: Mapping[str, Any]
+) -> CudnnRNNGrads[Any]:
+    """cudnn_rnn_backprop after its checks; what is wanted is an engine and which gradients."""
+    xp, dtype, major, input = call.run.xp, call.run.dtype, call.run.time_major, arguments["input"]
+    engine, of_input, weight_gradients = wanted
+    reserve_space, output = arguments["reserve_space"], arguments["output"]
+    dy, dh, dc = (arguments[f"output{name}_backprop"] for name in ("", "_h", "_c"))
+    with on_device(xp, input):
+        call, params, h, c = _of_call(op, call, engine, arguments)
+        _check_by_cudnn(op, call, output, weight_gradients)
+        leaves = _check_reserve(op, call, reserve_space)
+        arrays = input, h, c, output, dy, dh, dc if call.is_lstm else None
+        x, h, c, y, dy, dh, dc = time_major_of(xp, dtype, major, arrays)
+        grads: Any
+        if call.by_cudnn:
+            from ..cudnn import engine as _cudnn
+
+            inputs = _cudnn.Inputs(*contiguous_all(xp, (x, h, c, params)), call.run.lengths)
+            y, dy, dh, dc, saved = contiguous_all(xp, (y, dy, dh, dc, reserve_space))
+            grads = _cudnn.backward(_problem(call), inputs, y, (dy, dh, dc), saved)
+        else:
+            first, cotangents = call.states(h, c), (dy, call.states(dh, dc))
+            weights, reserved = call.weights(params, leaves), (reserve_space, leaves, None)
+            found: Any = call.backward(weights, (x, first), cotangents, reserved, wanted[1:])
+            grads = found[0], *(*found[1], None)[:2], found[2]
+        input_grad = as_given(xp, grads[0], major, dtype) if of_input else None
+        of_states: list[Any] = [as_given(xp, g, major, dtype) for g in grads[1:3]]
+        return CudnnRNNGrads._make([input_grad, *of_states, grads[3]])
+
+
+def _check_by_cudnn(op: str, call: PackedCall, output: Any, weight_gradients: str) -> None:
+    """Check what only cuDNN asks of a gradient."""
+    if call.by_cudnn and weight_gradients != "sum":
+        raise ValueError(
+            f"{op}: weight_gradients is {weight_gradients!r}, expected 'sum' with a reserve_space"
+            " of cuDNN; use engine='cupy' in cudnn_rnn for the others"
+        )
+    if call.by_cudnn and output is None:
+        raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
 
 
 def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> Leaves:
@@ -163,39 +225,53 @@ def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> Leaves:
     if not call.by_cudnn:
         if run.every is None and reserve_space.shape == (call.size,):
             return call.leaves
-        with on_device(xp, reserve_space):
-            told = partial(packed_fingerprint, net, run)
-            return check_reserve(op, xp, reserve_space, call.leaves, told)[0]
+        told = partial(packed_fingerprint, net, run)
+        return check_reserve(op, xp, reserve_space, call.leaves, told)[0]
     from ..cudnn import engine as _cudnn
 
-    with on_device(xp, reserve_space):
-        size = _cudnn.reserve_size(_problem(call), run.dtype.name, run.lengths)
-    check_size(op, reserve_space, size)
+    check_size(op, reserve_space, _cudnn.reserve_size(_problem(call), run.dtype.name, run.lengths))
     return call.leaves
 
 
-def _words_of(host_reserved: Any) -> Any:
-    """Return what a signature has of host_reserved: its bytes, if it is what a call returns."""
-    plain = type(host_reserved) is np.ndarray and host_reserved.dtype == np.int8
-    return host_reserved.tobytes() if plain and host_reserved.ndim == 1 else host_reserved
-
-
-def _in_place(call: PackedCall, time_major: bool) -> Any:
-    """Return `layouts` and the net of a call whose kernels may use the caller's arrays, or None."""
-    run, net = call.run, call.net
-    if (
-        call.by_cudnn or not time_major or net.skip or net.P != net.H
-        or run.sizes.drops(net) or not run.sizes.T * run.sizes.B
-        or any(a is not None for a in (run.lengths, run.resets, run.every))
-    ):  # fmt: skip
-        return None
+def _lay_out(call: PackedCall, arguments: Arguments) -> Any:
+    """Lay out cudnn_rnn."""
     from ..driver import layouts  # and with it the kernels
 
-    of_net, leaves = (net.D, run.reverse, net.rnn_mode, net.gate, PACKED_COLUMNS), call.leaves
-    return layouts, layouts.PackedNet(*of_net, places_of(net), leaves.places, leaves.size)
+    run = call.run
+    reserved = call.host_reserved if run.sizes.is_training else np.zeros((), np.int8)
+    args = _net_in_place(call), run.sizes.is_training, reserved
+    return layouts.laid_out(layouts.cudnn_rnn, arguments, *args)
+
+
+def _lay_out_backprop(call: PackedCall, input_gradient: bool, arguments: Arguments) -> Any:
+    """Lay out cudnn_rnn_backprop."""
+    from ..driver import layouts
+
+    args = _net_in_place(call), input_gradient
+    return layouts.laid_out(layouts.cudnn_rnn_backprop, arguments, *args)
+
+
+def _net_in_place(call: PackedCall) -> Any:
+    """Return the net of a call as it is laid out."""
+    from ..driver.layouts import PackedNet
+
+    net, leaves = call.net, call.leaves
+    of_net = net.D, call.run.reverse, net.rnn_mode, net.gate, PACKED_COLUMNS
+    return PackedNet(*of_net, places_of(net), leaves.places, leaves.size)
+
+
+def _may_be_laid_out(call: PackedCall) -> bool:
+    """Return whether the kernels may use the arrays of a call where they are."""
+    run, net = call.run, call.net
+    return not (
+        run.xp is np or call.by_cudnn or not run.time_major or net.skip or net.P != net.H
+        or run.sizes.drops(net) or not run.sizes.T * run.sizes.B
+        or any(a is not None for a in (run.lengths, run.resets, run.every))
+    )  # fmt: skip
 
 
 @traceable
+@by_signature
 def cudnn_rnn(
     input: ArrayT,
     input_h: AnyArray | None,
@@ -340,50 +416,13 @@ def cudnn_rnn(
     array([0.1339, 0.2259, 0.2881, 0.33  ])
     """
     op = "cudnn_rnn"
-    like: Any = None
-    run_call: Any = None
-    if type(input) is not np.ndarray and type(params) is not PackedParams:
-        all_arrays = input, input_h, input_c, params
-        options = (rnn_mode, input_mode, direction, num_proj, recurrent_activation,
-                   sequence_lengths, resets, dropout, is_training, time_major, seed, seed2, save,
-                   reverse, engine)  # fmt: skip
-        like = signatures.signature(op, all_arrays, options)
-        if run_call := signatures.CALLS.get(like):
-            return run_call(all_arrays)  # type: ignore[no-any-return]
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     extent = sequence_lengths, resets
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
     resolved = resolve_net(op, params, attributes)
-    if input_h is None or input_c is None:
-        input_h, input_c = packed_states(op, (input, input_h, input_c), resolved, time_major)
     call = _check(op, (input, input_h, input_c), resolved, run, engine)
-    xp, dtype, net = call.run.xp, call.run.dtype, call.net
-    if like is not None and run_call is None and (in_place := _in_place(call, time_major)):
-        layouts, packed_net = in_place
-        reserved = call.host_reserved if is_training else np.zeros((), np.int8)
-        wanted = is_training, reserved
-        if run_call := layouts.kept(like, layouts.cudnn_rnn, all_arrays, packed_net, *wanted):
-            return run_call(all_arrays)  # type: ignore[no-any-return]
-    with on_device(xp, input):
-        c = input_c if net.rnn_mode == "lstm" else None
-        x, h, c = time_major_of(xp, dtype, time_major, (input, input_h, c))
-        if call.by_cudnn:
-            from ..cudnn import engine as _cudnn
-
-            x, h, c, packed = contiguous_all(xp, (x, h, c, resolved.params))
-            inputs = _cudnn.Inputs(x, h, c, packed, call.run.lengths)
-            output, output_h, output_c, reserve_space = _cudnn.forward(_problem(call), inputs)
-            if not is_training:
-                reserve_space = xp.zeros((), dtype)
-        else:
-            output, (output_h, *others), reserve_space = _forward(
-                call, resolved.params, x, call.states(h, c)
-            )
-            output_c = (*others, None)[0]
-        host_reserved = call.host_reserved.copy() if is_training else np.zeros((), np.int8)
-        arrays = output, output_h, output_c
-        found: list[Any] = [as_given(xp, a, time_major, dtype) for a in arrays]
-        return CudnnRNNOutputs._make([*found, reserve_space, host_reserved])
+    lay_out = partial(_lay_out, call) if _may_be_laid_out(call) else None
+    return Checked(partial(_run, op, call, engine), lay_out)  # type: ignore[return-value]
 
 
 @named
@@ -483,12 +522,12 @@ def cudnn_rnn_engine(
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
     resolved = resolve_net(op, params, attributes)
-    states = input, *packed_states(op, (input, input_h, input_c), resolved, time_major)
-    found: Any = _check(op, states, resolved, run, engine).engine
+    found: Any = _check(op, (input, input_h, input_c), resolved, run, engine).engine
     return found  # type: ignore[no-any-return]
 
 
 @traceable
+@by_signature
 def cudnn_rnn_backprop(
     input: ArrayT,
     input_h: AnyArray | None,
@@ -623,19 +662,6 @@ def cudnn_rnn_backprop(
     array([0.2748, 0.2561, 0.208 , 0.1334])
     """
     op = "cudnn_rnn_backprop"
-    like: Any = None
-    run_call: Any = None
-    if type(input) is not np.ndarray and type(params) is not PackedParams:
-        all_arrays = (input, input_h, input_c, params, output, output_h, output_c, output_backprop,
-                      output_h_backprop, output_c_backprop, reserve_space)  # fmt: skip
-        options = (
-            rnn_mode, input_mode, direction, num_proj, recurrent_activation, sequence_lengths,
-            resets, dropout, time_major, seed, seed2, reverse, input_gradient, weight_gradients,
-            engine, _words_of(host_reserved),
-        )  # fmt: skip
-        like = signatures.signature(op, all_arrays, options)
-        if run_call := signatures.CALLS.get(like):
-            return run_call(all_arrays)  # type: ignore[no-any-return]
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     extent = sequence_lengths, resets
     run = RunArguments(*extent, dropout, True, time_major, seed, seed2, reverse=reverse)
@@ -650,46 +676,12 @@ def cudnn_rnn_backprop(
         "host_reserved": host_reserved,
     }
     resolved = resolve_net(op, params, attributes)
-    if input_h is None or input_c is None:
-        input_h, input_c = packed_states(op, (input, input_h, input_c), resolved, time_major)
     call = _check(op, (input, input_h, input_c), resolved, run, engine, given)
-    xp, dtype, is_lstm = call.run.xp, call.run.dtype, call.net.rnn_mode == "lstm"
-    input_gradient = check_bool(op, "input_gradient", input_gradient)
+    wanted = engine, check_bool(op, "input_gradient", input_gradient)
     check_weight_gradients(op, weight_gradients)
-    if call.by_cudnn and weight_gradients != "sum":
-        raise ValueError(
-            f"{op}: weight_gradients is {weight_gradients!r}, expected 'sum' with a reserve_space"
-            " of cuDNN; use engine='cupy' in cudnn_rnn for the others"
-        )
-    if call.by_cudnn and output is None:
-        raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
-    leaves = _check_reserve(op, call, reserve_space)
-    may = (
-        like is not None and run_call is None and weight_gradients == "sum" and leaves.every is None
-    )
-    if may and (in_place := _in_place(call, time_major)):
-        layouts, packed_net = in_place
-        make = layouts.cudnn_rnn_backprop
-        if run_call := layouts.kept(like, make, all_arrays, packed_net, input_gradient):
-            return run_call(all_arrays)  # type: ignore[no-any-return]
-    with on_device(xp, input):
-        c, dc = (input_c, output_c_backprop) if is_lstm else (None, None)
-        arrays = (input, input_h, c, output, output_backprop, output_h_backprop, dc)
-        x, h, c, y, dy, dh, dc = time_major_of(xp, dtype, time_major, arrays)
-        grads: Any
-        if call.by_cudnn:
-            from ..cudnn import engine as _cudnn
-
-            x, h, c, packed = contiguous_all(xp, (x, h, c, resolved.params))
-            y, dy, dh, dc, saved = contiguous_all(xp, (y, dy, dh, dc, reserve_space))
-            read = _cudnn.Inputs(x, h, c, packed, call.run.lengths)
-            grads = _cudnn.backward(_problem(call), read, y, (dy, dh, dc), saved)
-        else:
-            inputs, cotangents = (x, call.states(h, c)), (dy, call.states(dh, dc))
-            weights, reserved = call.weights(resolved.params, leaves), (reserve_space, leaves, None)
-            wanted = input_gradient, weight_gradients
-            found: Any = call.backward(weights, inputs, cotangents, reserved, wanted)
-            grads = found[0], *(*found[1], None)[:2], found[2]
-        input_grad = as_given(xp, grads[0], time_major, dtype) if input_gradient else None
-        of_states: list[Any] = [as_given(xp, g, time_major, dtype) for g in grads[1:3]]
-        return CudnnRNNGrads._make([input_grad, *of_states, grads[3]])
+    _check_by_cudnn(op, call, output, weight_gradients)
+    lay_out = None
+    if weight_gradients == "sum" and _may_be_laid_out(call) and reserve_space.shape == (call.size,):
+        lay_out = partial(_lay_out_backprop, call, input_gradient)
+    run_backprop = partial(_run_backprop, op, call, (*wanted, weight_gradients))
+    return Checked(run_backprop, lay_out)  # type: ignore[return-value]

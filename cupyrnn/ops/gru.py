@@ -7,72 +7,24 @@ the GRU of cuDNN, and there is one bias per gate, not two.
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any
+from functools import partial
 
 import numpy as np
 
-from .._net import block_forward, block_gradient, block_step, only_step
-from .._typing import AnyArray, Array, ArrayT, GRUCellGrads, GRUGrads, Lengths, Resets
+from .._typing import AnyArray, ArrayT, GRUCellGrads, GRUGrads, Lengths, Resets
 from ..arithmetic.gates import RecurrentActivation
-from ..cells.contract import Gradients, States
-from ..cells.gru import GRU, GRUOutputs
-from ..checks.arrays import cast, compute_dtype, on_device, operand_dtype
+from ..cells.gru import GRUOutputs
 from ..checks.calls import zeros_for_none
 from ..derivatives.traced import traceable
-from ..driver import layer as _layer
-from ..driver import padded as _padded
-from ..driver import signatures
-from ..driver.layer import Layer
-from ..driver.padded import Padded, check_extent
-from ..weights.block_forms import GRU_FORM, BlockCall, check_block, prepared
-from ..weights.forms import BlockGRUParams
+from ..driver.padded import Steps
+from ..driver.signatures import Checked, by_signature
+from ..weights.block_forms import GRU_FORM, check_block
 from ..weights.gradients import WeightGradients, check_weight_gradients
-
-
-def gru_gradient(
-    xp: ModuleType,
-    padded: Padded,
-    weights: BlockGRUParams,
-    d_h: Array | None,
-    call: BlockCall,
-    weight_gradients: str = "sum",
-) -> GRUGrads[Any]:
-    """block_gru_grad after its checks, or without an extent gru_block_cell_backward."""
-    H = padded.first.h.shape[1]
-    like = BlockGRUParams(*weights[:2], np.empty(2 * H, np.int8), np.empty(H, np.int8))  # shapes
-    d_x, first, grads = block_gradient(
-        xp, GRU_FORM, padded, (weights, like), States(d_h), call, weight_gradients
-    )
-    return GRUGrads(d_x, first.h, *grads)
-
-
-def _gates_gradient(
-    xp: ModuleType,
-    h_prev: Array,
-    weights: BlockGRUParams,
-    saved: GRUOutputs[Any],
-    d_h: Array,
-    call: BlockCall,
-) -> GRUCellGrads[Any]:
-    """gru_block_cell_grad after its checks: a step up to its gates, and through the weights."""
-    (B, H), dtype = h_prev.shape, call.dtype
-    compute = compute_dtype(dtype)
-    layer, given = Layer(h_prev, States(h_prev), None, saved), States(d_h)
-    if not call.plain:
-        layer, given = _padded.ready(xp, dtype, layer, given)
-        weights = prepared(xp, weights, dtype)
-    cell = GRU_FORM.cell(xp, weights, call.attributes)
-    d_x = xp.empty((B, len(weights.w_c) - H), compute)
-    operand = operand_dtype(xp, dtype)
-    d_ru, d_c = [xp.empty((B, width), operand) for width in cell.widths]
-    deltas = Gradients(d_x, [d_ru, d_c], None, None, "deltas")
-    (dh,) = _padded.backward_step(xp, cell, layer, given, deltas)
-    grads = d_x, dh, d_c, d_ru
-    return GRUCellGrads._make(grads if call.plain else [cast(g, dtype) for g in grads])
+from . import block
 
 
 @traceable
+@by_signature
 def gru_block_cell(
     x: ArrayT,
     h_prev: AnyArray | None,
@@ -151,17 +103,12 @@ def gru_block_cell(
     if h_prev is None:
         (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
-    xp, call = check_block(op, GRU_FORM, arrays, {}, attributes)
-    weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
-    if call.plain and (step := _layer.compiled_cell(GRU, call.dtype, "cell_forward")):
-        return GRUOutputs._make(step(x, h_prev, weights, call.attributes))
-    with on_device(xp, x):
-        inputs = x, States(h_prev)
-        outputs: GRUOutputs[Any] = block_step(xp, GRU_FORM, inputs, weights, call)
-    return outputs
+    call = check_block(op, GRU_FORM, arrays, {}, attributes)
+    return Checked(partial(block.run_gru_cell, call))  # type: ignore[return-value]
 
 
 @traceable
+@by_signature
 def block_gru(
     x: ArrayT,
     h_prev: AnyArray | None,
@@ -244,35 +191,16 @@ def block_gru(
     op, attributes = "block_gru", (recurrent_activation,)
     if h_prev is None:
         (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
-    like: Any = None
-    run: Any = None
-    if type(x) is not np.ndarray:
-        all_arrays = x, h_prev, w_ru, w_c, b_ru, b_c
-        options = recurrent_activation, seq_len_max, sequence_lengths, reverse, resets
-        like = signatures.signature(op, all_arrays, options)
-        if run := signatures.CALLS.get(like):
-            return run(all_arrays)  # type: ignore[no-any-return]
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
-    xp, call = check_block(op, GRU_FORM, arrays, {}, attributes)
-    extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
-    if like is not None and run is None and extent.complete(x.shape[0]):
-        from ..driver import layouts  # and with it the kernels
-
-        run = layouts.kept(like, layouts.block_gru, all_arrays, call.attributes, extent.reverse)
-        if run:
-            return run(all_arrays)  # type: ignore[no-any-return]
-    padded = Padded(x, States(h_prev), None, extent)
-    weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
-    only = only_step(x, extent, call)
-    if only is not None and (step := _layer.compiled_cell(GRU, call.dtype, "cell_forward")):
-        found = step(only, h_prev, weights, call.attributes)
-        return GRUOutputs._make([a[np.newaxis] for a in found])
-    with on_device(xp, x):
-        outputs: GRUOutputs[Any] = block_forward(xp, GRU_FORM, padded, weights, call)
-    return outputs
+    call = check_block(op, GRU_FORM, arrays, {}, attributes)
+    steps, lay_out = Steps(op, seq_len_max, reverse), None
+    if call.xp is not np and steps.complete(x, sequence_lengths, resets):
+        lay_out = partial(block.lay_out_gru, call, reverse)
+    return Checked(partial(block.run_gru, call, steps), lay_out)  # type: ignore[return-value]
 
 
 @traceable
+@by_signature
 def gru_block_cell_grad(
     h_prev: AnyArray | None,
     w_ru: AnyArray,
@@ -352,17 +280,12 @@ def gru_block_cell_grad(
         (h_prev,) = zeros_for_none(op, {"r": r}, 1, h_prev)
     arrays = {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h}
     optional = {"x": x, "b_ru": b_ru, "b_c": b_c}
-    xp, call = check_block(op, GRU_FORM, arrays, optional, attributes)
-    # h is not among the arguments: its value does not enter.
-    saved: GRUOutputs[Any] = GRUOutputs(r, u, c, c)
-    weights = BlockGRUParams(w_ru, w_c, None, None)
-    if call.plain and (step := _layer.compiled_cell(GRU, call.dtype, "cell_grad")):
-        return GRUCellGrads._make(step(h_prev, weights, saved, d_h, call.attributes))
-    with on_device(xp, h_prev):
-        return _gates_gradient(xp, h_prev, weights, saved, d_h, call)
+    call = check_block(op, GRU_FORM, arrays, optional, attributes)
+    return Checked(partial(block.run_gru_cell_grad, call))  # type: ignore[return-value]
 
 
 @traceable
+@by_signature
 def gru_block_cell_backward(
     x: ArrayT,
     h_prev: AnyArray | None,
@@ -435,14 +358,12 @@ def gru_block_cell_backward(
         (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
     saved, biases = {"r": r, "u": u, "c": c}, {"b_ru": b_ru, "b_c": b_c}
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
-    xp, call = check_block(op, GRU_FORM, arrays, biases, attributes)
-    # h is not among the arguments: the value of the last h does not enter.
-    padded = Padded(x, States(h_prev), GRUOutputs(r, u, c, h_prev))
-    with on_device(xp, x):
-        return gru_gradient(xp, padded, BlockGRUParams(w_ru, w_c, None, None), d_h, call)
+    call = check_block(op, GRU_FORM, arrays, biases, attributes)
+    return Checked(partial(block.run_gru_cell_backward, call))  # type: ignore[return-value]
 
 
 @traceable
+@by_signature
 def block_gru_grad(
     x: ArrayT,
     h_prev: AnyArray | None,
@@ -530,32 +451,15 @@ def block_gru_grad(
     op, attributes = "block_gru_grad", (recurrent_activation,)
     if h_prev is None:
         (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
-    like: Any = None
-    run: Any = None
-    if type(x) is not np.ndarray:
-        all_arrays = x, h_prev, w_ru, w_c, r, u, c, h, d_h, b_ru, b_c
-        options = (
-            recurrent_activation, weight_gradients, seq_len_max, sequence_lengths, reverse, resets,
-        )  # fmt: skip
-        like = signatures.signature(op, all_arrays, options)
-        if run := signatures.CALLS.get(like):
-            return run(all_arrays)  # type: ignore[no-any-return]
     saved, biases = {"r": r, "u": u, "c": c, "h": h}, {"b_ru": b_ru, "b_c": b_c}
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
-    xp, call = check_block(op, GRU_FORM, arrays, biases, attributes)
+    call = check_block(op, GRU_FORM, arrays, biases, attributes)
     check_weight_gradients(op, weight_gradients)
-    extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
-    whole = weight_gradients == "sum" and extent.complete(x.shape[0])
-    if like is not None and run is None and whole:
-        from ..driver import layouts  # and with it the kernels
-
-        run = layouts.kept(
-            like, layouts.block_gru_grad, all_arrays, call.attributes, extent.reverse
-        )
-        if run:
-            return run(all_arrays)  # type: ignore[no-any-return]
-    padded = Padded(x, States(h_prev), GRUOutputs(**saved), extent)
-    with on_device(xp, x):
-        return gru_gradient(
-            xp, padded, BlockGRUParams(w_ru, w_c, None, None), d_h, call, weight_gradients
-        )
+    steps, lay_out = Steps(op, seq_len_max, reverse), None
+    if (
+        call.xp is not np
+        and weight_gradients == "sum"
+        and steps.complete(x, sequence_lengths, resets)
+    ):
+        lay_out = partial(block.lay_out_gru_grad, call, reverse)
+    return Checked(partial(block.run_gru_grad, call, steps, weight_gradients), lay_out)  # type: ignore[return-value]

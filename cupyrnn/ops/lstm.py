@@ -6,66 +6,24 @@ cell value), f (forget) and o (output); cs is the cell state, co = tanh(cs), h t
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any
+from functools import partial
 
 import numpy as np
 
-from .._net import block_forward, block_gradient, block_step, only_step
-from .._typing import AnyArray, Array, ArrayT, Lengths, LSTMCellGrads, LSTMGrads, Resets
+from .._typing import AnyArray, ArrayT, Lengths, LSTMCellGrads, LSTMGrads, Resets
 from ..arithmetic.gates import RecurrentActivation
-from ..cells.contract import Gradients
-from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
-from ..checks.arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
+from ..cells.lstm import LSTMOutputs
 from ..checks.calls import zeros_for_none
 from ..derivatives.traced import traceable
-from ..driver import layer as _layer
-from ..driver import padded as _padded
-from ..driver import signatures
-from ..driver.layer import Layer
-from ..driver.padded import Padded, check_extent
-from ..weights.block_forms import COLUMNS, LSTM_FORM, BlockCall, GateOrder, check_block
-from ..weights.forms import PeepholeLSTMParams
-from ..weights.gradients import WeightGradients, check_weight_gradients, zeros_of
-
-
-def lstm_gradient(
-    xp: ModuleType, padded: Padded, w: Array, grads: LSTMStates, call: BlockCall, mode: str = "sum"
-) -> LSTMGrads[Any]:
-    """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
-    (B, H), dtype = padded.first.h.shape, call.dtype
-    weights = PeepholeLSTMParams(w, None, *call.peephole)
-    like = PeepholeLSTMParams(w, np.empty(4 * H, np.int8), *call.peephole)  # b is a shape
-    x_grad, first, (w_grad, b_grad, *peephole_grads, _) = block_gradient(
-        xp, LSTM_FORM, padded, (weights, like), grads, call, mode
-    )
-    if call.peephole[0] is None:
-        peephole_grads = zeros_of(xp, mode, dtype, H, B)
-    return LSTMGrads._make([x_grad, first.c, first.h, w_grad, *peephole_grads, b_grad])
-
-
-def _gates_gradient(
-    xp: ModuleType, saved: LSTMOutputs[Any], cs_prev: Array, cotangents: LSTMStates, call: BlockCall
-) -> LSTMCellGrads[Any]:
-    """lstm_block_cell_grad after its checks: a step up to its gates."""
-    H, dtype = cs_prev.shape[1], call.dtype
-    compute, (clip, order, gate, _) = compute_dtype(dtype), call.attributes
-    peephole: Any = None if call.peephole[0] is None else call.peephole
-    layer = Layer(cs_prev, LSTMStates(None, cs_prev), None, saved)
-    if not call.plain:
-        layer, cotangents = _padded.ready(xp, dtype, layer, cotangents)
-        if peephole is not None:
-            peephole = tuple(cast(contiguous(xp, a), compute) for a in peephole)
-    cell = LSTM((), (), (4 * H,), None, COLUMNS[order], peephole, clip, gate)
-    peephole_grads = xp.zeros((3, H), compute)
-    vectors = None if peephole is None else peephole_grads
-    dicfo = xp.empty((len(cs_prev), 4 * H), operand_dtype(xp, dtype))
-    deltas = Gradients(None, [dicfo], None, vectors, "deltas")
-    grads = _padded.backward_step(xp, cell, layer, cotangents, deltas).c, dicfo, *peephole_grads
-    return LSTMCellGrads._make(grads if call.plain else [cast(g, dtype) for g in grads])
+from ..driver.padded import Steps
+from ..driver.signatures import Checked, by_signature
+from ..weights.block_forms import LSTM_FORM, GateOrder, check_block
+from ..weights.gradients import WeightGradients, check_weight_gradients
+from . import block
 
 
 @traceable
+@by_signature
 def lstm_block_cell(
     x: ArrayT,
     cs_prev: AnyArray | None,
@@ -167,18 +125,12 @@ def lstm_block_cell(
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b}
     peephole = {"wci": wci, "wcf": wcf, "wco": wco}
     attributes = forget_bias, cell_clip, gate_order, recurrent_activation
-    xp, call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
-    first = LSTMStates(h_prev, cs_prev)
-    if call.plain and (step := _layer.compiled_cell(LSTM, call.dtype, "cell_forward")):
-        columns = COLUMNS[call.attributes.gate_order]
-        return LSTMOutputs._make(step(x, first, w, b, columns, call))
-    with on_device(xp, x):
-        weights = PeepholeLSTMParams(w, b, *call.peephole)
-        outputs: LSTMOutputs[Any] = block_step(xp, LSTM_FORM, (x, first), weights, call)
-    return outputs
+    call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
+    return Checked(partial(block.run_lstm_cell, call))  # type: ignore[return-value]
 
 
 @traceable
+@by_signature
 def block_lstm(
     x: ArrayT,
     cs_prev: AnyArray | None,
@@ -303,44 +255,18 @@ def block_lstm(
     op = "block_lstm"
     if cs_prev is None or h_prev is None:
         cs_prev, h_prev = zeros_for_none(op, {"x": x, "w": w}, 4, cs_prev, h_prev)
-    like: Any = None
-    run: Any = None
-    if type(x) is not np.ndarray:
-        all_arrays = x, cs_prev, h_prev, w, b, wci, wcf, wco
-        options = (
-            forget_bias, cell_clip, use_peephole, gate_order, recurrent_activation, seq_len_max,
-            sequence_lengths, reverse, resets,
-        )  # fmt: skip
-        like = signatures.signature(op, all_arrays, options)
-        if run := signatures.CALLS.get(like):
-            return run(all_arrays)  # type: ignore[no-any-return]
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b}
     peephole = {"wci": wci, "wcf": wcf, "wco": wco}
     attributes = forget_bias, cell_clip, gate_order, recurrent_activation
-    xp, call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
-    extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
-    if like is not None and run is None and extent.complete(x.shape[0]):
-        from ..driver import layouts  # and with it the kernels
-
-        order = COLUMNS[call.attributes.gate_order]
-        peepholes: Any = call.peephole
-        used = x, cs_prev, h_prev, w, b, *peepholes
-        run = layouts.kept(like, layouts.block_lstm, used, call.attributes, order, extent.reverse)
-        if run:
-            return run(all_arrays)  # type: ignore[no-any-return]
-    first = LSTMStates(h_prev, cs_prev)
-    only = only_step(x, extent, call)
-    if only is not None and (step := _layer.compiled_cell(LSTM, call.dtype, "cell_forward")):
-        found = step(only, first, w, b, COLUMNS[call.attributes.gate_order], call)
-        return LSTMOutputs._make([a[np.newaxis] for a in found])
-    with on_device(xp, x):
-        weights = PeepholeLSTMParams(w, b, *call.peephole)
-        padded = Padded(x, first, None, extent)
-        outputs: LSTMOutputs[Any] = block_forward(xp, LSTM_FORM, padded, weights, call)
-    return outputs
+    call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
+    steps, lay_out = Steps(op, seq_len_max, reverse), None
+    if call.xp is not np and steps.complete(x, sequence_lengths, resets):
+        lay_out = partial(block.lay_out_lstm, call, reverse)
+    return Checked(partial(block.run_lstm, call, steps), lay_out)  # type: ignore[return-value]
 
 
 @traceable
+@by_signature
 def lstm_block_cell_grad(
     cs_prev: AnyArray | None,
     i: ArrayT,
@@ -439,18 +365,12 @@ def lstm_block_cell_grad(
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "x": x, "h_prev": h_prev, "w": w, "b": b}
     optional |= {"wci": wci, "wcf": wcf, "wco": wco}
     attributes = cell_clip, gate_order, recurrent_activation
-    xp, call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
-    # h is not among the arguments: its value does not enter.
-    saved: LSTMOutputs[Any] = LSTMOutputs(i, cs, f, o, ci, co, co)
-    given = LSTMStates(h_grad, cs_grad)
-    if call.plain and (step := _layer.compiled_cell(LSTM, call.dtype, "cell_grad")):
-        columns = COLUMNS[call.attributes.gate_order]
-        return LSTMCellGrads._make(step(saved, cs_prev, given, columns, call))
-    with on_device(xp, cs_prev):
-        return _gates_gradient(xp, saved, cs_prev, given, call)
+    call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
+    return Checked(partial(block.run_lstm_cell_grad, call))  # type: ignore[return-value]
 
 
 @traceable
+@by_signature
 def lstm_block_cell_backward(
     x: ArrayT,
     cs_prev: AnyArray | None,
@@ -543,14 +463,12 @@ def lstm_block_cell_backward(
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved}
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b}
     attributes = cell_clip, gate_order, recurrent_activation
-    xp, call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
-    # h is not among the arguments: the value of the last h does not enter.
-    padded = Padded(x, LSTMStates(h_prev, cs_prev), LSTMOutputs(**saved, h=h_prev))
-    with on_device(xp, x):
-        return lstm_gradient(xp, padded, w, LSTMStates(h_grad, cs_grad), call)
+    call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
+    return Checked(partial(block.run_lstm_cell_backward, call))  # type: ignore[return-value]
 
 
 @traceable
+@by_signature
 def block_lstm_grad(
     x: ArrayT,
     cs_prev: AnyArray | None,
@@ -659,39 +577,17 @@ def block_lstm_grad(
     op = "block_lstm_grad"
     if cs_prev is None or h_prev is None:
         cs_prev, h_prev = zeros_for_none(op, {"x": x, "w": w}, 4, cs_prev, h_prev)
-    like: Any = None
-    run: Any = None
-    if type(x) is not np.ndarray:
-        all_arrays = (
-            x, cs_prev, h_prev, w, i, cs, f, o, ci, co, h, cs_grad, h_grad, wci, wcf, wco, b,
-        )  # fmt: skip
-        options = (
-            cell_clip, use_peephole, gate_order, recurrent_activation, weight_gradients,
-            seq_len_max, sequence_lengths, reverse, resets,
-        )  # fmt: skip
-        like = signatures.signature(op, all_arrays, options)
-        if run := signatures.CALLS.get(like):
-            return run(all_arrays)  # type: ignore[no-any-return]
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co, "h": h}
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved}
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b}
     attributes = cell_clip, gate_order, recurrent_activation
-    xp, call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
+    call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
     check_weight_gradients(op, weight_gradients)
-    extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
-    whole = weight_gradients == "sum" and extent.complete(x.shape[0])
-    if like is not None and run is None and whole:
-        from ..driver import layouts  # and with it the kernels
-
-        order = COLUMNS[call.attributes.gate_order]
-        peepholes: Any = call.peephole
-        outputs: Any = saved.values()
-        used = x, cs_prev, h_prev, w, *outputs, cs_grad, h_grad, *peepholes, b
-        run = layouts.kept(
-            like, layouts.block_lstm_grad, used, call.attributes, order, extent.reverse
-        )
-        if run:
-            return run(all_arrays)  # type: ignore[no-any-return]
-    padded = Padded(x, LSTMStates(h_prev, cs_prev), LSTMOutputs(**saved), extent)
-    with on_device(xp, x):
-        return lstm_gradient(xp, padded, w, LSTMStates(h_grad, cs_grad), call, weight_gradients)
+    steps, lay_out = Steps(op, seq_len_max, reverse), None
+    if (
+        call.xp is not np
+        and weight_gradients == "sum"
+        and steps.complete(x, sequence_lengths, resets)
+    ):
+        lay_out = partial(block.lay_out_lstm_grad, call, reverse)
+    return Checked(partial(block.run_lstm_grad, call, steps, weight_gradients), lay_out)  # type: ignore[return-value]

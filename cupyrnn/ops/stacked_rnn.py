@@ -6,7 +6,8 @@ h, which is H without a projection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ from .._net import NetCall, NetSizes, RunArguments, check_run, check_sequences, 
 from .._typing import AnyArray, ArrayT, Lengths, Resets, Save, StackedRNNGrads, StackedRNNOutputs
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.contract import Attributes, Form, FormedWeights
-from ..checks.arrays import on_device
+from ..checks.arrays import module_of, on_device
 from ..checks.attributes import (
     check_bool,
     check_choice,
@@ -26,9 +27,10 @@ from ..checks.attributes import (
     type_shown,
     unless_zero,
 )
-from ..checks.calls import CheckCache, check_arrays, expect_rank, signature
+from ..checks.calls import check_arrays, expect_rank
 from ..derivatives.traced import traceable
-from ..driver.reserve import Leaves, Note, check_reserve, fingerprint
+from ..driver.reserve import Note, check_reserve, fingerprint
+from ..driver.signatures import Checked, by_signature
 from ..driver.stack import as_given, time_major_of
 from ..weights.block_forms import GateOrder, check_projections, check_weights, zero_states
 from ..weights.entries import NetWeights
@@ -40,10 +42,7 @@ from ..weights.params import DIRECTIONS, Direction
 BlockParams: TypeAlias = "BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams | FormedWeights"
 # A state of layers of different H: an array [D, B, ·] for each.
 LayerStates: TypeAlias = "Sequence[AnyArray]"
-_KINDS = frozenset({BlockLSTMParams, PeepholeLSTMParams, BlockGRUParams})
 _KNOWN = ("BlockLSTMParams", "PeepholeLSTMParams", "BlockGRUParams")
-# A call; h and what else the cell has before the first step; the gradients of the last states.
-_Checked: TypeAlias = tuple[NetCall, tuple[Any, ...], tuple[Any, ...]]
 
 
 def _form_of(op: str, weights: object) -> Form:
@@ -118,7 +117,7 @@ def _with_zeros(
     op: str, states: tuple[Any, Any, Any], weights: Any, direction: object, run: RunArguments
 ) -> tuple[Any, Any, Any]:
     """Return input, input_h and input_c, with zeros instead of a state that is None."""
-    form, (input, h, c) = _form_of(op, weights), states
+    form, input = _form_of(op, weights), states[0]
     arrays = {
         f"weights[{n}].{name}": a
         for n, entry in enumerate(weights)
@@ -127,16 +126,21 @@ def _with_zeros(
     xp, _ = check_arrays(op, {"input": input}, arrays)
     D, major = 1 + (direction == "bidirectional"), check_bool(op, "time_major", run.time_major)
     B = expect_rank(op, "input", input, f"({'T, B' if major else 'B, T'}, I)")[int(major)]
-    count = len(form.States._fields) - 1
-    others = tuple(c) if count > 1 and c is not None else (c,) * count
     with on_device(xp, input):
-        h, *found = zero_states(
-            form, weights, D, (B, major), (h, *others), lambda shape: xp.zeros(shape, input.dtype)
-        )
+        return _zeros_for_none(form, states, weights, D, (B, major))
+
+
+def _zeros_for_none(
+    form: Form, states: tuple[Any, Any, Any], weights: Any, D: int, batch: tuple[int, bool]
+) -> tuple[Any, Any, Any]:
+    """Do what `_with_zeros` does, of B and time_major."""
+    input, h, c = states
+    xp, count = module_of(input), len(form.States._fields) - 1
+    others = tuple(c) if count > 1 and c is not None else (c,) * count
+    h, *found = zero_states(
+        form, weights, D, batch, (h, *others), lambda shape: xp.zeros(shape, input.dtype)
+    )
     return input, h, c if count == 0 else found[0] if count == 1 else tuple(found)
-
-
-_CHECKS = CheckCache()
 
 
 def _check(
@@ -147,47 +151,17 @@ def _check(
     direction: object,
     run: RunArguments,
     backward: dict[str, Any] | None = None,
-) -> _Checked:
+) -> NetCall:
     """
     Check every argument of a call.
 
     `states` are input, input_h and input_c; `backward`, by name, what only the gradient takes.
     """
-    given, kinds = backward or {}, tuple(map(type, weights)) if type(weights) is list else ()
-    if states[1] is None or (states[2] is None and kinds[:1] != (BlockGRUParams,)):
-        states = _with_zeros(op, states, weights, direction, run)
-    # Lengths and resets have values, and other weights may have a form that is not their type's.
-    if not kinds or not _KINDS.issuperset(kinds) or not run.sequence_lengths is run.resets is None:
-        return _check_all(op, states, weights, attributes, direction, run, backward)
-    entries: Any = weights
-    arrays = (*states, *(a for entry in entries for a in entry), *given.values())
-    key = signature((op, direction, *attributes, *run), arrays)
-    key = None if key is None else (*key, kinds)
-    found: NetCall | None = _CHECKS.get(key)
-    if found is None:
-        checked = _check_all(op, states, weights, attributes, direction, run, backward)
-        _CHECKS.keep(key, checked[0])
-        return checked
-    if found.plans is None:  # there was one before
-        found.plans = {}
-    n = len(found.form.States._fields)
-    names = ("output_h_backprop", "output_c_backprop")[:n]
-    return found, states[1 : n + 1], tuple(given[name] for name in names if given)
-
-
-def _check_all(
-    op: str,
-    states: tuple[Any, Any, Any],
-    weights: Sequence[BlockParams],
-    attributes: Attributes,
-    direction: object,
-    run: RunArguments,
-    backward: dict[str, Any] | None = None,
-) -> _Checked:
-    """Do what `_check` says."""
     form, (input, input_h, input_c) = _form_of(op, weights), states
+    if input_h is None or (input_c is None and len(form.States._fields) > 1):
+        _, input_h, input_c = _with_zeros(op, states, weights, direction, run)
     entries: Sequence[Any] = weights
-    others, others_grad = _others(op, "input_c", form, input_c), ()
+    others = _others(op, "input_c", form, input_c)
     arrays = {"input_h": input_h, **_by_name("input_c", others)}
     optional: dict[str, Any] = {}
     required = {"input": input, **_one_by_one(arrays)}
@@ -203,8 +177,7 @@ def _check_all(
             arrays[name] = backward[name]
         for name in ("output_c", "output_c_backprop"):
             if others:
-                others_grad = _others(op, name, form, backward[name])
-                arrays |= _by_name(name, others_grad)
+                arrays |= _by_name(name, _others(op, name, form, backward[name]))
             else:
                 optional |= _one_by_one({name: unless_zero(backward[name])})
         optional |= _one_by_one({n: a for n, a in arrays.items() if n.startswith("output")})
@@ -240,15 +213,14 @@ def _check_all(
     check_shapes(op, call, net, arrays, symbol)
     call = check_sequences(op, call, run, D)
     check_weights(op, form, entries, call.I, D, widths, layered)
-    grads = () if backward is None else (backward["output_h_backprop"], *others_grad)
-    return NetCall(call, net, form, checked), (input_h, *others), grads
+    return NetCall(call, net, form, checked)
 
 
-def _fingerprint_of(call: NetCall, weights: Sequence[Any], given: Attributes) -> int:
+def _fingerprint_of(call: NetCall, weights: Sequence[Any], attributes: Attributes) -> int:
     """Return what tells a call from those with other sizes, attributes, lengths or resets."""
     run, net = call.run, call.net
     shapes = [[None if a is None else a.shape for a in entry] for entry in weights]
-    named = given.gate_order, given.recurrent_activation
+    named = attributes.gate_order, attributes.recurrent_activation
     sizes = run.sizes[:2], net, shapes
     return fingerprint(run, run.sizes.drops(net), sizes, call.form.name, named)
 
@@ -274,49 +246,74 @@ def _as_given(call: NetCall, state: Any) -> Any:
     return tuple(as_given(xp, layer, major, dtype) for layer in joined)
 
 
-def _forward(
-    checked: _Checked, input: Any, weights: Sequence[Any], given: Attributes
-) -> StackedRNNOutputs[Any]:
+def _states_of(op: str, call: NetCall, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the states before the first step of a call, zeros for those that are None."""
+    h, c, run = arguments["input_h"], arguments["input_c"], call.run
+    count = len(call.form.States._fields) - 1
+    if h is None or (c is None and count):
+        states: Any = arguments["input"], h, c
+        weights, D = arguments["weights"], call.net.D
+        _, h, c = _zeros_for_none(call.form, states, weights, D, (run.sizes.B, run.time_major))
+    return h, *_others(op, "input_c", call.form, c)
+
+
+def _run(op: str, call: NetCall, attributes: Attributes, arguments: Mapping[str, Any]) -> Any:
     """stacked_rnn after its checks."""
-    call, states, _ = checked
+    call, input, weights = call.of(op, arguments), arguments["input"], arguments["weights"]
     xp, dtype, major = call.run.xp, call.run.dtype, call.run.time_major
-    note, every = None, call.run.every
-    if every is not None:
-        # What the gradient is not told, and the steps computed again have to know.
-        known = (None if a is None else float(a) for a in (given.forget_bias, given.cell_clip))
-        note = Note(every, _fingerprint_of(call, weights, given), *known)
-    (x,) = time_major_of(xp, dtype, major, (input,))
-    first = call.form.States(*_of_driver(call, states))
-    of_net = NetWeights(call.form, call.attributes, weights)
-    output, last, reserve_space = call.forward(of_net, x, first, note)
-    h, *others = (_as_given(call, state) for state in last)
-    output = as_given(xp, output, major, dtype)
-    return StackedRNNOutputs(output, h, _joined(xp, others, dtype), reserve_space)
+    with on_device(xp, input):
+        note, every = None, call.run.every
+        if every is not None:
+            # What the gradient is not told, and the steps computed again have to know.
+            known = (
+                None if a is None else float(a)
+                for a in (attributes.forget_bias, attributes.cell_clip)
+            )
+            note = Note(every, _fingerprint_of(call, weights, attributes), *known)
+        (x,) = time_major_of(xp, dtype, major, (input,))
+        first = call.form.States(*_of_driver(call, _states_of(op, call, arguments)))
+        of_net = NetWeights(call.form, call.attributes, weights)
+        output, last, reserve_space = call.forward(of_net, x, first, note)
+        h, *others = (_as_given(call, state) for state in last)
+        output = as_given(xp, output, major, dtype)
+        return StackedRNNOutputs(output, h, _joined(xp, others, dtype), reserve_space)
 
 
-def _backward(
-    checked: _Checked,
-    input: Any,
-    weights: Sequence[Any],
-    output_backprop: Any,
-    reserved: tuple[Any, Leaves, Any],
+def _run_backprop(
+    op: str,
+    call: NetCall,
+    attributes: Attributes,
     weight_gradients: str,
-) -> StackedRNNGrads[Any]:
-    """stacked_rnn_backprop after its checks; `reserved` as `NetCall.backward` has it."""
-    call, states, last_grad = checked
+    arguments: Mapping[str, Any],
+) -> Any:
+    """stacked_rnn_backprop after its checks."""
+    call, input, weights = call.of(op, arguments), arguments["input"], arguments["weights"]
     xp, dtype, major, form = call.run.xp, call.run.dtype, call.run.time_major, call.form
-    x, dy = time_major_of(xp, dtype, major, (input, output_backprop))
-    inputs = x, form.States(*_of_driver(call, states))
-    cotangents = dy, form.States(*_of_driver(call, last_grad))
-    of_net = NetWeights(form, call.attributes, weights)
-    dx, d_first, grads = call.backward(
-        of_net, inputs, cotangents, reserved, (True, weight_gradients)
-    )
-    dh, *others = (_as_given(call, state) for state in d_first)
-    return StackedRNNGrads(as_given(xp, dx, major, dtype), dh, _joined(xp, others, dtype), grads)
+    reserve_space = arguments["reserve_space"]
+    with on_device(xp, input):
+        leaves, note = check_reserve(
+            op, xp, reserve_space, call.leaves, lambda: _fingerprint_of(call, weights, attributes)
+        )
+        known = None
+        if note is not None:
+            known = attributes._replace(forget_bias=note.forget_bias, cell_clip=note.cell_clip)
+            known = form.attributes(op, known, dtype, forward=True)
+        x, dy = time_major_of(xp, dtype, major, (input, arguments["output_backprop"]))
+        inputs = x, form.States(*_of_driver(call, _states_of(op, call, arguments)))
+        last = _others(op, "output_c_backprop", form, arguments["output_c_backprop"])
+        cotangents = form.States(*_of_driver(call, (arguments["output_h_backprop"], *last)))
+        of_net = NetWeights(form, call.attributes, weights)
+        reserved = reserve_space, leaves, known
+        dx, d_first, grads = call.backward(
+            of_net, inputs, (dy, cotangents), reserved, (True, weight_gradients)
+        )
+        dh, *others = (_as_given(call, state) for state in d_first)
+        dx = as_given(xp, dx, major, dtype)
+        return StackedRNNGrads(dx, dh, _joined(xp, others, dtype), grads)
 
 
 @traceable
+@by_signature
 def stacked_rnn(
     input: ArrayT,
     input_h: AnyArray | LayerStates | None,
@@ -467,12 +464,12 @@ def stacked_rnn(
     attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
     run = run._replace(save=save, reverse=reverse)
-    checked = _check(op, (input, input_h, input_c), weights, attributes, direction, run)
-    with on_device(checked[0].run.xp, input):
-        return _forward(checked, input, weights, attributes)
+    call = _check(op, (input, input_h, input_c), weights, attributes, direction, run)
+    return Checked(partial(_run, op, call, attributes))  # type: ignore[return-value]
 
 
 @traceable
+@by_signature
 def stacked_rnn_backprop(
     input: ArrayT,
     input_h: AnyArray | LayerStates | None,
@@ -599,17 +596,6 @@ def stacked_rnn_backprop(
         "output_c_backprop": output_c_backprop,
         "reserve_space": reserve_space,
     }
-    checked = _check(op, (input, input_h, input_c), weights, attributes, direction, run, given)
-    call, *_ = checked
+    call = _check(op, (input, input_h, input_c), weights, attributes, direction, run, given)
     check_weight_gradients(op, weight_gradients)
-    with on_device(call.run.xp, input):
-        leaves, note = check_reserve(
-            op, call.run.xp, reserve_space, call.leaves,
-            lambda: _fingerprint_of(call, weights, attributes),
-        )  # fmt: skip
-        known = None
-        if note is not None:
-            known = attributes._replace(forget_bias=note.forget_bias, cell_clip=note.cell_clip)
-            known = call.form.attributes(op, known, call.run.dtype, forward=True)
-        reserved = reserve_space, leaves, known
-        return _backward(checked, input, weights, output_backprop, reserved, weight_gradients)
+    return Checked(partial(_run_backprop, op, call, attributes, weight_gradients))  # type: ignore[return-value]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -18,7 +18,7 @@ from ..cells.gru import GRU, GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from ..checks.arrays import cast, compute_dtype, contiguous, operand_dtype
 from ..checks.attributes import check_bool, check_choice, check_real, shown
-from ..checks.calls import CheckCache, check_arrays, expect_rank, expect_shape, signature
+from ..checks.calls import check_arrays, expect_rank, expect_shape
 
 GateOrder: TypeAlias = Literal["icfo", "ifco"]
 
@@ -168,16 +168,21 @@ def prepared(xp: ModuleType, weights: Any, dtype: np.dtype[Any]) -> Any:
 
 
 class BlockCall(NamedTuple):
-    """The checked attributes of a call of a block op."""
+    """What the checks of a block op's calls found; its arrays are those of one call."""
 
-    peephole: tuple[Array | None, ...]  # wci, wcf, wco if an LSTM uses them
-    attributes: Any  # as returned by `Form.attributes`
+    xp: ModuleType
+    attributes: Any  # as its form has them
     dtype: np.dtype[Any]
-    plain: bool = False  # whether all arrays are NumPy arrays in the dtype of the computation
-    plans: dict[Any, Any] | None = None  # of calls with this signature; None in the first one
+    has_peepholes: bool = False  # and uses them
+    plain: bool = False  # whether all arrays are NumPy's own and of the computation's dtype
+    plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
+    peephole: tuple[Array | None, ...] = (None, None, None)
 
-
-_CHECKS = CheckCache()
+    def of(self, arrays: Mapping[str, Any]) -> BlockCall:
+        """Return this for a call with these arrays."""
+        if not self.has_peepholes:
+            return self
+        return self._replace(peephole=tuple([arrays[name] for name in PEEPHOLES]))
 
 
 def check_block(
@@ -187,36 +192,14 @@ def check_block(
     optional: dict[str, Array | None],
     attributes: tuple[Any, ...],
     use_peephole: bool | None = None,
-) -> tuple[ModuleType, BlockCall]:
+) -> BlockCall:
     """
-    Check every array and attribute of a call of a block op; return its module and attributes.
+    Check every array and attribute of a call of a block op.
 
     x is [B, I] in a "cell" op (one step) and [T, B, I] in a sequence op. Arrays that are no inputs
     of the forward op have the same leading axes and H. `attributes` are the last fields of
     `Attributes`; the others have their defaults.
     """
-    key = signature((op, use_peephole, *attributes), (*required.values(), *optional.values()))
-    found = _CHECKS.get(key)
-    if found is None:
-        xp, peepholes, call = _check_all(op, form, required, optional, attributes, use_peephole)
-        plain = key is not None and call.dtype.char in "fd"
-        found = xp, peepholes, call._replace(plain=plain)
-        _CHECKS.keep(key, (xp, peepholes, call._replace(plain=plain, plans={} if plain else None)))
-    xp, peepholes, call = found
-    if peepholes:
-        call = BlockCall((optional["wci"], optional["wcf"], optional["wco"]), *call[1:])
-    return xp, call
-
-
-def _check_all(
-    op: str,
-    form: Form,
-    required: dict[str, Array],
-    optional: dict[str, Array | None],
-    attributes: tuple[Any, ...],
-    use_peephole: bool | None,
-) -> tuple[ModuleType, bool, BlockCall]:
-    """Check a call for `check_block`; return the module, whether it uses peepholes, the call."""
     forward = "i" not in required
     xp, dtype = check_arrays(op, required, optional)
     every = Attributes(*Attributes()[: -len(attributes)], *attributes)
@@ -247,7 +230,9 @@ def _check_all(
         missing = next(name for name in PEEPHOLES if name not in arrays)
         why = f"like {present[0]}" if present else "as use_peephole is True"
         raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
-    return xp, peepholes, BlockCall((None, None, None), checked, dtype)
+    plain = dtype.char in "fd" and all(type(a) is np.ndarray for a in arrays.values())
+    plans: dict[Any, Any] | None = {} if plain else None
+    return BlockCall(xp, checked, dtype, peepholes, plain, plans).of(arrays)
 
 
 def _symbols_shown(symbols: str, K: str = "I", P: str = "H") -> str:

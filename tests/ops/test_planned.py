@@ -15,8 +15,7 @@ from problems.properties import assert_same_bits, each, named, numbers
 from problems.table import TABLE, Call, Case, call_of
 
 import cupyrnn
-from cupyrnn.checks.calls import CheckCache
-from cupyrnn.driver import planned
+from cupyrnn.driver import planned, signatures
 
 Net = dict[str, Any]
 WHOLE = ["Forward", "Backward"]
@@ -42,9 +41,7 @@ def both(net: Net, given: Net, **others: Any) -> list[Any]:
 def plans(compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What has been computed as it was laid out, forward or backward."""
     del compiled_loops
-    for op in ("ops.cudnn_rnn", "ops.stacked_rnn", "weights.block_forms"):
-        module = importlib.import_module(f"cupyrnn.{op}")
-        monkeypatch.setattr(module, "_CHECKS", CheckCache())
+    monkeypatch.setattr(signatures, "CALLS", signatures.Calls())
     called: list[str] = []
     for kind in (planned.Forward, planned.Backward):
 

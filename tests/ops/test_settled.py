@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +15,7 @@ from problems.refusals import CALLS, B, H, I
 from problems.table import Case, call_of
 
 import cupyrnn
-from cupyrnn.checks import calls
+from cupyrnn.driver import signatures
 from cupyrnn.weights import packed_forms
 
 
@@ -75,8 +75,7 @@ def _said(op: str, args: dict[str, Any]) -> str:
 def _errors(op: str, before: Callable[[], Any]) -> list[str]:
     args, found = CALLS[op], []
     arrays = {name: a for name, a in args.items() if isinstance(a, np.ndarray)}
-    function = getattr(cupyrnn, op).__wrapped__
-    known = function.__kwdefaults__ or {}
+    known = inspect.unwrap(getattr(cupyrnn, op)).__kwdefaults__ or {}
     changes = [(name, value) for name, a in arrays.items() for value in _wrong(a)]
     changes += [(name, value) for name in ATTRIBUTES if name in known for value in ATTRIBUTES[name]]
     right = {name: value for name, value in RIGHT.items() if name in known}
@@ -94,12 +93,12 @@ def test_a_call_is_refused_in_the_same_words_after_a_right_one(
     args = CALLS[op]
 
     def call_rightly() -> None:
-        known = getattr(cupyrnn, op).__wrapped__.__kwdefaults__ or {}
+        known = inspect.unwrap(getattr(cupyrnn, op)).__kwdefaults__ or {}
         assert not _said(op, args)
         assert not _said(op, args | {name: v for name, v in RIGHT.items() if name in known})
 
     after = _errors(op, call_rightly)
-    monkeypatch.setattr(calls.CheckCache, "get", lambda *_: None)
+    monkeypatch.setattr(signatures.Calls, "get", lambda *_: None)
     assert after == _errors(op, lambda: None)
     assert sum(map(bool, after)) > len(args)
 
@@ -109,7 +108,7 @@ def test_the_dtype_of_every_array_is_told() -> None:
     a = np.zeros(3)
     kinds = [None, *(a.astype(dtype) for dtype in ("<f4", "<f8", ">f4", "<i8"))]
     every = list(itertools.product(kinds, repeat=3))
-    assert len({calls.signature((), arrays) for arrays in every}) == len(every)
+    assert len({signatures.signature("op", arrays, {})[0] for arrays in every}) == len(every)
 
 
 def test_neither_values_nor_identity_are_remembered() -> None:
@@ -156,7 +155,7 @@ def test_a_gradient_after_one_of_another_save(rng: np.random.Generator) -> None:
         return [a.tobytes() for a in found]
 
     for way, other in itertools.product(itertools.product(saves, (None, *saves)), repeat=2):
-        sys.modules["cupyrnn.ops.cudnn_rnn"]._CHECKS.clear()  # type: ignore[attr-defined]
+        signatures.CALLS.clear()
         first = gradient(*way)
         assert after.setdefault(way, first) == first
         assert gradient(*other) == after.setdefault(other, gradient(*other))
@@ -174,8 +173,8 @@ def test_attributes_of_equal_value_keep_their_meaning() -> None:
 def test_the_number_of_calls_that_are_remembered_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(calls, "_MOST_ENTRIES", 10)
-    cache = calls.CheckCache()
+    monkeypatch.setattr(signatures, "_MOST_ENTRIES", 10)
+    cache = signatures.Calls()
     for n in range(35):
         cache.keep((n,), n)
         assert len(cache) <= 10
@@ -185,7 +184,7 @@ def test_the_number_of_calls_that_are_remembered_is_bounded(
 
 
 def test_threads_share_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_MOST_ENTRIES", 3)
+    monkeypatch.setattr(signatures, "_MOST_ENTRIES", 3)
     rng = np.random.default_rng(1)
     problems = [grus.problem(rng, (1, B, I, n)) for n in range(1, 9)]
     expected = [cupyrnn.block_gru(**a).h[0] for a in problems]

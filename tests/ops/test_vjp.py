@@ -123,7 +123,7 @@ PROBLEMS: dict[str, Callable[[Any], Problem]] = {
 
 
 def by_name(p: Problem) -> dict[str, Any]:
-    names = p.function.__wrapped__.__code__.co_varnames if p.args else ()
+    names = list(inspect.signature(p.function).parameters) if p.args else ()
     return dict(zip(names, p.args, strict=False)) | p.kwargs
 
 
