@@ -403,14 +403,20 @@ class NetCall:
         """Check lengths, resets and seeds of a call like this; return its run with them."""
         run = self.run
         if "seed" in arguments and run.sizes.drops(self.net):
-            seeds = {name: check_integer(op, name, arguments[name]) for name in ("seed", "seed2")}
+            seeds: dict[str, Any] = {
+                name: check_integer(op, name, arguments[name]) for name in ("seed", "seed2")
+            }
             run = run._replace(sizes=run.sizes._replace(**seeds))
         return with_sequences(op, run, arguments["sequence_lengths"], arguments["resets"])
 
     def of(self, op: str, arguments: Mapping[str, Any]) -> NetCall:
         """Return this for a call with these lengths, resets and seeds."""
         run = self.run_of(op, arguments)
-        return self if run is self.run else NetCall(run, self.net, self.form, self.attributes)
+        if run is self.run:
+            return self
+        call = NetCall(run, self.net, self.form, self.attributes)
+        call.plans = None  # not worth it for one call alone
+        return call
 
     @cached_property
     def leaves(self) -> Leaves:

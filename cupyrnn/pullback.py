@@ -125,7 +125,7 @@ def _lstm_from_states(
         attributes["gate_order"] = gate_order
     inputs = {n: call[n] for n in ("x", "cs_prev", "h_prev", "w", "b")}
     optional, said = {n: call[n] for n in PEEPHOLES} | given, Attributes(**attributes)
-    checked = check_block(op, LSTM_FORM, inputs, optional, said, call["use_peephole"])
+    checked = check_block(op, LSTM_FORM, inputs, optional, said, call["use_peephole"]).of(call)
     by, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
     xp, x, w = checked.xp, call["x"], call["w"]
     first = LSTMStates(call["h_prev"], call["cs_prev"])

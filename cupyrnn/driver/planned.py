@@ -57,9 +57,6 @@ def find(
 
     None where such calls cannot be laid out once, which a LookupError says.
     """
-    if not plans:  # A plan is not worth it for one call alone.
-        plans[None] = None
-        return None
     # Tests and benchmarks switch the last two.
     key = make, *rest, *weights.orders, _layer._compiled, _layer._pays
     if key not in plans:

@@ -52,8 +52,11 @@ class Arguments(NamedTuple):
 
     def with_arrays(self, others: Sequence[Any]) -> dict[str, Any]:
         """Return the arguments with others instead of the arrays."""
-        found, left, lists = dict(self.by_name), iter(others), []
-        values = [(found, name, a) for name, a in found.items() if name not in _NO_ARRAYS]
+        found, left = dict(self.by_name), iter(others)
+        lists: list[Any] = []
+        values: list[Any] = [
+            (found, name, a) for name, a in found.items() if name not in _NO_ARRAYS
+        ]
         for of, at, a in values:  # which grows as in `signature`
             if hasattr(a, "dtype"):
                 of[at] = next(left)

@@ -32,7 +32,7 @@ def lstm_gradient(
     weights = PeepholeLSTMParams(w, None, *call.peephole)
     like = PeepholeLSTMParams(w, np.empty(4 * H, np.int8), *call.peephole)  # b is a shape
     x_grad, first, (w_grad, b_grad, *peephole_grads, _) = block_gradient(
-        LSTM_FORM, padded, (weights, like), cotangents, call, by
+        LSTM_FORM, padded, (weights, like), cotangents, call, weight_gradients
     )
     if call.peephole[0] is None:
         peephole_grads = zeros_of(xp, weight_gradients, dtype, H, B)

@@ -140,6 +140,7 @@ def _of_call(
     if run is not call.run:
         asked = engine, arguments.get("host_reserved")
         call = _call_of(op, run, call.net, asked, input)
+        call.plans = None
     params = params.params if isinstance(params, PackedParams) else params
     h, c, net, is_lstm = arguments["input_h"], arguments["input_c"], call.net, call.is_lstm
     if h is None or (c is None and is_lstm):
@@ -162,7 +163,8 @@ def _run(
         if call.by_cudnn:
             from ..cudnn import engine as _cudnn
 
-            inputs = _cudnn.Inputs(*contiguous_all(xp, (x, h, c, params)), call.run.lengths)
+            x, h, c, params = contiguous_all(xp, (x, h, c, params))
+            inputs = _cudnn.Inputs(x, h, c, params, call.run.lengths)
             output, output_h, output_c, reserve_space = _cudnn.forward(_problem(call), inputs)
             if not is_training:
                 reserve_space = xp.zeros((), dtype)
@@ -195,7 +197,8 @@ def _run_backprop(
         if call.by_cudnn:
             from ..cudnn import engine as _cudnn
 
-            inputs = _cudnn.Inputs(*contiguous_all(xp, (x, h, c, params)), call.run.lengths)
+            x, h, c, params = contiguous_all(xp, (x, h, c, params))
+            inputs = _cudnn.Inputs(x, h, c, params, call.run.lengths)
             y, dy, dh, dc, saved = contiguous_all(xp, (y, dy, dh, dc, reserve_space))
             grads = _cudnn.backward(_problem(call), inputs, y, (dy, dh, dc), saved)
         else:
@@ -677,11 +680,11 @@ def cudnn_rnn_backprop(
     }
     resolved = resolve_net(op, params, attributes)
     call = _check(op, (input, input_h, input_c), resolved, run, engine, given)
-    wanted = engine, check_bool(op, "input_gradient", input_gradient)
+    wanted: Any = engine, check_bool(op, "input_gradient", input_gradient), weight_gradients
     check_weight_gradients(op, weight_gradients)
     _check_by_cudnn(op, call, output, weight_gradients)
     lay_out = None
     if weight_gradients == "sum" and _may_be_laid_out(call) and reserve_space.shape == (call.size,):
         lay_out = partial(_lay_out_backprop, call, input_gradient)
-    run_backprop = partial(_run_backprop, op, call, (*wanted, weight_gradients))
+    run_backprop = partial(_run_backprop, op, call, wanted)
     return Checked(run_backprop, lay_out)  # type: ignore[return-value]

@@ -232,7 +232,7 @@ def check_block(
         raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
     plain = dtype.char in "fd" and all(type(a) is np.ndarray for a in arrays.values())
     plans: dict[Any, Any] | None = {} if plain else None
-    return BlockCall(xp, checked, dtype, peepholes, plain, plans).of(arrays)
+    return BlockCall(xp, checked, dtype, peepholes, plain, plans)
 
 
 def _symbols_shown(symbols: str, K: str = "I", P: str = "H") -> str:
