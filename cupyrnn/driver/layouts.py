@@ -236,7 +236,7 @@ def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_rese
     (T, B, _), H, D = x.shape, states[0].shape[2], net.D
     output = table.take("output", (T, B, D * H))
     last = [table.take("states", s.shape) for s in states]
-    zeros = [table.take("zeros", ()) for _ in range(2 - len(last) + (not is_training))]
+    zeros = machine.zeros(2 - len(last) + (not is_training))
     if is_training:
         reserve = table.take("reserve", (net.reserve_size,))
         all_saved = net.saved_of(reserve)
@@ -253,8 +253,6 @@ def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_rese
             again = output.rows.part(d * H, (d + 1) * H, 1)
         layers.append(LayerPlaces((x.rows,), net.back(n), entry, entered, saved, left, again))
     forward(machine, net.by_layer(layers))
-    for place in zeros:
-        machine.zero(place)
     returned = [output, *last, *zeros[: 2 - len(last)], reserve if is_training else zeros[-1]]
     return machine.finish(returned, CudnnRNNOutputs, host_reserved)
 
@@ -269,6 +267,7 @@ def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: boo
     x_grad = table.take("x", x.shape) if input_gradient else None
     first = [table.take("weights", s.shape) for s in states]
     params_grad, matrices = table.take("weights", params.shape), net.matrices
+    zeros = machine.zeros(2 - len(first))
     compute = compute_dtype(params.dtype)
     into = params_grad
     if compute != params.dtype:  # the sum of two products is rounded once
@@ -290,7 +289,4 @@ def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: boo
     backward(machine, table, net.by_layer(layers), net.by_layer(grads))
     if into is not params_grad:
         machine.round(into, params_grad.part(0, matrices))
-    zeros = [table.take("zeros", ()) for _ in range(2 - len(first))]
-    for place in zeros:
-        machine.zero(place)
     return machine.finish([x_grad, *first, *zeros, params_grad], CudnnRNNGrads)

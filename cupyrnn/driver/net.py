@@ -29,7 +29,7 @@ class LayerPlaces(NamedTuple):
     x: tuple[Place, ...]  # [N, K], or the parts of it that are side by side
     back: bool  # whether its steps run backwards in time
     weights: Weights
-    first: tuple[Place, ...]  # the states before the first step, [B, H]
+    first: tuple[Place | None, ...]  # the states before the first step, [B, H]; None: zeros
     saved: tuple[Place, ...]  # what the steps save, [N, H], h the last
     last: tuple[Place | None, ...]  # the states after the last step, written forwards
     output: Place | None = None  # [N, H], where h is written a second time

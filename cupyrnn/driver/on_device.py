@@ -33,6 +33,7 @@ __global__ void rounded(const A* from, T* to, long long n)
 """
 _ROUND_KERNELS = ("rounded<{A}, {T}>",)
 _MOST_BLOCKS = 4096
+_BYTES_OF_ZEROS = 16  # that a launch over all steps writes
 
 
 def _rows_of(w: Place, x: Sequence[Place]) -> list[Place]:
@@ -68,6 +69,8 @@ class OnDevice:
         self._moved: list[tuple[int, int, int]] = []  # of a word: which, array, offset
         self.operations: list[tuple[Any, ...]] = []
         self.rounds = False  # whether a product's result is of a half format
+        self._zeros: Place | None = None  # of a state, in a gradient
+        self._scalars: Place | None = None  # that no launch has written yet
 
     def _word(self, value: Place | int | None) -> None:
         if isinstance(value, Place):
@@ -112,10 +115,12 @@ class OnDevice:
             self._word(out)
             self.operations.append(("product", first, row, of_b, of_a, last))
 
-    def zero(self, place: Place) -> None:
-        """Add that memory is set to zeros."""
-        self.operations.append(("zero", len(self._words), place.size * place.itemsize))
-        self._word(place)
+    def zeros(self, count: int) -> list[Place]:
+        """Return the places of up to two scalars that are zero; the next layer writes them."""
+        if count == 0:
+            return []
+        self._scalars = self._table.take("zeros", (_BYTES_OF_ZEROS // self._dtype.itemsize,))
+        return [self._scalars.at(n) for n in range(count)]
 
     def round(self, a: Place, to: Place) -> None:
         """Add that numbers of the computation are written in the storage type."""
@@ -125,7 +130,7 @@ class OnDevice:
     def _steps(self, direction: int, layer: LayerPlaces, arrays: list[Any]) -> None:
         """Add the launch over all steps, forwards or, in direction 1, the gradient."""
         kernels = self._cell.kernels[direction]
-        shape = self._B, layer.first[0].shape[1]
+        shape = self._B, layer.saved[-1].shape[1]
         pointers = [layer.weights.vectors.get(name) for name in self._cell.vectors]
         stored = self._dtype != self._compute
         words, plain = self._cell.struct(self._compute, [p is not None for p in pointers], stored)
@@ -136,9 +141,23 @@ class OnDevice:
             found.kernel.source, (found.name,), found.name, self._dtype, found.block
         )
         struct = [*pointers, *words]
-        time = [None, self._T, *shape, int(layer.back)]
+        time = [None, self._T, *shape, int(layer.back), self._scalars]
+        self._scalars = None
         block = found.block
         self._launch(function, found.places, [struct, arrays, time], block.threads, block.shared)
+
+    def _first(self, layer: LayerPlaces, k: int) -> Place:
+        """Return a state before the first step, for what reads memory of it."""
+        place = layer.first[k]
+        if place is not None:
+            return place
+        shape = self._B, layer.saved[-1].shape[1]
+        zeros = self._zeros
+        if zeros is None or zeros.shape != shape:
+            zeros = self._zeros = self._table.take("work", shape)
+            self.operations.append(("zero", len(self._words), zeros.size * zeros.itemsize))
+            self._word(zeros)
+        return zeros
 
     def _matrices(self, w_h: Sequence[Place]) -> list[Any]:
         return [v for w in w_h for v in (w, *(n // w.itemsize for n in w.strides))]
@@ -158,18 +177,18 @@ class OnDevice:
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of one direction of a layer."""
-        x, _, (w_x, w_h, _), first, saved, *_ = layer
-        (N, _), (_, H), cell, reuse = x[0].shape, first[0].shape, self._cell, self._table.reuse
+        x, _, (w_x, w_h, _), _, saved, *_ = layer
+        (N, H), cell, reuse = saved[-1].shape, self._cell, self._table.reuse
         is_packed = cell.cell is gru_reset_after.CELL
         widths = [w.shape[1] * 4 // 3 if is_packed else w.shape[1] for w in w_h]
         deltas = [reuse(f"deltas{n}", (N, width)) for n, width in enumerate(widths)]
         read = [saved[k] for k in cell.read]
         before: list[Any] = [None] * len(read)
         if cell.before is not None:
-            before[-1] = first[cell.before]
+            before[-1] = self._first(layer, cell.before)
         states = grads.states
         row = 0 if states[0] is None else states[0].strides[0] // states[0].itemsize
-        nulls = [None] * len(first)
+        nulls = [None] * len(layer.first)
         arrays = [
             *self._matrices(w_h), *read, *states, *nulls, *deltas, *before, *grads.last,
             *grads.first, row,
@@ -203,14 +222,15 @@ class OnDevice:
         at_first, others = ((N - B, N), (0, N - B)) if layer.back else ((0, B), (B, N))
         before = (B, N) if layer.back else (0, N - B)
         self.product(h.part(*before).T, deltas.part(*others), dw)
-        self.product(layer.first[0].T, deltas.part(*at_first), dw, accumulate=True)
+        if layer.first[0] is not None:
+            self.product(layer.first[0].T, deltas.part(*at_first), dw, accumulate=True)
 
     def _reset_gradient(self, layer: LayerPlaces, deltas: Place, dw: Place) -> None:
         """Add the gradient of the matrix that multiplies r * h_prev."""
         r, h, (N, H) = layer.saved[0], layer.saved[-1], deltas.shape
         operand = self._table.reuse("operand", (N, H))
         grid = -(-H // BLOCK[0]), min(-(-N // BLOCK[1]), _MOST_BLOCKS)
-        args = r, h, layer.first[0], operand, N, H, self._B, int(layer.back)
+        args = r, h, self._first(layer, 0), operand, N, H, self._B, int(layer.back)
         name = gru.RESET_KERNELS[0]
         self._launch_one(gru.RESET_SOURCE, gru.RESET_KERNELS, name, grid, *args)
         self.product(operand.T, deltas, dw)
@@ -235,7 +255,7 @@ class OnDevice:
         at = [int(self._cell.attributes[2][k]) for k in (0, 2, 3)]
         sums, more = to["sums"], to.get("b_more")
         assert sums is not None
-        first_c = layer.first[1] if to.get("terms") is not None else None
+        first_c = self._first(layer, 1) if to.get("terms") is not None else None
         blocks, S = sum_grid(N, width)
         by_slices, whole = lstm.SUMS_KERNELS
         into = (sums, more), whole

@@ -99,6 +99,11 @@ struct Steps {
     const long long* starts;  // [steps + 1], read: the first row of each step; null: s*B
     long long steps, B, H;
     long long back;           // 1: time runs backwards, step 0 has the last rows; not with starts
+    uint4* zeros;             // if not null, `write_zeros` has these 16 bytes be zeros
+    __device__ __forceinline__ void write_zeros() const
+    {
+        if (zeros && blockIdx.x + blockIdx.y + threadIdx.x == 0) *zeros = uint4();
+    }
     __device__ __forceinline__ long long operator[](int s) const
     {
         return starts ? starts[s] : (back ? steps - 1 - s : s) * B;

@@ -140,6 +140,7 @@ __device__ __forceinline__ void steps_over_blocks(
     const SeatOfOne<UNITS, ROWS> me(int(at.H), int(exchanged.first));
     OverBlocks<Where, C, BACK, Part> products(
         exchanged, at, me, reinterpret_cast<uint4*>(shared_packs<float>()));
+    at.write_zeros();
     typedef Direction<Cell, T> D;
     Coming<typename D::Number, D::NUMBERS, 1, 0> coming(nullptr, 0, true);
     all_steps<false, false>(cell, arrays, at, me, products, coming);

@@ -430,7 +430,7 @@ def run(
         return False
     starts = _starts(batches)
     args: list[Any] = [cell, words(*weights_of(weights), *arrays)]
-    args.append(words(starts, len(batches), B, H, int(back)))
+    args.append(words(starts, len(batches), B, H, int(back), None))
     name = found.name
     if found.kernel is kernels.cluster:
         assert found.over is not None

@@ -322,6 +322,7 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
     __shared__ Pack<A> memory[Exchange::IN_ALL / M::First::P];
     const Seat<SPLIT, UNITS, ROWS> me(int(at.H), 0, blockIdx.x);
     ByRows<M, Exchange, Seat<SPLIT, UNITS, ROWS>> products({memory[0].v}, me, shared_packs<A>());
+    at.write_zeros();
     Steps steps = at;
     if (PLAIN) steps.starts = nullptr;
     const bool ROOM = M::WHOLE && sizeof(A) == 4

@@ -1,0 +1,157 @@
+"""What a call that is laid out does on a device: few operations, all on the current stream."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import cupyrnn
+from cupyrnn.driver import signatures
+from without_a_gpu.cupy_on_host.calls import calls_of
+from without_a_gpu.cupy_on_host.test_quiet import disturbances
+
+pytestmark = pytest.mark.gpu
+
+T, B, I, H = 20, 1, 32, 32
+
+
+@pytest.fixture(autouse=True)
+def rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One launch for all steps, and no call before."""
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
+    signatures.CALLS.clear()
+    yield
+    signatures.CALLS.clear()
+
+
+class Most(NamedTuple):
+    """The most operations of a call and of its gradient."""
+
+    forward: int
+    backward: int
+
+
+def operations(host: Any, call: Callable[[], Any]) -> int:
+    """Return how many operations of the device a second call is."""
+    n = host.counted(call)
+    assert n.copies_to_device == n.copies_to_host == n.synchronizations == 0
+    return int(n.launches + n.products + n.memsets + n.copies_on_device)
+
+
+def net_calls(cupy: Any, rnn_mode: str, layers: int, D: int, is_training: bool = True) -> Any:
+    """Return a call of cudnn_rnn and one of its gradient."""
+    rng = np.random.default_rng(0)
+    net: Any = {"rnn_mode": rnn_mode, "direction": "bidirectional" if D > 1 else "unidirectional"}
+    size = cupyrnn.cudnn_rnn_params_size(layers, H, I, **net)
+
+    def draw(*shape: int) -> Any:
+        return cupy.asarray(rng.standard_normal(shape).astype(np.float32) / 4)
+
+    x, h, c, params = draw(T, B, I), draw(layers * D, B, H), None, draw(size)
+    c = draw(*h.shape) if rnn_mode == "lstm" else None
+    net["engine"] = "cupy"
+    out = cupyrnn.cudnn_rnn(x, h, c, params, **net)
+    cotangents = draw(T, B, D * H), draw(*h.shape), None if c is None else draw(*h.shape)
+    outputs = out.output, out.output_h, out.output_c if rnn_mode == "lstm" else None
+    arguments = x, h, c, params, *outputs, *cotangents, out.reserve_space
+    return (
+        lambda: cupyrnn.cudnn_rnn(x, h, c, params, **net, is_training=is_training),
+        lambda: cupyrnn.cudnn_rnn_backprop(*arguments, host_reserved=out.host_reserved, **net),
+    )
+
+
+@pytest.mark.parametrize(("name", "most"), [("block_lstm", Most(2, 7)), ("block_gru", Most(3, 11))])
+def test_a_block_op_is_few_operations(host: Any, cupy: Any, name: str, most: Most) -> None:
+    forward, gradient = calls_of(cupy, name, (T, B, I, H))
+    assert (operations(host, forward), operations(host, gradient)) <= most
+    assert operations(host, gradient) <= most.backward
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize(
+    ("rnn_mode", "layers", "D", "most"),
+    [
+        ("lstm", 1, 1, Most(2, 6)),
+        ("gru", 1, 1, Most(2, 8)),
+        ("rnn_tanh", 1, 1, Most(2, 6)),
+        ("lstm", 2, 2, Most(10, 26)),
+        ("rnn_relu", 2, 2, Most(10, 26)),
+    ],
+)
+def test_a_net_is_few_operations(
+    host: Any, cupy: Any, rnn_mode: str, layers: int, D: int, most: Most, is_training: bool
+) -> None:
+    forward, gradient = net_calls(cupy, rnn_mode, layers, D, is_training)
+    assert operations(host, forward) <= most.forward
+    assert operations(host, gradient) <= most.backward
+
+
+def test_all_is_on_the_stream_of_the_caller(host: Any, cupy: Any) -> None:
+    """So that a CUDA graph that is being captured has all of it: no wait, no copy."""
+    stream = cupy.cuda.Stream(non_blocking=True)
+    for call in net_calls(cupy, "gru", 2, 2):
+        with stream:
+            call()
+            with host.log() as events:
+                call()
+        assert disturbances(events, stream) == []
+
+
+def test_each_device_has_calls_of_its_own(host: Any, cupy: Any) -> None:
+    found = []
+    for device in (0, 1, 0):
+        with cupy.cuda.Device(device):
+            out = calls_of(cupy, "block_lstm", (T, B, I, H))[0]()
+            assert out.h.device.id == device
+            found.append(cupy.asnumpy(out.h).tobytes())
+    assert len(set(found)) == 1
+    assert {bool(run) for run in signatures.CALLS.values()} == {True}
+    # Arrays of another device than the current one.
+    with cupy.cuda.Device(1):
+        call = calls_of(cupy, "block_lstm", (T, B, I, H))[0]
+    out = call()
+    assert out.h.device.id == 1
+    assert cupy.asnumpy(out.h).tobytes() == found[0]
+
+
+@pytest.mark.parametrize("fails", ["launchKernel", "gemmEx"])
+def test_an_error_of_the_driver_leaves_nothing_behind(
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    _, call = net_calls(cupy, "lstm", 2, 1)
+    expected = call().params_backprop.tobytes()
+    before = host.counts()
+    module = cupy.cuda.driver if fails == "launchKernel" else cupy.cuda.cublas
+    real, left = getattr(module, fails), [1]
+
+    def once(*args: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("planted")
+        real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, fails, once)
+        for _ in range(3):
+            left[0] = 1
+            with pytest.raises(RuntimeError, match="planted"):
+                call()
+    done = host.counts() - before
+    assert done.allocations == done.frees > 0
+    assert call().params_backprop.tobytes() == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_forked_process_has_its_own_words(host: Any, cupy: Any) -> None:
+    """The two call at the same time; on a GPU CUDA refuses calls of a forked process."""
+    call, _ = net_calls(cupy, "gru", 2, 1)
+    expected = call().output.tobytes()
+    child = os.fork()
+    if child == 0:
+        os._exit(any(call().output.tobytes() != expected for _ in range(20)))
+    assert all(call().output.tobytes() == expected for _ in range(20))
+    assert os.waitpid(child, 0)[1] == 0
