@@ -32,10 +32,8 @@ def laid_out(make: Callable[..., Call], arguments: Arguments, *args: Any) -> Cal
         return None
 
 
-def _machine(
-    arguments: Arguments, cell: CellInPlace, states: Sequence[str]
-) -> tuple[Table, OnDevice]:
-    """Return the table of a call, whose states have these names, and what runs it."""
+def _machine(arguments: Arguments, cell: CellInPlace) -> tuple[Table, OnDevice]:
+    """Return the table of a call, and what runs it."""
     arrays, aligned, by_name = arguments.arrays, 0, arguments.by_name
     T, B, _ = (by_name["x"] if "x" in by_name else by_name["input"]).shape
     # More rows are computed in pieces, which bounds the memory.
@@ -45,13 +43,11 @@ def _machine(
         if a.size == 0 or not a.flags.c_contiguous:
             raise NotInPlace("an array is empty or not in C order")
         aligned |= a.data.ptr & 15
-    if any(by_name[name] is None for name in states):
-        raise NotInPlace("states are zeros that are not there")
     table = Table(arguments)
     return table, OnDevice(table, cell, T, B, aligned)
 
 
-_LSTM_STATES, _GRU_INPUTS = ("cs_prev", "h_prev"), ("x", "h_prev", "w_ru", "w_c")
+_GRU_INPUTS = "x", "h_prev", "w_ru", "w_c"
 
 
 def _peepholes(table: Table, are_used: bool) -> dict[str, Place | None]:
@@ -69,9 +65,9 @@ def block_lstm(
     """Lay out block_lstm."""
     clip, _, gate, forget_bias = attributes
     cell = lstm.in_place(columns, clip, gate, forget_bias)
-    table, machine = _machine(arguments, cell, _LSTM_STATES)
+    table, machine = _machine(arguments, cell)
     x, c, h, w, b = (table.arguments[n] for n in ("x", "cs_prev", "h_prev", "w", "b"))
-    (T, B, I), H = x.shape, h.shape[1]
+    (T, B, I), H = x.shape, w.shape[1] // 4
     # h is often kept without the others.
     others = table.take("others", (6, T, B, H))
     saved = [*(others.at(k) for k in range(6)), table.take("h", (T, B, H))]
@@ -92,15 +88,15 @@ def block_lstm_grad(
     """Lay out block_lstm_grad."""
     clip, _, gate, _ = attributes
     cell = lstm.in_place(columns, clip, gate, 0.0)
-    table, machine = _machine(arguments, cell, _LSTM_STATES)
+    table, machine = _machine(arguments, cell)
     x, c, h, w = (table.arguments[n] for n in ("x", "cs_prev", "h_prev", "w"))
     saved = [table.arguments[name] for name in LSTMOutputs._fields]
-    I, H, vectors = x.shape[2], h.shape[1], _peepholes(table, has_peepholes)
+    (_, B, I), H, vectors = x.shape, w.shape[1] // 4, _peepholes(table, has_peepholes)
     weights = Weights((w.part(0, I),), (w.part(I, I + H),), vectors)
     rows = tuple(a.rows for a in saved)
     layer = LayerPlaces((x.rows,), reverse, weights, (h, c), rows, (None, None))
     x_grad = table.take("x", x.shape)
-    first = table.take("weights", h.shape), table.take("weights", c.shape)
+    first = table.take("weights", (B, H)), table.take("weights", (B, H))
     sums = table.take("weights", (7 * H,))
     into, w_grad = _matrix(table, w)
     terms = None if vectors["wci"] is None else sums.part(4 * H, 7 * H)
@@ -126,9 +122,9 @@ def _matrix(table: Table, w: Place) -> tuple[Place, Place]:
 
 def block_gru(arguments: Arguments, gate: Any, reverse: bool) -> Call:
     """Lay out block_gru."""
-    table, machine = _machine(arguments, gru.in_place(gate), ("h_prev",))
+    table, machine = _machine(arguments, gru.in_place(gate))
     x, h, w_ru, w_c, b_ru, b_c = (table.arguments[n] for n in (*_GRU_INPUTS, "b_ru", "b_c"))
-    (T, B, I), H = x.shape, h.shape[1]
+    (T, B, I), H = x.shape, w_c.shape[1]
     others = table.take("others", (3, T, B, H))
     saved = [*(others.at(k) for k in range(3)), table.take("h", (T, B, H))]
     w_x, w_h = (w_ru.part(0, I), w_c.part(0, I)), (w_ru.part(I, I + H), w_c.part(I, I + H))
@@ -139,14 +135,14 @@ def block_gru(arguments: Arguments, gate: Any, reverse: bool) -> Call:
 
 def block_gru_grad(arguments: Arguments, gate: Any, reverse: bool) -> Call:
     """Lay out block_gru_grad."""
-    table, machine = _machine(arguments, gru.in_place(gate), ("h_prev",))
+    table, machine = _machine(arguments, gru.in_place(gate))
     names = (*_GRU_INPUTS, *GRUOutputs._fields, "d_h")
     x, h, w_ru, w_c, *saved, d_h = (table.arguments[name] for name in names)
-    I, H = x.shape[2], h.shape[1]
+    (_, B, I), H = x.shape, w_c.shape[1]
     w_x, w_h = (w_ru.part(0, I), w_c.part(0, I)), (w_ru.part(I, I + H), w_c.part(I, I + H))
     rows = tuple(a.rows for a in saved)
     layer = LayerPlaces((x.rows,), reverse, Weights(w_x, w_h, {}), (h,), rows, (None,))
-    x_grad, first = table.take("x", x.shape), table.take("weights", h.shape)
+    x_grad, first = table.take("x", x.shape), table.take("weights", (B, H))
     both = [_matrix(table, w) for w in (w_ru, w_c)]
     biases = table.take("weights", (2 * H,)), table.take("weights", (H,))
     of_weights = Weights(
@@ -191,6 +187,12 @@ class PackedNet(NamedTuple):
             return gru_reset_after.in_place(self.gate)
         return simple_rnn.in_place(self.rnn_mode == "rnn_relu")
 
+    @property
+    def H(self) -> int:
+        """The units of a layer."""
+        rows, units = self.weights[0][1][1]
+        return int(units)
+
     def weights_of(self, matrices: Place, params: Place) -> list[Weights]:
         """Return the weights by layer and direction, of parameters or gradients like them."""
         found = []
@@ -231,11 +233,12 @@ class PackedNet(NamedTuple):
 
 def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_reserved: Any) -> Call:
     """Lay out cudnn_rnn."""
-    table, machine = _machine(arguments, net.cell, net.states)
-    x, params, *states = (table.arguments[n] for n in ("input", "params", *net.states))
-    (T, B, _), H, D = x.shape, states[0].shape[2], net.D
+    table, machine = _machine(arguments, net.cell)
+    x, packed, *states = (table.arguments[n] for n in ("input", "params", *net.states))
+    params = packed if isinstance(packed, Place) else packed.params
+    (T, B, _), H, D = x.shape, net.H, net.D
     output = table.take("output", (T, B, D * H))
-    last = [table.take("states", s.shape) for s in states]
+    last = [table.take("states", (len(net.weights), B, H)) for _ in states]
     zeros = machine.zeros(2 - len(last) + (not is_training))
     if is_training:
         reserve = table.take("reserve", (net.reserve_size,))
@@ -247,7 +250,8 @@ def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_rese
     layers = []
     weights = net.weights_of(params, params)
     for n, (entry, saved) in enumerate(zip(weights, all_saved, strict=True)):
-        entered, left = (tuple(s.at(n) for s in some) for some in (states, last))
+        entered = tuple(None if s is None else s.at(n) for s in states)
+        left = tuple(s.at(n) for s in last)
         again, d = None, n + D - len(weights)
         if d >= 0:
             again = output.rows.part(d * H, (d + 1) * H, 1)
@@ -259,13 +263,15 @@ def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_rese
 
 def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: bool) -> Call:
     """Lay out cudnn_rnn_backprop."""
-    table, machine = _machine(arguments, net.cell, net.states)
+    table, machine = _machine(arguments, net.cell)
     names = "input", "params", "reserve_space", "output_backprop", *net.states
-    x, params, reserve, dy, *states = (table.arguments[name] for name in names)
+    x, packed, reserve, dy, *states = (table.arguments[name] for name in names)
+    params = packed if isinstance(packed, Place) else packed.params
+    B, H = x.shape[1], net.H
     cotangents = ("output_h_backprop", "output_c_backprop")[: len(states)]
     of_states = [table.arguments[name] for name in cotangents]
     x_grad = table.take("x", x.shape) if input_gradient else None
-    first = [table.take("weights", s.shape) for s in states]
+    first = [table.take("weights", (len(net.weights), B, H)) for _ in states]
     params_grad, matrices = table.take("weights", params.shape), net.matrices
     zeros = machine.zeros(2 - len(first))
     compute = compute_dtype(params.dtype)
@@ -276,9 +282,10 @@ def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: boo
         net.weights_of(params, params), net.weights_of(into, params_grad), net.saved_of(reserve),
         strict=True,
     )  # fmt: skip
-    layers, grads, H = [], [], states[0].shape[2]
+    layers, grads = [], []
     for n, (entry, of_entry, saved) in enumerate(both):
-        entered, made = (tuple(s.at(n) for s in some) for some in (states, first))
+        entered = tuple(None if s is None else s.at(n) for s in states)
+        made = tuple(s.at(n) for s in first)
         nothing: tuple[None, ...] = (None,) * len(states)
         layers.append(LayerPlaces((x.rows,), net.back(n), entry, entered, saved, nothing))
         of_last = tuple(None if g is None else g.at(n) for g in of_states)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -199,6 +200,99 @@ def test_reserve_space_of_numpy_is_refused_where_the_order_of_rows_differs(
         arguments = host.of(cupy_on_gpu).gradient_arguments(moved)
         with pytest.raises(ValueError, match="host_reserved"):
             cupyrnn.cudnn_rnn_backprop(*arguments, **host.net, host_reserved=out.host_reserved)
+
+
+def compare(cupy: Any, op: Any, gradient: Any, host: Any, device: Any) -> None:
+    """
+    Ask that a call and its gradient have the values of NumPy, laid out.
+
+    `host` and `device` return the arguments: of the op, and of its gradient by what it returned.
+    """
+    expected, found = op(*host(None)), twice(op, *device(None))
+    grads = gradient(*host(expected)), twice(gradient, *device(found))
+    assert all(in_place())
+    for some, others in ((found[:3], expected[:3]), grads[::-1]):
+        for a, b in zip(some, others, strict=True):
+            assert_close(cupy.asnumpy(a), b, "float64", "result")
+
+
+@pytest.mark.parametrize("peepholes", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_states_of_none_are_zeros(cupy_on_gpu: Any, reverse: bool, peepholes: bool) -> None:
+    x, w, b, h_grad, *vectors = arrays_of(
+        np, (T, B, I), (I + H, 4 * H), (4 * H,), (T, B, H), *[(H,)] * 3
+    )
+    names = dict(zip(("wci", "wcf", "wco"), vectors if peepholes else (), strict=False))
+
+    def arguments_on(xp: Any) -> Any:
+        x_, w_, b_, h_grad_ = map(xp.asarray, (x, w, b, h_grad))
+
+        def arguments(out: Any) -> Any:
+            return (
+                (x_, None, None, w_, b_)
+                if out is None
+                else (x_, None, None, w_, *out, None, h_grad_)
+            )
+
+        return arguments
+
+    def with_options(op: Any) -> Any:
+        def call(x: Any, *args: Any) -> Any:
+            xp = np if isinstance(x, np.ndarray) else cupy_on_gpu
+            given = {name: xp.asarray(a) for name, a in names.items()}
+            return op(x, *args, **given, reverse=reverse)
+
+        return call
+
+    ops = map(with_options, (cupyrnn.block_lstm, cupyrnn.block_lstm_grad))
+    compare(cupy_on_gpu, *ops, arguments_on(np), arguments_on(cupy_on_gpu))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_state_of_none_is_zeros_in_a_gru(cupy_on_gpu: Any, reverse: bool) -> None:
+    shapes = (T, B, I), (I + H, 2 * H), (I + H, H), (2 * H,), (H,), (T, B, H)
+    arrays = arrays_of(np, *shapes)
+
+    def arguments_on(xp: Any) -> Any:
+        x, w_ru, w_c, b_ru, b_c, d_h = map(xp.asarray, arrays)
+
+        def arguments(out: Any) -> Any:
+            given = x, None, w_ru, w_c
+            return (*given, b_ru, b_c) if out is None else (*given, *out, d_h)
+
+        return arguments
+
+    ops = (partial(op, reverse=reverse) for op in (cupyrnn.block_gru, cupyrnn.block_gru_grad))
+    compare(cupy_on_gpu, *ops, arguments_on(np), arguments_on(cupy_on_gpu))
+
+
+@WAYS
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
+def test_packed_parameters_and_states_of_none(cupy_on_gpu: Any, rnn_mode: str, way: str) -> None:
+    D = 2 if way == "bidirectional" else 1
+    packed = cupyrnn.init_params(
+        num_layers=2, num_units=H, input_size=I, rnn_mode=rnn_mode,
+        direction="bidirectional" if D == 2 else "unidirectional", dtype="float64", seed=3,
+    )  # fmt: skip
+    x, dy = arrays_of(np, (T, B, I), (T, B, D * H))
+
+    def arguments_on(xp: Any) -> Any:
+        params, x_, dy_ = (
+            packed._replace(params=xp.asarray(packed.params)),
+            *map(xp.asarray, (x, dy)),
+        )
+
+        def arguments(out: Any) -> Any:
+            given = x_, None, None, params
+            return given if out is None else (*given, None, None, None, dy_, None, None, out[3])
+
+        return arguments
+
+    ops = (
+        partial(op, reverse=way == "reverse")
+        for op in (cupyrnn.cudnn_rnn, cupyrnn.cudnn_rnn_backprop)
+    )
+    compare(cupy_on_gpu, *ops, arguments_on(np), arguments_on(cupy_on_gpu))
 
 
 def test_what_is_not_in_order_takes_the_other_way(cupy_on_gpu: Any) -> None:
