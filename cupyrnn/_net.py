@@ -434,6 +434,24 @@ class NetCall:
 
         return planned.find(self.plans, make, weights, layers, x, first, *rest)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether kernels may use its arrays where they are: all steps of layers that are alike."""
+        (T, B, *_), (widths, *others), run = self.run.sizes, self.net.widths, self.run
+        return not (
+            run.xp is np or not run.time_major or run.sizes.drops(self.net) or not T * B
+            or any(a is not None for a in (run.lengths, run.resets, run.every))
+            or widths[0] != widths[1] or any(other != widths for other in others)
+        )  # fmt: skip
+
+    def in_place(self) -> Any:
+        """Return the net as `layouts` has it."""
+        from .driver.layouts import Net  # and with it the kernels
+
+        net, leaves, states = self.net, self.leaves, len(self.form.States._fields)
+        sizes = net.L * net.D, net.widths[0][0], states
+        return Net(net.D, self.run.reverse, *sizes, leaves.places, leaves.size)
+
     def _cells(self, weights: NetWeights, attributes: Any) -> list[Cell]:
         """Return the cells of all layers and directions."""
         run, cells = self.run, weights.cells(self.run.xp, self.run.dtype, attributes)

@@ -7,10 +7,19 @@ layers run step by step or in pieces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from .._typing import CudnnRNNGrads, CudnnRNNOutputs, GRUGrads, LSTMGrads, NamedTuple
+from .._typing import (
+    CudnnRNNGrads,
+    CudnnRNNOutputs,
+    GRUGrads,
+    LSTMGrads,
+    NamedTuple,
+    StackedRNNGrads,
+    StackedRNNOutputs,
+)
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..checks.arrays import FLOATS, compute_dtype
@@ -18,6 +27,7 @@ from ..kernels import gru, gru_reset_after, lstm, simple_rnn
 from ..kernels.blas import NotInPlace
 from ..kernels.cell import CellInPlace
 from ..kernels.products import ROWS
+from ..weights.block_forms import PEEPHOLES
 from .net import GradientPlaces, LayerPlaces, Weights, backward, forward
 from .on_device import Call, OnDevice
 from .places import Place, Table
@@ -32,6 +42,13 @@ def laid_out(make: Callable[..., Call], arguments: Arguments, *args: Any) -> Cal
         return None
 
 
+def _matrices(by_name: Mapping[str, Any]) -> set[int]:
+    """Return the ids of the matrices, which may be in Fortran order."""
+    found = [by_name.get(name) for name in ("w", "w_ru", "w_c")]
+    found += [a for entry in by_name.get("weights", ()) for a in entry]
+    return {id(a) for a in found if a is not None and a.ndim == 2}
+
+
 def _machine(arguments: Arguments, cell: CellInPlace) -> tuple[Table, OnDevice]:
     """Return the table of a call, and what runs it."""
     arrays, aligned, by_name = arguments.arrays, 0, arguments.by_name
@@ -39,20 +56,120 @@ def _machine(arguments: Arguments, cell: CellInPlace) -> tuple[Table, OnDevice]:
     # More rows are computed in pieces, which bounds the memory.
     if arrays[0].dtype.name not in FLOATS or not 0 < T * B <= ROWS:
         raise NotInPlace("these rows are computed in pieces")
+    matrices = _matrices(by_name)
     for a in arrays:
-        if a.size == 0 or not a.flags.c_contiguous:
-            raise NotInPlace("an array is empty or not in C order")
+        in_order = a.flags.c_contiguous or (a.flags.f_contiguous and id(a) in matrices)
+        if a.size == 0 or not in_order:
+            raise NotInPlace("an array is empty or not in order")
         aligned |= a.data.ptr & 15
     table = Table(arguments)
     return table, OnDevice(table, cell, T, B, aligned)
 
 
-_GRU_INPUTS = "x", "h_prev", "w_ru", "w_c"
+class Entry(NamedTuple):
+    """The weights of a block op's layer, and their gradients."""
+
+    weights: Weights
+    gradients: Weights
+    returned: tuple[Place | None, ...]  # the gradients, in the order of the arguments
+    rounded: list[tuple[Place, Place]]  # gradients of matrices, and what they are rounded to
 
 
-def _peepholes(table: Table, are_used: bool) -> dict[str, Place | None]:
-    """Return the peephole weights by name, None where they are not used."""
-    return {name: table.arguments[name] if are_used else None for name in ("wci", "wcf", "wco")}
+def _lstm_weights(w: Place, b: Place | None, peepholes: Sequence[Place | None]) -> Weights:
+    """Return the weights of an LSTM of a block op."""
+    (rows, columns), vectors = w.shape, dict(zip(PEEPHOLES, peepholes, strict=True))
+    K = rows - columns // 4
+    return Weights((w.part(0, K),), (w.part(K, rows),), {"b": b, **vectors})
+
+
+def _gru_weights(matrices: Sequence[Place], biases: Sequence[Place | None]) -> Weights:
+    """Return the weights of a GRU of a block op."""
+    rows, H = matrices[1].shape
+    parts = ((0, rows - H), (rows - H, rows))
+    w_x, w_h = (tuple(w.part(*part) for w in matrices) for part in parts)
+    return Weights(w_x, w_h, dict(zip(("b_ru", "b_c"), biases, strict=True)))
+
+
+def _matrix(table: Table, w: Place) -> tuple[Place, Place]:
+    """Return where the gradient of a matrix is computed, and where it is returned."""
+    returned, compute = table.take("weights", w.shape), compute_dtype(w.dtype)
+    # The sum of two products is rounded once.
+    return returned if compute == w.dtype else table.take("work", w.shape, compute), returned
+
+
+def _lstm_gradients(
+    table: Table, w: Place, peepholes: Sequence[Place | None], *, zeros: bool
+) -> Entry:
+    """Return an LSTM with its gradients; `zeros` is whether those of no peepholes are zeros."""
+    H, has_peepholes = w.shape[1] // 4, peepholes[0] is not None
+    into, w_grad = _matrix(table, w)
+    sums = table.take("weights", ((7 if has_peepholes or zeros else 4) * H,))
+    terms = sums.part(4 * H, 7 * H) if has_peepholes else None
+    gradients = _lstm_weights(into, None, (None,) * 3)._replace(
+        vectors={"sums": sums, "terms": terms}
+    )
+    of_peepholes: list[Place | None] = [None] * 3
+    if sums.size > 4 * H:
+        of_peepholes = [sums.part(k * H, (k + 1) * H) for k in (4, 5, 6)]
+    returned = w_grad, sums.part(0, 4 * H), *of_peepholes
+    return Entry(_lstm_weights(w, None, peepholes), gradients, returned, [(into, w_grad)])
+
+
+def _gru_gradients(table: Table, matrices: Sequence[Place]) -> Entry:
+    """Return a GRU with its gradients."""
+    H = matrices[1].shape[1]
+    both = [_matrix(table, w) for w in matrices]
+    biases = table.take("weights", (2 * H,)), table.take("weights", (H,))
+    gradients = _gru_weights([into for into, _ in both], biases)
+    returned = (*(w_grad for _, w_grad in both), *biases)
+    return Entry(_gru_weights(matrices, (None, None)), gradients, returned, both)
+
+
+def _block_forward(
+    table: Table, machine: OnDevice, weights: Weights, states: Any, back: bool
+) -> list[Place]:
+    """Lay out a block op; return what its steps save."""
+    x, count = table.arguments["x"], _SAVED[len(weights.w_x)]
+    (T, B, _), H = x.shape, weights.w_h[-1].shape[0]
+    # h is often kept without the others.
+    others = table.take("others", (count - 1, T, B, H))
+    saved = [*(others.at(k) for k in range(count - 1)), table.take("h", (T, B, H))]
+    rows, nothing = tuple(a.rows for a in saved), (None,) * len(states)
+    forward(machine, [[LayerPlaces((x.rows,), back, weights, states, rows, nothing)]])
+    return saved
+
+
+# How many arrays the steps of a cell with one or two products save.
+_SAVED = {1: len(LSTMOutputs._fields), 2: len(GRUOutputs._fields)}
+
+
+def _block_backward(
+    table: Table, machine: OnDevice, entry: Entry, saved: Any, states: tuple[Any, Any], back: bool
+) -> list[Place]:
+    """Lay out the gradient of a block op; return the gradients of x and of the first states."""
+    x, (first, cotangents) = table.arguments["x"], states
+    B, H = x.shape[1], entry.weights.w_h[-1].shape[0]
+    rows, nothing = tuple(a.rows for a in saved), (None,) * len(first)
+    layer = LayerPlaces((x.rows,), back, entry.weights, first, rows, nothing)
+    x_grad = table.take("x", x.shape)
+    of_first = tuple(table.take("weights", (B, H)) for _ in first)
+    given = tuple(None if g is None else g.rows for g in cotangents)
+    grads = GradientPlaces(given, nothing, of_first, x_grad.rows, entry.gradients)
+    backward(machine, table, [[layer]], [[grads]])
+    _round(machine, [entry])
+    return [x_grad, *of_first]
+
+
+def _round(machine: OnDevice, entries: Sequence[Entry]) -> None:
+    """Round the gradients of matrices."""
+    for into, w_grad in (pair for entry in entries for pair in entry.rounded):
+        if into is not w_grad:
+            machine.round(into, w_grad)
+
+
+def _peepholes(table: Table, are_used: bool) -> list[Place | None]:
+    """Return the peephole weights, None where they are not used."""
+    return [table.arguments[name] if are_used else None for name in PEEPHOLES]
 
 
 def block_lstm(
@@ -64,18 +181,10 @@ def block_lstm(
 ) -> Call:
     """Lay out block_lstm."""
     clip, _, gate, forget_bias = attributes
-    cell = lstm.in_place(columns, clip, gate, forget_bias)
-    table, machine = _machine(arguments, cell)
-    x, c, h, w, b = (table.arguments[n] for n in ("x", "cs_prev", "h_prev", "w", "b"))
-    (T, B, I), H = x.shape, w.shape[1] // 4
-    # h is often kept without the others.
-    others = table.take("others", (6, T, B, H))
-    saved = [*(others.at(k) for k in range(6)), table.take("h", (T, B, H))]
-    vectors = {"b": b, **_peepholes(table, has_peepholes)}
-    weights = Weights((w.part(0, I),), (w.part(I, I + H),), vectors)
-    rows = tuple(a.rows for a in saved)
-    forward(machine, [[LayerPlaces((x.rows,), reverse, weights, (h, c), rows, (None, None))]])
-    return machine.finish(saved, LSTMOutputs)
+    table, machine = _machine(arguments, lstm.in_place(columns, clip, gate, forget_bias))
+    w, b, h, c = (table.arguments[name] for name in ("w", "b", "h_prev", "cs_prev"))
+    weights = _lstm_weights(w, b, _peepholes(table, has_peepholes))
+    return machine.finish(_block_forward(table, machine, weights, (h, c), reverse), LSTMOutputs)
 
 
 def block_lstm_grad(
@@ -87,96 +196,135 @@ def block_lstm_grad(
 ) -> Call:
     """Lay out block_lstm_grad."""
     clip, _, gate, _ = attributes
-    cell = lstm.in_place(columns, clip, gate, 0.0)
-    table, machine = _machine(arguments, cell)
-    x, c, h, w = (table.arguments[n] for n in ("x", "cs_prev", "h_prev", "w"))
+    table, machine = _machine(arguments, lstm.in_place(columns, clip, gate, 0.0))
+    names = "w", "h_prev", "cs_prev", "h_grad", "cs_grad"
+    w, h, c, h_grad, c_grad = (table.arguments[name] for name in names)
     saved = [table.arguments[name] for name in LSTMOutputs._fields]
-    (_, B, I), H, vectors = x.shape, w.shape[1] // 4, _peepholes(table, has_peepholes)
-    weights = Weights((w.part(0, I),), (w.part(I, I + H),), vectors)
-    rows = tuple(a.rows for a in saved)
-    layer = LayerPlaces((x.rows,), reverse, weights, (h, c), rows, (None, None))
-    x_grad = table.take("x", x.shape)
-    first = table.take("weights", (B, H)), table.take("weights", (B, H))
-    sums = table.take("weights", (7 * H,))
-    into, w_grad = _matrix(table, w)
-    terms = None if vectors["wci"] is None else sums.part(4 * H, 7 * H)
-    gradients = {"sums": sums, "terms": terms}
-    of_weights = Weights((into.part(0, I),), (into.part(I, I + H),), gradients)
-    cotangents = (table.arguments[name] for name in ("h_grad", "cs_grad"))
-    states = tuple(None if g is None else g.rows for g in cotangents)
-    grads = GradientPlaces(states, (None, None), first, x_grad.rows, of_weights)
-    backward(machine, table, [[layer]], [[grads]])
-    if into is not w_grad:
-        machine.round(into, w_grad)
-    of_peepholes = [sums.part(k * H, (k + 1) * H) for k in (4, 5, 6)]
-    returned = [x_grad, first[1], first[0], w_grad, *of_peepholes, sums.part(0, 4 * H)]
-    return machine.finish(returned, LSTMGrads)
-
-
-def _matrix(table: Table, w: Place) -> tuple[Place, Place]:
-    """Return where the gradient of a matrix is computed, and where it is returned."""
-    returned, compute = table.take("weights", w.shape), compute_dtype(w.dtype)
-    # The sum of two products is rounded once.
-    return returned if compute == w.dtype else table.take("work", w.shape, compute), returned
+    entry = _lstm_gradients(table, w, _peepholes(table, has_peepholes), zeros=True)
+    states = (h, c), (h_grad, c_grad)
+    x_grad, of_h, of_c = _block_backward(table, machine, entry, saved, states, reverse)
+    w_grad, b_grad, *of_peepholes = entry.returned
+    return machine.finish([x_grad, of_c, of_h, w_grad, *of_peepholes, b_grad], LSTMGrads)
 
 
 def block_gru(arguments: Arguments, gate: Any, reverse: bool) -> Call:
     """Lay out block_gru."""
     table, machine = _machine(arguments, gru.in_place(gate))
-    x, h, w_ru, w_c, b_ru, b_c = (table.arguments[n] for n in (*_GRU_INPUTS, "b_ru", "b_c"))
-    (T, B, I), H = x.shape, w_c.shape[1]
-    others = table.take("others", (3, T, B, H))
-    saved = [*(others.at(k) for k in range(3)), table.take("h", (T, B, H))]
-    w_x, w_h = (w_ru.part(0, I), w_c.part(0, I)), (w_ru.part(I, I + H), w_c.part(I, I + H))
-    weights, rows = Weights(w_x, w_h, {"b_ru": b_ru, "b_c": b_c}), tuple(a.rows for a in saved)
-    forward(machine, [[LayerPlaces((x.rows,), reverse, weights, (h,), rows, (None,))]])
-    return machine.finish(saved, GRUOutputs)
+    names = "h_prev", "w_ru", "w_c", "b_ru", "b_c"
+    h, w_ru, w_c, b_ru, b_c = (table.arguments[name] for name in names)
+    weights = _gru_weights((w_ru, w_c), (b_ru, b_c))
+    return machine.finish(_block_forward(table, machine, weights, (h,), reverse), GRUOutputs)
 
 
 def block_gru_grad(arguments: Arguments, gate: Any, reverse: bool) -> Call:
     """Lay out block_gru_grad."""
     table, machine = _machine(arguments, gru.in_place(gate))
-    names = (*_GRU_INPUTS, *GRUOutputs._fields, "d_h")
-    x, h, w_ru, w_c, *saved, d_h = (table.arguments[name] for name in names)
-    (_, B, I), H = x.shape, w_c.shape[1]
-    w_x, w_h = (w_ru.part(0, I), w_c.part(0, I)), (w_ru.part(I, I + H), w_c.part(I, I + H))
-    rows = tuple(a.rows for a in saved)
-    layer = LayerPlaces((x.rows,), reverse, Weights(w_x, w_h, {}), (h,), rows, (None,))
-    x_grad, first = table.take("x", x.shape), table.take("weights", (B, H))
-    both = [_matrix(table, w) for w in (w_ru, w_c)]
-    biases = table.take("weights", (2 * H,)), table.take("weights", (H,))
-    of_weights = Weights(
-        tuple(into.part(0, I) for into, _ in both),
-        tuple(into.part(I, I + H) for into, _ in both),
-        {"b_ru": biases[0], "b_c": biases[1]},
-    )
-    states = (None if d_h is None else d_h.rows,)
-    grads = GradientPlaces(states, (None,), (first,), x_grad.rows, of_weights)
-    backward(machine, table, [[layer]], [[grads]])
-    for into, w_grad in both:
-        if into is not w_grad:
-            machine.round(into, w_grad)
-    return machine.finish([x_grad, first, *(w for _, w in both), *biases], GRUGrads)
+    h, w_ru, w_c, d_h = (table.arguments[name] for name in ("h_prev", "w_ru", "w_c", "d_h"))
+    saved = [table.arguments[name] for name in GRUOutputs._fields]
+    entry = _gru_gradients(table, (w_ru, w_c))
+    found = _block_backward(table, machine, entry, saved, ((h,), (d_h,)), reverse)
+    return machine.finish([*found, *entry.returned], GRUGrads)
 
 
-class PackedNet(NamedTuple):
-    """A net of packed parameters, which drops nothing."""
+class Net(NamedTuple):
+    """A net whose layers are alike and drop nothing."""
 
     D: int
     reverse: bool  # whether all layers run backwards in time
-    rnn_mode: str
-    gate: Any
-    columns: tuple[int, ...]  # of the gates of an LSTM
-    # By layer and direction, slices and shapes: of the weights in the parameters,
-    weights: Sequence[tuple[Any, ...]]
-    # and of what the steps save in reserve_space.
+    LD: int  # layers times directions
+    H: int
+    states: int  # how many a layer has
+    # What the steps save in reserve_space: slices and shapes, by layer and direction.
     reserved: Sequence[tuple[slice, tuple[int, int]]]
     reserve_size: int
 
-    @property
-    def states(self) -> tuple[str, ...]:
-        """The names of the states before the first step."""
-        return ("input_h", "input_c") if self.rnn_mode == "lstm" else ("input_h",)
+    def saved_of(self, reserve: Place) -> list[tuple[Place, ...]]:
+        """Return what the steps save, by layer and direction."""
+        parts = [reserve.part(s.start, s.stop).reshape(*shape) for s, shape in self.reserved]
+        n = len(parts) // self.LD
+        return [tuple(parts[k : k + n]) for k in range(0, len(parts), n)]
+
+    def back(self, n: int) -> bool:
+        """Return whether the steps of number n, by layer and direction, run backwards."""
+        return self.reverse or n % self.D == 1
+
+    def by_layer(self, parts: list[Any]) -> list[list[Any]]:
+        """Return what is in a list by layer and direction as a list for each layer."""
+        return [parts[n : n + self.D] for n in range(0, len(parts), self.D)]
+
+
+def _at(states: Sequence[Place | None], n: int) -> tuple[Place | None, ...]:
+    """Return states of number n, by layer and direction."""
+    return tuple(None if s is None else s.at(n) for s in states)
+
+
+def _net_forward(
+    table: Table, machine: OnDevice, net: Net, weights: Sequence[Weights], is_training: bool
+) -> list[Place | None]:
+    """Lay out a net; return output, two last states and reserve_space, or scalars that are zero."""
+    x, states = table.arguments["input"], [table.arguments[n] for n in _STATES[: net.states]]
+    (T, B, _), H, D = x.shape, net.H, net.D
+    output = table.take("output", (T, B, D * H))
+    last = [table.take("states", (net.LD, B, H)) for _ in states]
+    zeros = machine.zeros(2 - len(last) + (not is_training))
+    if is_training:
+        reserve = table.take("reserve", (net.reserve_size,))
+        all_saved = net.saved_of(reserve)
+    else:  # what no gradient reads is there for one direction at a time, but h
+        kept = len(net.reserved) // net.LD - 1
+        others = [table.reuse(f"saved{k}", (T * B, H)) for k in range(kept)]
+        all_saved = [(*others, table.take("work", (T * B, H))) for _ in range(net.LD)]
+    layers = []
+    for n, (entry, saved) in enumerate(zip(weights, all_saved, strict=True)):
+        entered, left, d = _at(states, n), _at(last, n), n + D - net.LD
+        again = output.rows.part(d * H, (d + 1) * H, 1) if d >= 0 else None
+        layers.append(LayerPlaces((x.rows,), net.back(n), entry, entered, saved, left, again))
+    forward(machine, net.by_layer(layers))
+    return [output, *last, *zeros[: 2 - len(last)], reserve if is_training else zeros[-1]]
+
+
+def _net_backward(
+    table: Table,
+    machine: OnDevice,
+    net: Net,
+    entries: Sequence[tuple[Weights, Weights]],
+    input_gradient: bool,
+) -> list[Place | None]:
+    """Lay out a net's gradient, of weights too; return those of input and of two first states."""
+    x, reserve, dy = (table.arguments[n] for n in ("input", "reserve_space", "output_backprop"))
+    states, of_states = ([table.arguments[n] for n in names[: net.states]]
+                         for names in (_STATES, _COTANGENTS))  # fmt: skip
+    B, H = x.shape[1], net.H
+    x_grad = table.take("x", x.shape) if input_gradient else None
+    first = [table.take("weights", (net.LD, B, H)) for _ in states]
+    zeros = machine.zeros(2 - len(first))
+    layers, grads = [], []
+    nothing: tuple[None, ...] = (None,) * len(states)
+    for n, ((entry, of_entry), saved) in enumerate(
+        zip(entries, net.saved_of(reserve), strict=True)
+    ):
+        entered, d = _at(states, n), n % net.D
+        layers.append(LayerPlaces((x.rows,), net.back(n), entry, entered, saved, nothing))
+        of_x = x_grad.rows if x_grad is not None else None
+        of_h = None if dy is None else dy.rows.part(d * H, (d + 1) * H, 1)
+        made: Any = _at(first, n)
+        grads.append(GradientPlaces((of_h, *nothing[1:]), _at(of_states, n), made, of_x, of_entry))
+    backward(machine, table, net.by_layer(layers), net.by_layer(grads))
+    return [x_grad, *first, *zeros]
+
+
+_STATES, _COTANGENTS = ("input_h", "input_c"), ("output_h_backprop", "output_c_backprop")
+
+
+class PackedNet(NamedTuple):
+    """A net of packed parameters."""
+
+    net: Net
+    rnn_mode: str
+    gate: Any
+    columns: tuple[int, ...]  # of the gates of an LSTM
+    # By layer and direction, slices and shapes of the weights in the parameters.
+    weights: Sequence[tuple[Any, ...]]
 
     @property
     def cell(self) -> CellInPlace:
@@ -186,12 +334,6 @@ class PackedNet(NamedTuple):
         if self.rnn_mode == "gru":
             return gru_reset_after.in_place(self.gate)
         return simple_rnn.in_place(self.rnn_mode == "rnn_relu")
-
-    @property
-    def H(self) -> int:
-        """The units of a layer."""
-        rows, units = self.weights[0][1][1]
-        return int(units)
 
     def weights_of(self, matrices: Place, params: Place) -> list[Weights]:
         """Return the weights by layer and direction, of parameters or gradients like them."""
@@ -207,12 +349,6 @@ class PackedNet(NamedTuple):
             found.append(Weights((of_x.T,), (of_h.T,), vectors))
         return found
 
-    def saved_of(self, reserve: Place) -> list[tuple[Place, ...]]:
-        """Return what the steps save, by layer and direction."""
-        parts = [reserve.part(s.start, s.stop).reshape(*shape) for s, shape in self.reserved]
-        n = len(parts) // len(self.weights)
-        return [tuple(parts[k : k + n]) for k in range(0, len(parts), n)]
-
     @property
     def matrices(self) -> int:
         """How many of the parameters, the first ones, are those of matrices."""
@@ -222,78 +358,101 @@ class PackedNet(NamedTuple):
             raise NotInPlace("a bias is before a matrix")
         return int(max(ends))
 
-    def back(self, n: int) -> bool:
-        """Return whether the steps of number n, by layer and direction, run backwards."""
-        return self.reverse or n % self.D == 1
 
-    def by_layer(self, parts: list[Any]) -> list[list[Any]]:
-        """Return what is in a list by layer and direction as a list for each layer."""
-        return [parts[n : n + self.D] for n in range(0, len(parts), self.D)]
+def _params(table: Table) -> Place:
+    """Return the packed parameters, those of a PackedParams too."""
+    params = table.arguments["params"]
+    return params if isinstance(params, Place) else params.params
 
 
 def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_reserved: Any) -> Call:
     """Lay out cudnn_rnn."""
     table, machine = _machine(arguments, net.cell)
-    x, packed, *states = (table.arguments[n] for n in ("input", "params", *net.states))
-    params = packed if isinstance(packed, Place) else packed.params
-    (T, B, _), H, D = x.shape, net.H, net.D
-    output = table.take("output", (T, B, D * H))
-    last = [table.take("states", (len(net.weights), B, H)) for _ in states]
-    zeros = machine.zeros(2 - len(last) + (not is_training))
-    if is_training:
-        reserve = table.take("reserve", (net.reserve_size,))
-        all_saved = net.saved_of(reserve)
-    else:  # what no gradient reads is there for one direction at a time, but h
-        kept = len(net.reserved) // len(net.weights) - 1
-        others = [table.reuse(f"saved{k}", (T * B, H)) for k in range(kept)]
-        all_saved = [(*others, table.take("work", (T * B, H))) for _ in net.weights]
-    layers = []
+    params = _params(table)
     weights = net.weights_of(params, params)
-    for n, (entry, saved) in enumerate(zip(weights, all_saved, strict=True)):
-        entered = tuple(None if s is None else s.at(n) for s in states)
-        left = tuple(s.at(n) for s in last)
-        again, d = None, n + D - len(weights)
-        if d >= 0:
-            again = output.rows.part(d * H, (d + 1) * H, 1)
-        layers.append(LayerPlaces((x.rows,), net.back(n), entry, entered, saved, left, again))
-    forward(machine, net.by_layer(layers))
-    returned = [output, *last, *zeros[: 2 - len(last)], reserve if is_training else zeros[-1]]
+    returned = _net_forward(table, machine, net.net, weights, is_training)
     return machine.finish(returned, CudnnRNNOutputs, host_reserved)
 
 
 def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: bool) -> Call:
     """Lay out cudnn_rnn_backprop."""
     table, machine = _machine(arguments, net.cell)
-    names = "input", "params", "reserve_space", "output_backprop", *net.states
-    x, packed, reserve, dy, *states = (table.arguments[name] for name in names)
-    params = packed if isinstance(packed, Place) else packed.params
-    B, H = x.shape[1], net.H
-    cotangents = ("output_h_backprop", "output_c_backprop")[: len(states)]
-    of_states = [table.arguments[name] for name in cotangents]
-    x_grad = table.take("x", x.shape) if input_gradient else None
-    first = [table.take("weights", (len(net.weights), B, H)) for _ in states]
-    params_grad, matrices = table.take("weights", params.shape), net.matrices
-    zeros = machine.zeros(2 - len(first))
-    compute = compute_dtype(params.dtype)
+    params, matrices = _params(table), net.matrices
+    params_grad, compute = table.take("weights", params.shape), compute_dtype(params.dtype)
     into = params_grad
     if compute != params.dtype:  # the sum of two products is rounded once
         into = table.take("work", (matrices,), compute)
-    both = zip(
-        net.weights_of(params, params), net.weights_of(into, params_grad), net.saved_of(reserve),
-        strict=True,
-    )  # fmt: skip
-    layers, grads = [], []
-    for n, (entry, of_entry, saved) in enumerate(both):
-        entered = tuple(None if s is None else s.at(n) for s in states)
-        made = tuple(s.at(n) for s in first)
-        nothing: tuple[None, ...] = (None,) * len(states)
-        layers.append(LayerPlaces((x.rows,), net.back(n), entry, entered, saved, nothing))
-        of_last = tuple(None if g is None else g.at(n) for g in of_states)
-        of_x = x_grad.rows if x_grad is not None else None
-        d = n % net.D
-        of_h = None if dy is None else dy.rows.part(d * H, (d + 1) * H, 1)
-        grads.append(GradientPlaces((of_h, *nothing[1:]), of_last, made, of_x, of_entry))
-    backward(machine, table, net.by_layer(layers), net.by_layer(grads))
+    both = net.weights_of(params, params), net.weights_of(into, params_grad)
+    entries = list(zip(*both, strict=True))
+    found = _net_backward(table, machine, net.net, entries, input_gradient)
     if into is not params_grad:
         machine.round(into, params_grad.part(0, matrices))
-    return machine.finish([x_grad, *first, *zeros, params_grad], CudnnRNNGrads)
+    return machine.finish([*found, params_grad], CudnnRNNGrads)
+
+
+class StackedNet(NamedTuple):
+    """A net of weights of the block ops."""
+
+    net: Net
+    attributes: Any  # of its form
+    columns: tuple[int, ...] | None  # of the gates of an LSTM; None for a GRU
+
+    def cell(self, *, forward: bool) -> CellInPlace:
+        """Return the cell of all layers."""
+        if self.columns is None:
+            return gru.in_place(self.attributes)
+        clip, _, gate, forget_bias = self.attributes
+        return lstm.in_place(self.columns, clip, gate, forget_bias if forward else 0.0)
+
+    def weights_of(self, entry: Any) -> Weights:
+        """Return the weights of a layer."""
+        if self.columns is None:
+            return _gru_weights(entry[:2], entry[2:])
+        return _lstm_weights(entry[0], entry[1], _of_peepholes(entry))
+
+    def gradients_of(self, table: Table, entry: Any) -> Entry:
+        """Return the weights of a layer with their gradients."""
+        if self.columns is None:
+            return _gru_gradients(table, entry[:2])
+        return _lstm_gradients(table, entry[0], _of_peepholes(entry), zeros=False)
+
+
+def _of_peepholes(entry: Any) -> list[Place | None]:
+    """Return the peephole weights of an LSTM, None where it has none."""
+    if getattr(entry, "w_p", None) is not None:
+        raise NotInPlace("a layer has a projection")
+    return [getattr(entry, name, None) for name in PEEPHOLES]
+
+
+class _StackedGrads:
+    """What makes the result of stacked_rnn_backprop of its arrays."""
+
+    def __init__(self, kinds: Sequence[Any]) -> None:
+        self._kinds = kinds
+
+    def _make(self, arrays: Sequence[Any]) -> StackedRNNGrads[Any]:
+        left, weights = iter(arrays[3:]), []
+        for kind in self._kinds:
+            weights.append(kind._make(islice(left, len(kind._fields))))
+        return StackedRNNGrads._make([*arrays[:3], weights])
+
+
+def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> Call:
+    """Lay out stacked_rnn."""
+    table, machine = _machine(arguments, net.cell(forward=True))
+    weights = [net.weights_of(entry) for entry in table.arguments["weights"]]
+    returned = _net_forward(table, machine, net.net, weights, is_training)
+    return machine.finish(returned, StackedRNNOutputs)
+
+
+def stacked_rnn_backprop(arguments: Arguments, net: StackedNet) -> Call:
+    """Lay out stacked_rnn_backprop."""
+    table, machine = _machine(arguments, net.cell(forward=False))
+    weights = table.arguments["weights"]
+    entries = [net.gradients_of(table, entry) for entry in weights]
+    of_net = [entry[:2] for entry in entries]
+    found = _net_backward(table, machine, net.net, of_net, True)
+    _round(machine, entries)
+    for entry, of in zip(weights, entries, strict=True):
+        found += (*of.returned, *[None] * len(entry))[: len(entry)]
+    return machine.finish(found, _StackedGrads([type(entry) for entry in weights]))

@@ -76,7 +76,7 @@ class Table:
     Parameters
     ----------
     arguments
-        The arguments of the call, whose arrays are in C order.
+        The arguments of the call, whose arrays are in C or Fortran order.
 
     Attributes
     ----------
@@ -87,9 +87,9 @@ class Table:
     _ALIGNED = 256
 
     def __init__(self, arguments: Arguments) -> None:
-        self.dtype = dtype = arguments.arrays[0].dtype
+        self.dtype = arguments.arrays[0].dtype
         self.inputs = len(arguments.arrays)
-        places = [self._whole(n, a.shape, dtype) for n, a in enumerate(arguments.arrays)]
+        places = [self._argument(n, a) for n, a in enumerate(arguments.arrays)]
         self.arguments = arguments.with_arrays(places)
         self.allocations: dict[str, list[int]] = {}  # by name: number of the array, and bytes
         self._reused: dict[tuple[Any, ...], Place] = {}
@@ -97,6 +97,10 @@ class Table:
     @staticmethod
     def _whole(array: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Place:
         return Place(array, 0, shape, strides_of(shape, dtype.itemsize), dtype)
+
+    def _argument(self, n: int, a: Any) -> Place:
+        place = self._whole(n, a.shape, self.dtype)
+        return place if a.flags.c_contiguous else place._replace(strides=a.strides)
 
     def take(
         self, allocation: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None

@@ -157,7 +157,7 @@ def signature(
             addresses |= data.ptr
             append(a.shape)
             append(a.dtype)
-            append((a._c_contiguous, kind))
+            append((a._c_contiguous, a._f_contiguous, kind))
             arrays.append(a)
         elif (parts := _parts(kind, a)) is not None:
             append((kind, len(parts)))

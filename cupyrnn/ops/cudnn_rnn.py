@@ -258,19 +258,13 @@ def _net_in_place(call: PackedCall) -> Any:
     """Return the net of a call as it is laid out."""
     from ..driver.layouts import PackedNet
 
-    net, leaves = call.net, call.leaves
-    of_net = net.D, call.run.reverse, net.rnn_mode, net.gate, PACKED_COLUMNS
-    return PackedNet(*of_net, places_of(net), leaves.places, leaves.size)
+    net = call.net
+    return PackedNet(call.in_place(), net.rnn_mode, net.gate, PACKED_COLUMNS, places_of(net))
 
 
 def _may_be_laid_out(call: PackedCall) -> bool:
     """Return whether the kernels may use the arrays of a call where they are."""
-    run, net = call.run, call.net
-    return not (
-        run.xp is np or call.by_cudnn or not run.time_major or net.skip or net.P != net.H
-        or run.sizes.drops(net) or not run.sizes.T * run.sizes.B
-        or any(a is not None for a in (run.lengths, run.resets, run.every))
-    )  # fmt: skip
+    return call.is_whole and not (call.by_cudnn or call.net.skip)
 
 
 @traceable

@@ -30,9 +30,17 @@ from ..checks.attributes import (
 from ..checks.calls import check_arrays, expect_rank
 from ..derivatives.traced import traceable
 from ..driver.reserve import Note, check_reserve, fingerprint
-from ..driver.signatures import Checked, by_signature
+from ..driver.signatures import Arguments, Checked, by_signature
 from ..driver.stack import as_given, time_major_of
-from ..weights.block_forms import GateOrder, check_projections, check_weights, zero_states
+from ..weights.block_forms import (
+    COLUMNS,
+    GRU_FORM,
+    LSTM_FORM,
+    GateOrder,
+    check_projections,
+    check_weights,
+    zero_states,
+)
 from ..weights.entries import NetWeights
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..weights.gradients import WeightGradients, check_weight_gradients
@@ -312,6 +320,35 @@ def _run_backprop(
         return StackedRNNGrads(dx, dh, _joined(xp, others, dtype), grads)
 
 
+def _may_be_laid_out(call: NetCall, *states: Any) -> bool:
+    """Return whether the kernels may use the arrays of a call where they are."""
+    known = call.form is LSTM_FORM or call.form is GRU_FORM
+    return known and call.is_whole and not any(map(_is_layered, states))
+
+
+def _net_in_place(call: NetCall) -> Any:
+    """Return the net of a call as it is laid out."""
+    from ..driver.layouts import StackedNet  # and with it the kernels
+
+    columns = COLUMNS[call.attributes.gate_order] if call.form is LSTM_FORM else None
+    return StackedNet(call.in_place(), call.attributes, columns)
+
+
+def _lay_out(call: NetCall, arguments: Arguments) -> Any:
+    """Lay out stacked_rnn."""
+    from ..driver import layouts
+
+    args = _net_in_place(call), call.run.sizes.is_training
+    return layouts.laid_out(layouts.stacked_rnn, arguments, *args)
+
+
+def _lay_out_backprop(call: NetCall, arguments: Arguments) -> Any:
+    """Lay out stacked_rnn_backprop."""
+    from ..driver import layouts
+
+    return layouts.laid_out(layouts.stacked_rnn_backprop, arguments, _net_in_place(call))
+
+
 @traceable
 @by_signature
 def stacked_rnn(
@@ -465,7 +502,10 @@ def stacked_rnn(
     run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
     run = run._replace(save=save, reverse=reverse)
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run)
-    return Checked(partial(_run, op, call, attributes))  # type: ignore[return-value]
+    lay_out = None
+    if _may_be_laid_out(call, input_h, input_c):
+        lay_out = partial(_lay_out, call)
+    return Checked(partial(_run, op, call, attributes), lay_out)  # type: ignore[return-value]
 
 
 @traceable
@@ -598,4 +638,9 @@ def stacked_rnn_backprop(
     }
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run, given)
     check_weight_gradients(op, weight_gradients)
-    return Checked(partial(_run_backprop, op, call, attributes, weight_gradients))  # type: ignore[return-value]
+    lay_out, states = None, (input_h, input_c, output_h_backprop, output_c_backprop)
+    sums = weight_gradients == "sum" and reserve_space.shape == (call.leaves.size,)
+    if sums and _may_be_laid_out(call, *states):
+        lay_out = partial(_lay_out_backprop, call)
+    run_backprop = partial(_run_backprop, op, call, attributes, weight_gradients)
+    return Checked(run_backprop, lay_out)  # type: ignore[return-value]
