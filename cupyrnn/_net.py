@@ -436,10 +436,10 @@ class NetCall:
 
     @property
     def is_whole(self) -> bool:
-        """Whether kernels may use its arrays where they are: all steps of layers that are alike."""
+        """Whether its arrays may be used where they are: all steps of layers that are alike."""
         (T, B, *_), (widths, *others), run = self.run.sizes, self.net.widths, self.run
         return not (
-            run.xp is np or not run.time_major or run.sizes.drops(self.net) or not T * B
+            not run.time_major or run.sizes.drops(self.net) or not T * B
             or any(a is not None for a in (run.lengths, run.resets, run.every))
             or widths[0] != widths[1] or any(other != widths for other in others)
         )  # fmt: skip

@@ -21,6 +21,10 @@ _ARITHMETIC = ["__array_ufunc__", "__array_function__", "__add__", "__sub__", "_
 _ARITHMETIC += ["__truediv__", "__pow__", "__matmul__"]
 
 
+class NotInPlace(Exception):
+    """A call cannot be a fixed list of operations over the arrays of a caller."""
+
+
 def array_kind(a: object) -> str | None:
     """Return "numpy" or "cupy", None for other objects. Never imports CuPy."""
     if type(a) is np.ndarray:

@@ -110,16 +110,18 @@ def layer_call(
         if first_c is not None:
             given[2], given[4] = carried.c, back.cotangents.c
     dx, _, _, given_h, given_c, totals = given
-    kept = [*saved, *vectors]
+    kept, last = [*saved, *vectors], (None, None)
+    if back is None:
+        last = states.h, first_c
     N, I = x.shape
     shapes = Shapes(
         back is not None, writes_deltas, N, N * sum([w.size for w in weights if w is not None]), I,
         saved.h.shape[1], starts.tobytes(), len(saved), len(kept), layout,
         grads_layout,
-        tuple(a is not None for a in (first_c, dx, given_h, given_c, totals)),
+        tuple(a is not None for a in (first_c, last[0], None, dx, given_h, given_c, totals)),
         0 if totals is None else len(totals),
     )  # fmt: skip
-    arrays = (x, states.h, first_c, *given, *kept, *weights, *grads)
+    arrays = (x, states.h, first_c, *last, None, None, *given, *kept, *weights, *grads)
     return LayerCall(spec, shapes, arrays, back, grads)
 
 

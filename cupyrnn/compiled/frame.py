@@ -77,9 +77,20 @@ class Frame(NamedTuple):
     h: Address  # of each step
     P: int
     H: int
-    # Before the first step; forward overwritten with those after each sequence's last.
-    first_h: Address
+    first_h: Address  # before the first step
     first_c: Address
+    last_h: Address  # written forward after each sequence's last step, if they are wanted
+    last_c: Address
+    biases: int  # how many gates add two biases
+    b_x: Address
+    b_h: Address
+    b: Address  # their sum, which is made
+    # h of each step is also written there; 0 where that is not wanted.
+    output: Address
+    output_row: int  # from row to row
+    # Whether the rows of output and given_h are those of steps from the last to the first; all
+    # sequences have one length then.
+    turned: int
     formulas: Address  # the code of the cell's rows
     table: Address  # of what this looks up
     dx: Address  # 0 where it is not wanted
@@ -87,6 +98,8 @@ class Frame(NamedTuple):
     dc: Address
     given_h: Address  # of each step, or zeros
     given_c: Address
+    given_h_row: int  # from row to row, none of zeros
+    given_c_row: int
     before: Address  # h before each step of a part
     work: Address
     work_stride: int  # from the memory of one thread to that of the next
@@ -125,6 +138,14 @@ def own_rows(tid: int, f: Frame) -> tuple[int, int]:
     if f.by_units:
         return 0, read_word(f.starts + 8)
     return read_word(f.splits + 8 * tid), read_word(f.splits + 8 * tid + 8)
+
+
+@part
+def row_in_time(f: Frame, first: int) -> int:
+    """Return the first row of output and given_h of the step that has this first row."""
+    if f.turned:
+        return read_word(f.starts + 8 * f.T) - first - read_word(f.starts + 8)
+    return first
 
 
 @part
@@ -281,6 +302,10 @@ def all_steps(one: Any, words: int) -> None:
     u0, u1 = own_units(one, tid, f)
     row, h_row = f.H * size, f.P * size
     pack_all(tid, n, one, f, address, 0)
+    for g in range(f.biases if tid == 0 else 0):
+        offset = g * row
+        b = f.b_x + offset, f.b_h + offset, f.b + offset
+        add_rows(one, (0, vectors_of(one, f.H), f.H, 0, *b))
     turn = meet(f.meeting, n, 1)
     # Of all units, which may be multiplied: with shared units it is the threads' together.
     work = f.work if f.by_units else f.work + tid * f.work_stride
@@ -324,15 +349,18 @@ def all_steps(one: Any, words: int) -> None:
                 a, rs_a = work, row
             h_prev, c_prev = f.h + first * h_row, f.c + first * row
             if tid == 0 or not f.by_units:
+                to_row, to = f.output_row, f.output + (row_in_time(f, first) + r0) * f.output_row
+                for r in range(rows if f.output else 0):
+                    copy(to + r * to_row, h + r * h_row, h_row)
                 end, go_on = read_word(f.starts + 8 * t + 8), 0
                 if t + 1 < f.T:
                     go_on = read_word(f.starts + 8 * t + 16) - end
                 done = max(r0, go_on)
                 ended = min(r1, end - first) - done
-                if ended > 0:
-                    copy(f.first_h + done * h_row, h_prev + done * h_row, ended * h_row)
-                    if f.first_c:
-                        copy(f.first_c + done * row, c_prev + done * row, ended * row)
+                if ended > 0 and f.last_h:
+                    copy(f.last_h + done * h_row, h_prev + done * h_row, ended * h_row)
+                    if f.last_c:
+                        copy(f.last_c + done * row, c_prev + done * row, ended * row)
         t0 = t1
 
 
@@ -385,9 +413,8 @@ def all_steps_back(one: Any, words: int) -> None:
                 h_prev, c_prev = f.h + before * h_row, f.c + before * row
             if rows > 0 and (tid == 0 or not f.by_units):
                 copy(f.before + in_part * h_row, h_prev + r0 * h_row, rows * h_row)
-            given_row = 0 if f.given_h == f.zeros else h_row
-            given_c_row = 0 if f.given_c == f.zeros else row
-            dh, given = f.dh + r0 * h_row, f.given_h + at * given_row
+            given_row, given_c_row = f.given_h_row, f.given_c_row
+            dh, given = f.dh + r0 * h_row, f.given_h + (row_in_time(f, first) + r0) * given_row
             through, through_row = dh, h_row
             z, zh = of_x.z + in_part * of_x.rs_z, last.z + in_part * last.rs_z
             for k in range(f.stages - 1, -1, -1):

@@ -11,6 +11,7 @@ import numpy as np
 from . import single
 from .call import c_ordered, line_of
 from .formulas import Formulas, Vectors, code_of
+from .in_place import CellInPlace
 from .plan import Layout, Spec
 from .simd import Vector, tanh
 from .ways import ways
@@ -65,6 +66,17 @@ def _spec_of(cell: GRU, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]
     numbers = line_of(cell.gate, dtype)
     biases = [numbers if b is None else b for b in c_ordered((cell.b_ru, cell.b_c), dtype)]
     return _spec(cell.gate is not None, H, dtype), [numbers, *biases]
+
+
+def in_place(gate: HardSigmoid | None) -> CellInPlace:
+    """Return the cell with this activation, for arrays of a caller."""
+
+    def spec_of(vectors: dict[str, Any], H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
+        numbers = line_of(gate, dtype)
+        biases = [vectors.get(name, numbers) for name in ("b_ru", "b_c")]
+        return _spec(gate is not None, H, dtype), [numbers, *biases]
+
+    return CellInPlace(takes, spec_of, (), (("b_ru",), ("b_c",)))
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(

@@ -11,12 +11,14 @@ import numpy as np
 from .call import c_ordered, line_of
 from .formulas import Formulas, Vectors, code_of
 from .frame import APART
+from .in_place import CellInPlace
 from .plan import Layout, Spec
 from .simd import Vector, tanh
 from .ways import ways
 
 if TYPE_CHECKING:
     from .._typing import Array
+    from ..arithmetic.gates import HardSigmoid
     from ..cells.gru_reset_after import GRUResetAfter
 
 
@@ -51,14 +53,26 @@ def _spec(hard: bool, hc_last: bool, H: int, dtype: np.dtype[Any]) -> Spec:
     sums = [[(1, 0, 0), (0, 0, H), (0, 1, 2 * H), (0, 2, 3 * H)]]
     if hc_last:  # which has deltas for each matrix
         sums = [[(k, n, c) for n, c in enumerate(of)] for k, of in enumerate((starts, of_h))]
-    layout = Layout([starts], [of_h], [APART], [*((1, start) for start in starts), (2, 0)], sums)
+    layout = Layout([starts], [of_h], [APART], [(1, 0), (1, H), (2, 0), (3, 0)], sums)
     return Spec(_CODE, layout, H, dtype, int(hard))
 
 
 def _spec_of(cell: GRUResetAfter, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
-    """Return the spec of a cell and its arrays: numbers, b and b_hc."""
-    arrays = [line_of(cell.gate, dtype), *c_ordered((cell.b, cell.b_hc), dtype)]
+    """Return the spec of a cell and its arrays: numbers, b of r and u, b_c and b_hc."""
+    b, b_hc = c_ordered((cell.b, cell.b_hc), dtype)
+    arrays = [line_of(cell.gate, dtype), b, b[2 * H :], b_hc]
     return _spec(cell.gate is not None, cell.hc_last, H, dtype), arrays
+
+
+def in_place(gate: HardSigmoid | None) -> CellInPlace:
+    """Return the cell with this activation, for packed weights and arrays of a caller."""
+
+    def spec_of(vectors: dict[str, Any], H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
+        numbers = line_of(gate, dtype)
+        biases = [vectors.get(name, numbers) for name in ("b", "b_end", "b_more_end")]
+        return _spec(gate is not None, True, H, dtype), [numbers, *biases]
+
+    return CellInPlace(takes, spec_of, (), (("b",), ("b_more",)), 2)
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(

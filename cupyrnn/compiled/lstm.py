@@ -12,6 +12,7 @@ from . import single
 from .call import c_ordered
 from .formulas import Formulas, Vectors, code_of
 from .frame import MAKES_H
+from .in_place import CellInPlace
 from .plan import Layout, Spec
 from .simd import Vector, tanh
 from .ways import ways
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 
 PEEPHOLE, HARD = 1, 2  # bits of the variant
+_PEEPHOLES = ("wci", "wcf", "wco")
 
 
 def _gates(v: Vectors, variant: int) -> Mapping[str, Vector]:
@@ -96,21 +98,35 @@ def _spec(columns: tuple[int, ...], variant: int, H: int, dtype: np.dtype[Any]) 
 
 
 def _described(
-    b: Array | None, columns: tuple[int, ...], peephole: Sequence[Array | None] | None,
+    b: Any, columns: tuple[int, ...], peephole: Sequence[Any] | None,
     numbers: Array, hard: bool, H: int,
 ) -> tuple[Spec, list[Array]]:  # fmt: skip
     """Return the spec of a cell and its arrays: numbers, b, wci, wcf and wco."""
     variant, dtype, arrays = HARD if hard else 0, numbers.dtype, [numbers] * 5
     if b is not None:
-        arrays[1:2] = c_ordered((b,), dtype)
+        arrays[1] = b
     if peephole is not None and peephole[0] is not None:
-        variant, arrays[2:] = variant | PEEPHOLE, c_ordered(peephole, dtype)
+        variant, arrays[2:] = variant | PEEPHOLE, peephole
     return _spec(columns, variant, H, dtype), arrays
 
 
 def _spec_of(cell: LSTM, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
     numbers = _numbers(cell.cell_clip, cell.gate, dtype)
-    return _described(cell.b, cell.columns, cell.peephole, numbers, cell.gate is not None, H)
+    (b,), peephole = c_ordered((cell.b,), dtype), c_ordered(cell.peephole or (), dtype) or None
+    return _described(b, cell.columns, peephole, numbers, cell.gate is not None, H)
+
+
+def in_place(
+    columns: tuple[int, ...], clip: float | None, gate: HardSigmoid | None, forget_bias: float
+) -> CellInPlace:
+    """Return the cell with these attributes, for arrays of a caller."""
+
+    def spec_of(vectors: dict[str, Any], H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
+        peephole = [vectors.get(name) for name in _PEEPHOLES]
+        numbers = _numbers(clip, gate, dtype, forget_bias)
+        return _described(vectors.get("b"), columns, peephole, numbers, gate is not None, H)
+
+    return CellInPlace(takes, spec_of, _PEEPHOLES, (("sums", "b_more"),), 4)
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
@@ -134,7 +150,8 @@ def cell_forward(char: str) -> Any:
         # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
         saved = [*np.empty((6, B, H), char), np.empty((B, H), char)]
         numbers = _numbers(clip, gate, dtype, forget_bias)
-        spec, vectors = _described(b, columns, call.peephole, numbers, gate is not None, H)
+        (b,), peephole = c_ordered((b,), dtype), c_ordered(call.peephole, dtype)
+        spec, vectors = _described(b, columns, peephole, numbers, gate is not None, H)
         single.forward(spec, x, first, (w[:I], w[I:]), vectors, saved)
         return saved
 
@@ -156,7 +173,7 @@ def cell_grad(char: str) -> Any:
         (B, H), (clip, _, gate, _) = cs_prev.shape, call.attributes
         carried = [np.zeros((B, H), char) if a is None else a.copy() for a in given]
         dz, totals = np.empty((B, 4 * H), char), np.zeros((3, H), char)
-        numbers, peephole = _numbers(clip, gate, dtype), call.peephole
+        numbers, peephole = _numbers(clip, gate, dtype), c_ordered(call.peephole, dtype)
         spec, vectors = _described(None, columns, peephole, numbers, gate is not None, H)
         sums = None if peephole[0] is None else totals
         step = saved, (None, cs_prev), carried, [dz], sums, None

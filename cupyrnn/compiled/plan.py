@@ -179,12 +179,17 @@ class Shapes(NamedTuple):
     grads: tuple[tuple[bool, int] | None, ...]
     given: tuple[bool, ...]  # which of the arrays that may be missing are there
     vectors: int  # how many of the cell's own have gradients
+    biases: int = 0  # how many gates add two biases
+    # Of output and given_h the bytes from row to row, if they are not P numbers, and whether their
+    # rows are those of steps from the last to the first.
+    row: int | None = None
+    turned: bool = False
 
 
 # The arrays of a call, in this order; then come what is saved, the cell's vectors, the weights and
 # their gradients.
-_MEMORY, _BLOCK, _X, _FIRST_H, _FIRST_C, _DX, _DH, _DC, _GIVEN_H = range(9)
-_GIVEN_C, _TOTALS, _SAVED = range(9, 12)
+_MEMORY, _BLOCK, _X, _FIRST_H, _FIRST_C, _LAST_H, _LAST_C, _OUTPUT, _MORE = range(9)
+_DX, _DH, _DC, _GIVEN_H, _GIVEN_C, _TOTALS, _SAVED = range(9, 16)
 
 
 class Plan:
@@ -248,6 +253,7 @@ class Plan:
         zeroed = memory.bytes
         self._sums = [memory.take(c.row * backward) for c in columns]
         self._zeros = memory.take(max(H, P, shapes.I) * size)
+        self._b = memory.take(shapes.biases * H * size)
         self.bytes = memory.bytes
         self.zeroed = [slice(zeroed // size, None)] if backward else []
         if backward and any(c.H * size % VECTOR_BYTES for c in columns):  # what no unit writes
@@ -318,8 +324,13 @@ class Plan:
     def _frame(self) -> Frame:
         spec, shapes, here = self._spec, self._shapes, functools.partial(At, _MEMORY)
         saved, formulas = shapes.saved, spec.formulas
-        has_c, has_dx, has_h_grad, has_c_grad, has_totals = shapes.given
+        (has_c, has_last, has_output, has_dx, has_h_grad, has_c_grad, has_totals) = shapes.given
+        size = spec.dtype.itemsize
+        row = shapes.P * size if shapes.row is None else shapes.row
         table = [At(word.array + _SAVED, word.offset) for word in spec.table(saved)]
+        b_x = saved + spec.layout.vectors[0][0]  # the array of the first bias
+        if shapes.biases:
+            table = [here(self._b + w.offset) if w.array == _SAVED + b_x else w for w in table]
         c = formulas.saved.index(formulas.c) if formulas.c else 0
         of_x = len(spec.layout.inputs)
         return Frame(
@@ -336,6 +347,15 @@ class Plan:
             H=spec.H,
             first_h=At(_FIRST_H),
             first_c=At(_FIRST_C) if has_c else 0,
+            last_h=At(_LAST_H) if has_last else 0,
+            last_c=At(_LAST_C) if has_last and has_c else 0,
+            biases=shapes.biases,
+            b_x=At(_SAVED + b_x) if shapes.biases else 0,
+            b_h=At(_MORE) if shapes.biases else 0,
+            b=here(self._b),
+            output=At(_OUTPUT) if has_output else 0,
+            output_row=row,
+            turned=shapes.turned,
             formulas=spec.address("backward_layer" if shapes.backward else "forward_layer"),
             table=self._put(table),
             dx=At(_DX) if has_dx else 0,
@@ -343,6 +363,8 @@ class Plan:
             dc=At(_DC) if shapes.backward and has_c else 0,
             given_h=At(_GIVEN_H) if has_h_grad else here(self._zeros),
             given_c=At(_GIVEN_C) if has_c_grad else here(self._zeros),
+            given_h_row=row if has_h_grad else 0,
+            given_c_row=spec.H * size if has_c_grad else 0,
             before=here(self._before),
             work=here(self._work),
             work_stride=self._work_bytes,

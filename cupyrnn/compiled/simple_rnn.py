@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .call import c_ordered
+from .call import c_ordered, line_of
 from .formulas import Formulas, Vectors, code_of
+from .in_place import CellInPlace
 from .plan import Layout, Spec
 from .simd import Vector, tanh
 from .ways import ways
@@ -44,6 +45,15 @@ def _spec(relu: bool, H: int, dtype: np.dtype[Any]) -> Spec:
 def _spec_of(cell: SimpleRNN, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
     """Return the spec of a cell and its arrays: b."""
     return _spec(cell.relu, H, dtype), c_ordered([cell.b], dtype)
+
+
+def in_place(relu: bool) -> CellInPlace:
+    """Return the cell with this activation, for arrays of a caller."""
+
+    def spec_of(vectors: dict[str, Any], H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
+        return _spec(relu, H, dtype), [vectors.get("b", line_of(None, dtype))]
+
+    return CellInPlace(takes, spec_of, (), (("b", "b_more"),), 1)
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(

@@ -88,7 +88,10 @@ def implementation(
     compiled = _compiled(kind) if compute.char in "fd" else None
     if compiled is not None and whole and rows and cell.widths[0]:
         way = f"{direction}_layer"
-        if _pays(cell, rows, direction, single) and compiled.takes(cell, compute, way):
+        matrices = [w.w for w in (*cell.inputs, *cell.recurrent) if w.w is not None]
+        in_order = bool(cell.inputs[0].w is not None and matrices[0].flags.c_contiguous)
+        pays = _pays(sum([w.size for w in matrices]), rows, direction, single, in_order)
+        if pays and compiled.takes(cell, compute, way):
             return Implementation(compiled, "layer")
     way = ""
     is_step = single and rows and compute.kind == "f"
@@ -130,17 +133,20 @@ _LEAST_ROWS_OF_LAYER, _FEW_ROWS_OF_LAYER = {"forward": 12, "backward": 40}, 5
 _SMALL_MATRICES, _MEDIUM_MATRICES = 1 << 16, 1 << 18
 
 
-def _pays(cell: Cell, rows: int, direction: str, single: bool) -> bool:
-    """Return whether so many rows are worth a layer in one call."""
+def _pays(size: int, rows: int, direction: str, single: bool, in_order: bool) -> bool:
+    """
+    Return whether so many rows are worth a layer in one call.
+
+    `size` is the number of elements of all matrices. `in_order` says that the first matrix of x is
+    in C order.
+    """
     most = _MEDIUM_MATRICES if rows >= _FEW_ROWS_OF_LAYER else _SMALL_MATRICES
     if single:  # which has a way of its own, fast with matrices in C order
-        w, most = cell.inputs[0].w, _SMALL_MATRICES
-        if w is not None and w.flags.c_contiguous:
+        if in_order:
             return False
+        most = _SMALL_MATRICES
     elif rows >= _LEAST_ROWS_OF_LAYER[direction]:
         return True
-    weights = (*cell.inputs, *cell.recurrent)
-    size: int = sum([w.w.size for w in weights if w.w is not None])
     return size <= most
 
 

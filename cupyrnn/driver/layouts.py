@@ -1,5 +1,5 @@
 """
-The ops as tables: where the arrays of a call on a device are, and what is done with them.
+The ops as tables: where the arrays of a call are, and what is done with them.
 
 Each function returns what runs the calls of a signature. It raises NotInPlace for those that the
 layers run step by step or in pieces.
@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from .._typing import (
     CudnnRNNGrads,
     CudnnRNNOutputs,
@@ -21,20 +23,16 @@ from .._typing import (
     StackedRNNOutputs,
 )
 from ..cells.gru import GRUOutputs
-from ..cells.lstm import LSTMOutputs
-from ..checks.arrays import FLOATS, compute_dtype
-from ..kernels import gru, gru_reset_after, lstm, simple_rnn
-from ..kernels.blas import NotInPlace
-from ..kernels.cell import CellInPlace
-from ..kernels.products import ROWS
+from ..cells.lstm import LSTM, LSTMOutputs
+from ..checks.arrays import NotInPlace, compute_dtype
 from ..weights.block_forms import PEEPHOLES
-from .net import GradientPlaces, LayerPlaces, Weights, backward, forward
-from .on_device import Call, OnDevice
+from . import layer as _layer
+from .net import Cells, GradientPlaces, LayerPlaces, Weights, backward, forward
 from .places import Place, Table
 from .signatures import Arguments
 
 
-def laid_out(make: Callable[..., Call], arguments: Arguments, *args: Any) -> Call | None:
+def laid_out(make: Callable[..., Any], arguments: Arguments, *args: Any) -> Any:
     """Return what runs calls like one, as `make` lays them out; None where nothing does."""
     try:
         return make(arguments, *args)
@@ -49,21 +47,38 @@ def _matrices(by_name: Mapping[str, Any]) -> set[int]:
     return {id(a) for a in found if a is not None and a.ndim == 2}
 
 
-def _machine(arguments: Arguments, cell: CellInPlace) -> tuple[Table, OnDevice]:
-    """Return the table of a call, and what runs it."""
-    arrays, aligned, by_name = arguments.arrays, 0, arguments.by_name
-    T, B, _ = (by_name["x"] if "x" in by_name else by_name["input"]).shape
-    # More rows are computed in pieces, which bounds the memory.
-    if arrays[0].dtype.name not in FLOATS or not 0 < T * B <= ROWS:
-        raise NotInPlace("these rows are computed in pieces")
-    matrices = _matrices(by_name)
-    for a in arrays:
-        in_order = a.flags.c_contiguous or (a.flags.f_contiguous and id(a) in matrices)
-        if a.size == 0 or not in_order:
-            raise NotInPlace("an array is empty or not in order")
-        aligned |= a.data.ptr & 15
-    table = Table(arguments)
-    return table, OnDevice(table, cell, T, B, aligned)
+def _place_of(array: Any) -> Any:
+    """Return the module of the machine for arrays like one."""
+    if type(array) is not np.ndarray:
+        from . import on_device
+
+        return on_device
+    if _layer._compiled(LSTM) is None:
+        raise NotInPlace("no loops are compiled")
+    from . import on_host
+
+    return on_host
+
+
+def _machine(
+    arguments: Arguments, cell_of: Callable[[Cells], Any], *, back: bool = False, saves: bool = True
+) -> tuple[Table, Any]:
+    """
+    Return the table of a call, and the machine that makes its operations.
+
+    Parameters
+    ----------
+    cell_of
+        Returns the cell of all layers, of the machine's `Cells`.
+    back, saves
+        See `on_host.start`.
+    """
+    if any(a.size == 0 for a in arguments.arrays):
+        raise NotInPlace("an array is empty")
+    on = _place_of(arguments.x)
+    matrices = _matrices(arguments.by_name)
+    table, machine = on.start(arguments, cell_of(on.CELLS), matrices, back=back, saves=saves)
+    return table, machine
 
 
 class Entry(NamedTuple):
@@ -126,7 +141,7 @@ def _gru_gradients(table: Table, matrices: Sequence[Place]) -> Entry:
 
 
 def _block_forward(
-    table: Table, machine: OnDevice, weights: Weights, states: Any, back: bool
+    table: Table, machine: Any, weights: Weights, states: Any, back: bool
 ) -> list[Place]:
     """Lay out a block op; return what its steps save."""
     x, count = table.arguments["x"], _SAVED[len(weights.w_x)]
@@ -144,7 +159,7 @@ _SAVED = {1: len(LSTMOutputs._fields), 2: len(GRUOutputs._fields)}
 
 
 def _block_backward(
-    table: Table, machine: OnDevice, entry: Entry, saved: Any, states: tuple[Any, Any], back: bool
+    table: Table, machine: Any, entry: Entry, saved: Any, states: tuple[Any, Any], back: bool
 ) -> list[Place]:
     """Lay out the gradient of a block op; return the gradients of x and of the first states."""
     x, (first, cotangents) = table.arguments["x"], states
@@ -160,7 +175,7 @@ def _block_backward(
     return [x_grad, *of_first]
 
 
-def _round(machine: OnDevice, entries: Sequence[Entry]) -> None:
+def _round(machine: Any, entries: Sequence[Entry]) -> None:
     """Round the gradients of matrices."""
     for into, w_grad in (pair for entry in entries for pair in entry.rounded):
         if into is not w_grad:
@@ -178,10 +193,12 @@ def block_lstm(
     columns: tuple[int, ...],
     has_peepholes: bool,
     reverse: bool,
-) -> Call:
+) -> Any:
     """Lay out block_lstm."""
     clip, _, gate, forget_bias = attributes
-    table, machine = _machine(arguments, lstm.in_place(columns, clip, gate, forget_bias))
+    table, machine = _machine(
+        arguments, lambda cells: cells.lstm(columns, clip, gate, forget_bias), back=reverse
+    )
     w, b, h, c = (table.arguments[name] for name in ("w", "b", "h_prev", "cs_prev"))
     weights = _lstm_weights(w, b, _peepholes(table, has_peepholes))
     return machine.finish(_block_forward(table, machine, weights, (h, c), reverse), LSTMOutputs)
@@ -193,10 +210,12 @@ def block_lstm_grad(
     columns: tuple[int, ...],
     has_peepholes: bool,
     reverse: bool,
-) -> Call:
+) -> Any:
     """Lay out block_lstm_grad."""
     clip, _, gate, _ = attributes
-    table, machine = _machine(arguments, lstm.in_place(columns, clip, gate, 0.0))
+    table, machine = _machine(
+        arguments, lambda cells: cells.lstm(columns, clip, gate, 0.0), back=reverse
+    )
     names = "w", "h_prev", "cs_prev", "h_grad", "cs_grad"
     w, h, c, h_grad, c_grad = (table.arguments[name] for name in names)
     saved = [table.arguments[name] for name in LSTMOutputs._fields]
@@ -207,18 +226,18 @@ def block_lstm_grad(
     return machine.finish([x_grad, of_c, of_h, w_grad, *of_peepholes, b_grad], LSTMGrads)
 
 
-def block_gru(arguments: Arguments, gate: Any, reverse: bool) -> Call:
+def block_gru(arguments: Arguments, gate: Any, reverse: bool) -> Any:
     """Lay out block_gru."""
-    table, machine = _machine(arguments, gru.in_place(gate))
+    table, machine = _machine(arguments, lambda cells: cells.gru(gate), back=reverse)
     names = "h_prev", "w_ru", "w_c", "b_ru", "b_c"
     h, w_ru, w_c, b_ru, b_c = (table.arguments[name] for name in names)
     weights = _gru_weights((w_ru, w_c), (b_ru, b_c))
     return machine.finish(_block_forward(table, machine, weights, (h,), reverse), GRUOutputs)
 
 
-def block_gru_grad(arguments: Arguments, gate: Any, reverse: bool) -> Call:
+def block_gru_grad(arguments: Arguments, gate: Any, reverse: bool) -> Any:
     """Lay out block_gru_grad."""
-    table, machine = _machine(arguments, gru.in_place(gate))
+    table, machine = _machine(arguments, lambda cells: cells.gru(gate), back=reverse)
     h, w_ru, w_c, d_h = (table.arguments[name] for name in ("h_prev", "w_ru", "w_c", "d_h"))
     saved = [table.arguments[name] for name in GRUOutputs._fields]
     entry = _gru_gradients(table, (w_ru, w_c))
@@ -259,7 +278,7 @@ def _at(states: Sequence[Place | None], n: int) -> tuple[Place | None, ...]:
 
 
 def _net_forward(
-    table: Table, machine: OnDevice, net: Net, weights: Sequence[Weights], is_training: bool
+    table: Table, machine: Any, net: Net, weights: Sequence[Weights], is_training: bool
 ) -> list[Place | None]:
     """Lay out a net; return output, two last states and reserve_space, or scalars that are zero."""
     x, states = table.arguments["input"], [table.arguments[n] for n in _STATES[: net.states]]
@@ -285,7 +304,7 @@ def _net_forward(
 
 def _net_backward(
     table: Table,
-    machine: OnDevice,
+    machine: Any,
     net: Net,
     entries: Sequence[tuple[Weights, Weights]],
     input_gradient: bool,
@@ -326,14 +345,13 @@ class PackedNet(NamedTuple):
     # By layer and direction, slices and shapes of the weights in the parameters.
     weights: Sequence[tuple[Any, ...]]
 
-    @property
-    def cell(self) -> CellInPlace:
-        """The cell of all layers."""
+    def cell(self, cells: Cells) -> Any:
+        """Return the cell of all layers, of a machine's."""
         if self.rnn_mode == "lstm":
-            return lstm.in_place(self.columns, None, self.gate, 0.0)
+            return cells.lstm(self.columns, None, self.gate, 0.0)
         if self.rnn_mode == "gru":
-            return gru_reset_after.in_place(self.gate)
-        return simple_rnn.in_place(self.rnn_mode == "rnn_relu")
+            return cells.gru_reset_after(self.gate)
+        return cells.simple_rnn(self.rnn_mode == "rnn_relu")
 
     def weights_of(self, matrices: Place, params: Place) -> list[Weights]:
         """Return the weights by layer and direction, of parameters or gradients like them."""
@@ -365,16 +383,16 @@ def _params(table: Table) -> Place:
     return params if isinstance(params, Place) else params.params
 
 
-def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_reserved: Any) -> Call:
+def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_reserved: Any) -> Any:
     """Lay out cudnn_rnn."""
-    table, machine = _machine(arguments, net.cell)
+    table, machine = _machine(arguments, net.cell, saves=is_training)
     params = _params(table)
     weights = net.weights_of(params, params)
     returned = _net_forward(table, machine, net.net, weights, is_training)
     return machine.finish(returned, CudnnRNNOutputs, host_reserved)
 
 
-def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: bool) -> Call:
+def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: bool) -> Any:
     """Lay out cudnn_rnn_backprop."""
     table, machine = _machine(arguments, net.cell)
     params, matrices = _params(table), net.matrices
@@ -397,12 +415,12 @@ class StackedNet(NamedTuple):
     attributes: Any  # of its form
     columns: tuple[int, ...] | None  # of the gates of an LSTM; None for a GRU
 
-    def cell(self, *, forward: bool) -> CellInPlace:
-        """Return the cell of all layers."""
+    def cell(self, cells: Cells) -> Any:
+        """Return the cell of all layers, of a machine's."""
         if self.columns is None:
-            return gru.in_place(self.attributes)
-        clip, _, gate, forget_bias = self.attributes
-        return lstm.in_place(self.columns, clip, gate, forget_bias if forward else 0.0)
+            return cells.gru(self.attributes)
+        clip, _, gate, forget_bias = self.attributes  # backwards 0
+        return cells.lstm(self.columns, clip, gate, forget_bias)
 
     def weights_of(self, entry: Any) -> Weights:
         """Return the weights of a layer."""
@@ -437,17 +455,17 @@ class _StackedGrads:
         return StackedRNNGrads._make([*arrays[:3], weights])
 
 
-def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> Call:
+def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> Any:
     """Lay out stacked_rnn."""
-    table, machine = _machine(arguments, net.cell(forward=True))
+    table, machine = _machine(arguments, net.cell, saves=is_training)
     weights = [net.weights_of(entry) for entry in table.arguments["weights"]]
     returned = _net_forward(table, machine, net.net, weights, is_training)
     return machine.finish(returned, StackedRNNOutputs)
 
 
-def stacked_rnn_backprop(arguments: Arguments, net: StackedNet) -> Call:
+def stacked_rnn_backprop(arguments: Arguments, net: StackedNet) -> Any:
     """Lay out stacked_rnn_backprop."""
-    table, machine = _machine(arguments, net.cell(forward=False))
+    table, machine = _machine(arguments, net.cell)
     weights = table.arguments["weights"]
     entries = [net.gradients_of(table, entry) for entry in weights]
     of_net = [entry[:2] for entry in entries]

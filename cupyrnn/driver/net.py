@@ -6,9 +6,9 @@ A walk hands each layer, as places by name, to a machine, which makes its own op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 from .._typing import NamedTuple
 from ..checks.arrays import compute_dtype
@@ -44,6 +44,15 @@ class GradientPlaces(NamedTuple):
     x: Place | None  # written, [N, K], of all parts of x side by side
     weights: Weights  # written
     adds_x: bool = False  # whether that of x is added to what is there
+
+
+class Cells(NamedTuple):
+    """What a machine has the cells by: functions of their attributes."""
+
+    lstm: Callable[..., Any]  # of columns, cell_clip, gate and forget_bias
+    gru: Callable[..., Any]  # of gate
+    gru_reset_after: Callable[..., Any]  # of gate
+    simple_rnn: Callable[..., Any]  # of relu
 
 
 class Machine(Protocol):

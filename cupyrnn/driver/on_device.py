@@ -13,13 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from ..checks.arrays import compute_dtype
-from ..kernels import blas, gru, gru_reset_after, lstm, persistent
+from ..checks.arrays import FLOATS, NotInPlace, compute_dtype
+from ..kernels import blas, gru, gru_reset_after, lstm, persistent, simple_rnn
 from ..kernels.cell import CellInPlace
 from ..kernels.compile import kernel
 from ..kernels.launch import BIAS_SUMS, BLOCK, function_of, sum_grid
-from .net import GradientPlaces, LayerPlaces
+from ..kernels.products import ROWS
+from .net import Cells, GradientPlaces, LayerPlaces
 from .places import Place, Table
+from .signatures import Arguments
+
+CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
 
 # A kernel that writes numbers of the computation in the storage type.
 _ROUND = r"""
@@ -57,14 +61,14 @@ class OnDevice:
     aligned
         The last four bits of all addresses of arguments together.
 
-    Raises blas.NotInPlace, in its methods, for what is not one launch over all steps.
+    Raises NotInPlace, in its methods, for what is not one launch over all steps.
     """
 
     def __init__(self, table: Table, cell: CellInPlace, T: int, B: int, aligned: int) -> None:
         self._table, self._cell, self._T, self._B = table, cell, T, B
         self._dtype, self._compute = table.dtype, compute_dtype(table.dtype)
         if aligned % self._dtype.itemsize:
-            raise blas.NotInPlace("arrays are not aligned")
+            raise NotInPlace("arrays are not aligned")
         self._words: list[int] = []
         self._moved: list[tuple[int, int, int]] = []  # of a word: which, array, offset
         self.operations: list[tuple[Any, ...]] = []
@@ -136,7 +140,7 @@ class OnDevice:
         words, plain = self._cell.struct(self._compute, [p is not None for p in pointers], stored)
         found = persistent.one_launch(kernels, self._dtype, shape, self._T, plain=plain)
         if found is None or found.over is not None:
-            raise blas.NotInPlace("steps are not one launch without a barrier")
+            raise NotInPlace("steps are not one launch without a barrier")
         function = function_of(
             found.kernel.source, (found.name,), found.name, self._dtype, found.block
         )
@@ -373,3 +377,20 @@ class Call:
                 )  # fmt: skip
             else:
                 cuda.runtime.memsetAsync(words[operation[1]], 0, operation[2], stream)
+
+
+def start(
+    arguments: Arguments, cell: CellInPlace, matrices: set[int], *, back: bool, saves: bool
+) -> tuple[Table, OnDevice]:
+    """Return the table of a call, and what makes its operations: see `on_host.start`."""
+    arrays, aligned = arguments.arrays, 0
+    T, B, _ = arguments.x.shape
+    # More rows are computed in pieces, which bounds the memory.
+    if arrays[0].dtype.name not in FLOATS or T * B > ROWS:
+        raise NotInPlace("these rows are computed in pieces")
+    for a in arrays:
+        if not (a.flags.c_contiguous or (a.flags.f_contiguous and id(a) in matrices)):
+            raise NotInPlace("an array is not in order")
+        aligned |= a.data.ptr & 15
+    table = Table(arguments)
+    return table, OnDevice(table, cell, T, B, aligned)

@@ -50,6 +50,11 @@ class Arguments(NamedTuple):
     by_name: Mapping[str, Any]
     arrays: Sequence[Any]  # all among them, in the order of the signature
 
+    @property
+    def x(self) -> Any:
+        """The input."""
+        return self.by_name["x" if "x" in self.by_name else "input"]
+
     def with_arrays(self, others: Sequence[Any]) -> dict[str, Any]:
         """Return the arguments with others instead of the arrays."""
         found, left = dict(self.by_name), iter(others)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array
-from ..checks.arrays import aligned, strided_address, tf32_allowed
+from ..checks.arrays import NotInPlace, aligned, strided_address, tf32_allowed
 
 # cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasGemmAlgo_t
 _CUDA_TYPE = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}
@@ -212,10 +212,6 @@ def gemm(a: Array, b: Array, out: Array, *, accumulate: bool = False) -> None:
     if len(out):
         with without_rounding(product.rounds):
             product.run(len(out), product.a, product.out)
-
-
-class NotInPlace(Exception):
-    """A call cannot be a fixed list of launches and products over the arrays of a caller."""
 
 
 def gemm_calls(a: Any, b: Any, out: Any, *, accumulate: bool) -> list[tuple[Any, ...]]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
 from .._typing import AnyArray, ArrayT, GRUCellGrads, GRUGrads, Lengths, Resets
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.gru import GRUOutputs
@@ -194,7 +192,7 @@ def block_gru(
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
     call = check_block(op, GRU_FORM, arrays, {}, attributes)
     steps, lay_out = Steps(op, seq_len_max, reverse), None
-    if call.xp is not np and steps.complete(x, sequence_lengths, resets):
+    if steps.complete(x, sequence_lengths, resets):
         lay_out = partial(block.lay_out_gru, call, reverse)
     return Checked(partial(block.run_gru, call, steps), lay_out)  # type: ignore[return-value]
 
@@ -456,10 +454,6 @@ def block_gru_grad(
     call = check_block(op, GRU_FORM, arrays, biases, attributes)
     check_weight_gradients(op, weight_gradients)
     steps, lay_out = Steps(op, seq_len_max, reverse), None
-    if (
-        call.xp is not np
-        and weight_gradients == "sum"
-        and steps.complete(x, sequence_lengths, resets)
-    ):
+    if weight_gradients == "sum" and steps.complete(x, sequence_lengths, resets):
         lay_out = partial(block.lay_out_gru_grad, call, reverse)
     return Checked(partial(block.run_gru_grad, call, steps, weight_gradients), lay_out)  # type: ignore[return-value]

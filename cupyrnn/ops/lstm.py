@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
 from .._typing import AnyArray, ArrayT, Lengths, LSTMCellGrads, LSTMGrads, Resets
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.lstm import LSTMOutputs
@@ -260,7 +258,7 @@ def block_lstm(
     attributes = forget_bias, cell_clip, gate_order, recurrent_activation
     call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
     steps, lay_out = Steps(op, seq_len_max, reverse), None
-    if call.xp is not np and steps.complete(x, sequence_lengths, resets):
+    if steps.complete(x, sequence_lengths, resets):
         lay_out = partial(block.lay_out_lstm, call, reverse)
     return Checked(partial(block.run_lstm, call, steps), lay_out)  # type: ignore[return-value]
 
@@ -584,10 +582,6 @@ def block_lstm_grad(
     call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
     check_weight_gradients(op, weight_gradients)
     steps, lay_out = Steps(op, seq_len_max, reverse), None
-    if (
-        call.xp is not np
-        and weight_gradients == "sum"
-        and steps.complete(x, sequence_lengths, resets)
-    ):
+    if weight_gradients == "sum" and steps.complete(x, sequence_lengths, resets):
         lay_out = partial(block.lay_out_lstm_grad, call, reverse)
     return Checked(partial(block.run_lstm_grad, call, steps, weight_gradients), lay_out)  # type: ignore[return-value]

@@ -1,0 +1,309 @@
+"""
+What NumPy and compiled loops do in a call: operations over arrays at settled places.
+
+The operations of a layer are one call of a compiled loop. On the host a new array is cheaper than
+a view, so that every place that is taken is an array of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from .._typing import Array, Arrays, NamedTuple
+from ..checks.arrays import NotInPlace
+from ..compiled import gru, gru_reset_after, lstm, simple_rnn
+from ..compiled.addresses import At
+from ..compiled.in_place import CellInPlace, LayerInPlace
+from ..compiled.plan import Shapes
+from . import layer as _layer
+from .net import Cells, GradientPlaces, LayerPlaces
+from .places import Place, Table
+from .signatures import Arguments
+
+CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
+
+# Steps up to which a call is laid out: of more, what that saves does not count.
+_MOST_STEPS = 4096
+# Rows up to which inference may have memory for all that the steps save.
+_MOST_ROWS = 1024
+
+
+class New(NamedTuple):
+    """A new array of a call."""
+
+    shape: tuple[int, ...]
+    zeros: bool
+    copied: int | None = None  # the number of the array that it begins as
+
+
+class HostTable(Table):
+    """
+    The arrays of a call on the host.
+
+    Weights may be matrices in Fortran order. Of other arrays that are not in C order, or not
+    aligned, a call makes copies.
+    """
+
+    def __init__(self, arguments: Arguments, matrices: set[int]) -> None:
+        self._matrices = matrices
+        self.copied: list[int] = []
+        self.new: list[New] = []
+        super().__init__(arguments)
+
+    def _argument(self, n: int, a: Array) -> Place:
+        flags = a.flags
+        in_order = flags.c_contiguous or (flags.f_contiguous and id(a) in self._matrices)
+        if in_order and flags.aligned:
+            return super()._argument(n, a)
+        self.copied.append(n)
+        return self._whole(n, a.shape, self.dtype)
+
+    def take(
+        self, allocation: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None
+    ) -> Place:
+        """Return the place of a new array."""
+        self.new.append(New(shape, zeros=False))
+        return self._whole(self.inputs + len(self.new) - 1, shape, self.dtype)
+
+    def begin(self, place: Place, value: Place | None) -> None:
+        """Have a new array begin as an argument, or as zeros; `place` may be a part of it."""
+        n = place.array - self.inputs
+        if value is None:
+            self.new[n] = self.new[n]._replace(zeros=True)
+        else:
+            assert value.offset == place.offset, (value, place)
+            self.new[n] = self.new[n]._replace(copied=value.array)
+
+
+class OnHost:
+    """The operations of a call in NumPy and in compiled loops."""
+
+    def __init__(self, table: HostTable, cell: CellInPlace, T: int, B: int) -> None:
+        self._table, self._cell, self._T, self._B = table, cell, T, B
+        self._x = Arguments(table.arguments, ()).x  # the place of the input
+        self._starts = (np.arange(T + 1, dtype=np.int64) * B).tobytes()
+        self.operations: list[Callable[[Arrays], Any]] = []
+
+    def zeros(self, count: int) -> list[Place]:
+        """Return the places of scalars that are zero."""
+        places = [self._table.take("zeros", ()) for _ in range(count)]
+        for place in places:
+            self._table.begin(place, None)
+        return places
+
+    def _copy(self, a: Place, to: Place, *, turned: bool, adds: bool = False) -> None:
+        """Add to = a, or to += a, of rows whose steps are turned or not."""
+        read, write = view_of(self._by_step(a, turned)), view_of(self._by_step(to, False))
+
+        def copy(arrays: Arrays) -> None:
+            np.copyto(write(arrays), read(arrays))
+
+        def add(arrays: Arrays) -> None:
+            found = write(arrays)
+            with np.errstate(all="ignore"):
+                np.add(found, read(arrays), found)
+
+        self.operations.append(add if adds else copy)
+
+    def _by_step(self, rows: Place, turned: bool) -> Place:
+        """Return rows [T*B, K] as [T, B, K], the last step first if they are turned."""
+        (row, column), T = rows.strides, self._T
+        step = self._B * row
+        shape, strides = (T, self._B, rows.shape[1]), (-step if turned else step, row, column)
+        offset = rows.offset + (T - 1) * step if turned else rows.offset
+        return rows._replace(offset=offset, shape=shape, strides=strides)
+
+    def _input_of(self, layer: LayerPlaces) -> Place:
+        """Return what a layer reads, in the order of its steps."""
+        # What steps save is in their order.
+        turned = [layer.back] if len(layer.x) == 1 else [False, True]
+        if layer.x[0].array == self._x.array:
+            turned = [False]
+        if turned == [layer.back]:
+            return layer.x[0]
+        ends = [0, *accumulate(part.shape[1] for part in layer.x)]
+        x = self._table.reuse("x", (layer.x[0].shape[0], ends[-1]))
+        for part, is_turned, columns in zip(layer.x, turned, pairwise(ends), strict=True):
+            self._copy(part, x.part(*columns, 1), turned=is_turned != layer.back)
+        return x
+
+    def _first(self, place: Place | None, H: int) -> Place:
+        """Return a state before the first step."""
+        if place is None:
+            place = self._table.reuse("zeros", (self._B, H))
+            self._table.begin(place, None)
+        return place
+
+    def _layer(
+        self, layer: LayerPlaces, vectors: dict[str, Place | None], back: tuple[Any, ...] = (),
+        grads: Sequence[Place] = (),
+    ) -> LayerInPlace:  # fmt: skip
+        """Return the compiled call of a layer, backwards with the gradients in `back`."""
+        x, (w_x, w_h, _), saved = self._input_of(layer), layer.weights, layer.saved
+        last, output = layer.last, layer.output
+        (N, I), H, weights = x.shape, saved[-1].shape[1], (*w_x, *w_h)
+        h, *c = [self._first(place, H) for place in layer.first]
+        direction = "backward" if back else "forward"
+        size, in_order = sum(w.size for w in weights), w_x[0].strides[1] == x.itemsize
+        if not _layer._pays(size, N, direction, self._T == 1, in_order):
+            raise NotInPlace("a step with these matrices is faster")
+        if not self._cell.takes(None, self._table.dtype, f"{direction}_layer"):
+            raise NotInPlace("no loop of the cell is compiled")
+        found = {name: place for name, place in vectors.items() if place is not None}
+        more = None if back else found.get("b_more")
+        if more is not None:
+            n, end = self._cell.both * H, more.shape[0]
+            found |= {"b_end": found["b"].part(n, end), "b_more_end": more.part(n, end)}
+        spec, arrays = self._cell.spec_of(found, H, self._table.dtype)
+        first_c, (last_h, last_c) = (*c, None)[0], (*last, None)[:2]
+        of_steps = dx, _, _, h_grad, c_grad, totals = (*back, *[None] * 6)[:6]
+        wide = h_grad if back else output
+        there = first_c, last_h, output, dx, h_grad, c_grad, totals
+        shapes = Shapes(
+            bool(back), False, N, N * size, I, H, self._starts,
+            len(saved), len(saved) + len(arrays), _oriented(weights), _oriented(grads),
+            tuple(a is not None for a in there), 0 if totals is None else totals.size // H,
+            0 if more is None else self._cell.both, None if wide is None else wide.strides[0],
+            layer.back,
+        )  # fmt: skip
+        places = h, first_c, last_h, last_c, output, more, *of_steps
+        arrays = [x, *places, *saved, *arrays, *weights, *grads]
+        return LayerInPlace(spec, shapes, [*map(_at, arrays)])
+
+    def forward_layer(self, layer: LayerPlaces) -> None:
+        """Add the operations of a layer."""
+        self.operations.append(self._layer(layer, layer.weights.vectors))
+
+    def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
+        """Add the operations of the gradient of a layer."""
+        for place, last in zip(grads.first, grads.last, strict=True):
+            self._table.begin(place, last)
+        weights, carried, states = grads.weights, (*grads.first, None), (*grads.states, None)
+        totals = weights.vectors.get("terms")
+        vectors = {name: layer.weights.vectors.get(name) for name in self._cell.read}
+        x = grads.x
+        if x is not None and (layer.back or grads.adds_x):
+            x = self._table.reuse("dx", x.shape)
+        back = x, *carried[:2], *states[:2], totals
+        run = self._layer(layer, vectors, back, (*weights.w_x, *weights.w_h))
+        write = []
+        for names, n in zip(self._cell.sums, run.sums, strict=True):
+            places = [place for name in names if (place := weights.vectors.get(name)) is not None]
+            for place in places:
+                if place.size > n:  # peepholes, whose terms are added to
+                    self._table.begin(place, None)
+            write.append([view_of(place, n) for place in places])
+
+        def backward(arrays: Arrays) -> None:
+            for made, views in zip(run(arrays), write, strict=True):
+                for view in views:
+                    view(arrays)[...] = made
+
+        self.operations.append(backward)
+        if grads.x is not None and x is not None and x is not grads.x:
+            self._copy(x, grads.x, turned=layer.back, adds=grads.adds_x)
+
+    def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> Call:
+        """Return what runs such calls: it returns these arrays, and copies of `more`, as a kind."""
+        return Call(self._table, self.operations, (list(returned), kind, more))
+
+
+def start(
+    arguments: Arguments, cell: CellInPlace, matrices: set[int], *, back: bool, saves: bool
+) -> tuple[HostTable, OnHost]:
+    """
+    Return the table of a call, and what makes its operations.
+
+    Parameters
+    ----------
+    cell
+        The cell of all layers.
+    matrices
+        The ids of the arguments that may be in Fortran order.
+    back
+        Whether steps run backwards, and what they save is in the order of time.
+    saves
+        Whether the caller has all that the steps save.
+    """
+    x = arguments.x
+    T, B, _ = x.shape
+    if T == 1 and "x" in arguments.by_name:
+        raise NotInPlace("a block op has a step of its own")
+    if x.dtype.char not in "fd" or back or T > _MOST_STEPS or not (saves or T * B <= _MOST_ROWS):
+        raise NotInPlace("the layers compute it in pieces, or by copies")
+    table = HostTable(arguments, matrices)
+    return table, OnHost(table, cell, T, B)
+
+
+def _at(a: Place | Array | None) -> At | Array | None:
+    """Return a place as the compiled loops have it."""
+    return At(a.array, a.offset) if isinstance(a, Place) else a
+
+
+def _oriented(matrices: Sequence[Place]) -> tuple[tuple[bool, int], ...]:
+    """Return whether matrices are transposed in memory, and the bytes from row to row there."""
+    found = []
+    for w in matrices:
+        rows, columns = w.strides
+        found.append((False, rows) if columns == w.itemsize else (True, columns))
+    return tuple(found)
+
+
+def view_of(place: Place, n: int | None = None) -> Callable[[Arrays], Array]:
+    """Return what makes the view of a place, or of its first n numbers."""
+    array, offset, shape, strides, dtype = place
+    shape = shape if n is None else (n,)
+    return lambda arrays: np.ndarray(shape, dtype, arrays[array], offset, strides)
+
+
+def _key(place: Place, shape: tuple[int, ...]) -> Any:
+    """Return the index of a place in its array, of this shape; None for the whole."""
+    if place.shape == shape:
+        return None
+    if place.shape == shape[1:]:
+        return place.offset // (place.size * place.itemsize)
+    assert len(shape) == len(place.shape) == 1, (place, shape)
+    start = place.offset // place.itemsize
+    return slice(start, start + place.size)
+
+
+class Call:
+    """Runs the calls of a signature."""
+
+    def __init__(
+        self, table: HostTable, operations: list[Callable[[Arrays], Any]], results: Any
+    ) -> None:
+        self._operations, self._copied = operations, table.copied
+        self._new = [_maker(new, table.dtype) for new in table.new]
+        returned, self._kind, self._more = results
+        first = table.inputs
+        self._returned = [
+            (0, None) if p is None else (p.array, _key(p, table.new[p.array - first].shape))
+            for p in returned
+        ]
+        self._nothing = [n for n, p in enumerate(returned) if p is None]
+
+    def __call__(self, arrays: Sequence[Any]) -> Any:
+        """Run a call."""
+        arrays = [*arrays]
+        for n in self._copied:
+            arrays[n] = arrays[n].copy()
+        for make, shape, dtype in self._new:
+            arrays.append(make(shape, dtype) if make is not None else arrays[shape].copy())
+        given = tuple(arrays)
+        for operation in self._operations:
+            operation(given)
+        found = [arrays[n] if key is None else arrays[n][key] for n, key in self._returned]
+        for n in self._nothing:
+            found[n] = None
+        return self._kind._make(found + [a.copy() for a in self._more])
+
+
+def _maker(new: New, dtype: np.dtype[Any]) -> tuple[Any, Any, np.dtype[Any]]:
+    if new.copied is not None:
+        return None, new.copied, dtype
+    return (np.zeros if new.zeros else np.empty), new.shape, dtype
