@@ -29,7 +29,6 @@ from .checks.attributes import (
 from .checks.calls import check_arrays, check_lengths, check_resets, expect_rank, expect_shape
 from .driver import layer as _layer
 from .driver import padded as _padded
-from .driver import planned
 from .driver import stack as _stack
 from .driver.layer import Layer
 from .driver.packing import Packing, Rows
@@ -54,20 +53,6 @@ def only_step(x: Array, extent: Extent, call: BlockCall) -> Any:
     return x[0] if call.plain and len(x) == 1 and extent.whole(1) else None
 
 
-def _block_plan(
-    make: Any, form: Form, padded: Padded, call: BlockCall, entries: Any, *rest: Any
-) -> Any:
-    """Return how calls like this lie, None where that is not settled, and their weights' arrays."""
-    if call.plans is None or not planned.is_layer(padded):
-        return None, ()
-    (x, first, *_), weights = padded, NetWeights(form, call.attributes, *entries)
-
-    def layers() -> planned.Layers:
-        return planned.layer_of_block(form.Saved, padded)
-
-    return planned.find(call.plans, make, weights, layers, x, first, *rest), weights.arrays
-
-
 def _memory_for(xp: ModuleType, kind: Any, *shape: int, dtype: np.dtype[Any]) -> Any:
     """Return memory for what steps save, a Saved of this kind."""
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
@@ -90,10 +75,6 @@ def block_step(form: Form, inputs: tuple[Array, Any], weights: Any, call: BlockC
 def block_forward(form: Form, padded: Padded, weights: Any, call: BlockCall) -> Any:
     """Return what the steps of one layer leave."""
     (x, first, *_), xp = padded, call.xp
-    plan, arrays = _block_plan(planned.Forward, form, padded, call, ([weights],))
-    if plan is not None:
-        (others, h), _, _ = plan(x, first, arrays)
-        return form.Saved._make((*others, h))
     if not call.plain:
         x, *states = cast_all(call.dtype, x, *first)
         first, weights = first._make(states), prepared(xp, weights, call.dtype)
@@ -116,17 +97,7 @@ def block_gradient(
 
     `weights` are those that the cell has, and like those of which there are gradients.
     """
-    (entry, like), (x, first, saved, extent) = weights, padded
-    xp, dtype = call.xp, call.dtype
-    if extent is not None and weight_gradients == "sum" and isinstance(saved, form.Saved):
-        there = tuple(g is not None for g in cotangents)
-        both = [entry], [like]
-        plan, arrays = _block_plan(planned.Backward, form, padded, call, both, there)
-        if plan is not None:
-            x_grad, first_grad, (grads,) = plan(
-                (x, first, arrays, saved), cotangents, first._make([None] * len(first))
-            )
-            return x_grad, first_grad, grads
+    (entry, like), first, xp, dtype = weights, padded.first, call.xp, call.dtype
     of_weights = OfWeights(xp, form, dtype, like, weight_gradients, len(first.h))
     if not call.plain:
         padded, cotangents = _padded.ready(xp, dtype, padded, cotangents)
@@ -396,8 +367,6 @@ class NetCall:
 
     def __init__(self, run: Run, net: Widths, form: Form, attributes: Any = None) -> None:
         self.run, self.net, self.form, self.attributes = run, net, form, attributes
-        # How the layers of calls like this lie.
-        self.plans: dict[Any, Any] | None = {} if run.xp is np else None
 
     def run_of(self, op: str, arguments: Mapping[str, Any]) -> Run:
         """Check lengths, resets and seeds of a call like this; return its run with them."""
@@ -414,25 +383,13 @@ class NetCall:
         run = self.run_of(op, arguments)
         if run is self.run:
             return self
-        call = NetCall(run, self.net, self.form, self.attributes)
-        call.plans = None  # not worth it for one call alone
-        return call
+        return NetCall(run, self.net, self.form, self.attributes)
 
     @cached_property
     def leaves(self) -> Leaves:
         """What the steps leave."""
         run, form = self.run, self.form
         return Leaves(self.net, run.sizes, form.Saved, form.States, run.packing, run.every)
-
-    def _plan(self, make: Any, weights: NetWeights, x: Array, first: Any, *rest: Any) -> Any:
-        """Return how calls like this lie, None where that is not settled."""
-        if self.plans is None:
-            return None
-
-        def layers() -> planned.Layers:
-            return planned.layers_of_net(self.leaves, x, first)
-
-        return planned.find(self.plans, make, weights, layers, x, first, *rest)
 
     @property
     def is_whole(self) -> bool:
@@ -474,12 +431,6 @@ class NetCall:
     ) -> tuple[Array, Any, Array]:
         """Return output, last states and reserve_space, time-major; `note` with states only."""
         run = self.run
-        if (plan := self._plan(planned.Forward, weights, x, first)) is not None:
-            memory, last, output = plan(x, first, weights.arrays)
-            if output is None:
-                output = plan.last_h(memory).copy()
-            reserve_space = memory[0] if run.sizes.is_training else np.zeros((), run.dtype)
-            return output, last, reserve_space
         stack = Stack(self._cells(weights, self.attributes), self.leaves, note)
         return _stack.forward(run.xp, stack, x, first)
 
@@ -504,17 +455,9 @@ class NetCall:
         wanted
             Whether that of the input is; what those of the weights are, as `weight_gradients` says.
         """
-        of_input, weight_gradients = wanted
-        run, (x, first), (output_grad, last_grad) = self.run, inputs, cotangents
+        _, weight_gradients = wanted
+        run, (output_grad, last_grad) = self.run, cotangents
         reserve_space, leaves, attributes = reserved
-        if weight_gradients == "sum" and leaves.every is None:
-            of_states = first._make([output_grad, *[None] * (len(first) - 1)])
-            there = tuple(g is not None for g in of_states)
-            plan = self._plan(planned.Backward, weights, x, first, there, of_input)
-            if plan is not None:
-                arrays = x, first, weights.arrays, (reserve_space,)
-                found: tuple[Array | None, Any, Any] = plan(arrays, of_states, last_grad)
-                return found
         of_weights = weights.gradients(run.xp, run.dtype, weight_gradients, run.sizes.B)
         cells = self._cells(weights, self.attributes)
         again = [] if leaves.every is None else self._cells(weights, attributes)

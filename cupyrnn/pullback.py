@@ -1,4 +1,4 @@
-"""An op and the gradient of the same call: `vjp`."""
+"""`vjp`: call an op and keep what the gradient of the same call needs."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ P = ParamSpec("P")
 G = TypeVar("G")
 
 
-# Arrays of at most this many bytes are compared as a whole.
+# Arrays of at most this many bytes are compared completely.
 _WHOLE = 16384
-# Elements compared of a larger vector.
+# The number of elements of a larger vector that are compared.
 _ELEMENTS = 256
 
 
 def _arrays_in(values: Any) -> list[Any]:
-    """Return the NumPy arrays among arguments, also those in lists and tuples of them."""
+    """Return the NumPy arrays among arguments, and those in lists and tuples."""
     found = []
     for a in values:
         if isinstance(a, np.ndarray):
@@ -59,7 +59,8 @@ def _sample(a: Any) -> Any:
     """
     Return the bytes of a small array, or a checksum of some elements of a large one.
 
-    The last element is among them, and at least one of each row: people write whole rows.
+    The last element is among them, and at least one of each row, because writes often change whole
+    rows.
     """
     if a.nbytes <= _WHOLE:
         return a.tobytes()
@@ -81,14 +82,14 @@ def _copy_of_lists(value: Any) -> Any:
     return [_copy_of_lists(a) for a in value] if isinstance(value, list) else value
 
 
-def _clips(function: Any, given: dict[str, Any]) -> bool:
+def _clips(function: Any, arguments: dict[str, Any]) -> bool:
     """Return whether the cells of a call have a cell_clip."""
-    return function is not stacked_rnn or given["weights"][0].form is LSTM_FORM
+    return function is not stacked_rnn or arguments["weights"][0].form is LSTM_FORM
 
 
 @traceable
 def _keep(op: str, call: dict[str, Any], outputs: Any, every: int) -> Kept:
-    """Return every k-th of the states that a call left."""
+    """Return the states of every k-th step of a call."""
     x, h = call["x"], outputs.h
     states = LSTMStates(h, outputs.cs) if hasattr(outputs, "cs") else States(h)
     xp = module_of(x)
@@ -97,12 +98,12 @@ def _keep(op: str, call: dict[str, Any], outputs: Any, every: int) -> Kept:
 
 
 def _extent(op: str, call: dict[str, Any]) -> Extent:
-    """Return which steps a call computes; raw ops have seq_len_max alone."""
+    """Return the extent of a call: the steps that it computes. Raw ops have only seq_len_max."""
     lengths = call["seq_len_max"], call.get("sequence_lengths")
     return check_extent(op, call["x"], *lengths, call.get("reverse", False), call.get("resets"))
 
 
-# Both have the name that errors of `jvp` show.
+# functools.wraps gives both the name that errors of `jvp` show.
 
 
 @traceable
@@ -116,17 +117,17 @@ def _lstm_from_states(
     h_grad: Any,
     cell_clip: float | None = None,
     weight_gradients: str = "sum",
-    gate_order: str | None = None,  # of an op whose name says it
+    gate_order: str | None = None,  # set for raw ops, which have no such argument
 ) -> LSTMGrads[Any]:
-    """Do what the gradient `op` of a call does, by its states alone."""
-    given = {"cs_grad": cs_grad, "h_grad": h_grad}
+    """Compute the gradient `op` from the saved states of a call."""
+    cotangents = {"cs_grad": cs_grad, "h_grad": h_grad}
     attributes = {n: call[n] for n in Attributes._fields if n in call}
     if gate_order is not None:
         attributes["gate_order"] = gate_order
     inputs = {n: call[n] for n in ("x", "cs_prev", "h_prev", "w", "b")}
-    optional, said = {n: call[n] for n in PEEPHOLES} | given, Attributes(**attributes)
-    checked = check_block(op, LSTM_FORM, inputs, optional, said, call["use_peephole"]).of(call)
-    by, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
+    optional, passed = {n: call[n] for n in PEEPHOLES} | cotangents, Attributes(**attributes)
+    checked = check_block(op, LSTM_FORM, inputs, optional, passed, call["use_peephole"])
+    mode, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
     xp, x, w = checked.xp, call["x"], call["w"]
     first = LSTMStates(call["h_prev"], call["cs_prev"])
     weights = PeepholeLSTMParams(w, call["b"], *checked.peephole)
@@ -135,7 +136,7 @@ def _lstm_from_states(
         if cell_clip is None:
             checked = checked._replace(attributes=checked.attributes._replace(cell_clip=None))
         padded = Padded(x, first, Recomputed(cell, kept), extent)
-        return lstm_gradient(padded, w, LSTMStates(h_grad, cs_grad), checked, by)
+        return lstm_gradient(padded, w, LSTMStates(h_grad, cs_grad), checked, mode)
 
 
 @traceable
@@ -143,18 +144,18 @@ def _lstm_from_states(
 def _gru_from_states(
     op: str, call: dict[str, Any], kept: Kept, *, d_h: Any, weight_gradients: str = "sum"
 ) -> GRUGrads[Any]:
-    """Do what the gradient `op` of a call does, by its states alone."""
+    """Compute the gradient `op` from the saved states of a call."""
     weights = BlockGRUParams._make(call[n] for n in BlockGRUParams._fields)
     inputs = {"x": call["x"], "h_prev": call["h_prev"], **weights._asdict()}
     activation = (call["recurrent_activation"],)
     checked = check_block(op, GRU_FORM, inputs, {"d_h": d_h}, activation)
+    mode, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
     xp = checked.xp
-    by, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
     with on_device(xp, call["x"]):
         cell = GRU_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)
         padded = Padded(call["x"], States(call["h_prev"]), Recomputed(cell, kept), extent)
         matrices = weights._replace(b_ru=None, b_c=None)
-        return gru_gradient(padded, matrices, d_h, checked, by)
+        return gru_gradient(padded, matrices, d_h, checked, mode)
 
 
 def _raw(record: Record, forward: Any, gradient: Any, **others: Any) -> Record:
@@ -166,14 +167,14 @@ def _records() -> dict[Any, Record]:
     """
     Return the record of each op.
 
-    Where the outputs are all that the steps compute, the pullback chooses what it keeps of them.
+    Records with `from_states` let the pullback choose which outputs it keeps.
     """
-    from . import raw_ops  # not above: it takes a while to import
+    from . import raw_ops  # imported here because it is slow
     from .onnx_node import onnx_node_gradients, run_onnx_node
 
     icfo = functools.partial(_lstm_from_states, gate_order="icfo")
     ifco = functools.partial(_lstm_from_states, gate_order="ifco")
-    of_first = _ops.CUDNN_RNN.results[:-1]  # without host_reserved
+    results_v1 = _ops.CUDNN_RNN.results[:-1]  # without host_reserved
     records = (
         _ops.BLOCK_LSTM._replace(from_states=_lstm_from_states),
         _ops.LSTM_BLOCK_CELL,
@@ -194,7 +195,7 @@ def _records() -> dict[Any, Record]:
         ),
         _raw(_ops.BLOCK_LSTM, raw_ops.BlockLSTM, raw_ops.BlockLSTMGrad, from_states=icfo),
         _raw(_ops.BLOCK_LSTM, raw_ops.BlockLSTMV2, raw_ops.BlockLSTMGradV2, from_states=ifco),
-        _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNN, raw_ops.CudnnRNNBackprop, results=of_first),
+        _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNN, raw_ops.CudnnRNNBackprop, results=results_v1),
         _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV2, raw_ops.CudnnRNNBackpropV2),
         _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV3, raw_ops.CudnnRNNBackpropV3),
     )
@@ -204,8 +205,7 @@ def _records() -> dict[Any, Record]:
 @functools.cache
 def _defaults(function: Any) -> dict[str, Any]:
     """Return the defaults of an op's arguments, all in order."""
-    # Not above: it takes a while to import.
-    import inspect
+    import inspect  # imported here because it is slow
 
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
@@ -213,39 +213,39 @@ def _defaults(function: Any) -> dict[str, Any]:
 
 class Pullback(Generic[G]):
     """
-    The gradient of one call of an op, as `vjp` returns it: call it with the outputs' gradients.
+    The gradient of one call of an op: a function of the gradients of the outputs.
 
-    It may be called several times.
+    `vjp` returns it. It may be called several times.
 
     Attributes
     ----------
     names : tuple of str
-        What it takes: the gradients of the outputs.
+        The names of its arguments, which are the gradients of the outputs.
     """
 
     def __init__(
-        self, record: Record, given: dict[str, Any], outputs: Any, every: int | None = None
+        self, record: Record, arguments: dict[str, Any], outputs: Any, every: int | None = None
     ) -> None:
         self._record, self.names = record, record.cotangents
         self._read_only: list[Any] = []
         self._like = self._clip = self._states = None
-        if "cell_clip" in given and "cell_clip" not in record.not_in_gradient:
-            self._clip = given["cell_clip"]
-            if self._clip is None and _clips(record.forward, given):
-                self._clip = default_clip(record.name, given["gate_order"])
-        given |= {n: _copy_of_lists(a) for n, a in given.items() if type(a) is list}
-        self._inputs = _arrays_in(given.values())
+        if "cell_clip" in arguments and "cell_clip" not in record.not_in_gradient:
+            self._clip = arguments["cell_clip"]
+            if self._clip is None and _clips(record.forward, arguments):
+                self._clip = default_clip(record.name, arguments["gate_order"])
+        arguments |= {n: _copy_of_lists(a) for n, a in arguments.items() if type(a) is list}
+        self._inputs = _arrays_in(arguments.values())
         self._samples = [_sample(a) for a in self._inputs]
         reads: tuple[str, ...] = ()
         if every is not None:
-            self._given = given | _states_of(record.name, given)
-            self._states = kept = _keep(record.gradient.__name__, given, outputs, every)
+            self._arguments = arguments | _states_of(record.name, arguments)
+            self._states = kept = _keep(record.gradient.__name__, arguments, outputs, every)
             if type(outputs.h) is np.ndarray and np.may_share_memory(kept.states.h, outputs.h):
                 reads = ("h",)  # the rest are copies
         else:
             reads = record.results if record.reads is None else record.reads
-            self._given = record.gradient_arguments(given, outputs._asdict())
-            self._given.pop("cell_clip", None)
+            self._arguments = record.gradient_arguments(arguments, outputs._asdict())
+            self._arguments.pop("cell_clip", None)
             self._like = outputs.h if "d_h" in self.names else None
         for name in reads:
             a = getattr(outputs, name)
@@ -262,7 +262,7 @@ class Pullback(Generic[G]):
 
     def __call__(
         self,
-        *given: NoReturn,
+        *args: NoReturn,
         through_clip: bool = False,
         weight_gradients: WeightGradients = "sum",
         **gradients: AnyArray | None,
@@ -272,15 +272,15 @@ class Pullback(Generic[G]):
 
         Parameters
         ----------
-        given : None
-            Nothing is taken by position.
+        args : None
+            There are no positional arguments.
         through_clip : bool
-            If True, the gradient treats a clipped cell state as if no clipping had happened, as
-            TensorFlow's does. Otherwise it is the true gradient, which is zero there.
+            If True, the gradient ignores the clip, like TensorFlow's. Otherwise it is the true
+            gradient, which is zero where a cell state was clipped.
         weight_gradients : {"sum", "examples", "norms", "none"}
-            What is returned of the weights: their gradients; those of each example of the batch,
-            with an axis B in front; the norms [B] of these; or None. Of `block_lstm`, `block_gru`,
-            `cudnn_rnn` and `stacked_rnn`.
+            What to return for the weights: their gradients; the gradients of each example of the
+            batch, with a leading axis B; the norms [B] of these; or None. Only for `block_lstm`,
+            `block_gru`, `cudnn_rnn` and `stacked_rnn`.
         gradients : array or None
             The gradients of the outputs, by the outputs' names or the gradient op's: ``h=...`` and
             ``h_grad=...`` are the same. A missing one, or None, stands for zeros.
@@ -293,9 +293,8 @@ class Pullback(Generic[G]):
         Raises
         ------
         TypeError
-            No gradient is given, or one by position, a name is unknown, or through_clip or
-            weight_gradients is given for an op that does not have it; also the gradient op's own
-            errors.
+            There is no gradient or one by position, a name is unknown, or the op does not have
+            through_clip or weight_gradients; also the gradient op's own errors.
         ValueError
             An input of the call has changed since; also the gradient op's own errors.
 
@@ -311,9 +310,9 @@ class Pullback(Generic[G]):
         >>> grads["input"][:, 0, 0].round(4)  # or grads.input_backprop
         array([0.2748, 0.2561, 0.208 , 0.1334])
         """
-        if given:
+        if args:
             raise TypeError(
-                f"{self._op}: {counted(len(given), 'argument')} by position, expected gradients by"
+                f"{self._op}: {counted(len(args), 'argument')} by position, expected gradients by"
                 f" name: {', '.join(self.names)}"
             )
         if not gradients or not gradients.keys() <= set(self.names):
@@ -337,13 +336,13 @@ class Pullback(Generic[G]):
         result: G
         if self._states is not None:
             by_states: Any = self._record.from_states
-            result = by_states(gradient.__name__, self._given, self._states, **wanted, **clip)
+            result = by_states(gradient.__name__, self._arguments, self._states, **wanted, **clip)
             return result
         if self._like is not None and wanted["d_h"] is None:
             with on_device(module_of(self._like), self._like):
                 wanted["d_h"] = zeros = self._like.copy()
                 zeros.fill(0)
-        result = gradient(**self._given, **wanted, **clip)
+        result = gradient(**self._arguments, **wanted, **clip)
         return result
 
     @property
@@ -352,7 +351,7 @@ class Pullback(Generic[G]):
 
     @property
     def __signature__(self) -> Any:
-        import inspect  # takes a while
+        import inspect  # imported here because it is slow
 
         values = dict.fromkeys((*self.names, *self._record.outputs))
         values |= {"through_clip": False, "weight_gradients": "sum"}
@@ -362,7 +361,7 @@ class Pullback(Generic[G]):
         )
 
     def _by_names(self, gradients: dict[str, Any]) -> dict[str, Any]:
-        """Return gradients by the gradient op's names, which may have the outputs' names."""
+        """Return gradients by the gradient op's names; they may have the outputs' names."""
         of_outputs = dict(zip(self._record.outputs, self.names, strict=True))
         found: dict[str, Any] = {}
         for n, gradient in gradients.items():
@@ -379,12 +378,11 @@ class Pullback(Generic[G]):
     def _unknown(self, gradients: dict[str, Any]) -> TypeError:
         """Return the error of gradients that are missing or have other names."""
         known = {*self.names, *self._record.outputs}
-        what = [f"unknown argument {n}" for n in gradients if n not in known]
-        names = (*self.names, *(("through_clip", "weight_gradients") if what else ()))
+        unknown = [f"unknown argument {n}" for n in gradients if n not in known]
+        names = (*self.names, *(("through_clip", "weight_gradients") if unknown else ()))
         some = "" if len(names) == 1 else "some of "
-        return TypeError(
-            f"{self._op}: {(*what, 'no gradient is given')[0]}, expected {some}{', '.join(names)}"
-        )
+        problem = (*unknown, "no gradient is given")[0]
+        return TypeError(f"{self._op}: {problem}, expected {some}{', '.join(names)}")
 
     def _check_unchanged(self) -> None:
         if [_sample(a) for a in self._inputs] != self._samples:
@@ -431,10 +429,10 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
         outputs, pullback = cupyrnn.vjp(cupyrnn.block_lstm, x, cs_prev, h_prev, w, b)
         grads = pullback(h_grad=h_grad)
 
-    `vjp` calls the forward op; the function that it returns calls the op's gradient
+    `vjp` calls the forward op. The function that it returns calls the op's gradient
     (`block_lstm_grad`, `lstm_block_cell_backward`, `block_gru_grad`, `gru_block_cell_backward`,
-    `cudnn_rnn_backprop` or `stacked_rnn_backprop`) with the same arguments. So no lengths, resets,
-    gate order, clip or dropout can be forgotten in the second call.
+    `cudnn_rnn_backprop` or `stacked_rnn_backprop`) with the same arguments. So you cannot forget
+    lengths, resets, gate order, clip or dropout in the second call.
 
     Parameters
     ----------
@@ -445,10 +443,10 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     args : tuple
         Its arguments.
     kwargs : dict
-        Its keyword arguments. For `block_lstm`, `block_gru`, BlockLSTM and BlockLSTMV2 also `save`
-        as `cudnn_rnn` and `stacked_rnn` have it: "all" (the default), "states" or an integer k. It
-        says what the pullback keeps of the outputs: all, only h and cs of each step (h of a GRU),
-        or only those of every k-th step.
+        Its keyword arguments. For `block_lstm`, `block_gru`, BlockLSTM and BlockLSTMV2 also `save`,
+        as in `cudnn_rnn` and `stacked_rnn`: "all" (the default), "states" or an integer k. The
+        pullback keeps all outputs, only h and cs of each step (h of a GRU), or only those of every
+        k-th step.
 
     Returns
     -------
@@ -468,29 +466,30 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
         The function is not one of those above, or save is neither a string nor an integer. For your
         own functions use `jvp`.
     ValueError
-        is_training is False, so that nothing is kept for the gradient, or save is out of range.
+        is_training is False, so nothing is kept for the gradient, or save is out of range.
 
     See Also
     --------
-    jvp : Derivatives along a direction, of any function, the pullback included.
+    jvp : The derivative of any function along a direction; the function may call a pullback.
 
     Notes
     -----
-    **Clip.** The gradient is the true one: it is zero where cs reached cell_clip, also the default
-    clip of 3 of the gate order "icfo". ``pullback(h_grad=..., through_clip=True)`` treats a clipped
-    state as if no clipping had happened. TensorFlow does the same, and so do the gradient ops of
-    this package without cell_clip, and the functions of `raw_ops`.
+    **Clip.** The gradient is the true one: it is zero where cs reached cell_clip, which is 3 by
+    default with the gate order "icfo". ``pullback(h_grad=..., through_clip=True)`` ignores the
+    clip. So do TensorFlow, the gradient ops of this package without cell_clip, and the functions of
+    `raw_ops`.
 
     **Memory.** The pullback keeps the arrays of the call and its outputs, without a copy, until it
     is freed. Do not write into them before you call it. NumPy outputs that the gradient reads are
-    read-only as long as the pullback lives: write into a copy, or delete the pullback first. These
-    are all outputs of the block ops; `output` and the states of a net stay writable. A changed
-    input raises a ValueError: NumPy arrays up to 16 kB are compared as a whole, and one element of
-    each row of larger ones. Changes of CuPy arrays are not noticed.
+    read-only while the pullback exists: write into a copy, or delete the pullback first. These are
+    all outputs of the block ops; `output` and the states of a net stay writable. A changed input
+    raises a ValueError: NumPy arrays up to 16 kB are compared completely, larger ones by one
+    element of each row. Changes of CuPy arrays are not detected.
 
-    With `save` the pullback does not need the outputs: once you drop them, their memory is free. It
-    then computes the gates again, in blocks of steps; the gradients are equal except for rounding.
-    With ``weight_gradients="examples"`` or "norms" the gates of all steps are computed at once.
+    With `save` the pullback does not need the outputs: delete them to free their memory. The
+    pullback then recomputes the gates, in blocks of steps; the gradients are equal except for
+    rounding. With ``weight_gradients="examples"`` or "norms" it recomputes the gates of all steps
+    at once.
 
     Examples
     --------
@@ -505,7 +504,7 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     >>> grads.x_grad[:, 1, 0].round(4)
     array([0.1021, 0.    , 0.    , 0.    ])
 
-    A long sequence in little memory: of each hundred steps the pullback keeps one.
+    A long sequence in little memory: the pullback keeps the states of every hundredth step.
 
     >>> x = np.ones((999, 2, 2))
     >>> out, pullback = cupyrnn.vjp(cupyrnn.block_lstm, x, cs, h, w, b, save=100)
@@ -516,30 +515,30 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     op = "vjp"
     try:
         record = _records().get(function)
-    except TypeError:  # what has no hash
+    except TypeError:  # not hashable
         record = None
     if isinstance(function, tuple) and hasattr(function, "_fields"):
         raise TypeError(
-            f"{op}: function is {type_shown(function)}, what a call returns, expected the function"
+            f"{op}: function is {type_shown(function)}, the result of a call, expected the function"
             " and its arguments: vjp(cupyrnn.block_lstm, x, ...)"
         )
     if record is None:
         names = [known.name for known in _records().values()]
         raise TypeError(
-            f"{op}: function is {shown(function)}, expected one of {', '.join(names)}; jvp takes"
-            " any function"
+            f"{op}: function is {shown(function)}, expected one of {', '.join(names)}; for other"
+            " functions use jvp"
         )
     every = None
     if record.from_states is not None:
         every = check_save(op, kwargs.pop("save", "all"))
     outputs = function(*args, **kwargs)
     defaults = _defaults(function)
-    given = defaults | dict(zip(defaults, args, strict=False)) | kwargs
-    if given.get("use_peephole", True) is None and "name" in given:
-        given["use_peephole"] = False  # A raw op takes None for it, and its gradient does not.
-    if not given.get("is_training", True):
+    arguments = defaults | dict(zip(defaults, args, strict=False)) | kwargs
+    if arguments.get("use_peephole", True) is None and "name" in arguments:
+        arguments["use_peephole"] = False  # a raw op accepts None, but its gradient does not
+    if not arguments.get("is_training", True):
         raise ValueError(
-            f"{op}: is_training is {shown(given['is_training'])}, expected True: what the gradient"
-            f" of {function.__name__} needs is not kept"
+            f"{op}: is_training is {shown(arguments['is_training'])}, expected True: otherwise"
+            f" {function.__name__} keeps nothing for its gradient"
         )
-    return outputs, Pullback(record, given, outputs, every)
+    return outputs, Pullback(record, arguments, outputs, every)

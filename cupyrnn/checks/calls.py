@@ -1,4 +1,4 @@
-"""What every op asks of its arrays before any work, and what is remembered of such checks."""
+"""The checks of arrays that every op makes before any work, and the cache of their results."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from .attributes import shown, type_shown
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# A real dtype and that of the same numbers with a tangent, by their characters.
+# A real dtype and the complex one that holds the same numbers with tangents, by their characters.
 _WITH_TANGENTS = {"f", "F"}, {"d", "D"}
 
 # The largest tangent whose square vanishes beside 1.
 _LARGEST_TANGENT = {"F": 2.0**-12, "D": 2.0**-26.5}
 
-# Whether what calls the ops made the tangents of its arrays, as `jvp` does: they are small then,
-# and a host that looked at them would wait for the device.
+# True while a caller such as `jvp` makes the tangents: they are small then, and are not checked,
+# because the host would have to wait for the device.
 own_tangents: ContextVar[bool] = ContextVar("own_tangents", default=False)
 
-# The states of nets, whose sizes may be unknown.
+# The states of nets, by their shapes.
 _STATES = {"input_h": "(L*D, B, P)", "input_c": "(L*D, B, H)"}
 
 
 def _instead(op: str, name: str, value: object) -> str:
     """Return the end of an error: what to pass instead of an argument that is not an array."""
     kind = type(value)
+    if value is None and name == "params":
+        return "; pass a PackedParams, such as init_params returns, or a vector"
     if value is None and name in _STATES:
         packed = ", or a PackedParams as params" if op.startswith("cudnn_rnn") else ""
         return f"; pass zeros of shape {_STATES[name]}{packed}"
@@ -42,7 +44,7 @@ def _instead(op: str, name: str, value: object) -> str:
     if kind.__name__ == "PackedParams":
         if op.startswith("cudnn_rnn"):
             return "; pass it as params, after input, input_h and input_c"
-        return "; cudnn_rnn takes it, block ops take the weights that params_to_block_lstm returns"
+        return "; pass it to cudnn_rnn, or pass the weights that params_to_block_lstm returns"
     if kind.__module__.startswith("cupyrnn.") and isinstance(value, tuple):
         return f"; pass its arrays: {', '.join(getattr(value, '_fields', ()))}"
     return ""
@@ -54,8 +56,8 @@ def check_arrays(
     """
     Check that all arguments are arrays of one module, device and floating dtype.
 
-    They may be complex, values and tangents whose squares vanish beside 1; real ones beside them
-    have no tangent.
+    Complex arrays hold values and tangents, whose squares must vanish beside 1. Real arrays beside
+    complex ones have no tangent.
 
     Parameters
     ----------
@@ -74,10 +76,10 @@ def check_arrays(
     Raises
     ------
     TypeError
-        An argument is no array, is of another module, device or dtype than the first one, or of
-        a dtype the ops do not have.
+        An argument is not an array, differs from the first one in module, device or dtype, or has a
+        dtype that the ops do not support.
     ValueError
-        The imaginary parts of one are too large for tangents: it holds complex data.
+        Imaginary parts are too large for tangents: the array holds complex data.
     """
     arrays: dict[str, Any] = {**required}
     arrays |= {name: a for name, a in (optional or {}).items() if a is not None}
@@ -129,9 +131,9 @@ def zeros_for_none(
     op: str, like: Mapping[str, Array], gates: int, *states: Array | None
 ) -> list[Array]:
     """
-    Return the states [B, H] of a block op, zeros for each that is None.
+    Return the states [B, H] of a block op, with zeros instead of None.
 
-    The first array of `like` has B as its last axis but one; the last one has gates*H columns.
+    The first array of `like` is [..., B, ·]; the last one has gates*H columns.
     """
     xp, _ = check_arrays(op, like)
     for name, a in like.items():
@@ -146,8 +148,8 @@ def _check_tangents(op: str, xp: ModuleType, name: str, a: Array) -> None:
     """
     Check that the imaginary parts of an array are tangents, not data.
 
-    Their squares vanish beside 1, or beside the largest value of the array, whose tangents are as
-    much larger. Any tangent may be NaN: that of an infinite value is.
+    Squares of tangents vanish beside 1, or beside the square of the largest value of the array. A
+    tangent may be NaN, as that of an infinite value.
     """
     if a.dtype.kind != "c":
         return
@@ -169,20 +171,20 @@ def _check_tangents(op: str, xp: ModuleType, name: str, a: Array) -> None:
 
 
 def expect_rank(op: str, name: str, a: Array, symbols: str) -> tuple[int, ...]:
-    """Return the shape of `a`, which has as many axes as `symbols`, like "(T, B, I)", names."""
+    """Check that `a` has the number of axes of `symbols`, such as "(T, B, I)"; return its shape."""
     if a.ndim != symbols.count(",") + 1:
         raise ValueError(f"{op}: {name} has shape {a.shape}, expected {symbols}")
     return a.shape
 
 
 def expect_shape(op: str, name: str, a: Array | None, symbols: str, shape: tuple[int, ...]) -> None:
-    """Check that `a`, unless it is None, has the shape that `symbols` stands for here."""
+    """Check that `a` is None or has this shape; errors show it as `symbols`, too."""
     if a is not None and a.shape != shape:
         hint = _shape_hint(op, name, a, symbols, shape)
         raise ValueError(f"{op}: {name} has shape {a.shape}, expected {symbols} = {shape}{hint}")
 
 
-# The first saved array of a gradient op, and the biases that TensorFlow's op takes before it.
+# The first saved array of a gradient op, and the biases that come before it in TensorFlow's op.
 _AFTER_BIASES = {"i": "b is", "r": "b_ru and b_c are"}
 
 
@@ -202,11 +204,11 @@ def _shape_hint(op: str, name: str, a: Array, symbols: str, shape: tuple[int, ..
     return hint if fits else ""
 
 
-def on_host(op: str, name: str, value: object, what: str) -> Array:
-    """Return what the host must know before any work as a NumPy array."""
+def on_host(op: str, name: str, value: object, items: str) -> Array:
+    """Return an argument as a NumPy array; refuse CuPy arrays, which would have to be copied."""
     if array_kind(value) == "cupy":
         raise TypeError(
-            f"{op}: {name} is a cupy.ndarray, expected {what} on the host:"
+            f"{op}: {name} is a cupy.ndarray, expected {items} on the host:"
             " a numpy.ndarray or a list"
         )
     try:
@@ -215,7 +217,7 @@ def on_host(op: str, name: str, value: object, what: str) -> Array:
         return np.asarray(value)
     except Exception:  # lists of different lengths, an __array__ that raises
         raise TypeError(
-            f"{op}: {name} is {shown(value)}, expected a numpy.ndarray or a list of {what}"
+            f"{op}: {name} is {shown(value)}, expected a numpy.ndarray or a list of {items}"
         ) from None
 
 
@@ -227,10 +229,10 @@ def check_lengths(
         return None
     lengths = on_host(op, name, sequence_lengths, "integers")
     if isinstance(sequence_lengths, (list, tuple)) and not lengths.size:
-        lengths = lengths.astype(np.int32)  # an empty list has no integers to tell
+        lengths = lengths.astype(np.int32)  # NumPy makes float64 of an empty list
     found = str(lengths.dtype)
     if isinstance(sequence_lengths, (list, tuple)):
-        # One among integers would be another integer.
+        # NumPy makes integers of a list of bools and integers.
         found = "bool" if any(isinstance(n, (bool, np.bool_)) for n in sequence_lengths) else found
     if lengths.dtype.kind not in "iu" or found == "bool":
         hint = "; docs/guide/lengths.md says what to do with a mask" if lengths.ndim == 2 else ""

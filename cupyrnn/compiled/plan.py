@@ -245,6 +245,7 @@ class Plan:
             for k, c in enumerate(columns)
         ]
         self._z = [memory.take(count * (1 if backward else n)) for count in z]
+        self._b = memory.take(shapes.biases * H * size)
         self._before = memory.take(part * P * size * backward)
         several = len(columns) > len(self._spec.layout.inputs) + 1
         self._a = memory.take(part * H * size * (backward and several))
@@ -253,7 +254,6 @@ class Plan:
         zeroed = memory.bytes
         self._sums = [memory.take(c.row * backward) for c in columns]
         self._zeros = memory.take(max(H, P, shapes.I) * size)
-        self._b = memory.take(shapes.biases * H * size)
         self.bytes = memory.bytes
         self.zeroed = [slice(zeroed // size, None)] if backward else []
         if backward and any(c.H * size % VECTOR_BYTES for c in columns):  # what no unit writes
@@ -324,12 +324,13 @@ class Plan:
     def _frame(self) -> Frame:
         spec, shapes, here = self._spec, self._shapes, functools.partial(At, _MEMORY)
         saved, formulas = shapes.saved, spec.formulas
-        (has_c, has_last, has_output, has_dx, has_h_grad, has_c_grad, has_totals) = shapes.given
+        has_c, has_last, has_output, has_dx, has_h_grad, has_c_grad, has_totals = shapes.given
         size = spec.dtype.itemsize
         row = shapes.P * size if shapes.row is None else shapes.row
         table = [At(word.array + _SAVED, word.offset) for word in spec.table(saved)]
-        b_x = saved + spec.layout.vectors[0][0]  # the array of the first bias
+        b_x = 0
         if shapes.biases:
+            b_x = saved + spec.layout.vectors[0][0]  # the array of the first bias
             table = [here(self._b + w.offset) if w.array == _SAVED + b_x else w for w in table]
         c = formulas.saved.index(formulas.c) if formulas.c else 0
         of_x = len(spec.layout.inputs)

@@ -25,11 +25,12 @@ from .._typing import (
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs
 from ..checks.arrays import NotInPlace, compute_dtype
-from ..weights.block_forms import PEEPHOLES
 from . import layer as _layer
 from .net import Cells, GradientPlaces, LayerPlaces, Weights, backward, forward
 from .places import Place, Table
 from .signatures import Arguments
+
+_PEEPHOLES = ("wci", "wcf", "wco")
 
 
 def laid_out(make: Callable[..., Any], arguments: Arguments, *args: Any) -> Any:
@@ -92,7 +93,7 @@ class Entry(NamedTuple):
 
 def _lstm_weights(w: Place, b: Place | None, peepholes: Sequence[Place | None]) -> Weights:
     """Return the weights of an LSTM of a block op."""
-    (rows, columns), vectors = w.shape, dict(zip(PEEPHOLES, peepholes, strict=True))
+    (rows, columns), vectors = w.shape, dict(zip(_PEEPHOLES, peepholes, strict=True))
     K = rows - columns // 4
     return Weights((w.part(0, K),), (w.part(K, rows),), {"b": b, **vectors})
 
@@ -184,7 +185,7 @@ def _round(machine: Any, entries: Sequence[Entry]) -> None:
 
 def _peepholes(table: Table, are_used: bool) -> list[Place | None]:
     """Return the peephole weights, None where they are not used."""
-    return [table.arguments[name] if are_used else None for name in PEEPHOLES]
+    return [table.arguments[name] if are_used else None for name in _PEEPHOLES]
 
 
 def block_lstm(
@@ -439,7 +440,7 @@ def _of_peepholes(entry: Any) -> list[Place | None]:
     """Return the peephole weights of an LSTM, None where it has none."""
     if getattr(entry, "w_p", None) is not None:
         raise NotInPlace("a layer has a projection")
-    return [getattr(entry, name, None) for name in PEEPHOLES]
+    return [getattr(entry, name, None) for name in _PEEPHOLES]
 
 
 class _StackedGrads:

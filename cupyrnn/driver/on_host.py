@@ -192,11 +192,11 @@ class OnHost:
         run = self._layer(layer, vectors, back, (*weights.w_x, *weights.w_h))
         write = []
         for names, n in zip(self._cell.sums, run.sums, strict=True):
-            places = [place for name in names if (place := weights.vectors.get(name)) is not None]
-            for place in places:
-                if place.size > n:  # peepholes, whose terms are added to
-                    self._table.begin(place, None)
-            write.append([view_of(place, n) for place in places])
+            places = [a for name in names if (a := weights.vectors.get(name)) is not None]
+            for to in places:
+                if to.size > n:  # peepholes, whose terms are added to
+                    self._table.begin(to, None)
+            write.append([view_of(to, n) for to in places])
 
         def backward(arrays: Arrays) -> None:
             for made, views in zip(run(arrays), write, strict=True):

@@ -140,7 +140,6 @@ def _of_call(
     if run is not call.run:
         asked = engine, arguments.get("host_reserved")
         call = _call_of(op, run, call.net, asked, input)
-        call.plans = None
     params = params.params if isinstance(params, PackedParams) else params
     h, c, net, is_lstm = arguments["input_h"], arguments["input_c"], call.net, call.is_lstm
     if h is None or (c is None and is_lstm):

@@ -175,7 +175,6 @@ class BlockCall(NamedTuple):
     dtype: np.dtype[Any]
     has_peepholes: bool = False  # and uses them
     plain: bool = False  # whether all arrays are NumPy's own and of the computation's dtype
-    plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
     peephole: tuple[Array | None, ...] = (None, None, None)
 
     def of(self, arrays: Mapping[str, Any]) -> BlockCall:
@@ -231,8 +230,7 @@ def check_block(
         why = f"like {present[0]}" if present else "as use_peephole is True"
         raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
     plain = dtype.char in "fd" and all(type(a) is np.ndarray for a in arrays.values())
-    plans: dict[Any, Any] | None = {} if plain else None
-    return BlockCall(xp, checked, dtype, peepholes, plain, plans)
+    return BlockCall(xp, checked, dtype, peepholes, plain)
 
 
 def _symbols_shown(symbols: str, K: str = "I", P: str = "H") -> str:

@@ -18,6 +18,7 @@ from problems.table import Case, call_of
 import cupyrnn
 from cupyrnn.cells import gru, gru_reset_after, lstm, simple_rnn
 from cupyrnn.driver import layer as _layer
+from cupyrnn.driver import signatures
 from cupyrnn.driver.pages import page_of
 
 # The name of where the steps of a plain LSTM are.
@@ -95,7 +96,9 @@ def test_with_and_without_numba(
     monkeypatch.setitem(sys.modules, "numba", None)
     _layer._compiled.cache_clear()
     page_of.cache_clear()
+    signatures.CALLS.clear()
     plain = every_cell()
+    signatures.CALLS.clear()
     _layer._compiled.cache_clear()
     page_of.cache_clear()
     assert numpys == {"forward_steps", "backward_steps"}

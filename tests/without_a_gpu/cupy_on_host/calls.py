@@ -79,3 +79,14 @@ def calls_made(call: Any) -> int:
     finally:
         sys.setprofile(before)
     return made
+
+
+SILENT = ("synchronizations", "copies_to_host", "waits")
+ON_A_STREAM = ("launches", "products", "memsets", "copies_on_device", "copies_to_device")
+
+
+def disturbances(events: list[Any], stream: Any) -> list[Any]:
+    """Return what an op must not do."""
+    return [
+        e for e in events if e.kind in SILENT or (e.kind in ON_A_STREAM and e.stream != stream.ptr)
+    ]

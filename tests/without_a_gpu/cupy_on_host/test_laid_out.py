@@ -11,8 +11,7 @@ import pytest
 
 import cupyrnn
 from cupyrnn.driver import signatures
-from without_a_gpu.cupy_on_host.calls import calls_of
-from without_a_gpu.cupy_on_host.test_quiet import disturbances
+from without_a_gpu.cupy_on_host.calls import calls_of, disturbances
 
 pytestmark = pytest.mark.gpu
 

@@ -13,20 +13,11 @@ import numpy as np
 import pytest
 
 from cupyrnn.driver import layer as _layer
-from without_a_gpu.cupy_on_host.calls import NAMES, calls, calls_made, calls_of
+from without_a_gpu.cupy_on_host.calls import NAMES, calls, calls_made, calls_of, disturbances
 
 pytestmark = pytest.mark.gpu
 
 SHAPE = (5, 3, 4, 9)
-SILENT = ("synchronizations", "copies_to_host", "waits")
-ON_A_STREAM = ("launches", "products", "memsets", "copies_on_device", "copies_to_device")
-
-
-def disturbances(events: list[Any], stream: Any) -> list[Any]:
-    """Return what an op must not do."""
-    return [
-        e for e in events if e.kind in SILENT or (e.kind in ON_A_STREAM and e.stream != stream.ptr)
-    ]
 
 
 @pytest.fixture(params=["the default stream", "a stream of its own"])
