@@ -141,6 +141,10 @@ def _requires_grad(tensors: Sequence[Any]) -> bool:
 
 
 _untraced: Any = functools.cache(torch.compiler.disable)
+# What the compiler has read the frames of this thread: None outside compiled code.
+_frame_reader: Any = getattr(
+    torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: "unknown"
+)
 
 
 def _where(compute: _F) -> _F:
@@ -154,7 +158,8 @@ def _where(compute: _F) -> _F:
 
     @functools.wraps(compute)
     def call(op: Op, *args: Any, **more: Any) -> Any:
-        seen = "torch._dynamo" in sys.modules
+        # Outside compiled code nothing reads the frames, and the wrapper costs 12 µs.
+        seen = "torch._dynamo" in sys.modules and _frame_reader() is not None
         return (_untraced(run) if seen else run)(op, *args, **more)
 
     return call  # type: ignore[return-value]
