@@ -109,9 +109,12 @@ def test_none(op: str, name: str) -> None:
     elif parameter.default is None or name in (*OPTIONAL, *STATES):
         call(op, **{name: None})
     else:
-        hint = "; pass a PackedParams, such as init_params returns, or a vector"
-        hint = hint if name == "params" else ""
-        raises(op, TypeError, f"{name} is None, {expected_type(op, name)}{hint}", **{name: None})
+        hints = {
+            "params": "; pass a PackedParams, such as init_params returns, or a vector",
+            "input_h": "; pass zeros of shape (L*D, B, P), or a PackedParams as params",
+        }
+        expected = expected_type(op, name) + hints.get(name, "")
+        raises(op, TypeError, f"{name} is None, {expected}", **{name: None})
 
 
 # ruff: noqa: E501 - a case a line

@@ -1,0 +1,96 @@
+"""NumPy calls that are laid out once for each signature: compiled loops over arrays of any kind."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import layouts
+
+import cupyrnn
+from cupyrnn.driver import signatures
+
+T, B, I, H = 5, 3, 4, 5
+
+
+@pytest.fixture(autouse=True)
+def compiled(compiled_loops: ModuleType) -> ModuleType:
+    """Calls of these sizes are laid out."""
+    return compiled_loops
+
+
+def arguments(seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    shapes = {"x": (T, B, I), "cs_prev": (B, H), "h_prev": (B, H), "w": (I + H, 4 * H)}
+    return {n: rng.standard_normal(shape) for n, shape in shapes.items()}
+
+
+def both(given: dict[str, Any], b: Any) -> list[Any]:
+    """Return the outputs of block_lstm and its gradients."""
+    out = cupyrnn.block_lstm(**given, b=b)
+    return [*out, *cupyrnn.block_lstm_grad(**given, **out._asdict(), h_grad=out.h)]
+
+
+def are_laid_out() -> list[bool]:
+    return [laid_out is not None for laid_out, _ in signatures.CALLS.values()]
+
+
+def same(found: list[Any], expected: list[Any]) -> bool:
+    return all(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))
+
+
+def test_one_array_may_be_two_arguments() -> None:
+    given, b = arguments(), np.ones(4 * H)
+    expected = both(given | {"cs_prev": given["h_prev"].copy()}, b)
+    assert same(both(given | {"cs_prev": given["h_prev"]}, b), expected)
+    # The next call of the signature has two arrays there.
+    assert same(both(given, b), both({n: a.copy() for n, a in given.items()}, b))
+    assert are_laid_out() == [True, True]
+
+
+@pytest.mark.parametrize("name", arguments())
+def test_an_array_in_another_layout_is_not_misread(name: str) -> None:
+    given, b = arguments(), np.ones(4 * H)
+    expected = both(given, b)
+    for _, a in layouts(given[name]):
+        assert same(both(given | {name: a}, b), expected)
+        read_only = a.view()
+        read_only.setflags(write=False)
+        assert same(both(given | {name: read_only}, b), expected)
+
+
+@pytest.mark.parametrize("op", ["block_lstm", "cudnn_rnn"])
+def test_no_array_of_a_caller_is_kept(op: str) -> None:
+    given: dict[str, Any] = arguments() | {"b": np.ones(4 * H)}
+    if op == "cudnn_rnn":
+        size = cupyrnn.cudnn_rnn_params_size(1, H, I)
+        given = {"input": given["x"], "params": np.ones(size)}
+        given |= {f"input_{s}": np.zeros((1, B, H)) for s in "hc"}
+    for _ in range(2):
+        getattr(cupyrnn, op)(**given)
+    assert are_laid_out() == [True]
+    kept = [weakref.ref(a) for a in given.values()]
+    given.clear()
+    gc.collect()
+    assert not [a for a in kept if a() is not None]
+
+
+def test_h_does_not_keep_the_other_results() -> None:
+    for _ in range(2):
+        out = cupyrnn.block_lstm(**arguments(), b=np.ones(4 * H))
+        assert out.h.base is None
+        assert not np.may_share_memory(out.h, out.i)
+
+
+def test_numbers_that_overflow_warn_of_nothing() -> None:
+    given = arguments() | {"x": np.full((T, B, I), 1e308)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            both(given, np.full(4 * H, np.inf))
+    assert are_laid_out() == [True, True]
