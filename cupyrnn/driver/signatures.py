@@ -41,6 +41,9 @@ _BY_ID: dict[int, Any] = {id(np.dtype(char)): char for char in "efd"}
 # NumPy's flags of arrays in C order, in Fortran order, and aligned.
 _LAYOUT = 0x0103
 
+# The most arguments with a signature: a list may contain itself.
+_MOST_ARGUMENTS = 4096
+
 # The most entries of the cache.
 _MOST_ENTRIES = 512
 
@@ -166,7 +169,7 @@ def signature(
             append(a.dtype)
             append((a._c_contiguous, a._f_contiguous, kind))
             arrays.append(a)
-        elif (parts := _parts(kind, a)) is not None:
+        elif (parts := _parts(kind, a)) is not None and len(values) + len(parts) <= _MOST_ARGUMENTS:
             append((kind, len(parts)))
             values.extend(parts)  # += would ask what it is that adds itself
         else:
