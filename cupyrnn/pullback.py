@@ -126,7 +126,7 @@ def _lstm_from_states(
         attributes["gate_order"] = gate_order
     inputs = {n: call[n] for n in ("x", "cs_prev", "h_prev", "w", "b")}
     optional, passed = {n: call[n] for n in PEEPHOLES} | cotangents, Attributes(**attributes)
-    checked = check_block(op, LSTM_FORM, inputs, optional, passed, call["use_peephole"])
+    checked = check_block(op, LSTM_FORM, inputs, optional, passed, call["use_peephole"]).of(call)
     mode, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
     xp, x, w = checked.xp, call["x"], call["w"]
     first = LSTMStates(call["h_prev"], call["cs_prev"])

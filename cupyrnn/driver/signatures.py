@@ -140,7 +140,7 @@ def signature(
             values.append(a)
     append = key.append
     cupy: Any = sys.modules.get("cupy")
-    on_device = None if cupy is None else cupy.ndarray
+    on_device = getattr(cupy, "ndarray", None)  # None also while it is being imported
     device, addresses = None, 0
     n = 0
     while n < len(values):  # which grows by the parts of lists
