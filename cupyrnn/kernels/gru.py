@@ -8,7 +8,7 @@ import numpy as np
 
 from . import persistent
 from .cell import Cell, CellInPlace, gate_members, stored
-from .run import backward, forward
+from .recurrence import backward, forward
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun

@@ -10,7 +10,7 @@ from .._typing import Array
 from . import persistent, step
 from .cell import Cell, CellInPlace, gate_members, stored
 from .launch import SUMS, add_slices, launch, sum_grid
-from .run import backward, forward
+from .recurrence import backward, forward
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun

@@ -170,7 +170,7 @@ FRAMES = (
     "cluster",
     "all_steps",
     "step",
-    "run",
+    "recurrence",
     "persistent",
     "launch",
     "cell",

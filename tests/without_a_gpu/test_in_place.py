@@ -21,7 +21,7 @@ FAR = 3  # how many rows apart those of `output` and of the given gradient of h 
 
 
 class InPlace:
-    """The two functions of ``kernels/run.py``, with arrays of the caller wherever they can be."""
+    """The functions of ``kernels/recurrence.py``, with arrays of the caller where they can be."""
 
     def __init__(self, cupy: Any, *, back: bool, packed: bool) -> None:
         self.cupy, self.back, self.packed, self.runs = cupy, back, packed, 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cupyrnn.kernels import persistent
 from cupyrnn.kernels.cell import Cell
-from cupyrnn.kernels.run import backward, forward
+from cupyrnn.kernels.recurrence import backward, forward
 
 if TYPE_CHECKING:
     from cupyrnn.cells.contract import BackwardRun, ForwardRun
