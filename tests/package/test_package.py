@@ -226,7 +226,6 @@ def test_methods_and_modules_say_what_fits() -> None:
         ct.RNN: ("direction", "bidirectional"),
         ct.PeepholeLSTM: ("num_proj", "proj_size"),
         ct.BlockGRU: ("time_major", "batch_first, which means the opposite"),
-        ct.BlockLSTM: ("hidden_size", "num_units"),
         ct.CudnnRNN: ("batch_first", "time_major=False"),
     }
     for kind, (word, expected) in words.items():
