@@ -149,7 +149,7 @@ def _check_tangents(op: str, xp: ModuleType, name: str, a: Array) -> None:
     Check that the imaginary parts of an array are tangents, not data.
 
     Squares of tangents vanish beside 1, or beside the square of the largest value of the array. A
-    tangent may be NaN, as that of an infinite value.
+    tangent may be NaN: an infinite value has such a tangent.
     """
     if a.dtype.kind != "c":
         return

@@ -87,7 +87,7 @@ def _another_run(name: str, option: str, was: object, value: object) -> str:
     """Return the error about an option that differs from the checkpoint's."""
     shown = " ".join(str(was).split())[:80]
     difference = f"--{option} {shown}, not {value}"
-    difference = "another text, that of another Python" if option == "text" else difference
+    difference = "another text: it comes with another Python" if option == "text" else difference
     return f"{name!r} is the checkpoint of a run with {difference}"
 
 

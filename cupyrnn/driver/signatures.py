@@ -29,13 +29,13 @@ _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 # Arguments whose values differ from call to call: a signature has their types.
 _BY_TYPE = frozenset({"sequence_lengths", "resets", "seed", "seed2"})
 
-# Arguments of which no array is computed with.
+# Arguments that are not arrays to compute with.
 _NO_ARRAYS = _BY_TYPE | {"host_reserved"}
 
 # The environment variables that a call on a device reads.
 _VARIABLES = ("CUPYRNN_PERSISTENT", "CUPYRNN_ENGINE", "CUPY_TF32")
 
-# The dtypes of which NumPy has one object each, by its id: the hash of a dtype is slow.
+# Dtypes by the id of their only object. The hash of a dtype is slow.
 _BY_ID: dict[int, Any] = {id(np.dtype(char)): char for char in "efd"}
 
 # NumPy's flags of arrays in C order, in Fortran order, and aligned.

@@ -33,7 +33,7 @@ from . import cell
 # another one, and stores nothing. What others wait for comes first, what nobody waits for is stored
 # behind the barrier.
 #
-# What a step reads is asked for some steps before: see ``Coming``.
+# Each step loads the numbers of a later step: see ``Coming``.
 #
 # PLAIN: all sequences have all steps, and the cell has nothing of what it calls optional.
 # ROOM: whether registers have room for what a thread without a sequence or a unit computes. Else
@@ -145,8 +145,8 @@ template <typename V, int COUNT, int SLOTS, int OWNERS> struct Coming {
         if constexpr (SLOTS > 1) end_copies();
         next = next + SLOT;
     }
-    // Has in v what was asked for AHEAD steps before. What is asked for next has the slot that was
-    // taken before this one.
+    // Reads into v what was loaded AHEAD steps before. The next load overwrites the slot that was
+    // read before this one.
     __device__ __forceinline__ void take()
     {
         if constexpr (SLOTS > 1) {

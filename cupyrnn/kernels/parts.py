@@ -143,7 +143,7 @@ __device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place, 
 //   A, N                        of sums, and what the matrices are held in
 //   UNITS, ROWS, WARPS          of the block
 //   MEMORY                      bytes of shared memory
-//   numbers(width)              how many numbers of a unit a vector has, of which `width` count
+//   numbers(width)              how many numbers of a unit a vector has; `width` of them count
 //   load(product, value)        the matrix of a product
 //   tell_unit<COUNT>(to, unit, H, v)
 //                               tells the numbers of a unit; returns how many words a vector has

@@ -488,7 +488,7 @@ def cudnn_rnn_engine(
     time_major : bool
         If False, input is [B, T, I] and the states [B, L*D, ·].
     engine : str
-        What is asked for, as in `cudnn_rnn`.
+        The argument of `cudnn_rnn`.
 
     Returns
     -------

@@ -31,7 +31,7 @@ def _check_comm(op: str, comm: object) -> None:
 
 
 def _like(arrays: Any, values: list[Array | None]) -> Any:
-    """Return the values in a dict or tuple like that of the arrays."""
+    """Return the values in a dict if the arrays are in one, else in the same kind of tuple."""
     if isinstance(arrays, Mapping):
         return dict(zip(arrays, values, strict=True))
     return type(arrays)(*values) if hasattr(arrays, "_fields") else tuple(values)
