@@ -188,15 +188,18 @@ def _peepholes(table: Table, are_used: bool) -> list[Place | None]:
     return [table.arguments[name] if are_used else None for name in _PEEPHOLES]
 
 
-def block_lstm(
-    arguments: Arguments,
-    attributes: Any,
-    columns: tuple[int, ...],
-    has_peepholes: bool,
-    reverse: bool,
-) -> Any:
+class BlockLSTM(NamedTuple):
+    """What a layout of block_lstm, or of its gradient, is asked for."""
+
+    attributes: Any  # cell_clip, gate_order, the gates' activation and forget_bias
+    columns: tuple[int, ...]  # of the gates
+    has_peepholes: bool
+    reverse: bool
+
+
+def block_lstm(arguments: Arguments, call: BlockLSTM) -> Any:
     """Lay out block_lstm."""
-    clip, _, gate, forget_bias = attributes
+    (clip, _, gate, forget_bias), columns, has_peepholes, reverse = call
     table, machine = _machine(
         arguments, lambda cells: cells.lstm(columns, clip, gate, forget_bias), back=reverse
     )
@@ -205,15 +208,9 @@ def block_lstm(
     return machine.finish(_block_forward(table, machine, weights, (h, c), reverse), LSTMOutputs)
 
 
-def block_lstm_grad(
-    arguments: Arguments,
-    attributes: Any,
-    columns: tuple[int, ...],
-    has_peepholes: bool,
-    reverse: bool,
-) -> Any:
+def block_lstm_grad(arguments: Arguments, call: BlockLSTM) -> Any:
     """Lay out block_lstm_grad."""
-    clip, _, gate, _ = attributes
+    (clip, _, gate, _), columns, has_peepholes, reverse = call
     table, machine = _machine(
         arguments, lambda cells: cells.lstm(columns, clip, gate, 0.0), back=reverse
     )

@@ -115,21 +115,13 @@ def run_lstm_cell_grad(call: BlockCall, arrays: Mapping[str, Any]) -> LSTMCellGr
 
 
 def lay_out_lstm(call: BlockCall, reverse: bool, arguments: Arguments) -> Any:
-    """Lay out block_lstm."""
+    """Lay out block_lstm, or its gradient if the arguments have what the steps saved."""
     from ..driver import layouts  # and with it the kernels
 
-    columns, of_peepholes = COLUMNS[call.attributes.gate_order], call.has_peepholes
-    args = call.attributes, columns, of_peepholes, reverse
-    return layouts.laid_out(layouts.block_lstm, arguments, *args)
-
-
-def lay_out_lstm_grad(call: BlockCall, reverse: bool, arguments: Arguments) -> Any:
-    """Lay out block_lstm_grad."""
-    from ..driver import layouts
-
-    columns, of_peepholes = COLUMNS[call.attributes.gate_order], call.has_peepholes
-    args = call.attributes, columns, of_peepholes, reverse
-    return layouts.laid_out(layouts.block_lstm_grad, arguments, *args)
+    make = layouts.block_lstm_grad if "h" in arguments.by_name else layouts.block_lstm
+    columns = COLUMNS[call.attributes.gate_order]
+    asked = layouts.BlockLSTM(call.attributes, columns, call.has_peepholes, reverse)
+    return layouts.laid_out(make, arguments, asked)
 
 
 def _lstm_gates(
@@ -241,17 +233,11 @@ def run_gru_grad(
 
 
 def lay_out_gru(call: BlockCall, reverse: bool, arguments: Arguments) -> Any:
-    """Lay out block_gru."""
+    """Lay out block_gru, or its gradient if the arguments have what the steps saved."""
     from ..driver import layouts  # and with it the kernels
 
-    return layouts.laid_out(layouts.block_gru, arguments, call.attributes, reverse)
-
-
-def lay_out_gru_grad(call: BlockCall, reverse: bool, arguments: Arguments) -> Any:
-    """Lay out block_gru_grad."""
-    from ..driver import layouts
-
-    return layouts.laid_out(layouts.block_gru_grad, arguments, call.attributes, reverse)
+    make = layouts.block_gru_grad if "h" in arguments.by_name else layouts.block_gru
+    return layouts.laid_out(make, arguments, call.attributes, reverse)
 
 
 def _gru_gates(

@@ -455,5 +455,5 @@ def block_gru_grad(
     check_weight_gradients(op, weight_gradients)
     steps, lay_out = Steps(op, seq_len_max, reverse), None
     if weight_gradients == "sum" and steps.complete(x, sequence_lengths, resets):
-        lay_out = partial(block.lay_out_gru_grad, call, reverse)
+        lay_out = partial(block.lay_out_gru, call, reverse)
     return Checked(partial(block.run_gru_grad, call, steps, weight_gradients), lay_out)  # type: ignore[return-value]

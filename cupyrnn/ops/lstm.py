@@ -583,5 +583,5 @@ def block_lstm_grad(
     check_weight_gradients(op, weight_gradients)
     steps, lay_out = Steps(op, seq_len_max, reverse), None
     if weight_gradients == "sum" and steps.complete(x, sequence_lengths, resets):
-        lay_out = partial(block.lay_out_lstm_grad, call, reverse)
+        lay_out = partial(block.lay_out_lstm, call, reverse)
     return Checked(partial(block.run_lstm_grad, call, steps, weight_gradients), lay_out)  # type: ignore[return-value]

@@ -7,7 +7,6 @@ The same calls, layer by layer, are what they are compared with.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,12 +23,9 @@ T, B, I, H = 5, 3, 4, 6
 
 
 @pytest.fixture(autouse=True)
-def rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One launch for all steps, and no call before."""
+def rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One launch for all steps."""
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
-    signatures.CALLS.clear()
-    yield
-    signatures.CALLS.clear()
 
 
 def arrays_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +19,9 @@ T, B, I, H = 20, 1, 32, 32
 
 
 @pytest.fixture(autouse=True)
-def rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One launch for all steps, and no call before."""
+def rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One launch for all steps."""
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
-    signatures.CALLS.clear()
-    yield
-    signatures.CALLS.clear()
 
 
 class Most(NamedTuple):
