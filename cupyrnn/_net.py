@@ -440,7 +440,7 @@ class NetCall:
         inputs: tuple[Array, Any],
         cotangents: tuple[Array | None, Any],
         reserved: tuple[Array, Leaves, Any],
-        wanted: tuple[bool, str],
+        weight_gradients: str,
     ) -> tuple[Array | None, Any, Any]:
         """
         Return the gradients of input, first states and weights, time-major.
@@ -452,10 +452,9 @@ class NetCall:
         reserved
             reserve_space, what is in it and, if these are states, the attributes of the cells that
             left them.
-        wanted
-            Whether that of the input is; what those of the weights are, as `weight_gradients` says.
+        weight_gradients
+            What the gradients of the weights are, as the argument of the ops says.
         """
-        _, weight_gradients = wanted
         run, (output_grad, last_grad) = self.run, cotangents
         reserve_space, leaves, attributes = reserved
         of_weights = weights.gradients(run.xp, run.dtype, weight_gradients, run.sizes.B)

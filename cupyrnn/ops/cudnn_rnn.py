@@ -203,7 +203,7 @@ def _run_backprop(
         else:
             first, cotangents = call.states(h, c), (dy, call.states(dh, dc))
             weights, reserved = call.weights(params, leaves), (reserve_space, leaves, None)
-            found: Any = call.backward(weights, (x, first), cotangents, reserved, wanted[1:])
+            found: Any = call.backward(weights, (x, first), cotangents, reserved, weight_gradients)
             grads = found[0], *(*found[1], None)[:2], found[2]
         input_grad = as_given(xp, grads[0], major, dtype) if of_input else None
         of_states: list[Any] = [as_given(xp, g, major, dtype) for g in grads[1:3]]

@@ -313,7 +313,7 @@ def _run_backprop(
         of_net = NetWeights(form, call.attributes, weights)
         reserved = reserve_space, leaves, known
         dx, d_first, grads = call.backward(
-            of_net, inputs, (dy, cotangents), reserved, (True, weight_gradients)
+            of_net, inputs, (dy, cotangents), reserved, weight_gradients
         )
         dh, *others = (_as_given(call, state) for state in d_first)
         dx = as_given(xp, dx, major, dtype)

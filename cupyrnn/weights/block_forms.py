@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from .._typing import Array, Arrays, NamedTuple
+from .._typing import Array, NamedTuple
 from ..arithmetic.dual import real_dtype
 from ..arithmetic.gates import HardSigmoid, check_gate
 from ..cells.contract import Attributes, Form, Gradients, States, Weight, each
@@ -63,26 +63,15 @@ class LSTMForm(Form):
             check_forget_bias(op, bias, order) if forward else 0.0,
         )
 
-    def derived_arrays(self, weights: Any, attributes: LSTMAttributes) -> Arrays:
-        """Return (b with forget_bias added,), or () if b can be used as it is."""
-        _, order, _, forget_bias = attributes
-        b = weights.b
-        if b is None or forget_bias == 0:
-            return ()
-        H = len(b) // 4
-        start, b = COLUMNS[order][2] * H, b.copy()
-        b[start : start + H] += forget_bias
-        return (b,)
-
-    def cell(
-        self, xp: ModuleType, weights: Any, attributes: LSTMAttributes, derived: Arrays = ()
-    ) -> LSTM:
+    def cell(self, xp: ModuleType, weights: Any, attributes: LSTMAttributes) -> LSTM:
         """Return the cell. Backward, b may be None."""
-        clip, order, gate, _ = attributes
+        clip, order, gate, forget_bias = attributes
         w, b, *others = weights
-        (b,) = derived or self.derived_arrays(weights, attributes) or (b,)
         wci, wcf, wco, w_p = (*others, None, None, None, None)[:4]
         H = w.shape[1] // 4
+        if b is not None and forget_bias != 0:
+            start, b = COLUMNS[order][2] * H, b.copy()
+            b[start : start + H] += forget_bias
         P = H if w_p is None else w_p.shape[1]
         inputs: tuple[Weight, ...] = (Weight(w[: len(w) - P], 4 * H),)
         recurrent: tuple[Weight, ...] = (Weight(w[len(w) - P :], 4 * H),)
@@ -132,13 +121,7 @@ class GRUForm(Form):
         check_choice(op, "gate_order", attributes.gate_order, tuple(COLUMNS))
         return check_gate(op, attributes.recurrent_activation)
 
-    def derived_arrays(self, weights: Any, attributes: HardSigmoid | None) -> Arrays:
-        """Return (): the cell consists of views of its weights."""
-        return ()
-
-    def cell(
-        self, xp: ModuleType, weights: Any, attributes: HardSigmoid | None, derived: Arrays = ()
-    ) -> GRU:
+    def cell(self, xp: ModuleType, weights: Any, attributes: HardSigmoid | None) -> GRU:
         """Return the cell. Backward, the biases may be None."""
         w_ru, w_c, b_ru, b_c = weights
         H = w_c.shape[1]

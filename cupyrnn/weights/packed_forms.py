@@ -80,7 +80,7 @@ class PackedForm(Form):
         self.States = LSTMStates if net.rnn_mode == "lstm" else States
         self.Saved = _SAVED[net.rnn_mode]
 
-    def derived_arrays(self, weights: Weights, attributes: Any = None) -> Arrays:
+    def _derived_arrays(self, weights: Weights) -> Arrays:
         """Return the sum of the biases and, for a GRU, w_h with its gates reordered."""
         _, w_h, _, b_x, b_h = weights
         compute = compute_dtype(b_x.dtype)
@@ -97,13 +97,11 @@ class PackedForm(Form):
         reordered[:H], reordered[H:] = w_h[2 * H :], w_h[: 2 * H]
         return b, reordered
 
-    def cell(
-        self, xp: ModuleType, weights: Weights, attributes: Any = None, derived: Arrays = ()
-    ) -> Cell:
+    def cell(self, xp: ModuleType, weights: Weights, attributes: Any = None) -> Cell:
         """Return the cell; its matrices are views of the packed parameters."""
         w_x, w_h, w_p, _, b_h = weights
         rnn_mode, gate, rows = self.net.rnn_mode, self.net.gate, len(w_h)
-        b, *others = derived or self.derived_arrays(weights)
+        b, *others = self._derived_arrays(weights)
         w_x = None if w_x is None else w_x.T
         if rnn_mode == "gru":
             H = rows // 3
