@@ -396,7 +396,7 @@ class NetCall:
         """Whether its arrays may be used where they are: all steps of layers that are alike."""
         (T, B, *_), (widths, *others), run = self.run.sizes, self.net.widths, self.run
         return not (
-            not run.time_major or run.sizes.drops(self.net) or not T * B
+            run.sizes.drops(self.net) or not T * B
             or any(a is not None for a in (run.lengths, run.resets, run.every))
             or widths[0] != widths[1] or any(other != widths for other in others)
         )  # fmt: skip
@@ -407,7 +407,8 @@ class NetCall:
 
         net, leaves, states = self.net, self.leaves, len(self.form.States._fields)
         sizes = net.L * net.D, net.widths[0][0], states
-        return Net(net.D, self.run.reverse, *sizes, leaves.places, leaves.size)
+        axes = not self.run.time_major
+        return Net(net.D, self.run.reverse, axes, *sizes, leaves.places, leaves.size)
 
     def _cells(self, weights: NetWeights, attributes: Any) -> list[Cell]:
         """Return the cells of all layers and directions."""

@@ -248,6 +248,7 @@ class Net(NamedTuple):
 
     D: int
     reverse: bool  # whether all layers run backwards in time
+    are_exchanged: bool  # whether the first two axes of input, output and states are
     LD: int  # layers times directions
     H: int
     states: int  # how many a layer has
@@ -275,14 +276,55 @@ def _at(states: Sequence[Place | None], n: int) -> tuple[Place | None, ...]:
     return tuple(None if s is None else s.at(n) for s in states)
 
 
+class _Axes(NamedTuple):
+    """The arrays of a net, time-major, whose first two axes its caller may have exchanged."""
+
+    table: Table
+    machine: Any
+    are_exchanged: bool
+
+    def read(self, a: Any) -> Any:
+        """Return an array of the caller as [T, B, ·] or [L*D, B, ·]."""
+        if a is None or not self.are_exchanged:
+            return a
+        M, N, K = a.shape
+        if 1 in (M, N):
+            return a.reshape(N, M, K)
+        to = self.table.take("work", (N, M, K))
+        self.machine.exchange(a, to)
+        return to
+
+    def take(self, allocation: str, *shape: int) -> Place:
+        """Return where a result is computed."""
+        if not self.are_exchanged:
+            return self.table.take(allocation, shape)
+        M, N, K = shape
+        if 1 in (M, N):
+            return self.table.take(allocation, (N, M, K)).reshape(M, N, K)
+        return self.table.take("work", shape)
+
+    def returned(self, allocation: str, a: Place) -> Place:
+        """Return where the caller has a result, of where it is computed."""
+        if not self.are_exchanged:
+            return a
+        M, N, K = a.shape
+        if 1 in (M, N):
+            return a.reshape(N, M, K)
+        to = self.table.take(allocation, (N, M, K))
+        self.machine.exchange(a, to)
+        return to
+
+
 def _net_forward(
     table: Table, machine: Any, net: Net, weights: Sequence[Weights], is_training: bool
 ) -> list[Place | None]:
     """Lay out a net; return output, two last states and reserve_space, or scalars that are zero."""
-    x, states = table.arguments["input"], [table.arguments[n] for n in _STATES[: net.states]]
+    axes = _Axes(table, machine, net.are_exchanged)
+    x, *states = (axes.read(table.arguments[n]) for n in ("input", *_STATES[: net.states]))
+    table.arguments["input"] = x
     (T, B, _), H, D = x.shape, net.H, net.D
-    output = table.take("output", (T, B, D * H))
-    last = [table.take("states", (net.LD, B, H)) for _ in states]
+    output = axes.take("output", T, B, D * H)
+    last = [axes.take("states", net.LD, B, H) for _ in states]
     zeros = machine.zeros(2 - len(last) + (not is_training))
     if is_training:
         reserve = table.take("reserve", (net.reserve_size,))
@@ -297,7 +339,8 @@ def _net_forward(
         again = output.rows.part(d * H, (d + 1) * H, 1) if d >= 0 else None
         layers.append(LayerPlaces((x.rows,), net.back(n), entry, entered, saved, left, again))
     forward(machine, net.by_layer(layers))
-    return [output, *last, *zeros[: 2 - len(last)], reserve if is_training else zeros[-1]]
+    found = [axes.returned("output", output), *(axes.returned("states", a) for a in last)]
+    return [*found, *zeros[: 2 - len(last)], reserve if is_training else zeros[-1]]
 
 
 def _net_backward(
@@ -308,12 +351,14 @@ def _net_backward(
     input_gradient: bool,
 ) -> list[Place | None]:
     """Lay out a net's gradient, of weights too; return those of input and of two first states."""
-    x, reserve, dy = (table.arguments[n] for n in ("input", "reserve_space", "output_backprop"))
-    states, of_states = ([table.arguments[n] for n in names[: net.states]]
+    axes, reserve = _Axes(table, machine, net.are_exchanged), table.arguments["reserve_space"]
+    x, dy = (axes.read(table.arguments[n]) for n in ("input", "output_backprop"))
+    table.arguments["input"] = x
+    states, of_states = ([axes.read(table.arguments[n]) for n in names[: net.states]]
                          for names in (_STATES, _COTANGENTS))  # fmt: skip
     B, H = x.shape[1], net.H
-    x_grad = table.take("x", x.shape) if input_gradient else None
-    first = [table.take("weights", (net.LD, B, H)) for _ in states]
+    x_grad = axes.take("x", *x.shape) if input_gradient else None
+    first = [axes.take("weights", net.LD, B, H) for _ in states]
     zeros = machine.zeros(2 - len(first))
     layers, grads = [], []
     nothing: tuple[None, ...] = (None,) * len(states)
@@ -327,7 +372,8 @@ def _net_backward(
         made: Any = _at(first, n)
         grads.append(GradientPlaces((of_h, *nothing[1:]), _at(of_states, n), made, of_x, of_entry))
     backward(machine, table, net.by_layer(layers), net.by_layer(grads))
-    return [x_grad, *first, *zeros]
+    found = [None if x_grad is None else axes.returned("x", x_grad)]
+    return [*found, *(axes.returned("weights", a) for a in first), *zeros]
 
 
 _STATES, _COTANGENTS = ("input_h", "input_c"), ("output_h_backprop", "output_c_backprop")

@@ -67,6 +67,9 @@ class Machine(Protocol):
     def round(self, a: Place, to: Place) -> None:
         """Add that numbers of the computation are written in the storage type."""
 
+    def exchange(self, a: Place, to: Place) -> None:
+        """Add that `to` is `a` with its first two axes exchanged."""
+
 
 def forward(machine: Machine, layers: Sequence[Sequence[LayerPlaces]]) -> None:
     """

@@ -25,8 +25,8 @@ from .signatures import Arguments
 
 CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
 
-# A kernel that writes numbers of the computation in the storage type.
-_ROUND = r"""
+# Kernels that write numbers of the computation in the storage type, or exchange two axes.
+_COPIES = r"""
 template <typename A, typename T>
 __global__ void rounded(const A* from, T* to, long long n)
 {
@@ -34,8 +34,20 @@ __global__ void rounded(const A* from, T* to, long long n)
     const long long first = ((long long)blockIdx.x * blockDim.y + threadIdx.y) * blockDim.x;
     for (long long k = first + threadIdx.x; k < n; k += threads) store(to + k, from[k]);
 }
+
+// to[N, M, K] = from[M, N, K].
+template <typename T>
+__global__ void exchanged(const T* from, T* to, long long M, long long N, long long K)
+{
+    const long long threads = (long long)gridDim.x * blockDim.x * blockDim.y;
+    const long long first = ((long long)blockIdx.x * blockDim.y + threadIdx.y) * blockDim.x;
+    for (long long n = first + threadIdx.x; n < M * N * K; n += threads) {
+        const long long row = n / K;
+        to[n] = from[(row % M * N + row / M) * K + n % K];
+    }
+}
 """
-_ROUND_KERNELS = ("rounded<{A}, {T}>",)
+_COPIES_KERNELS = "rounded<{A}, {T}>", "exchanged<{T}>"
 _MOST_BLOCKS = 4096
 _BYTES_OF_ZEROS = 16  # that a launch over all steps writes
 
@@ -128,8 +140,16 @@ class OnDevice:
 
     def round(self, a: Place, to: Place) -> None:
         """Add that numbers of the computation are written in the storage type."""
+        self._copy(0, a, to, a.size)
+
+    def exchange(self, a: Place, to: Place) -> None:
+        """Add that `to` is `a` with its first two axes exchanged."""
+        self._copy(1, a, to, *a.shape)
+
+    def _copy(self, kernel: int, a: Place, to: Place, *sizes: int) -> None:
         blocks = min(_MOST_BLOCKS, -(-a.size // (BLOCK[0] * BLOCK[1])))
-        self._launch_one(_ROUND, _ROUND_KERNELS, _ROUND_KERNELS[0], (blocks, 1), a, to, a.size)
+        name = _COPIES_KERNELS[kernel]
+        self._launch_one(_COPIES, _COPIES_KERNELS, name, (blocks, 1), a, to, *sizes)
 
     def _steps(self, direction: int, layer: LayerPlaces, arrays: list[Any]) -> None:
         """Add the launch over all steps, forwards or, in direction 1, the gradient."""
@@ -384,7 +404,7 @@ def start(
 ) -> tuple[Table, OnDevice]:
     """Return the table of a call, and what makes its operations: see `on_host.start`."""
     arrays, aligned = arguments.arrays, 0
-    T, B, _ = arguments.x.shape
+    T, B = arguments.steps
     # More rows are computed in pieces, which bounds the memory.
     if arrays[0].dtype.name not in FLOATS or T * B > ROWS:
         raise NotInPlace("these rows are computed in pieces")

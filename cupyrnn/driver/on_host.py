@@ -38,6 +38,7 @@ class New(NamedTuple):
     shape: tuple[int, ...]
     zeros: bool
     copied: int | None = None  # the number of the array that it begins as
+    exchanged: bool = False  # with the first two axes of that one exchanged
 
 
 class HostTable(Table):
@@ -84,7 +85,6 @@ class OnHost:
 
     def __init__(self, table: HostTable, cell: CellInPlace, T: int, B: int) -> None:
         self._table, self._cell, self._T, self._B = table, cell, T, B
-        self._x = Arguments(table.arguments, ()).x  # the place of the input
         self._starts = (np.arange(T + 1, dtype=np.int64) * B).tobytes()
         self.operations: list[Callable[[Arrays], Any]] = []
 
@@ -94,6 +94,17 @@ class OnHost:
         for place in places:
             self._table.begin(place, None)
         return places
+
+    def exchange(self, a: Place, to: Place) -> None:
+        """Add that `to` is `a` with its first two axes exchanged."""
+        n = to.array - self._table.inputs
+        if a.array < self._table.inputs:  # before what begins as `to` is made
+            new = self._table.new[n]
+            self._table.new[n] = new._replace(copied=a.array, exchanged=True)
+            return
+        shape, strides = ((n[1], n[0], n[2]) for n in (a.shape, a.strides))
+        read, write = view_of(a._replace(shape=shape, strides=strides)), view_of(to)
+        self.operations.append(lambda arrays: np.copyto(write(arrays), read(arrays)))
 
     def _copy(self, a: Place, to: Place, *, turned: bool, adds: bool = False) -> None:
         """Add to = a, or to += a, of rows whose steps are turned or not."""
@@ -121,7 +132,7 @@ class OnHost:
         """Return what a layer reads, in the order of its steps."""
         # What steps save is in their order.
         turned = [layer.back] if len(layer.x) == 1 else [False, True]
-        if layer.x[0].array == self._x.array:
+        if layer.x[0].array == Arguments(self._table.arguments, ()).x.array:
             turned = [False]
         if turned == [layer.back]:
             return layer.x[0]
@@ -230,7 +241,7 @@ def start(
         Whether the caller has all that the steps save.
     """
     x = arguments.x
-    T, B, _ = x.shape
+    T, B = arguments.steps
     if T == 1 and "x" in arguments.by_name:
         raise NotInPlace("a block op has a step of its own")
     if x.dtype.char not in "fd" or back or T > _MOST_STEPS or not (saves or T * B <= _MOST_ROWS):
@@ -293,7 +304,7 @@ class Call:
         for n in self._copied:
             arrays[n] = arrays[n].copy()
         for make, shape, dtype in self._new:
-            arrays.append(make(shape, dtype) if make is not None else arrays[shape].copy())
+            arrays.append(make(shape, dtype) if dtype is not None else make(arrays[shape]))
         given = tuple(arrays)
         for operation in self._operations:
             operation(given)
@@ -303,7 +314,12 @@ class Call:
         return self._kind._make(found + [a.copy() for a in self._more])
 
 
-def _maker(new: New, dtype: np.dtype[Any]) -> tuple[Any, Any, np.dtype[Any]]:
+def _exchanged(a: Array) -> Array:
+    return a.swapaxes(0, 1).copy()
+
+
+def _maker(new: New, dtype: np.dtype[Any]) -> tuple[Any, Any, np.dtype[Any] | None]:
+    """Return what makes a new array, of a shape and a dtype, or of an array alone."""
     if new.copied is not None:
-        return None, new.copied, dtype
+        return _exchanged if new.exchanged else np.ndarray.copy, new.copied, None
     return (np.zeros if new.zeros else np.empty), new.shape, dtype

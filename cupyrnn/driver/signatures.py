@@ -59,6 +59,12 @@ class Arguments(NamedTuple):
         """The input."""
         return self.by_name["x" if "x" in self.by_name else "input"]
 
+    @property
+    def steps(self) -> tuple[int, int]:
+        """T and B, the numbers of steps and sequences."""
+        T, B, _ = self.x.shape
+        return (T, B) if self.by_name.get("time_major", True) else (B, T)
+
     def with_arrays(self, others: Sequence[Any]) -> dict[str, Any]:
         """Return the arguments with others instead of the arrays."""
         found, left = dict(self.by_name), iter(others)

@@ -86,6 +86,37 @@ def test_a_net_is_few_operations(
     assert operations(host, gradient) <= most.backward
 
 
+@pytest.mark.parametrize(("layers", "D", "most"), [(1, 1, Most(4, 9)), (2, 2, Most(16, 36))])
+def test_batch_first_has_the_same_bits(
+    host: Any, cupy: Any, layers: int, D: int, most: Most
+) -> None:
+    """And each array of several sequences is one more operation."""
+    rng, shape = np.random.default_rng(0), (layers * D, 3, H)
+    net: Any = {"direction": "bidirectional" if D > 1 else "unidirectional", "engine": "cupy"}
+    size = cupyrnn.cudnn_rnn_params_size(layers, H, I, direction=net["direction"])
+    params = rng.standard_normal(size).astype(np.float32) / 4
+    arrays = [
+        rng.standard_normal(shape).astype(np.float32)
+        for shape in ((T, 3, I), shape, shape, (T, 3, D * H), shape, shape)
+    ]
+    found = []
+    for major in (True, False):
+        given = [cupy.asarray(a if major else a.swapaxes(0, 1).copy()) for a in arrays]
+        first, cotangents, net["time_major"] = (*given[:3], cupy.asarray(params)), given[3:], major
+        out = cupyrnn.cudnn_rnn(*first, **net)
+        more = *out[:3], *cotangents, out.reserve_space
+        grads = cupyrnn.cudnn_rnn_backprop(*first, *more, **net)
+        counts = [
+            operations(host, lambda first=first: cupyrnn.cudnn_rnn(*first, **net)),
+            operations(host, lambda all=(*first, *more): cupyrnn.cudnn_rnn_backprop(*all, **net)),
+        ]
+        results = [cupy.asnumpy(a) for a in (*out[:4], *grads)]
+        found.append([a if major or a.ndim < 3 else a.swapaxes(0, 1) for a in results])
+    assert counts[0] <= most.forward
+    assert counts[1] <= most.backward
+    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+
+
 def test_all_is_on_the_stream_of_the_caller(host: Any, cupy: Any) -> None:
     """So that a CUDA graph that is being captured has all of it: no wait, no copy."""
     stream = cupy.cuda.Stream(non_blocking=True)
