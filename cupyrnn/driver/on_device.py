@@ -17,7 +17,7 @@ from ..checks.arrays import FLOATS, NotInPlace, compute_dtype
 from ..kernels import blas, gru, gru_reset_after, lstm, persistent, simple_rnn
 from ..kernels.cell import CellInPlace
 from ..kernels.compile import kernel
-from ..kernels.launch import BIAS_SUMS, BLOCK, function_of, sum_grid
+from ..kernels.launch import BIAS_SUMS, BLOCK, OF_A_STEP, Block, function_of, sum_grid
 from ..kernels.products import ROWS
 from .net import Cells, GradientPlaces, LayerPlaces
 from .places import Place, Table
@@ -99,8 +99,7 @@ class OnDevice:
         function: int,
         grid: tuple[int, int],
         args: Sequence[Sequence[Place | int | None]],
-        threads: tuple[int, int] = BLOCK,
-        shared: int = 0,
+        block: Block = OF_A_STEP,
     ) -> None:
         """Add a launch; each argument is a list of words."""
         at = []
@@ -108,8 +107,13 @@ class OnDevice:
             at.append(len(self._words))
             for value in arg:
                 self._word(value)
-        head = function, *grid, 1, *threads, 1, shared
-        self.operations.append(("launch", head, np.array(at, np.uint64)))
+        head = function, *grid, 1, *block.threads, 1, block.shared
+        self.operations.append(("launch", head, block.cooperative, np.array(at, np.uint64)))
+
+    def _fill(self, memory: Place, byte: int) -> None:
+        """Add that all bytes of memory are this one."""
+        self.operations.append(("fill", len(self._words), byte, memory.size * memory.itemsize))
+        self._word(memory)
 
     def _launch_one(
         self, source: str, kernels: tuple[str, ...], name: str, grid: tuple[int, int], *args: Any
@@ -159,16 +163,20 @@ class OnDevice:
         stored = self._dtype != self._compute
         words, plain = self._cell.struct(self._compute, [p is not None for p in pointers], stored)
         found = persistent.one_launch(kernels, self._dtype, shape, self._T, plain=plain)
-        if found is None or found.over is not None:
-            raise NotInPlace("steps are not one launch without a barrier")
+        if found is None:
+            raise NotInPlace("the loop takes the steps")
         function = function_of(
             found.kernel.source, (found.name,), found.name, self._dtype, found.block
         )
         struct = [*pointers, *words]
         time = [None, self._T, *shape, int(layer.back), self._scalars]
-        self._scalars = None
-        block = found.block
-        self._launch(function, found.places, [struct, arrays, time], block.threads, block.shared)
+        self._scalars, memory = None, None
+        if found.memory:
+            memory = self._table.reuse("told", (found.memory,), np.dtype(np.uint8))
+            self._fill(memory, 0xFF)
+        for exchanged in found.exchanged:
+            more = [[memory, *exchanged]] if exchanged else []
+            self._launch(function, found.places, [struct, arrays, time, *more], found.block)
 
     def _first(self, layer: LayerPlaces, k: int) -> Place:
         """Return a state before the first step, for what reads memory of it."""
@@ -179,8 +187,7 @@ class OnDevice:
         zeros = self._zeros
         if zeros is None or zeros.shape != shape:
             zeros = self._zeros = self._table.take("work", shape)
-            self.operations.append(("zero", len(self._words), zeros.size * zeros.itemsize))
-            self._word(zeros)
+            self._fill(zeros, 0)
         return zeros
 
     def _matrices(self, w_h: Sequence[Place]) -> list[Any]:
@@ -344,10 +351,10 @@ class Call:
         base, kept, operations = np.uint64(words.ctypes.data), [words], []
         for kind, *rest in self._operations:
             if kind == "launch":
-                head, at = rest
+                head, cooperative, at = rest
                 addresses = base + np.uint64(8) * at
                 kept.append(addresses)
-                operations.append((0, head, addresses.ctypes.data))
+                operations.append((3 if cooperative else 0, head, addresses.ctypes.data))
             elif kind == "product":
                 operations.append((1, *rest))
             else:
@@ -371,6 +378,10 @@ class Call:
         try:
             with blas.without_rounding(self._rounds):
                 self._run(words, operations)
+        except cuda.driver.CUDADriverError as error:
+            if persistent.is_refused(error):
+                raise NotInPlace("the device has no room for all blocks") from error
+            raise
         finally:
             self._free.append(ready)
         found = [
@@ -395,8 +406,10 @@ class Call:
                     handle, *first, words[n], *of_b, words[n + 1], type_a, ld_a, scale,
                     words[n + 2], *last,
                 )  # fmt: skip
+            elif kind == 2:
+                cuda.runtime.memsetAsync(words[operation[1]], *operation[2:], stream)
             else:
-                cuda.runtime.memsetAsync(words[operation[1]], 0, operation[2], stream)
+                cuda.driver.launchCooperativeKernel(*operation[1], stream, operation[2])
 
 
 def start(

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .._typing import NamedTuple
+from ..checks.arrays import NotInPlace
 from ..checks.attributes import raise_fitting
 from . import layer as _layer
 
@@ -216,7 +217,10 @@ def by_signature(op: _Function) -> _Function:
             CALLS.keep(key, found)
         laid_out, run = found
         if laid_out is not None:
-            return laid_out(arrays)
+            try:
+                return laid_out(arrays)
+            except NotInPlace:  # a device has refused a launch
+                pass
         return run({**defaults, **dict(zip(names, args, strict=False)), **kwargs})
 
     return call  # type: ignore[return-value]

@@ -18,7 +18,6 @@ import numpy as np
 
 from ..checks.arrays import compute_dtype
 from . import parts, rows
-from .cell import words
 
 SOURCE = (
     parts.SOURCE
@@ -330,18 +329,12 @@ def template_of(kernel: rows.Kernel, layout: Layout) -> str:
     return f"{kernel.name}<{kernel.types}, {{T}}, {tensor_cores}, {', '.join(map(str, numbers))}>"
 
 
-def told(layout: Layout, products: int, dtype: np.dtype[Any]) -> Any:
-    """Return the memory of what blocks tell each other: all ones, on the current stream."""
-    import cupy
-
+def exchanged(
+    layout: Layout, vectors: int, dtype: np.dtype[Any]
+) -> tuple[list[tuple[int, ...]], int]:
+    """Return the words of ``Exchanged`` behind the memory, by launch, and the memory's bytes."""
     itemsize = dtype.itemsize if layout.tensor_cores else compute_dtype(dtype).itemsize
-    memory = cupy.empty(products * layout.stride * itemsize, np.uint8)
-    memory.data.memset_async(0xFF, memory.nbytes)
-    return memory
-
-
-def exchanged(layout: Layout, memory: Any, number: int) -> np.void:
-    """Return ``Exchanged`` of a launch, one of several; no memory means shared memory."""
-    first = number * layout.blocks[1] * layout.sequences
-    patient = memory is not None and layout.blocks[0] * layout.blocks[1] > _MANY_BLOCKS
-    return words(memory, layout.stride, first, int(patient))
+    (blocks, groups), stride = layout.blocks, layout.stride
+    patient = int(blocks * groups > _MANY_BLOCKS)
+    first = (number * groups * layout.sequences for number in range(layout.launches))
+    return [(stride, row, patient) for row in first], vectors * stride * itemsize

@@ -30,7 +30,7 @@ class Block(NamedTuple):
     cooperative: bool = False  # whether blocks wait for each other
 
 
-_OF_A_STEP = Block()
+OF_A_STEP = Block()
 
 
 # Slices of a sum over rows, and blocks that keep every multiprocessor of a large device busy.
@@ -81,7 +81,7 @@ def launch(
     dtype: np.dtype[Any],
     grid: tuple[int, int],
     args: Sequence[Any],
-    block: Block = _OF_A_STEP,
+    block: Block = OF_A_STEP,
 ) -> None:
     """Launch a kernel once, on the current stream; for the first four see `kernel`."""
     import cupy

@@ -187,7 +187,7 @@ def _by_way(way: str, of: Recurrence) -> KernelChoice:
         return KernelChoice("loop", 0, f"{way} needs two steps at least, and B and H above 0")
     if math.prod(of.shape) > _MOST_NUMBERS:
         return KernelChoice("loop", 0, f"{way} takes B*H up to {_MOST_NUMBERS}")
-    return {"rows": _by_rows, "grid": _by_grid, "cluster": _by_cluster}[way](of)
+    return _by_rows(of) if way == "rows" else _by_blocks(way, of)
 
 
 def _by_rows(of: Recurrence) -> KernelChoice:
@@ -253,46 +253,33 @@ def layout_for(
     return f"rows needs {needed} beside {why}, and there are {available}"
 
 
-def grid_for(
-    kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], device: Device
-) -> grid.Layout | None:
-    """Return how the matrices fit into the multiprocessors, None where they do not."""
-    of = device.processors, device.architecture, device.available
-    return grid.layout_of(kernel.size, shape, dtype, of)
-
-
-def _by_grid(of: Recurrence) -> KernelChoice:
-    """Return the grid if all its blocks can run at once, else the loop."""
-    kernels, dtype, (B, H), _, device = of
-    if not device.cooperative:
-        return KernelChoice("loop", 0, "grid needs cooperative launches, which this GPU refuses")
-    layout = grid_for(kernels.grid, dtype, (B, H), device)
-    if layout is None:
-        size = f"H = {H} in {dtype.name}"
-        why = f"grid needs more than {device.processors} multiprocessors for {size}"
-        return KernelChoice("loop", 0, why)
-    blocks, groups = layout.blocks
-    why = f"{blocks} blocks hold the matrix, for {layout.sequences} sequences, {groups} times"
-    if layout.launches > 1:
-        why = f"{why}, in {layout.launches} launches"
-    return KernelChoice("grid", layout.sequences, why)
-
-
-def cluster_for(
+def blocks_for(
     kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], device: Device
 ) -> grid.Layout | str:
-    """Return how the matrices fit into the blocks of a cluster, or why they do not."""
+    """Return how the matrices fit into blocks of the grid or of a cluster, or why they do not."""
     of = device.processors, device.architecture, device.available
-    return cluster.layout_of(kernel.size, shape, dtype, of)
+    if kernel.name == "steps_by_cluster":
+        return cluster.layout_of(kernel.size, shape, dtype, of)
+    if not device.cooperative:
+        return "grid needs cooperative launches, which this GPU refuses"
+    layout = grid.layout_of(kernel.size, shape, dtype, of)
+    size = f"H = {shape[1]} in {dtype.name}"
+    return layout or f"grid needs more than {device.processors} multiprocessors for {size}"
 
 
-def _by_cluster(of: Recurrence) -> KernelChoice:
-    """Return clusters if they hold the matrix, else the loop."""
-    layout = cluster_for(of.kernels.cluster, of.dtype, of.shape, of.device)
+def _by_blocks(way: str, of: Recurrence) -> KernelChoice:
+    """Return the grid or clusters if their blocks hold the matrix, else the loop."""
+    layout = blocks_for(getattr(of.kernels, way), of.dtype, of.shape, of.device)
     if isinstance(layout, str):
         return KernelChoice("loop", 0, layout)
-    why = f"the {cluster.BLOCKS} blocks of a cluster hold the matrix"
-    return KernelChoice("cluster", layout.sequences, why)
+    if way == "cluster":
+        why = f"the {cluster.BLOCKS} blocks of a cluster hold the matrix"
+    else:
+        blocks, groups = layout.blocks
+        why = f"{blocks} blocks hold the matrix, for {layout.sequences} sequences, {groups} times"
+        if layout.launches > 1:
+            why = f"{why}, in {layout.launches} launches"
+    return KernelChoice(way, layout.sequences, why)
 
 
 def _expect_right(kernels: Kernels, dtype: np.dtype[Any], device: Device) -> None:
@@ -340,13 +327,38 @@ def _starts(batches: Sequence[int]) -> Array | None:
 
 
 class OneLaunch(NamedTuple):
-    """A launch of a kernel over all steps."""
+    """
+    A kernel that takes all steps, in one launch or, by the grid, in several.
+
+    Attributes
+    ----------
+    kernel
+        The kernel.
+    name
+        Its template.
+    places
+        The blocks of a launch.
+    block
+        What each of them has.
+    exchanged
+        The words of ``Exchanged`` behind the memory, by launch; empty where blocks exchange none.
+    memory
+        The bytes through which blocks exchange numbers. All have to be 0xFF before the launches.
+    """
 
     kernel: rows.Kernel
-    name: str  # its template
-    places: tuple[int, int]  # the blocks
+    name: str
+    places: tuple[int, int]
     block: Block
-    over: grid.Layout | None  # of a grid, whose blocks wait for each other
+    exchanged: list[tuple[int, ...]]
+    memory: int = 0
+
+
+def is_refused(error: Exception) -> bool:
+    """Return whether a device has no room for blocks that wait for each other."""
+    # Another process may have multiprocessors, and a part of a GPU no room for a cluster.
+    refused = _COOPERATIVE_LAUNCH_TOO_LARGE, _INVALID_CLUSTER_SIZE
+    return getattr(error, "status", None) in refused
 
 
 def one_launch(
@@ -373,24 +385,44 @@ def one_launch(
         if asked == "auto":
             _expect_right(kernels, dtype, device)
         return None
-    places = -(-B // choice.sequences), 1
-    kernel, over = kernels.rows, None
-    if choice.kernel == "grid":
-        kernel, over = kernels.grid, grid_for(kernels.grid, dtype, (B, H), device)
-        assert over is not None
-        name, block = "", Block()  # which its launches know
-    elif choice.kernel == "cluster":
-        kernel, found = kernels.cluster, cluster_for(kernels.cluster, dtype, (B, H), device)
-        assert isinstance(found, grid.Layout)
-        over, places = found, found.blocks
-        name, block = grid.template_of(kernel, over), Block((32 * grid.WARPS, 1), over.shared)
-    else:
-        size, sequences = kernels.rows.size, choice.sequences
-        layout = layout_for(size, H, dtype, device.available, rows.SPLITS, sequences)
-        assert isinstance(layout, rows.Layout)
-        block = Block((layout.threads, 1), layout.shared)
-        name = rows.template_of(kernels.rows, layout, choice.sequences, plain)
-    return OneLaunch(kernel, name, places, block, over)
+    if choice.kernel in ("grid", "cluster"):
+        return _over_blocks(getattr(kernels, choice.kernel), dtype, shape, steps)
+    size, sequences = kernels.rows.size, choice.sequences
+    layout = layout_for(size, H, dtype, device.available, rows.SPLITS, sequences)
+    assert isinstance(layout, rows.Layout)
+    block = Block((layout.threads, 1), layout.shared)
+    name = rows.template_of(kernels.rows, layout, choice.sequences, plain)
+    return OneLaunch(kernels.rows, name, (-(-B // choice.sequences), 1), block, [()])
+
+
+def _over_blocks(
+    kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], steps: int
+) -> OneLaunch | None:
+    """Return the launches of the grid or of clusters, None if not all blocks can run at once."""
+    device, is_grid = current_device(), kernel.name == "steps_by_grid"
+    over = blocks_for(kernel, dtype, shape, device)
+    assert isinstance(over, grid.Layout)
+    name, block = grid.template_of(kernel, over), Block((32 * grid.WARPS, 1), over.shared, is_grid)
+    if not is_grid:
+        return OneLaunch(kernel, name, over.blocks, block, [(over.stride, 0, 0)])
+    # Blocks that wait for one which has no room would wait for ever.
+    at_once = blocks_at_once(kernel.source, name, dtype, block)
+    if math.prod(over.blocks) > at_once * device.processors:
+        return None
+    # What every product multiplies has a place of its own, and the last states too.
+    vectors = (len(kernel.size.vectors) * steps + 1) * shape[0]
+    return OneLaunch(kernel, name, over.blocks, block, *grid.exchanged(over, vectors, dtype))
+
+
+def all_ones(size: int) -> Any:
+    """Return memory whose bytes are all 0xFF on the current stream, None for no bytes."""
+    if size == 0:
+        return None
+    import cupy
+
+    memory = cupy.empty(size, np.uint8)
+    memory.data.memset_async(0xFF, size)
+    return memory
 
 
 def run(
@@ -429,52 +461,21 @@ def run(
     if found is None:
         return False
     starts = _starts(batches)
-    args: list[Any] = [cell, words(*weights_of(weights), *arrays)]
+    args = [cell, words(*weights_of(weights), *arrays)]
     args.append(words(starts, len(batches), B, H, int(back), None))
-    name = found.name
-    if found.kernel is kernels.cluster:
-        assert found.over is not None
-        args.append(grid.exchanged(found.over, None, 0))
-    elif found.over is not None:
-        # What every product multiplies has a place of its own, and the last states too.
-        told = (len(found.kernel.size.vectors) * len(batches) + 1) * B
-        return _launch_grid(found.kernel, found.over, current_device(), dtype, args, told)
     import cupy
 
-    try:
-        launch(found.kernel.source, (name,), name, dtype, found.places, args, found.block)
-    except cupy.cuda.driver.CUDADriverError as error:
-        # A part of a GPU may have no room for a cluster.
-        if error.status != _INVALID_CLUSTER_SIZE:
-            raise
-        return False
-    return True
-
-
-def _launch_grid(
-    kernel: rows.Kernel,
-    over: grid.Layout,
-    device: Device,
-    dtype: np.dtype[Any],
-    args: list[Any],
-    told: int,
-) -> bool:
-    """Launch the grid if all its blocks can run at once, and return whether they can."""
-    import cupy
-
-    name, block = grid.template_of(kernel, over), Block((32 * grid.WARPS, 1), over.shared, True)
-    # Blocks that wait for one which has no room would wait for ever.
-    at_once = blocks_at_once(kernel.source, name, dtype, block)
-    if over.blocks[0] * over.blocks[1] > at_once * device.processors:
-        return False
-    memory = grid.told(over, told, dtype)
-    for number in range(over.launches):
-        of_launch = [*args, grid.exchanged(over, memory, number)]
+    memory = all_ones(found.memory)
+    for number, exchanged in enumerate(found.exchanged):
+        of_launch = [*args, words(memory, *exchanged)] if exchanged else args
         try:
-            launch(kernel.source, (name,), name, dtype, over.blocks, of_launch, block)
+            launch(
+                *(found.kernel.source, (found.name,), found.name, dtype),
+                *(found.places, of_launch, found.block),
+            )
         except cupy.cuda.driver.CUDADriverError as error:
-            # Another process may have multiprocessors. After a first launch states have changed.
-            if number or error.status != _COOPERATIVE_LAUNCH_TOO_LARGE:
+            # After a first launch states have changed.
+            if number or not is_refused(error):
                 raise
             return False
     return True

@@ -165,8 +165,8 @@ def grids() -> Found:
         kernels, device = getattr(CELLS[cell], direction), persistent.Device(processors, arch)
         given = np.dtype(dtype), (B, H), device
         found = (
-            (kernels.grid, persistent.grid_for(kernels.grid, *given)),
-            (kernels.cluster, persistent.cluster_for(kernels.cluster, *given)),
+            (kernels.grid, persistent.blocks_for(kernels.grid, *given)),
+            (kernels.cluster, persistent.blocks_for(kernels.cluster, *given)),
         )
         for kernel, layout in found:
             if isinstance(layout, grid.Layout):
@@ -202,10 +202,11 @@ def tightest(kernel: rows.Kernel, dtype: str, device: persistent.Device) -> list
 def of_grid(kernel: rows.Kernel, dtype: str, device: persistent.Device) -> list[str]:
     """Return layouts of the grid that fill its blocks, and that do not."""
     found = (
-        persistent.grid_for(kernel, needs.dtype(dtype), shape, device)
+        persistent.blocks_for(kernel, needs.dtype(dtype), shape, device)
         for shape in product((1, 16, 64), (160, 256, 512, 768, 1024, 1536))
     )
-    return [*dict.fromkeys(grid.template_of(kernel, over) for over in found if over is not None)]
+    fits = (over for over in found if isinstance(over, grid.Layout))
+    return [*dict.fromkeys(grid.template_of(kernel, over) for over in fits)]
 
 
 def of_layouts(kernel: Any, dtype: str, arch: int) -> tuple[int, int, int, int]:

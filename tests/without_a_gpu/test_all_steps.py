@@ -450,7 +450,7 @@ def test_a_sample_of_the_day_spills_nothing_in_its_loop(name: str, count: int) -
         kernel, dtype = getattr(getattr(CELLS[cell], direction), name), draw.choice([*common.TYPES])
         device = persistent.Device(draw.randint(20, 180), arch)
         given = kernel, numpy_dtype(dtype), device
-        template = {"rows": of_rows, "grid": of_grid, "cluster": of_cluster}[name](draw, *given)
+        template = (of_rows if name == "rows" else of_blocks)(draw, *given)
         if template is not None:
             print("the sample of day", day)  # shown where it fails
             steps = time_loop_of(*compiled(kernel, template, dtype, f"sm_{arch}"))
@@ -470,13 +470,8 @@ def of_rows(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -
     return template_of(kernel, layout, min(sequences, layout.split), draw.random() < 0.5)
 
 
-def of_grid(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -> str | None:
-    shape = draw.choice((1, 2, 8, 32)), draw.randint(1, 1200)
-    over = persistent.grid_for(kernel, dtype, shape, device)
-    return None if over is None else grid.template_of(kernel, over)
-
-
-def of_cluster(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -> str | None:
-    shape = draw.choice((1, 2, 8, 32)), draw.randint(1, 256)
-    over = persistent.cluster_for(kernel, dtype, shape, device)
+def of_blocks(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -> str | None:
+    most = 256 if kernel.name == "steps_by_cluster" else 1200
+    shape = draw.choice((1, 2, 8, 32)), draw.randint(1, most)
+    over = persistent.blocks_for(kernel, dtype, shape, device)
     return None if isinstance(over, str) else grid.template_of(kernel, over)

@@ -76,9 +76,9 @@ def test_a_grid_that_could_not_end_does_not_start(
     has_device(monkeypatch, blocks)
     monkeypatch.setattr(driver, name, lambda *_: 1)
     given = lstm.FORWARD_KERNELS.grid, np.dtype("f4"), (3, 17)
-    wide = persistent.grid_for(*given, persistent.Device(blocks, 90))
+    wide = persistent.blocks_for(*given, persistent.Device(blocks, 90))
     assert wide.blocks == (2, 2)
-    monkeypatch.setattr(persistent, "grid_for", lambda *_: wide)
+    monkeypatch.setattr(persistent, "blocks_for", lambda *_: wide)
     has_device(monkeypatch, blocks - 1)
     on(cupy_on_cpu, call)
     assert not started
@@ -128,16 +128,16 @@ def test_a_launch_that_the_driver_refuses_is_the_loops(
 def kept_memory(monkeypatch: pytest.MonkeyPatch, value: int = 0xFF) -> list[np.ndarray]:
     """Return a list of what the launches tell, which has another value at the start if asked."""
     made: list[Any] = []
-    told = grid.told
+    all_ones = persistent.all_ones
 
     def noted(*args: Any) -> Any:
-        memory = told(*args)
+        memory = all_ones(*args)
         assert (memory.view(np.ndarray) == 0xFF).all()
         memory[...] = value
         made.append(memory)
         return memory
 
-    monkeypatch.setattr(grid, "told", noted)
+    monkeypatch.setattr(persistent, "all_ones", noted)
     return made
 
 
@@ -242,10 +242,10 @@ def test_what_fits(dtype: str, processors: int, architecture: int) -> None:
     device = persistent.Device(processors, architecture)
     kinds = [getattr(CELLS[cell], direction).grid for cell in CELLS for direction in DIRECTIONS]
     for H, B, kernel in itertools.product(SIZES, (1, 16, 32, 64, 256), kinds):
-        layout = persistent.grid_for(kernel, numpy_dtype(dtype), (B, H), device)
+        layout = persistent.blocks_for(kernel, numpy_dtype(dtype), (B, H), device)
         if processors >= 132 and H <= 512 and dtype != "float64":
-            assert layout is not None
-        if layout is None:
+            assert not isinstance(layout, str)
+        if isinstance(layout, str):
             continue
         blocks, groups = layout.blocks
         assert blocks * groups <= processors
@@ -256,8 +256,8 @@ def test_what_fits(dtype: str, processors: int, architecture: int) -> None:
         assert layout.units * layout.sequences <= 32 * grid.WARPS
         assert layout.tensor_cores == (dtype.endswith("float16") and architecture >= 80)
         # A sequence's sums have one order whatever its batch is.
-        alone = persistent.grid_for(kernel, numpy_dtype(dtype), (1, H), device)
-        assert alone is not None
+        alone = persistent.blocks_for(kernel, numpy_dtype(dtype), (1, H), device)
+        assert not isinstance(alone, str)
         assert layout.tensor_cores or alone[1] == layout[1]
         assert alone.parts[::2] == layout.parts[::2]
 

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from checks import assert_close
 
 import cupyrnn
 from cupyrnn.driver import signatures
+from cupyrnn.kernels import grid, persistent
 from without_a_gpu.cupy_on_host.calls import calls_of, disturbances
 
 pytestmark = pytest.mark.gpu
@@ -115,6 +117,84 @@ def test_batch_first_has_the_same_bits(
     assert counts[0] <= most.forward
     assert counts[1] <= most.backward
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+
+
+WAYS = pytest.mark.parametrize("way", ["grid", "cluster"])
+
+
+def laid_out() -> bool:
+    """Return whether all calls are."""
+    return all(run is not None for run, _ in signatures.CALLS.values())
+
+
+@WAYS
+@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn-gru", "cudnn_rnn-rnn_tanh"])
+def test_blocks_that_exchange_numbers_are_one_operation_more(
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, name: str, way: str
+) -> None:
+    """The memory of what a grid exchanges is set before each launch; the rest is as by rows."""
+    calls = calls_of(cupy, name, (4, 3, 4, 9))
+    by_rows = [operations(host, call) for call in calls]
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
+    found = [operations(host, call) for call in calls]
+    assert found == [n + (way == "grid") for n in by_rows]
+    assert laid_out()
+    for call in calls:
+        with host.log() as events:
+            outputs = call()
+        at = next(n for n, e in enumerate(events) if f"steps_by_{way}" in e.name)
+        assert way == "cluster" or events[at - 1].kind == "memsets"
+        with monkeypatch.context() as patch:
+            patch.setattr(signatures, "signature", lambda *args: (None, []))
+            for a, b in zip(outputs, call(), strict=True):
+                if isinstance(a, cupy.ndarray):
+                    assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
+
+
+def test_more_sequences_than_run_at_once_are_several_launches(
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None
+) -> None:
+    calls = calls_of(cupy, "cudnn_rnn-lstm", (4, 5, 4, 9))
+    expected, by_rows = [call() for call in calls], [operations(host, call) for call in calls]
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "grid")
+    monkeypatch.setattr(grid, "SEQUENCES", {"numbers": (2,), "tensor cores": (8,)})
+    monkeypatch.setattr(persistent, "_device", lambda _: persistent.Device(3, 90))
+    for call, wanted, n in zip(calls, expected, by_rows, strict=True):
+        for a, b in zip(call()[:3], wanted[:3], strict=True):
+            assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
+        assert operations(host, call) == n + 3  # three launches, and their memory
+    assert laid_out()
+
+
+@WAYS
+def test_launches_that_are_refused_are_the_loops(
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, way: str
+) -> None:
+    """As where another process has some of the multiprocessors; another error is raised."""
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
+    driver = cupy.cuda.driver
+    calls = calls_of(cupy, "block_lstm", (4, 3, 4, 9))
+    expected = [call() for call in calls]
+    assert laid_out()
+    name = "launchCooperativeKernel" if way == "grid" else "launchKernel"
+    launch, refused = getattr(driver, name), []
+
+    def refuse(*args: Any) -> None:
+        threads = args[4] * args[5]
+        if threads != 64:  # those of a block that exchanges numbers
+            return launch(*args)
+        refused.append(args)
+        raise driver.CUDADriverError(status)
+
+    monkeypatch.setattr(driver, name, refuse)
+    status = 720 if way == "grid" else 912
+    for call, wanted in zip(calls, expected, strict=True):
+        for a, b in zip(call(), wanted, strict=True):
+            assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
+    assert len(refused) == 4  # by the table, and again by the layers
+    status = 719
+    with pytest.raises(driver.CUDADriverError):
+        calls[0]()
 
 
 def test_all_is_on_the_stream_of_the_caller(host: Any, cupy: Any) -> None:

@@ -7,13 +7,11 @@ op over whole sequences and its gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cupyrnn.kernels import grid
 from without_a_gpu.cupy_on_host.calls import NAMES, calls, calls_made, calls_of
 
 pytestmark = pytest.mark.gpu
@@ -23,14 +21,10 @@ STEPS = (2, 3, 40)
 
 
 @pytest.fixture(autouse=True, params=["rows", "grid"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A grid of small blocks, so that a small matrix has three."""
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, small_blocks: None) -> str:
+    """What takes all steps in one launch."""
     monkeypatch.setenv("CUPYRNN_PERSISTENT", request.param)
-    monkeypatch.setattr(grid, "WARPS", 2)
-    monkeypatch.setattr(grid, "UNITS", {"numbers": (4,), "tensor cores": (16,)})
-    grid.layout_of.cache_clear()
-    yield request.param
-    grid.layout_of.cache_clear()
+    return str(request.param)
 
 
 @pytest.mark.parametrize("name", OPS)
