@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="write | run")
     write = commands.add_parser("write", help="write all cases into a folder")
     write.add_argument("folder", type=Path, help="a folder that is empty or not there yet")
-    run = commands.add_parser("run", help="run the cases and report the results by attribute")
+    run = commands.add_parser("run", help="run the cases and report the results by feature")
     run.add_argument(
         "runtime", help="onnxruntime, onnx-reference, cupyrnn, or MODULE:FUNCTION, a function of"
         " the path of model.onnx and the inputs by name that returns the list of outputs",

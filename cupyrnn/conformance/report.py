@@ -1,4 +1,4 @@
-"""The report: results by attribute, and the attributes that explain the errors."""
+"""The report: results by feature, and the features that explain the errors."""
 
 from __future__ import annotations
 
@@ -155,19 +155,22 @@ def text(title: str, outcomes: Sequence[Outcome]) -> str:
         return "\n".join(lines)
     explained, rest = causes(outcomes)
     lines += [
-        "| what is not right | | cases | smallest | | decided by |",
-        "|---|---|---|---|---|---|",
+        "| features | cases | smallest case |",
+        "|---|---|---|",
     ]
     for cause in explained:
-        least, names, sentence = smallest(cause.outcomes), " and ".join(cause.features), ""
+        least = smallest(cause.outcomes)
+        why = f"{least.name}: {least.why}"
         if cause.verdict != REFUSED and cause.features != (EVERY_CASE,):
-            sentence = decided_by(cause.features)
-        cells = names, cause.verdict, len(cause.outcomes), least.name, least.why, sentence
-        lines.append(_row(*cells))
+            why += f". The standard: {decided_by(cause.features)}"
+        lines.append(
+            _row(" and ".join(cause.features), f"{len(cause.outcomes)} {cause.verdict}", why)
+        )
     for outcome in sorted(rest, key=lambda o: o.size)[:20]:
-        lines.append(_row("no feature alone", outcome.verdict, 1, outcome.name, outcome.why, ""))
+        why = f"{outcome.name}: {outcome.why}"
+        lines.append(_row("no feature alone", f"1 {outcome.verdict}", why))
     if len(rest) > 20:
-        lines.append(_row("no feature alone", "", len(rest) - 20, "and more", "", ""))
+        lines.append(_row("no feature alone", f"{len(rest) - 20} more", ""))
     lines += ["", *_by_feature(outcomes), ""]
     return "\n".join(lines)
 
@@ -179,9 +182,9 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _by_feature(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return the lines of the table by attribute."""
+    """Return the lines of the table by feature."""
     verdicts = _verdicts(outcomes)
-    lines = [f"| attribute | cases | {' | '.join(verdicts)} | smallest failing case |"]
+    lines = [f"| feature | cases | {' | '.join(verdicts)} | smallest failing case |"]
     lines.append("|---" * (3 + len(verdicts)) + "|")
     every = {feature for outcome in outcomes for feature in outcome.features}
     for feature in sorted(every, key=str.lower):

@@ -36,31 +36,31 @@ PEER = "other"  # the fastest one of the other libraries
 NOTES = """\
 * Each number of threads has its own processes, bound to as many processors: one for the ops beside
   TensorFlow, one for those beside PyTorch, one for the rest. NumPy's OpenBLAS, OpenMP, TensorFlow's
-  two pools and PyTorch are all given that number of threads. OPENBLAS_CORETYPE and
-  OPENBLAS_L2_SIZE, which some machines set for an older OpenBLAS, are unset.
-* The implementations take turns; a round is a block of each, and the first one changes. A block is
-  as many repetitions as take 30 ms, or one. With more than one thread each first waits until the
-  process has used no processor for 10 ms: OpenBLAS's threads spin for 0.1 s after their last
-  product, OpenMP's for a few ms, and would take a processor from the next one. Short calls get one
-  untimed repetition then.
-* A repetition is forward, then backward on what it returned; forward+backward is their sum. A block
-  counts by its median, an implementation by the median of its blocks, in ms. What a call returns is
-  freed outside the time. `n`: repetitions of cupyrnn. What takes over 6 s is timed once.
+  two pools and PyTorch all use that number of threads. OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE,
+  which some machines set for an older OpenBLAS, are unset.
+* The implementations take turns. A round is one block of each, and another one begins each round.
+  A block repeats the call for 30 ms, or runs it once. With more than one thread, each block starts
+  when the process has used no processor for 10 ms: OpenBLAS's threads spin for 0.1 s after their
+  last product, OpenMP's for a few ms, and would slow down the next block. Short calls then get one
+  untimed repetition.
+* A repetition is forward, then backward on its results; forward+backward is their sum. The time of
+  a block is its median, and the time of an implementation the median of its blocks, in ms. Results
+  are freed outside the time. `n`: repetitions of cupyrnn. Calls longer than 6 s are timed once.
 * ratio: the other library's time divided by cupyrnn's; above 1, cupyrnn is faster. It is the median
-  over seven rounds, six where a round takes over a second, with its 95% interval by their order,
-  whatever their distribution. Another start of the same process, with its memory in other places,
-  can lie outside this interval.
-* The other libraries get the same numbers and give the gradient of the same inputs. TensorFlow:
-  the op of tf.raw_ops, eager and as a tf.function, the better one in each row; only eager where
-  that takes over 0.1 s. PyTorch: torch.nn.LSTM, GRU or RNN with gradients on, then
-  torch.autograd.grad with retain_graph; packed sequences are packed and padded inside the time.
-  TensorFlow has no float64 LSTM: PyTorch's counts there, which has no peepholes. A dash: no other
-  library computes the same.
-* cupyrnn is NumPy alone. "with Numba" is the same call where Numba is installed and compiles a loop
-  of it; its first call, which compiles, is not timed.
+  of seven rounds, or of six if a round is longer than a second, with a 95% interval from their
+  order, which holds for any distribution. A second start of the same process, with other memory
+  addresses, can be outside this interval.
+* The other libraries get the same numbers and compute the gradient of the same inputs. TensorFlow:
+  the op of tf.raw_ops, eager or in a tf.function, whichever is faster; only eager if that is longer
+  than 0.1 s. PyTorch: torch.nn.LSTM, GRU or RNN with gradients on, then torch.autograd.grad with
+  retain_graph. The time of packed sequences includes packing and padding. TensorFlow has no float64
+  LSTM, so PyTorch's is used there, which has no peepholes. A dash: no other library computes the
+  same.
+* cupyrnn is NumPy alone. "with Numba" is the same call with Numba, if it compiles a loop of the
+  call; the first call, which compiles, is not timed.
 * BlockLSTMV2 is BlockLSTM with the gates in another order.
 * lstm_block_cell and gru_block_cell: backward is `..._backward`, the gradient of every input.
-* "lengths" go evenly from T down to T/2, "projection" is to H/2."""
+* lengths: evenly spaced from T down to T/2. projection: to H/2."""
 
 
 class Row(NamedTuple):
@@ -122,7 +122,7 @@ Results = dict[int, dict[Case, dict[str, Any]]]  # by threads
 def report(header: list[str], results: Results, selected: list[Case]) -> str:
     """Return everything that was measured, as markdown."""
     parts = ["# cupyrnn on a CPU", "\n".join(header)]
-    parts.append("What the columns mean, and how the times were taken, is said at the end.")
+    parts.append("The end of this page explains the columns and the measurement.")
     for threads, found in results.items():
         parts.append(f"## {threads} thread{'s' * (threads > 1)}")
         ordered = [case for case in selected if case in found]

@@ -1,20 +1,19 @@
 """
-What the host pays for the ops on a GPU: the time of Python, CuPy and the package, without a GPU.
+Time of the ops on the host: of Python, CuPy and the package, measured without a GPU.
 
     python tests/benchmarks/host_cost.py            # the table
     python tests/benchmarks/host_cost.py --quick    # fewer steps and repetitions
 
-runs real CuPy over memory of the host, with products switched off and kernels not executed (see
-tests/without_a_gpu/cupy_on_host): what remains is what it takes to get the work into the queue of
-a device. It says nothing about how long a device takes for it. CuPy's memory pool is on, as it is
-for users.
+runs real CuPy in host memory, without products and kernels (see tests/without_a_gpu/cupy_on_host).
+The remaining time is the time to put the work into a device's queue. The device's own time is not
+measured. CuPy's memory pool is on, as it is for users.
 
 us/step is the time of one more step: the slope between a short sequence and a long one. us/call is
-the rest, which a call takes once. "in one launch" are the kernels over all steps, which
-CUPYRNN_PERSISTENT=rows selects. In the rows with equal and with different lengths us/call is the
-whole call with its copies, which the host makes here. Times are CPU time of the calling thread,
-medians of calls that take turns. The counts are of one call on the long sequence: kernels,
-products, memsets, copies to the device and on it, copies to the host and synchronizations,
+the rest, the time that a call needs once. "in one launch" are the kernels that compute all steps,
+selected by CUPYRNN_PERSISTENT=rows. In the rows with equal and with different lengths us/call is
+the whole call, including its copies, which the host makes here. Times are CPU times of the calling
+thread, medians of calls that take turns. The counts are those of one call on the long sequence:
+kernels, products, memsets, copies to the device and on it, copies to the host and synchronizations,
 allocations from CUDA itself.
 """
 

@@ -13,22 +13,23 @@ from cupyrnn.device.worker import DIRECTIONS
 from .timing import ENOUGH
 
 NOTES = f"""\
-* Whole ops: the products over whole sequences are in eager and queued, but not in us/step, which is
-  the device's own time for the steps alone, of one layer and direction; by the loop that of the
-  host's launches, where these are slower.
-* eager: from an idle device, CUDA events around one call; the time Python needs for the launches
-  is in it where the device is faster. Medians; `*`: of fewer than {ENOUGH} repetitions.
-* queued: the same, but the device was kept busy until all launches of the call were in its queue:
-  about what replaying a CUDA graph of the same launches takes. `<=`: the device caught up with the
-  host, so that it is an upper bound.
-* backward: the forward pass, of which it needs the results, is not in it; PyTorch's is run anew,
-  untimed, before every repetition. Every input and all weights get a gradient.
+* eager: one call from an idle device, between CUDA events. If the device is faster than Python,
+  this includes the time that Python needs for the launches. Medians; `*`: of fewer than {ENOUGH}
+  repetitions.
+* queued: the same, but the device is kept busy until all launches of the call are in its queue.
+  Replaying a CUDA graph of the same launches would take about as long. `<=` marks an upper bound:
+  the device caught up with the host.
+* us/step: the device's time for one step of one layer and direction. The products over whole
+  sequences are in eager and queued, but not in us/step. For the loop it is the time of the host's
+  launches if these are slower.
+* backward: without the forward pass. PyTorch's forward pass runs again, untimed, before every
+  repetition. Every input and all weights get a gradient.
 * cudnn, cudnn_small_h, cudnn_persist_dynamic: `cudnn_rnn` with that engine. PyTorch has its weights
   in one piece. "arrays": sequences of one length; "packed": a PackedSequence.
-* "lengths" go evenly from T down to T/2; "general": lengths, peepholes and a clip.
-* float32 is strict (no TF32) on all sides. All contestants have the same arguments in every
-  repetition, which a cache may hold.
-* loop / this: of the eager times; above 1 it is faster than the loop."""
+* lengths: evenly spaced from T down to T/2. general: lengths, peepholes and a clip.
+* loop / this: the loop's eager time divided by this one; above 1, it is faster than the loop.
+* float32 is strict (no TF32) everywhere. Each contestant gets the same arguments in every
+  repetition, so a cache may hold them."""
 
 
 class Report:
