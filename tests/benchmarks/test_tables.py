@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
-from ast import literal_eval
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tables
@@ -50,15 +47,6 @@ def test_what_is_shown_follows_the_results(shown: dict[str, Path]) -> None:
     assert re.match(r"\| PyTorch's LSTM \| [\d.]+ to 99 \|", line)
     assert "to 99 times" in faq
     assert index == before["INDEX"]  # which has forward and backward apart
-
-
-def test_other_names_of_a_processor(shown: dict[str, Path]) -> None:
-    page = shown["cpu"].read_text()
-    name = page.split("\n\n")[1].partition(",")[0]
-    shown["cpu"].write_text(page.replace(name, "Some Maker(R) Thing(TM) Processor", 1))
-    tables.fill()
-    for page in (shown["README"].read_text(), shown["INDEX"].read_text()):
-        assert "Some Maker Thing" in page
 
 
 def said(path: str) -> str:
@@ -146,22 +134,3 @@ def test_figures_are_those_of_the_results(page: str) -> None:
     values = measured()
     for number, value in zip(found.groups(), values, strict=True):
         assert float(number) == round(value, len(number.partition(".")[2])), (number, values)
-
-
-def test_what_the_questions_say_of_numpy_alone() -> None:
-    results = tables.Results(RESULTS / "cpu.md")
-
-    def of(mode: str, numba: bool) -> dict[Any, float]:
-        found = results.ratios(1, tables.lstm(mode=mode), tables.BOTH, numba)
-        ratios = {key: float(r) for key, r in found.items() if r != "–"}
-        return {(*literal_eval(size), variant): r for (size, variant), r in ratios.items()}
-
-    def alone(mode: str, variant: str, most: float = math.inf) -> list[float]:
-        ratios = of(mode, numba=False).items()
-        return [r for (T, *_, H, v), r in ratios if T > 1 and most >= H and v == variant]
-
-    assert max(alone("lstm", "")) < 1
-    assert min(alone("gru", "", 128) + alone("rnn_tanh", "", 128)) > 1
-    assert min(ratio for mode in tables.MODES for ratio in alone(mode, "lengths")) > 1
-    steps = [r for m in tables.MODES for k, r in of(m, numba=True).items() if k[:2] == (1, 1)]
-    assert len([ratio for ratio in steps if ratio > 1]) > 0.7 * len(steps) > 4

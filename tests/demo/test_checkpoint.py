@@ -244,12 +244,6 @@ def test_no_device_is_a_checkpoint(
         checkpoint.load(Path(device), {}, {})
 
 
-def test_a_null_character_in_a_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        demo.main([*SMALL, "--checkpoint", str(tmp_path / "a\0b")])
-    assert "embedded null byte" in capsys.readouterr().err
-
-
 def test_a_second_run_on_one_checkpoint_stops(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,22 +82,6 @@ def test_a_figure_that_is_there_keeps_its_mode_and_is_replaced_as_a_whole(tmp_pa
     assert os.listdir(tmp_path) == ["x.png"]
 
 
-def test_a_figure_that_cannot_be_written_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "x.png"
-    out.write_bytes(b"old")
-
-    def full_disk(fd: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(files.WriteError, match="No space left"):
-        files.write(out, b"new")
-    assert out.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["x.png"]
-
-
 def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     """But nothing that another process holds, and nothing of another name."""
     out = tmp_path / "x.npz"

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from types import ModuleType
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
-from checks import assert_close
 from problems.refusals import CALLS, call, raises
 
 import cupyrnn
@@ -17,15 +14,6 @@ from cupyrnn.arithmetic.gates import HardSigmoid, gate_of, slope_of
 
 HARD = ("hard_sigmoid_0.2", "hard_sigmoid_1/6")
 each_activation = pytest.mark.parametrize("activation", HARD)
-
-
-def assert_all_parts(*gates: Any) -> None:
-    """Check that some gates are 0, some 1 and some between."""
-    values = np.concatenate([g.ravel() for g in gates])
-    if values.size > 300:
-        assert (values == 0).any()
-        assert (values == 1).any()
-        assert ((values > 0) & (values < 1)).any()
 
 
 @each_activation
@@ -56,67 +44,6 @@ def test_the_sigmoid_is_the_default_and_no_slower_a_way() -> None:
     inner(z, out)
     outer(out + shift, out)
     assert out.tolist() == [0.625, 0.0, 1.0]
-
-
-@pytest.fixture(scope="module")
-def keras() -> ModuleType:
-    return needs.module("keras")
-
-
-@each_activation
-@pytest.mark.parametrize("kind", ["lstm", "gru", "gru before"])
-def test_keras(keras: Any, kind: str, activation: Any, rng: np.random.Generator) -> None:
-    """
-    Outputs and gradients of Keras 3's layers.
-
-    With its own hard_sigmoid, and with the one of Keras 2 as its source has it.
-    """
-    import tensorflow as tf
-
-    def of_keras_2(z: Any) -> Any:
-        return tf.clip_by_value(0.2 * z + 0.5, 0.0, 1.0)
-
-    recurrent = "hard_sigmoid" if activation == HARD[1] else of_keras_2
-    T, B, I, H = 6, 3, 4, 5
-    make = keras.layers.LSTM if kind == "lstm" else keras.layers.GRU
-    more = {} if kind == "lstm" else {"reset_after": kind == "gru"}
-    layer = make(H, recurrent_activation=recurrent, return_sequences=True, dtype="float64", **more)
-    x, d_y = rng.standard_normal((2, T, B, max(I, H)))
-    x, d_y = x[..., :I], d_y[..., :H]
-    layer.build((B, T, I))
-    layer.set_weights([2 * rng.standard_normal(a.shape) for a in layer.get_weights()])
-    weights = layer.get_weights()
-    x_tf = tf.constant(x.transpose(1, 0, 2))
-    with tf.GradientTape() as tape:
-        tape.watch(x_tf)
-        y = layer(x_tf)
-        total = tf.reduce_sum(y * tf.constant(d_y.transpose(1, 0, 2)))
-    d_x = tape.gradient(total, [x_tf, *(v.value for v in layer.trainable_variables)])[0]
-    h = np.zeros((1, B, H))
-    if kind == "gru before":
-        block = cupyrnn.weights.block_gru_from_keras(weights)
-        out = cupyrnn.block_gru(x, h[0], *block, recurrent_activation=activation)
-        grads = cupyrnn.block_gru_grad(
-            x, h[0], *block[:2], *out, d_y, recurrent_activation=activation
-        )
-        ours, ours_x = out.h, grads.d_x
-        assert_all_parts(out.r, out.u)
-    else:
-        mode: Any = kind
-        packed = cupyrnn.weights.params_from_keras(
-            weights, rnn_mode=mode, recurrent_activation=activation
-        )
-        net = cupyrnn.cudnn_rnn(x, h, h, packed)
-        back = cupyrnn.cudnn_rnn_backprop(
-            x, h, h, packed, None, None, None, d_y, None, None, net.reserve_space
-        )
-        ours, ours_x = net.output, back.input_backprop
-    assert_close(ours, y.numpy().transpose(1, 0, 2), "float64", "output")
-    assert_close(ours_x, d_x.numpy().transpose(1, 0, 2), "float64", "input gradient")
-    if kind != "gru before":  # The wrong slope is seen.
-        wrong = packed._replace(recurrent_activation=HARD[1 - HARD.index(activation)])
-        net = cupyrnn.cudnn_rnn(x, h, h, wrong)
-        assert np.abs(net.output - y.numpy().transpose(1, 0, 2)).max() > 1e-3
 
 
 CHOICES = "expected one of sigmoid, hard_sigmoid_0.2, hard_sigmoid_1/6"

@@ -140,22 +140,6 @@ def test_no_arrow_leads_up(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "planted", "found"),
-    [
-        ("cupyrnn.arithmetic.gates", "from ..driver import layer", "cupyrnn.driver.layer"),
-        ("cupyrnn.cells.lstm", "from .. import weights", "cupyrnn.weights"),
-        ("cupyrnn.kernels.launch", "import cupyrnn.compiled.lstm", "cupyrnn.compiled.lstm"),
-        ("cupyrnn.driver.layer", "def f():\n    from ..ops import lstm", "cupyrnn.ops.lstm"),
-        ("cupyrnn.driver.stack", "if 0:\n    from ..cudnn import nine", "cupyrnn.cudnn.nine"),
-        ("cupyrnn.checks.calls", "from .. import raw_ops", "cupyrnn.raw_ops"),
-        ("cupyrnn.ops.lstm", "import cupyrnn", "cupyrnn"),
-    ],
-)  # fmt: skip
-def test_an_arrow_up_is_found(module: str, planted: str, found: str) -> None:
-    assert found in arrows_up(module, f"\n{planted}\n")
-
-
-@pytest.mark.parametrize(
     "module", [m for m in FILES if any(f".{room}." in m for room in OTHER_ROOMS)]
 )
 def test_rooms_import_nothing_but_types_from_cells(module: str) -> None:
@@ -200,13 +184,6 @@ def test_no_page_of_a_cell_in_kernels_names_a_frame(cell: str) -> None:
         assert line in text
         text = text.replace(line, "")
     assert OF_A_FRAME.search(text) is None
-
-
-def test_a_name_is_found() -> None:
-    assert named("the LSTM's loop", ("lstm", "gru")) == {"lstm"}
-    assert named("struct SimpleRNN {", ("simple_rnn",)) == {"simple_rnn"}
-    assert OF_A_FRAME.search("__global__ void backward_rows(")
-    assert OF_A_FRAME.search("from . import rows, grid")
 
 
 @pytest.mark.parametrize("module", FILES)
@@ -273,11 +250,6 @@ def test_no_file_of_a_frame_names_a_cell(module: str) -> None:
     assert cells_named(FILES[module].read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("planted", ["from . import lstm", '"""The GRU."""', "x: SimpleRNN"])
-def test_a_cell_named_in_a_frame_is_found(planted: str) -> None:
-    assert cells_named(FILES["cupyrnn.compiled.frame"].read_text(encoding="utf-8") + planted)
-
-
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_page_in_vectors_knows_no_memory(cell: str) -> None:
     """It says formulas and where its gates stand, and imports no step of what runs them."""
@@ -307,11 +279,6 @@ def imported_tests(source: str) -> set[str]:
             found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
     modules = {path.stem for path in TESTS.rglob("test_*.py")}
     return {name for name in found if name.split(".")[-1] in modules}
-
-
-@pytest.mark.parametrize("planted", ["from ops import test_lstm", "import ops.test_lstm as t"])
-def test_an_import_of_a_test_is_found(planted: str) -> None:
-    assert imported_tests(planted) == {"ops.test_lstm"}
 
 
 def test_tests_import_no_tests() -> None:

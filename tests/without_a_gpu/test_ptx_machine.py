@@ -8,10 +8,8 @@ import needs
 import numpy as np
 import pytest
 
-from without_a_gpu.ptx import machine
 from without_a_gpu.ptx.compiler import have_ptx
 from without_a_gpu.ptx.executor import Executor
-from without_a_gpu.ptx.memory import host_region
 from without_a_gpu.ptx.parser import PtxError
 
 SOURCE = r"""
@@ -174,65 +172,3 @@ def test_lanes_that_are_to_be_in_step(threads: int) -> None:
 def test_barriers_that_do_not_meet() -> None:
     with pytest.raises(PtxError, match=r"wait at line \d+: bar.sync 0, others at line \d+: bar"):
         kernel("two_barriers")((2,), (32,), (ones(3),))
-
-
-HAND = """
-.version 8.0
-.target sm_75
-.address_size 64
-.visible .entry hand(.param .u64 hand_param_0)
-{
-    .reg .pred %p<3>;
-    .reg .b16 %rs<3>;
-    .reg .b32 %r<5>;
-    .reg .f32 %f<4>;
-    .reg .b64 %rd<4>;
-    ld.param.u64 %rd1, [hand_param_0];
-    cvta.to.global.u64 %rd2, %rd1;
-    mov.u32 %r1, %tid.x;
-    mul.wide.u32 %rd3, %r1, 4;
-    add.s64 %rd3, %rd2, %rd3;
-    mov.f32 %f1, 0f3F800000;
-    HERE
-    st.global.f32 [%rd3], %f1;
-    ret;
-}
-"""
-
-
-def run_by_hand(here: str, n: int = 4) -> Any:
-    x = np.zeros(n, np.float32)
-    regions = [host_region("x", x.ctypes.data, x.nbytes)]
-    text = HAND.replace("HERE", here)
-    machine.Module(text).kernels["hand"].launch(
-        (1,), (n,), [x.ctypes.data.to_bytes(8, "little")], machine.Memory(regions)
-    )
-    return x
-
-
-def test_by_hand() -> None:
-    assert run_by_hand("").tolist() == [1, 1, 1, 1]
-    # What inline assembly looks like; and a branch, with a label before a scope.
-    here = "{ .reg .b16 %t; mov.b32 {%t, %rs1}, %f1; mov.b32 %f1, {0, %rs1}; }"
-    assert run_by_hand(here).tolist() == [1, 1, 1, 1]
-    here = "setp.lt.u32 %p1, %r1, 2;\n@!%p1 bra $L;\nadd.f32 %f1, %f1, %f1; $L: {}"
-    assert run_by_hand(here).tolist() == [2, 2, 1, 1]
-
-
-UNKNOWN = {
-    "an opcode": ("frobnicate.f32 %f1, %f1;", "line 18: frobnicate.f32 .*: unknown instruction"),
-    "a type of a known one": ("add.f16 %rs1, %rs1, %rs1;", "unknown instruction"),
-    "an atomic": ("atom.global.add.f32 %f1, [%rd3], %f1;", "unknown instruction"),
-    "a barrier of some": ("bar.sync 0, 64;", "unknown instruction"),
-    "a width": ("add.s32 %r1, %rd1, 1;", "%rd1 is of type b64, the operand is of s32"),
-    "a constant": ("mov.b32 %r1, 4294967296;", "has more than 32 bits"),
-    "a parameter": ("ld.param.u64 %rd1, [other];", "unknown parameter"),
-    "what is not written": ("mov.f32 %f1, %f2;", "%f2 is read before it is written"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_what_is_not_known_is_an_error(name: str) -> None:
-    here, message = UNKNOWN[name]
-    with pytest.raises(PtxError, match=message):
-        run_by_hand(here)
