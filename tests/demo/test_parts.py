@@ -167,3 +167,13 @@ def test_first_parameters_of_cudnn_cells(rnn_mode: Any, rng: np.random.Generator
             open_gates += is_open
             assert (part == (1 if is_open else 0)).all()
     assert open_gates == (cells.LAYERS if rnn_mode == "lstm" else 0)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_first_parameters_of_block_cells(name: str, rng: np.random.Generator) -> None:
+    """A sum over the rows of a matrix has variance 1, and vectors are 0."""
+    for part in cells.CELLS[name].initial(rng, 30, 60).values():
+        if part.ndim == 2:
+            assert part.std() == pytest.approx(len(part) ** -0.5, rel=0.1)
+        else:
+            assert (part == 0).all()
