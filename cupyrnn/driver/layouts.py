@@ -7,7 +7,7 @@ layers run step by step or in pieces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -41,11 +41,13 @@ def laid_out(make: Callable[..., Any], arguments: Arguments, *args: Any) -> Any:
         return None
 
 
-def _matrices(by_name: Mapping[str, Any]) -> set[int]:
-    """Return the ids of the matrices, which may be in Fortran order."""
-    found = [by_name.get(name) for name in ("w", "w_ru", "w_c")]
-    found += [a for entry in by_name.get("weights", ()) for a in entry]
-    return {id(a) for a in found if a is not None and a.ndim == 2}
+def _matrices(arguments: Arguments) -> set[int]:
+    """Return the numbers of the matrices, which may be in Fortran order."""
+    arrays = arguments.arrays
+    numbers = arguments.with_arrays(range(len(arrays)))
+    found = [numbers.get(name) for name in ("w", "w_ru", "w_c")]
+    found += [n for entry in numbers.get("weights", ()) for n in entry]
+    return {n for n in found if n is not None and arrays[n].ndim == 2}
 
 
 def _place_of(array: Any) -> Any:
@@ -77,7 +79,7 @@ def _machine(
     if any(a.size == 0 for a in arguments.arrays):
         raise NotInPlace("an array is empty")
     on = _place_of(arguments.x)
-    matrices = _matrices(arguments.by_name)
+    matrices = _matrices(arguments)
     table, machine = on.start(arguments, cell_of(on.CELLS), matrices, back=back, saves=saves)
     return table, machine
 

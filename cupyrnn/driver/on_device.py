@@ -421,8 +421,8 @@ def start(
     # More rows are computed in pieces, which bounds the memory.
     if arrays[0].dtype.name not in FLOATS or T * B > ROWS:
         raise NotInPlace("these rows are computed in pieces")
-    for a in arrays:
-        if not (a.flags.c_contiguous or (a.flags.f_contiguous and id(a) in matrices)):
+    for n, a in enumerate(arrays):
+        if not (a.flags.c_contiguous or (a.flags.f_contiguous and n in matrices)):
             raise NotInPlace("an array is not in order")
         aligned |= a.data.ptr & 15
     table = Table(arguments)

@@ -57,7 +57,7 @@ class HostTable(Table):
 
     def _argument(self, n: int, a: Array) -> Place:
         flags = a.flags
-        in_order = flags.c_contiguous or (flags.f_contiguous and id(a) in self._matrices)
+        in_order = flags.c_contiguous or (flags.f_contiguous and n in self._matrices)
         if in_order and flags.aligned:
             return super()._argument(n, a)
         self.copied.append(n)
@@ -234,7 +234,7 @@ def start(
     cell
         The cell of all layers.
     matrices
-        The ids of the arguments that may be in Fortran order.
+        The numbers of the arrays that may be in Fortran order.
     back
         Whether steps run backwards, and what they save is in the order of time.
     saves

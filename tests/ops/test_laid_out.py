@@ -53,6 +53,25 @@ def test_one_array_may_be_two_arguments() -> None:
     assert are_laid_out() == [True, True]
 
 
+@pytest.mark.parametrize("order", "CF")
+def test_one_array_may_be_a_state_and_a_matrix(order: Any) -> None:
+    """A matrix may be in Fortran order. A state in that order is copied."""
+    rng = np.random.default_rng(0)
+    x, a, w_ru = (rng.standard_normal(s) for s in ((T, I + H, I), (I + H, H), (I + H, 2 * H)))
+    biases = np.ones(2 * H), np.ones(H)
+
+    def both(h: Any, w_c: Any) -> list[Any]:
+        out = cupyrnn.block_gru(x, h, w_ru, w_c, *biases)
+        return [*out, *cupyrnn.block_gru_grad(x, h, w_ru, w_c, *out, out.h)]
+
+    expected = both(a.copy(), a.copy())
+    ordered = a.copy(order)
+    assert same(both(ordered, ordered), expected)
+    # The next call of the signature has two arrays there.
+    assert same(both(a.copy(order), a.copy(order)), expected)
+    assert all(are_laid_out())
+
+
 @pytest.mark.parametrize("name", arguments())
 def test_an_array_in_another_layout_is_not_misread(name: str) -> None:
     given, b = arguments(), np.ones(4 * H)
