@@ -21,7 +21,7 @@ from ..kernels.launch import BIAS_SUMS, BLOCK, OF_A_STEP, Block, function_of, su
 from ..kernels.products import ROWS
 from .net import Cells, GradientPlaces, LayerPlaces
 from .places import Place, Table
-from .signatures import Arguments
+from .signatures import BY_ID, Arguments
 
 CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
 
@@ -333,11 +333,14 @@ class Call:
 
         (self._words, self._moved), self._operations = words, operations
         self._allocations = [memory[1] for memory in table.allocations.values()]
-        self._names = list(table.allocations)
         returned, self._kind, self._more = results
         first = table.inputs
+        # CuPy makes an array faster of a dtype's character.
         self._returned = [
-            None if p is None else (p.array - first, p.shape, p.dtype, p.offset) for p in returned
+            None
+            if p is None
+            else (p.array - first, p.shape, BY_ID.get(id(p.dtype), p.dtype), p.offset)
+            for p in returned
         ]
         self._rounds = rounds
         self._cuda, self._ndarray = cupy.cuda, cupy.ndarray
@@ -384,10 +387,15 @@ class Call:
             raise
         finally:
             self._free.append(ready)
-        found = [
-            None if r is None else ndarray(r[1], r[2], memory[r[0]] + r[3]) for r in self._returned
-        ]
-        return self._kind._make(found + [a.copy() for a in self._more])
+        found: list[Any] = []
+        for returned in self._returned:
+            if returned is None:
+                found.append(None)
+            else:
+                n, shape, dtype, offset = returned
+                found.append(ndarray(shape, dtype, memory[n] + offset if offset else memory[n]))
+        found += [a.copy() for a in self._more]
+        return self._kind._make(found)
 
     def _run(self, words: Any, operations: list[tuple[Any, ...]]) -> None:
         """Start the operations on the current stream."""
@@ -401,11 +409,7 @@ class Call:
                 _, first, n, of_b, of_a, last = operation
                 if gemm is None:
                     gemm, handle = cuda.cublas.gemmEx, cuda.device.get_cublas_handle()
-                type_a, ld_a, scale = of_a
-                gemm(
-                    handle, *first, words[n], *of_b, words[n + 1], type_a, ld_a, scale,
-                    words[n + 2], *last,
-                )  # fmt: skip
+                gemm(handle, *first, words[n], *of_b, words[n + 1], *of_a, words[n + 2], *last)
             elif kind == 2:
                 cuda.runtime.memsetAsync(words[operation[1]], *operation[2:], stream)
             else:

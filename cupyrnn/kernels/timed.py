@@ -19,6 +19,8 @@ from math import log2
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import CHANGES
+
 # Timings whose H or B differs by more than this factor are ignored.
 _FAR = 2.0
 # The kernels that compute the steps, and what CUPYRNN_PERSISTENT names: "rows" has the hybrid.
@@ -177,17 +179,8 @@ def forget() -> list[Path]:
     return files
 
 
-_changes = 0
-
-
-def changes() -> int:
-    """Return how often what is kept has changed in this process."""
-    return _changes
-
-
 def read_anew() -> None:
     """Read the files again when they are next asked for."""
-    global _changes
-    _changes += 1
+    CHANGES[0] += 1
     anything.cache_clear()
     of.cache_clear()

@@ -6,6 +6,7 @@ The same calls, layer by layer, are what they are compared with.
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import partial
 from typing import Any, NamedTuple
@@ -52,9 +53,9 @@ def same(xp: Any, found: Any, expected: Any) -> bool:
 
 def in_place() -> list[bool]:
     """Whether there is a list of operations, of each signature that was seen."""
-    # A signature on a device ends with a tuple of what it reads of the device.
-    found = [run for key, (run, _) in signatures.CALLS.items() if type(key[-1]) is tuple]
-    return [run is not None for run in found]
+    # A signature on a device ends with the device's number and what else is read of it.
+    last = [(key[-1], run) for key, (run, _) in signatures.CALLS.items()]
+    return [run is not None for of, run in last if type(of) is tuple and type(of[0]) is int]
 
 
 def twice(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -390,6 +391,9 @@ def test_a_changed_environment_is_seen(cupy_on_gpu: Any, monkeypatch: pytest.Mon
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
     cupyrnn.block_lstm(*given)
     assert in_place() == [True, False]
+    monkeypatch.setattr(os, "environ", {**os.environ, "CUPYRNN_PERSISTENT": "slow"})
+    with pytest.raises(ValueError, match="CUPYRNN_PERSISTENT is 'slow'"):
+        cupyrnn.block_lstm(*given)
 
 
 def test_h_does_not_keep_the_other_results(cupy_on_gpu: Any) -> None:
