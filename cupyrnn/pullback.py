@@ -380,8 +380,8 @@ class Pullback(Generic[G]):
         known = {*self.names, *self._record.outputs}
         unknown = [f"unknown argument {n}" for n in gradients if n not in known]
         names = (*self.names, *(("through_clip", "weight_gradients") if unknown else ()))
-        some = "" if len(names) == 1 else "some of "
-        problem = (*unknown, "no gradient is given")[0]
+        some = "" if len(names) == 1 else "one of " if unknown else "some of "
+        problem = (*unknown, "no gradient was passed")[0]
         return TypeError(f"{self._op}: {problem}, expected {some}{', '.join(names)}")
 
     def _check_unchanged(self) -> None:

@@ -33,6 +33,8 @@ def type_shown(value: object) -> str:
     module, name = type(value).__module__, type(value).__qualname__
     if module.startswith("cupyrnn."):  # the public name
         module = "cupyrnn"
+    if module.startswith("jaxlib."):
+        module, name = "jax", "Array"
     name = name if module == "builtins" else f"{module}.{name}"
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
@@ -181,7 +183,8 @@ def check_dropout(op: str, dropout: object) -> float:
 
 # Other libraries' names of arguments, and hints about the names here. Each hint is a pair: an
 # argument that the function must have ("" for any function), and the text ("" for the argument's
-# name). The first hint that fits is used.
+# name). A text that begins with ";" is the whole end of the message. The first hint that fits is
+# used.
 _OTHER_WORDS: dict[str, tuple[tuple[str, str], ...]] = {}
 
 for _words, *_here in (
@@ -198,29 +201,29 @@ for _words, *_here in (
     ("time_major", ("batch_first", "batch_first, which means the opposite")),
     ("direction", ("bidirectional", "")),
     ("hidden_size units hidden_dim num_hidden n_hidden num_units",
-     ("num_units", ""), ("hidden_size", ""), ("params", "the size in params"),
-     ("w", "w, whose shape says it")),
-    ("input_dim in_features", ("input_size", ""), ("x", "x, whose shape says it")),
+     ("num_units", ""), ("hidden_size", ""), ("params", "; params has this size"),
+     ("w", "; the shape of w has this size")),
+    ("input_dim in_features", ("input_size", ""), ("x", "; the shape of x has this size")),
     ("layers n_layers num_layers",
      ("num_layers", ""), ("weights", "weights, one entry for each layer and direction"),
      ("x", "stacked_rnn for several layers")),
     ("return_sequences return_state",
-     ("input_h", "nothing: output has every step, output_h the last"),
-     ("h_prev", "nothing: h has every step"),
-     ("batch_first", "nothing: output has every step, h_n the last")),
+     ("input_h", "; output has every step, output_h the last"),
+     ("h_prev", "; h has every step"),
+     ("batch_first", "; output has every step, h_n the last")),
     ("stateful", ("input_h", "input_h, the output_h of the call before"),
      ("h_prev", "h_prev, the last h of the call before")),
     ("cellclip clip cell_clip cell_clipping clip_value",
-     ("cell_clip", ""), ("params", "none: an LSTM of CudnnRNN does not clip")),
+     ("cell_clip", ""), ("params", "; an LSTM of CudnnRNN does not clip")),
     ("proj_size projection num_projection num_proj", ("num_proj", ""), ("proj_size", "")),
     ("mode cell cell_type rnn_type", ("rnn_mode", "")),
     ("activation",
-     ("activations", ""), ("rnn_mode", 'none but tanh, or rnn_mode="rnn_relu"; run_onnx_node has'
-      " activations"),
-     ("recurrent_activation", "none but tanh; run_onnx_node has activations")),
+     ("activations", ""), ("rnn_mode", '; it is tanh, or relu with rnn_mode="rnn_relu";'
+      " run_onnx_node has activations"),
+     ("recurrent_activation", "; it is always tanh; run_onnx_node has activations")),
     ("gate_activation inner_activation", ("recurrent_activation", "")),
-    ("recurrent_dropout zoneout", ("", "none: dropout between layers is the only one")),
-    ("proj_clip", ("", "none: a projection is not clipped")),
+    ("recurrent_dropout zoneout", ("", "; there is only dropout between layers")),
+    ("proj_clip", ("", "; a projection is not clipped")),
     ("reset_after", ("merge_mode", "block_gru_from_keras, if it is False")),
     ("go_backwards backward reversed is_reverse",
      ("reverse", ""), ("merge_mode", "reverse=True in the call of cudnn_rnn")),
@@ -246,14 +249,14 @@ for _words, *_here in (
 
 
 def _word_for(word: str, names: Sequence[str]) -> str:
-    """Return the argument to use instead of an unknown one."""
+    """Return the end of the error for an unknown argument: what to use instead."""
     for name, text in _OTHER_WORDS.get(word.lower(), ()):
         if name in names or not name:
-            return text or name
+            return text if text.startswith(";") else f", expected {text or name}"
     import difflib  # imported here because it is slow
 
     close = difflib.get_close_matches(word.lower(), names, 1, 0.7)
-    return close[0] if close else f"some of {', '.join(names)}"
+    return f", expected {close[0] if close else 'one of ' + ', '.join(names)}"
 
 
 def is_of_the_op(error: TypeError) -> bool:
@@ -284,7 +287,7 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
     start = f"{name}: "
     for word in kwargs:
         if word not in names:
-            return TypeError(f"{start}unknown argument {word}, expected {_word_for(word, names)}")
+            return TypeError(f"{start}unknown argument {word}{_word_for(word, names)}")
     if len(args) > len(first):
         rest = ", ".join(n for n in names if n not in first)
         most = (
@@ -300,16 +303,14 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
         return TypeError(f"{start}{twice[0]} is passed by position and by name ({order})")
     passed = {*first[: len(args)], *kwargs}
     needed = [p.name for p in parameters if p.default is p.empty]
-    missing = [n for n in needed if n not in passed]
-    verb, hint = "is" if len(missing) == 1 else "are", ""
+    missing, hint = [n for n in needed if n not in passed], ""
     for place, a in enumerate(args):
         if {*missing} <= {*getattr(a, "_fields", ())}:
             weights = "**weights.arguments" if hasattr(type(a), "arguments") else "*weights"
             call = ", ".join([*first[:place], weights])
             hint = f"; {type_shown(a)} holds them: {name}({call})"
-    return TypeError(
-        f"{start}{', '.join(missing)} {verb} missing, expected {', '.join(needed)}{hint}"
-    )
+    are = f"argument{'s' * (len(missing) > 1)} {', '.join(missing)}"
+    return TypeError(f"{start}missing {are}, expected {', '.join(needed)}{hint}")
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

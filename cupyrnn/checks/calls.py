@@ -37,10 +37,14 @@ def _instead(op: str, name: str, value: object) -> str:
     if value is None and name == "params":
         return "; pass a PackedParams, such as init_params returns, or a vector"
     if value is None and name in _STATES:
-        packed = ", or a PackedParams as params" if op.startswith("cudnn_rnn") else ""
-        return f"; pass zeros of shape {_STATES[name]}{packed}"
+        shape = _STATES[name]
+        if op.startswith("cudnn_rnn"):
+            return f"; params has no sizes: pass zeros of shape {shape}, or params as PackedParams"
+        return f"; pass zeros of shape {shape}"
     if kind.__module__ == "torch" or kind.__module__.startswith("torch."):
         return f"; pass {name}.numpy(), or use cupyrnn.torch"
+    if kind.__module__.startswith("jaxlib."):
+        return f"; pass numpy.asarray({name}), or use cupyrnn.jax"
     if kind.__name__ == "PackedParams":
         if op.startswith("cudnn_rnn"):
             return "; pass it as params, after input, input_h and input_c"

@@ -300,6 +300,8 @@ def _as_jax(name: str, n: str, value: Any) -> Tree:
     leaves = jax.tree.leaves(value) if nested else [value]
     if not all(hasattr(a, "dtype") for a in leaves):
         expected = "arrays of JAX or NumPy" if nested else "a jax.Array or numpy.ndarray"
+        if value is None and n == "input_h":
+            expected += "; pass zeros of shape (L*D, B, P)"
         raise TypeError(f"{name}: {n} is {type_shown(value)}, expected {expected}")
     try:
         return jax.tree.map(jnp.asarray, value)

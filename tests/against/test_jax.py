@@ -243,6 +243,9 @@ def test_errors_come_while_a_call_is_traced() -> None:
     )
     with pytest.raises(TypeError, match=f"^{message}$"):
         cj.cudnn_rnn(x, h, None, packed)
+    message = r"^cudnn_rnn: input_h is None, .*; pass zeros of shape \(L\*D, B, P\)$"
+    with pytest.raises(TypeError, match=message):
+        cj.cudnn_rnn(x, None, None, packed.params)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,8 @@ def test_none(op: str, name: str) -> None:
     else:
         hints = {
             "params": "; pass a PackedParams, such as init_params returns, or a vector",
-            "input_h": "; pass zeros of shape (L*D, B, P), or a PackedParams as params",
+            "input_h": "; params has no sizes: pass zeros of shape (L*D, B, P),"
+            " or params as PackedParams",
         }
         expected = expected_type(op, name) + hints.get(name, "")
         raises(op, TypeError, f"{name} is None, {expected}", **{name: None})
@@ -308,9 +309,11 @@ def test_arrays_of_two_modules(cupy_on_cpu: Any, op: str) -> None:
 def test_what_to_pass_instead() -> None:
     """Where users are known to go wrong, the message says what is right."""
     tensor = type("Tensor", (), {"__module__": "torch"})()
+    of_jax = type("ArrayImpl", (), {"__module__": "jaxlib._jax"})()
     packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
     for wrong, what in (
         (tensor, "a torch.Tensor{}; pass w.numpy(), or use cupyrnn.torch"),
+        (of_jax, "a jax.Array{}; pass numpy.asarray(w), or use cupyrnn.jax"),
         (
             packed,
             "a cupyrnn.PackedParams{}; pass it to cudnn_rnn, or pass the weights that"

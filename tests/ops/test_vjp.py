@@ -291,8 +291,8 @@ def test_errors(rng: np.random.Generator) -> None:
     _, pullback = cupyrnn.vjp(p.function, **p.kwargs)
     of_lstm = "^pullback of block_lstm: "
     for given, message in (
-        ({}, "no gradient is given, expected some of cs_grad, h_grad"),
-        ({"d_h": 1}, "unknown argument d_h, expected some of cs_grad, h_grad"),
+        ({}, "no gradient was passed, expected some of cs_grad, h_grad"),
+        ({"d_h": 1}, "unknown argument d_h, expected one of cs_grad, h_grad"),
         ({"weight_gradient": "norms"}, "unknown argument weight_gradient, .* weight_gradients$"),
         ({"h_grad": None, "through_clip": 1}, "through_clip is 1, expected a bool"),
     ):
