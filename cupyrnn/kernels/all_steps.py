@@ -36,6 +36,8 @@ from . import cell
 # Each step loads the numbers of a later step: see ``Coming``.
 #
 # PLAIN: all sequences have all steps, and the cell has nothing of what it calls optional.
+# PADDED: sequences have the lengths and resets of ``Steps``. Every thread with a row stores all of
+# its steps, and leaves something for every product.
 # ROOM: whether registers have room for what a thread without a sequence or a unit computes. Else
 # there is a branch, which keeps the compiler from having more numbers in registers at once.
 SOURCE = (
@@ -163,20 +165,32 @@ template <typename V, int COUNT, int SLOTS, int OWNERS> struct Coming {
 };
 
 // The steps of a thread: how many its block has, and which of them are its own.
-template <bool PLAIN> struct Walk {
+template <bool PLAIN, bool PADDED> struct Walk {
     const Steps& at;
     int H, steps, length;  // of the block, and of the thread's sequence; 0 where there is none
     int row, unit;         // what it reads: another one's where it has none
     bool mine;             // whether it stores it
+    unsigned ends;         // PADDED: the steps of its sequence in the order of time
     template <typename Seat>
     __device__ __forceinline__ Walk(const Steps& all, const Seat& me)
         : at(all), H(int(at.H)), steps(at.length(me.first)),
           length(me.row < at.B && me.unit < H ? at.length(me.row) : 0), row(length ? me.row : 0),
           unit(length ? me.unit : 0),
-          mine(me.units && me.row < at.B) {}
+          mine(me.units && me.row < at.B),
+          ends(PADDED && at.lengths ? at.lengths[row] : steps) {}
+    __device__ __forceinline__ int time(int s) const { return at.back ? steps - 1 - s : s; }
     __device__ __forceinline__ bool live(int s) const
     {
-        return mine && (PLAIN || s < length);
+        return mine && (PLAIN || (PADDED ? unsigned(time(s)) < ends : s < length));
+    }
+    // Whether a step stores its numbers.
+    __device__ __forceinline__ bool keeps(bool live) const { return PADDED ? mine : live; }
+    // Whether no state passes from the step before to step s.
+    __device__ __forceinline__ bool begins(int s) const
+    {
+        if (!PADDED || !at.resets || !live(s)) return false;
+        const unsigned later = time(s) + int(at.back);  // of the two, in the order of time
+        return later < ends && at.resets[later * at.B + row];
     }
     __device__ __forceinline__ long long rows(int s) const { return at.end(s) - at[s]; }
     // How many rows the step behind step s begins after it, as the thread reads: none behind its
@@ -203,7 +217,7 @@ template <bool PLAIN> struct Walk {
 };
 
 template <
-    bool PLAIN, bool ROOM, template <typename> class Cell, typename T, typename Seat,
+    bool PLAIN, bool PADDED, bool ROOM, template <typename> class Cell, typename T, typename Seat,
     typename Products, typename Ahead>
 __device__ __forceinline__ void all_steps(
     const Cell<typename Acc<T>::type>& whole, const Forward<Cell, T>& arrays, const Steps& at,
@@ -221,7 +235,7 @@ __device__ __forceinline__ void all_steps(
         if (k >= H || unit >= H) return N(0.f);
         return products.held(w.w[k * w.row + (weight_of(whole, c, 0) * H + unit) * w.column]);
     });
-    const Walk<PLAIN> walk(at, me);
+    const Walk<PLAIN, PADDED> walk(at, me);
     auto own = [&]() { return me.row * (long long)H + me.unit; };  // its number in a state
     typename C::Unit unit = {};
     if (me.units) unit = cell.unit(me.unit, H);
@@ -231,7 +245,8 @@ __device__ __forceinline__ void all_steps(
     if (walk.mine) {
 #pragma unroll
         for (int k = 0; k < C::CARRIED; ++k)
-            array_of<A>(state)[k] = number_at<A>(arrays.states[k], arrays.first[k], own());
+            array_of<A>(state)[k] =
+                walk.begins(0) ? A(0) : number_at<A>(arrays.states[k], arrays.first[k], own());
         products.template put<1>(Product<0>(), 0, &state.h);
     }
     // Where columns of z stand behind the first one of a row.
@@ -262,7 +277,7 @@ __device__ __forceinline__ void all_steps(
         for (int k = 0; k < coming.AHEAD; ++k) ask();
     products.meet();  // before the first step
     for (int s = 0; s < walk.steps; ++s) {
-        const bool live = walk.live(s);
+        const bool live = walk.live(s), begins = walk.begins(s + 1);
         coming.take();
         typename C::Saved saved;
         typename C::State made = state;
@@ -274,15 +289,19 @@ __device__ __forceinline__ void all_steps(
             A h = A(0.f);
             if (ROOM || live)
                 h = cell.forward(product, unit, coming.v + p * C::width(0), sums, made, saved);
-            if (live) products.template put<1>(Product<0>(), turn ^ 1, &h);
+            if (PADDED && !live) h = p == LAST ? state.h : A(0);
+            if (PADDED && p == LAST && begins) h = A(0);
+            if (walk.keeps(live)) products.template put<1>(Product<0>(), turn ^ 1, &h);
             if (p == LAST) ask();
             products.meet();  // after a product
-            if (live) {
+            if (walk.keeps(live)) {
 #pragma unroll
                 for (int k = C::saved_before(p); k < C::saved_before(p + 1); ++k)
-                    store(arrays.saved[k] + n, array_of<A>(saved)[k]);
+                    store(arrays.saved[k] + n,
+                          PADDED && !live ? A(0) : array_of<A>(saved)[k]);
             }
-            if (p == LAST && live && outputs) store(output, saved.h);
+            if (p == LAST && walk.keeps(live) && outputs)
+                store(output, PADDED && !live ? A(0) : saved.h);
         };
         behind(Product<0>());
         if constexpr (LAST == 1) behind(Product<1>());
@@ -291,7 +310,7 @@ __device__ __forceinline__ void all_steps(
         output += rows_on * int(arrays.output_row);
 #pragma unroll
         for (int k = 0; k < C::CARRIED; ++k)
-            array_of<A>(state)[k] =
+            array_of<A>(state)[k] = begins ? A(0) :
                 live || PLAIN ? array_of<A>(made)[k] : array_of<A>(state)[k];
     }
     if (walk.mine)
@@ -301,7 +320,7 @@ __device__ __forceinline__ void all_steps(
 }
 
 template <
-    bool PLAIN, bool ROOM, template <typename> class Cell, typename T, typename Seat,
+    bool PLAIN, bool PADDED, bool ROOM, template <typename> class Cell, typename T, typename Seat,
     typename Products, typename Ahead>
 __device__ __forceinline__ void all_steps(
     const Cell<typename Acc<T>::type>& whole, const Backward<Cell, T>& arrays, const Steps& at,
@@ -322,7 +341,7 @@ __device__ __forceinline__ void all_steps(
         const int delta = weight_of(whole, k % WIDTH, 0) * H + column;
         return products.held(w.w[unit * w.row + delta * w.column]);
     });
-    const Walk<PLAIN> walk(at, me);
+    const Walk<PLAIN, PADDED> walk(at, me);
     auto own = [&]() { return me.row * (long long)H + me.unit; };  // its number in a state
     typename C::Unit unit = {};
     if (me.units) unit = cell.unit(me.unit, H);
@@ -380,7 +399,7 @@ __device__ __forceinline__ void all_steps(
     make_factors();
     __syncthreads();  // before the first deltas
     for (int s = walk.steps - 1; s >= 0; --s) {
-        const bool live = walk.live(s);
+        const bool live = walk.live(s), begins = walk.begins(s);
         typename C::Gradients made = gradients;
         A deltas[C::PRODUCTS][sizeof(places) / sizeof(int)], past = A(0.f), sums[1];
         // dh: the gradient of the next product, without the one that the caller passes.
@@ -392,12 +411,15 @@ __device__ __forceinline__ void all_steps(
                 of_unit[k] = given[k] ? wide(coming.v[C::READ + k]) : A(0.f);
             if (p == LAST) dh += of_unit[0];
             past = cell.backward(product, factors, dh, of_unit, made, deltas[p]);
-            if (live)
+            if (PADDED && !live)
+#pragma unroll
+                for (int k = 0; k < C::deltas(p); ++k) deltas[p][k] = A(0);
+            if (walk.keeps(live))
                 products.template put<C::width(p)>(product, LAST == 1 ? p : s & 1, deltas[p]);
         };
         auto keep = [&](auto product) {
             constexpr int p = decltype(product)::NUMBER;
-            if (live)
+            if (walk.keeps(live))
 #pragma unroll
                 for (int k = 0; k < C::deltas(p); ++k)
                     store(delta_row[p] + places[k], deltas[p][k]);
@@ -420,7 +442,7 @@ __device__ __forceinline__ void all_steps(
         made.h = past + sums[0];
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)
-            array_of<A>(gradients)[k] =
+            array_of<A>(gradients)[k] = begins ? A(0) :
                 live || PLAIN ? array_of<A>(made)[k] : array_of<A>(gradients)[k];
         // Behind the product, off the way from step to step.
         make_factors();

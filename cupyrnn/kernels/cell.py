@@ -100,6 +100,10 @@ struct Steps {
     long long steps, B, H;
     long long back;           // 1: time runs backwards, step 0 has the last rows; not with starts
     uint4* zeros;             // if not null, `write_zeros` has these 16 bytes be zeros
+    // Of padded rows, which are B in each step, in the order of time. Past the end of a sequence
+    // zeros are written.
+    const int* lengths;           // [B], the steps of each sequence; null: all steps
+    const unsigned char* resets;  // [steps, B]: no state passes to a marked step; null: none is
     __device__ __forceinline__ void write_zeros() const
     {
         if (zeros && blockIdx.x + blockIdx.y + threadIdx.x == 0) *zeros = uint4();

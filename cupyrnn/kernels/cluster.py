@@ -83,15 +83,15 @@ struct InCluster {
 #if defined(CUDA_ON_CPU) || __CUDA_ARCH__ >= 900
 template <
     template <template <typename> class, typename> class Direction,
-    template <typename> class Cell, typename T, bool TENSOR_CORES, int UNITS, int ROWS, int THREADS,
-    int... PARTS>
+    template <typename> class Cell, typename T, bool PADDED, bool TENSOR_CORES, int UNITS, int ROWS,
+    int THREADS, int... PARTS>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) steps_by_cluster(
     const Cell<typename Acc<T>::type> cell, const Direction<Cell, T> arrays, const Steps at,
     const Exchanged exchanged)
 {
     // A block without a unit is told numbers, and waits for none.
     if (blockIdx.x * UNITS < at.H)
-        steps_over_blocks<InCluster, TENSOR_CORES, UNITS, ROWS, THREADS, PARTS...>(
+        steps_over_blocks<InCluster, PADDED, TENSOR_CORES, UNITS, ROWS, THREADS, PARTS...>(
             cell, arrays, at, exchanged);
     else InCluster::meet();
     InCluster::meet();  // before a block ends

@@ -125,7 +125,7 @@ template <> struct Multiplying<true> {
 #endif
 
 template <
-    typename Where, bool TENSOR_CORES, int UNITS, int ROWS, int THREADS, int... PARTS,
+    typename Where, bool PADDED, bool TENSOR_CORES, int UNITS, int ROWS, int THREADS, int... PARTS,
     template <template <typename> class, typename> class Direction,
     template <typename> class Cell, typename T>
 __device__ __forceinline__ void steps_over_blocks(
@@ -142,18 +142,18 @@ __device__ __forceinline__ void steps_over_blocks(
     at.write_zeros();
     typedef Direction<Cell, T> D;
     Coming<typename D::Number, D::NUMBERS, 1, 0> coming(nullptr, 0, true);
-    all_steps<false, false>(cell, arrays, at, me, products, coming);
+    all_steps<false, PADDED, false>(cell, arrays, at, me, products, coming);
 }
 
 template <
     template <template <typename> class, typename> class Direction,
-    template <typename> class Cell, typename T, bool TENSOR_CORES, int UNITS, int ROWS, int THREADS,
-    int... PARTS>
+    template <typename> class Cell, typename T, bool PADDED, bool TENSOR_CORES, int UNITS, int ROWS,
+    int THREADS, int... PARTS>
 __global__ void __launch_bounds__(THREADS, 1) steps_by_grid(
     const Cell<typename Acc<T>::type> cell, const Direction<Cell, T> arrays, const Steps at,
     const Exchanged exchanged)
 {
-    steps_over_blocks<InMemory, TENSOR_CORES, UNITS, ROWS, THREADS, PARTS...>(
+    steps_over_blocks<InMemory, PADDED, TENSOR_CORES, UNITS, ROWS, THREADS, PARTS...>(
         cell, arrays, at, exchanged);
 }
 """
@@ -322,11 +322,11 @@ def _up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
-def template_of(kernel: rows.Kernel, layout: Layout) -> str:
-    """Return the name of a kernel, with its storage type open."""
-    tensor_cores = str(layout.tensor_cores).lower()
+def template_of(kernel: rows.Kernel, layout: Layout, *, padded: bool = False) -> str:
+    """Return the name of a kernel, with its storage type open: see `rows.template_of`."""
+    told = f"{padded}, {layout.tensor_cores}".lower()
     numbers = layout.units, layout.sequences, 32 * WARPS, *layout.parts
-    return f"{kernel.name}<{kernel.types}, {{T}}, {tensor_cores}, {', '.join(map(str, numbers))}>"
+    return f"{kernel.name}<{kernel.types}, {{T}}, {told}, {', '.join(map(str, numbers))}>"
 
 
 def exchanged(

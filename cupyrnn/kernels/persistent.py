@@ -368,11 +368,13 @@ def one_launch(
     steps: int,
     *,
     plain: bool,
+    padded: bool = False,
 ) -> OneLaunch | None:
     """
     Return the launch that takes all steps on the current device, None where the loop takes them.
 
-    `plain` is whether all sequences have all steps and the cell has nothing that is optional.
+    `plain` is whether all sequences have all steps and the cell has nothing that is optional,
+    `padded` whether they have the lengths and resets of ``Steps``.
     """
     asked = _asked()
     if asked == "loop":
@@ -386,23 +388,24 @@ def one_launch(
             _expect_right(kernels, dtype, device)
         return None
     if choice.kernel in ("grid", "cluster"):
-        return _over_blocks(getattr(kernels, choice.kernel), dtype, shape, steps)
+        return _over_blocks(getattr(kernels, choice.kernel), dtype, shape, steps, padded)
     size, sequences = kernels.rows.size, choice.sequences
     layout = layout_for(size, H, dtype, device.available, rows.SPLITS, sequences)
     assert isinstance(layout, rows.Layout)
     block = Block((layout.threads, 1), layout.shared)
-    name = rows.template_of(kernels.rows, layout, choice.sequences, plain)
+    name = rows.template_of(kernels.rows, layout, choice.sequences, plain, padded)
     return OneLaunch(kernels.rows, name, (-(-B // choice.sequences), 1), block, [()])
 
 
 def _over_blocks(
-    kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], steps: int
+    kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], steps: int, padded: bool
 ) -> OneLaunch | None:
     """Return the launches of the grid or of clusters, None if not all blocks can run at once."""
     device, is_grid = current_device(), kernel.name == "steps_by_grid"
     over = blocks_for(kernel, dtype, shape, device)
     assert isinstance(over, grid.Layout)
-    name, block = grid.template_of(kernel, over), Block((32 * grid.WARPS, 1), over.shared, is_grid)
+    name = grid.template_of(kernel, over, padded=padded)
+    block = Block((32 * grid.WARPS, 1), over.shared, is_grid)
     if not is_grid:
         return OneLaunch(kernel, name, over.blocks, block, [(over.stride, 0, 0)])
     # Blocks that wait for one which has no room would wait for ever.
@@ -462,7 +465,7 @@ def run(
         return False
     starts = _starts(batches)
     args = [cell, words(*weights_of(weights), *arrays)]
-    args.append(words(starts, len(batches), B, H, int(back), None))
+    args.append(words(starts, len(batches), B, H, int(back), None, None, None))
     import cupy
 
     memory = all_ones(found.memory)

@@ -309,8 +309,8 @@ __device__ constexpr int slots_of(int number, int bytes, int used)
 // Direction is Forward or Backward.
 template <
     template <template <typename> class, typename> class Direction,
-    template <typename> class Cell, typename T, bool PLAIN, int SPLIT, int ROWS, int THREADS,
-    int... PARTS>
+    template <typename> class Cell, typename T, bool PLAIN, bool PADDED, int SPLIT, int ROWS,
+    int THREADS, int... PARTS>
 __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
     const Cell<typename Acc<T>::type> cell, const Direction<Cell, T> arrays, const Steps at)
 {
@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
     ByRows<M, Exchange, Seat<SPLIT, UNITS, ROWS>> products({memory[0].v}, me, shared_packs<A>());
     at.write_zeros();
     Steps steps = at;
-    if (PLAIN) steps.starts = nullptr;
+    if (PLAIN || PADDED) steps.starts = nullptr;
     const bool ROOM = M::WHOLE && sizeof(A) == 4
         && M::REGISTERS + (PLAIN ? 88 : 98) + 16 * M::LAST <= registers_of(THREADS);
     typedef typename Direction<Cell, T>::Number Number;
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
     typedef Coming<Number, NUMBERS, SLOTS, OWNERS> Ahead;
     __shared__ Pack<Number> ring[Ahead::LENGTH];
     Ahead coming(ring, me.group * (UNITS * ROWS) + me.lane, me.units);
-    all_steps<PLAIN, ROOM>(cell, arrays, steps, me, products, coming);
+    all_steps<PLAIN, PADDED, ROOM>(cell, arrays, steps, me, products, coming);
 }
 """
 )
@@ -441,14 +441,16 @@ def layout_of(
     return Layout(split, threads, tuple(slices), tuple(kept), used, 16 * packs * threads, vectors)
 
 
-def template_of(kernel: Kernel, layout: Layout, sequences: int, plain: bool = False) -> str:
+def template_of(
+    kernel: Kernel, layout: Layout, sequences: int, plain: bool = False, padded: bool = False
+) -> str:
     """
     Return the name of a kernel for a number of sequences a block, with its storage type open.
 
     `plain` is whether all sequences have all steps, and the cell has none of what it calls
-    optional: kernels by rows are compiled apart for it.
+    optional, `padded` whether they have lengths and resets: kernels are compiled apart for these.
     """
     matrices = zip(layout.slices, layout.kept, strict=True)
     numbers = [layout.split, sequences, layout.threads, *(n for pair in matrices for n in pair)]
-    told = f"{str(plain).lower()}, " if kernel.name == "steps_by_rows" else ""
-    return f"{kernel.name}<{kernel.types}, {{T}}, {told}{', '.join(map(str, numbers))}>"
+    told = f"{plain}, {padded}".lower()
+    return f"{kernel.name}<{kernel.types}, {{T}}, {told}, {', '.join(map(str, numbers))}>"

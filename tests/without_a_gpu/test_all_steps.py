@@ -420,8 +420,9 @@ def test_rows_fit_into_the_registers(cell: str, dtype: str, arch: int, shared: b
         if not shared:
             layouts = [max(layouts)]
             assert layouts[0][0] >= (96 if dtype == "float32" else 64)
-        for (_, layout), plain in itertools.product(layouts, (False, True)):
-            template = template_of(kernel, layout, layout.split, plain)
+        kinds = (False, False), (True, False), (False, True)  # plain, or padded
+        for (_, layout), kind in itertools.product(layouts, kinds):
+            template = template_of(kernel, layout, layout.split, *kind)
             cubin, usage, name = cubin_of(kernel, template, dtype, f"sm_{arch}")
             steps = time_loop_of(cubin, name)
             assert steps["LDL"] == steps["STL"] == 0
