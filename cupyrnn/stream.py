@@ -23,7 +23,13 @@ from .driver import layer as _layer
 from .driver import step as _steps
 from .driver.layer import Layer
 from .driver.pages import page_of
-from .weights.packed import Model, PackedParams, activation_of, check_activation, check_model
+from .weights.packed import (
+    CheckedParams,
+    PackedParams,
+    activation_of,
+    check_activation,
+    check_model,
+)
 from .weights.packed_forms import PackedForm, weights_of
 from .weights.params import InputMode, RNNMode
 
@@ -60,7 +66,7 @@ def _most_numbers(cell: Cell, dtype: np.dtype[Any]) -> float:
 class PreparedStep:
     """One step of a net, as `prepare_step` returns it: call it with x, h and c."""
 
-    def __init__(self, model: Model, packed: PackedParams) -> None:
+    def __init__(self, model: CheckedParams, packed: PackedParams) -> None:
         xp, net, params = model
         self._xp, self._net, self._packed = xp, net, packed
         with on_device(xp, params):

@@ -27,7 +27,7 @@ _DRAWS = 40
 _GRADIENT_DTYPES = ("float32", "float64")
 
 
-class Plan(NamedTuple):
+class CasePlan(NamedTuple):
     """A case before its numbers are drawn."""
 
     op_type: str
@@ -49,7 +49,7 @@ class Case(NamedTuple):
     """A node with its inputs and the right results."""
 
     name: str
-    plan: Plan
+    plan: CasePlan
     features: tuple[str, ...]
     inputs: Arrays  # float64, by the names of the standard; sequence_lens int32
     outputs: Arrays  # float64
@@ -68,7 +68,7 @@ def cases(op_type: str | None = None) -> Iterator[Case]:
                 yield case
 
 
-def plans() -> Iterator[Plan]:
+def plans() -> Iterator[CasePlan]:
     """Yield the plans of all cases, group by group."""
     for group in (
         _shared, _activations, _clips, _coupled, _sizes, _saturated, _dtypes, _everything
@@ -110,18 +110,20 @@ def _optional(
     return more | (_STATES.get(op_type, frozenset({"initial_h"})) if states else frozenset())
 
 
-def _shared() -> Iterator[Plan]:
+def _shared() -> Iterator[CasePlan]:
     """Features of all operators: directions, layouts, lengths, states, biases."""
     for (op_type, own, more), direction, layout in itertools.product(_KINDS, _DIRECTIONS, _LAYOUTS):
         attributes = own | direction | layout
         for lengths, states, bias in itertools.product((0, 1, 2), (False, True), (False, True)):
             optional = _optional(op_type, more, bias=bias, states=states, lengths=lengths)
             gradients, empty = lengths == 1 and bias, lengths == 2
-            yield Plan(op_type, attributes, optional, some_of_no_steps=empty, gradients=gradients)
+            yield CasePlan(
+                op_type, attributes, optional, some_of_no_steps=empty, gradients=gradients
+            )
     for (op_type, own, more), direction in itertools.product(_KINDS, _DIRECTIONS):
         if op_type == "LSTM":
             for state in ("initial_h", "initial_c"):
-                yield Plan(op_type, own | direction, more | {"B", state})
+                yield CasePlan(op_type, own | direction, more | {"B", state})
 
 
 def _parameters(names: Sequence[str]) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def _with(
 _NO_DEFAULTS = ("Affine", "ScaledTanh")
 
 
-def _activations() -> Iterator[Plan]:
+def _activations() -> Iterator[CasePlan]:
     """Every activation in every place, with parameters and with defaults; different directions."""
     for (op_type, own, more), direction in itertools.product(_KINDS, _DIRECTIONS[::2]):
         for place, _ in enumerate(_PLACES[op_type]):
@@ -161,76 +163,76 @@ def _activations() -> Iterator[Plan]:
                 ):
                     continue
                 attributes = _with(op_type, own | direction, {place: name}, parameters)
-                yield Plan(op_type, attributes, more | {"B"}, gradients=not direction)
+                yield CasePlan(op_type, attributes, more | {"B"}, gradients=not direction)
         # Spelled in lower and in upper case.
         for spelled in (str.lower, str.upper):
             attributes = _with(op_type, own | direction, {0: "HardSigmoid"}, True)
             attributes["activations"] = [spelled(name) for name in attributes["activations"]]
-            yield Plan(op_type, attributes, more | {"B"})
+            yield CasePlan(op_type, attributes, more | {"B"})
     for op_type, own, more in _KINDS:
         n = len(_PLACES[op_type])
         for first, second in itertools.pairwise(truth.ACTIVATIONS):
             names = [first] * n + [second] * n
             attributes = own | {"direction": "bidirectional", "activations": names}
-            yield Plan(op_type, attributes | _parameters(names), more | {"B"})
+            yield CasePlan(op_type, attributes | _parameters(names), more | {"B"})
 
 
-def _clips() -> Iterator[Plan]:
+def _clips() -> Iterator[CasePlan]:
     for (op_type, own, more), direction, layout in itertools.product(_KINDS, _DIRECTIONS, _LAYOUTS):
         for clip, lengths in itertools.product((0.125, 0.375), (False, True)):
             attributes = own | direction | {"clip": clip} | layout
             optional = _optional(op_type, more, lengths=lengths)
-            yield Plan(op_type, attributes, optional, gradients=not lengths)
+            yield CasePlan(op_type, attributes, optional, gradients=not lengths)
     for (op_type, own, more), name in itertools.product(_KINDS, truth.ACTIVATIONS):
         # The clip must exceed the alpha of a ThresholdedRelu, below which it is 0.
         clip = 0.75 if name == "ThresholdedRelu" else 0.25
         attributes = _with(op_type, own | {"clip": clip}, {0: name}, name in _PARAMETERS)
-        yield Plan(op_type, attributes, more | {"B"})
+        yield CasePlan(op_type, attributes, more | {"B"})
 
 
-def _coupled() -> Iterator[Plan]:
+def _coupled() -> Iterator[CasePlan]:
     for direction, layout, peepholes, clip, lengths, states in itertools.product(
         _DIRECTIONS, _LAYOUTS, (False, True), (False, True), (False, True), (False, True)
     ):
         attributes = {"input_forget": 1} | direction | layout | ({"clip": 0.25} if clip else {})
         more = frozenset({"P"} if peepholes else ())
         optional = _optional("LSTM", more, states=states, lengths=lengths)
-        yield Plan("LSTM", attributes, optional, gradients=lengths and not layout)
+        yield CasePlan("LSTM", attributes, optional, gradients=lengths and not layout)
 
 
-def _sizes() -> Iterator[Plan]:
+def _sizes() -> Iterator[CasePlan]:
     """Sizes of 1, and sizes that are no multiples of the sizes kernels are made for."""
     sizes = [
         (1, 1, 1, 1), (1, 1, 3, 5), (1, 4, 3, 5), (2, 1, 1, 3), (2, 5, 1, 1), (7, 1, 3, 1),
         (3, 2, 6, 7), (3, 3, 7, 6), (2, 2, 5, 17), (2, 3, 17, 5), (2, 2, 3, 33), (13, 2, 2, 3),
     ]  # fmt: skip
     for (op_type, own, more), direction, size in itertools.product(_KINDS, _DIRECTIONS, sizes):
-        yield Plan(op_type, own | direction, _optional(op_type, more, states=True), size)
+        yield CasePlan(op_type, own | direction, _optional(op_type, more, states=True), size)
 
 
-def _saturated() -> Iterator[Plan]:
+def _saturated() -> Iterator[CasePlan]:
     """Large inputs: exp overflows in float16, and gates are 0 and 1."""
     names = ("Sigmoid", "Tanh", "HardSigmoid", "Softsign", "ScaledTanh")
     for (op_type, own, more), direction, name in itertools.product(_KINDS, _DIRECTIONS, names):
         attributes = _with(op_type, own | direction, {0: name}, name in _PARAMETERS)
-        yield Plan(op_type, attributes, more | {"B"}, saturated=True)
+        yield CasePlan(op_type, attributes, more | {"B"}, saturated=True)
 
 
-def _dtypes() -> Iterator[Plan]:
+def _dtypes() -> Iterator[CasePlan]:
     for dtype, (op_type, own, more), direction in itertools.product(
         ("float64", "float16", "bfloat16"), _KINDS, _DIRECTIONS
     ):
         for lengths, states in itertools.product((False, True), (False, True)):
             optional = _optional(op_type, more, states=states, lengths=lengths)
-            yield Plan(op_type, own | direction, optional, dtype=dtype, gradients=lengths)
+            yield CasePlan(op_type, own | direction, optional, dtype=dtype, gradients=lengths)
         for name in ("Relu", "HardSigmoid", "Elu", "Softplus"):
             attributes = _with(op_type, own | direction, {0: name}, name in _PARAMETERS)
             # In half formats a clip makes too little difference beside rounding.
             clip = {"clip": 0.25} if dtype == "float64" else {}
-            yield Plan(op_type, attributes | clip, frozenset({"B"}), dtype=dtype)
+            yield CasePlan(op_type, attributes | clip, frozenset({"B"}), dtype=dtype)
 
 
-def _everything() -> Iterator[Plan]:
+def _everything() -> Iterator[CasePlan]:
     """Random combinations of all features."""
     rng = np.random.default_rng(18)
     for _ in range(500):
@@ -250,10 +252,10 @@ def _everything() -> Iterator[Plan]:
         T, B, I, H = (int(rng.choice(v)) for v in ((2, 3, 5), (2, 3), (2, 3, 5), (3, 5)))
         dtype = str(rng.choice(["float32", "float32", "float64"]))
         gradients = bool(rng.random() < 0.3)
-        yield Plan(op_type, attributes, optional, (T, B, I, H), dtype, gradients=gradients)
+        yield CasePlan(op_type, attributes, optional, (T, B, I, H), dtype, gradients=gradients)
 
 
-def features(plan: Plan) -> tuple[str, ...]:
+def features(plan: CasePlan) -> tuple[str, ...]:
     """Return the features of a case that a runtime may lack."""
     a, optional, (T, B, _, H) = plan.attributes, plan.optional, plan.sizes
     valued = ("direction", "layout", "linear_before_reset")
@@ -273,7 +275,7 @@ def features(plan: Plan) -> tuple[str, ...]:
     return tuple(feature for feature, present in has.items() if present)
 
 
-def _of_activations(plan: Plan) -> Iterator[str]:
+def _of_activations(plan: CasePlan) -> Iterator[str]:
     """Yield the features of a case's activations."""
     a, default = plan.attributes, truth.DEFAULTS[plan.op_type]
     if "activations" not in a:
@@ -296,7 +298,7 @@ def _of_activations(plan: Plan) -> Iterator[str]:
         yield "directions with other activations"
 
 
-def draw(n: int, plan: Plan) -> Case | None:
+def draw(n: int, plan: CasePlan) -> Case | None:
     """Return the n-th case, drawn until every attribute matters; None if that never happens."""
     for attempt in range(_DRAWS):
         rng = np.random.default_rng([n, attempt])
@@ -343,7 +345,7 @@ def _numbers(rng: np.random.Generator, most: int, *shape: int) -> Any:
     return rng.integers(1, most + 1, shape) * rng.choice([-1.0, 1.0], shape) / 64
 
 
-def _inputs(plan: Plan, rng: np.random.Generator) -> Arrays:
+def _inputs(plan: CasePlan, rng: np.random.Generator) -> Arrays:
     (T, B, I, H), D = plan.sizes, plan.D
     G = len(truth.GATES[plan.op_type])
     # Sums of so many terms stay of the size of one.
@@ -377,7 +379,7 @@ class _Other(NamedTuple):
     unclipped: int | None = None
 
 
-def _ignoring(plan: Plan, inputs: Arrays) -> Iterator[_Other]:
+def _ignoring(plan: CasePlan, inputs: Arrays) -> Iterator[_Other]:
     """Yield the node as it is for runtimes that each ignore one thing."""
     a = plan.attributes
     for name in ("clip", "input_forget", "linear_before_reset"):

@@ -111,7 +111,7 @@ def cudnn_forward(
     return Pass(out.output, (out.output_h, out.output_c)[: len(state)], shown, backward)
 
 
-class Cell(NamedTuple):
+class DemoCell(NamedTuple):
     """A recurrent cell as the model uses it."""
 
     title: str
@@ -126,17 +126,17 @@ class Cell(NamedTuple):
 
 def _block(
     title: str, states: int, shapes: Callable[[int, int], Shapes], forward: Callable[..., Pass]
-) -> Cell:
+) -> DemoCell:
     def initial(rng: np.random.Generator, I: int, H: int) -> Parameters:
         return normal(rng, shapes(I, H))
 
     legend = "activation (0 closed, 1 open)"
-    return Cell(title, states, None, (0, 1), legend, shapes, initial, forward)
+    return DemoCell(title, states, None, (0, 1), legend, shapes, initial, forward)
 
 
-def _cudnn(title: str, states: int, rnn_mode: RNNMode) -> Cell:
+def _cudnn(title: str, states: int, rnn_mode: RNNMode) -> DemoCell:
     functions: Any = [partial(f, rnn_mode) for f in (cudnn_shapes, cudnn_initial, cudnn_forward)]
-    return Cell(title, states, LAYERS, (-1, 1), "output", *functions)
+    return DemoCell(title, states, LAYERS, (-1, 1), "output", *functions)
 
 
 CELLS = {

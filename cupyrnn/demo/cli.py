@@ -23,11 +23,11 @@ import cupyrnn
 from ..parallel import Communicator, DifferentParameters, communicator, launched_rank
 from . import checkpoint, files, output, text
 from . import model as _model
-from .cells import CELLS, Cell
+from .cells import CELLS, DemoCell
 from .figure import draw, gates_on_line
 from .modules import array_module, demo_module, versions
 from .output import complain, show
-from .training import Plan, Training, show_step, train
+from .training import Training, TrainingPlan, show_step, train
 
 PROMPT = "The "
 SAMPLE = 300  # characters
@@ -165,7 +165,7 @@ def run(comm: Communicator, xp: ModuleType, options: argparse.Namespace, fail: F
     """Train with these options and return the exit status. The files can be written."""
     begin = time.perf_counter()
     path: Path | None = options.checkpoint
-    cell: Cell = CELLS[options.cell]
+    cell: DemoCell = CELLS[options.cell]
     B, T, H, rng = options.batch, options.seq, options.hidden, np.random.default_rng(options.seed)
     for name in ("tqdm", "matplotlib"):
         demo_module(name)
@@ -214,7 +214,7 @@ def run(comm: Communicator, xp: ModuleType, options: argparse.Namespace, fail: F
         complain("The gradient is wrong: not training.")
         return 1
 
-    training = Training(comm, _model.Model(xp, cell, p), corpus, Plan(options.steps, B, T))
+    training = Training(comm, _model.Model(xp, cell, p), corpus, TrainingPlan(options.steps, B, T))
     configuration = {name: getattr(options, name) for name in CONFIGURATION}
     configuration["text"] = checkpoint.fingerprint(corpus)
     found = None if path is None else saved(path, training, configuration)

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._typing import Array
 from . import files
-from .cells import Cell
+from .cells import DemoCell
 from .model import Model, forward, to_host
 from .modules import demo_module
 from .text import Corpus
@@ -56,7 +56,7 @@ def gates_on_line(model: Model, corpus: Corpus, units: int = 8) -> Drawn:
     return text[len(letters) :], drawn
 
 
-def draw_curve(axes: Any, cell: Cell, history: History, rows: dict[str, float]) -> None:
+def draw_curve(axes: Any, cell: DemoCell, history: History, rows: dict[str, float]) -> None:
     """Draw the bits per character by step, and those of the baselines."""
     steps = range(1, len(history.training) + 1)
     points = history.held_out | {len(steps): rows["model"]}
@@ -87,7 +87,7 @@ def draw_curve(axes: Any, cell: Cell, history: History, rows: dict[str, float]) 
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def draw_maps(figure: Any, maps: Any, cell: Cell, drawn: Drawn) -> None:
+def draw_maps(figure: Any, maps: Any, cell: DemoCell, drawn: Drawn) -> None:
     """Draw a map of each gate or output, units by characters, over the line below."""
     line, gates = drawn
     low, high = cell.limits
@@ -112,7 +112,9 @@ def draw_maps(figure: Any, maps: Any, cell: Cell, drawn: Drawn) -> None:
     bar.set_label(cell.legend)
 
 
-def draw(path: Path, cell: Cell, history: History, rows: dict[str, float], drawn: Drawn) -> None:
+def draw(
+    path: Path, cell: DemoCell, history: History, rows: dict[str, float], drawn: Drawn
+) -> None:
     """Write the PNG: the loss curve above, a map of each gate over the line below."""
     Figure = demo_module("matplotlib.figure").Figure
     _, gates = drawn

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._typing import Array
-from .cells import Cell, Parameters, Pass, Shapes, State, normal
+from .cells import DemoCell, Parameters, Pass, Shapes, State, normal
 from .text import CONTEXTS, Corpus, hints
 
 EMBEDDING = 64  # I
@@ -33,14 +33,14 @@ def head_shapes(V: int, H: int) -> Shapes:
     return {"w_out": (H, V), "b_out": (V,)}
 
 
-def parameter_count(cell: Cell, V: int, I: int, H: int) -> int:
+def parameter_count(cell: DemoCell, V: int, I: int, H: int) -> int:
     """Return the number of parameters."""
     shapes = {"embedding": embedding_shape(V, I), **cell.shapes(I, H), **head_shapes(V, H)}
     return sum(math.prod(shape) for shape in shapes.values())
 
 
 def initial_parameters(
-    xp: ModuleType, cell: Cell, V: int, I: int, H: int, rng: np.random.Generator, dtype: Any
+    xp: ModuleType, cell: DemoCell, V: int, I: int, H: int, rng: np.random.Generator, dtype: Any
 ) -> Parameters:
     """Return initial parameters of the embedding, the cell and the output layer."""
     embedding = np.zeros(embedding_shape(V, I))  # hints have no effect at first
@@ -54,7 +54,7 @@ class Model(NamedTuple):
     """A cell and all parameters of the model."""
 
     xp: ModuleType  # of the parameters
-    cell: Cell
+    cell: DemoCell
     p: Parameters
 
     def zero_state(self, B: int) -> State:
@@ -121,7 +121,7 @@ def loss_and_gradient(
     return value, grads | cell_grads, out.state
 
 
-def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
+def gradient_error(xp: ModuleType, cell: DemoCell, directions: int = 3) -> float:
     """
     Return the largest relative error of a small model's gradient, in float64.
 

@@ -103,7 +103,7 @@ def part_of(n: int, comm: Communicator) -> slice:
     return slice(n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size)
 
 
-class Plan(NamedTuple):
+class TrainingPlan(NamedTuple):
     """The number of steps, and the size of the windows."""
 
     steps: int
@@ -117,7 +117,9 @@ class Training:
     With several ranks, each has some of the B streams, and everything else is the same on all.
     """
 
-    def __init__(self, comm: Communicator, model: Model, corpus: Corpus, plan: Plan) -> None:
+    def __init__(
+        self, comm: Communicator, model: Model, corpus: Corpus, plan: TrainingPlan
+    ) -> None:
         self.comm, self.xp, self.corpus, self.plan = comm, model.xp, corpus, plan
         self.model = model._replace(p=broadcast_parameters(comm, model.p))
         self.adam = Adam(self.xp, self.model.p, plan.steps)

@@ -41,7 +41,7 @@ _OUT_AT = {
 }
 
 
-class Call:
+class JvpCall:
     """A call of `jvp`. Arrays of different calls cannot be mixed."""
 
     def __init__(self, dtypes: str) -> None:
@@ -84,7 +84,7 @@ class Traced(Pair, NDArrayOperatorsMixin):
     __slots__ = ("_dual",)
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, value: Any, tangent: Any, call: Call, whole: Any = None) -> None:
+    def __init__(self, value: Any, tangent: Any, call: JvpCall, whole: Any = None) -> None:
         if value.dtype.char not in call.dtypes or not value.dtype.isnative:
             raise TypeError(
                 f"jvp: function converts an array with a tangent to {value.dtype}, expected one of"

@@ -10,7 +10,7 @@ import numpy as np
 from ..checks.arrays import array_kind, module_of, on_device, plain
 from ..checks.attributes import check_count, check_list, named, shown, type_shown
 from .duals import exponent_of, largest_of, scaled
-from .holder import Call, TangentLost, Traced
+from .holder import JvpCall, TangentLost, Traced
 from .rules import fitted
 from .traced import check_no_active_jvp, within
 from .tree import leaves_by_name, tree_map
@@ -192,7 +192,7 @@ def jvp(
     dtypes = [t.dtype for _, t in pairs if t is not None]
     exponent = int(exponent_of(largest, dtypes)) if dtypes else 0
     # Tangents scaled for float64 are too small for float32.
-    call, rest = Call("fd" if {d.char for d in dtypes} != {"d"} else "d"), iter(pairs)
+    call, rest = JvpCall("fd" if {d.char for d in dtypes} != {"d"} else "d"), iter(pairs)
 
     def moved(_: Any) -> Any:
         primal, tangent = next(rest)
@@ -232,7 +232,7 @@ def jvp(
     return tuple(tree_map(lambda _, a=a: a.pop(), structure) for a in (values, along))
 
 
-def _check_result(name: str, a: Any, call: Call) -> None:
+def _check_result(name: str, a: Any, call: JvpCall) -> None:
     """Check that no array with a tangent is hidden in an object that the function returns."""
     hidden = [] if isinstance(a, Traced) else list(getattr(a, "__dict__", {}).values())
     if isinstance(a, Iterator | Set) or any(isinstance(b, Traced) for b in hidden):

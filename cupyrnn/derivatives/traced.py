@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 from ..checks.arrays import array_kind
 from ..checks.attributes import raise_fitting
 from ..checks.calls import own_tangents
-from .holder import Call, Traced
+from .holder import JvpCall, Traced
 from .tree import tree_map
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 # The active call of `jvp` in this context; None inside the ops that its function calls.
-_active_jvp: ContextVar[Call | None] = ContextVar("jvp", default=None)
+_active_jvp: ContextVar[JvpCall | None] = ContextVar("jvp", default=None)
 # Like `_active_jvp`, and visible inside those ops too.
-_enclosing_jvp: ContextVar[Call | None] = ContextVar("around", default=None)
+_enclosing_jvp: ContextVar[JvpCall | None] = ContextVar("around", default=None)
 
 
-def enclosing_jvp() -> Call | None:
+def enclosing_jvp() -> JvpCall | None:
     """Return the call of `jvp` that the user's function runs in, None outside."""
     return _enclosing_jvp.get()
 
@@ -32,7 +32,7 @@ def check_no_active_jvp() -> None:
         raise TypeError("jvp: function calls jvp, which is not supported: there is no jvp of jvp")
 
 
-def within(call: Call | None, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def within(call: JvpCall | None, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """
     Call a function with this active call of `jvp`, or with none.
 
@@ -45,7 +45,7 @@ def within(call: Call | None, function: Callable[..., Any], *args: Any, **kwargs
     return context.run(function, *args, **kwargs)
 
 
-def traced(whole: Any, call: Call) -> Traced:
+def traced(whole: Any, call: JvpCall) -> Traced:
     """Wrap an array of dual numbers for a user's function."""
     return Traced(whole.real, whole.imag, call, whole)
 

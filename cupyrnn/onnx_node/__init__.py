@@ -33,8 +33,8 @@ from ..weights.onnx import (
     params_to_onnx,
 )
 from ..weights.packed import PackedParams
-from .attributes import GATES, Attributes, check_attributes
-from .cell import Cell
+from .attributes import GATES, NodeAttributes, check_attributes
+from .cell import NodeCell
 from .layer import Sequences, backward, forward, sequences
 
 OpType: TypeAlias = Literal["LSTM", "GRU", "RNN"]
@@ -99,7 +99,7 @@ class _Call(NamedTuple):
     op_type: str
     tensors: dict[str, Array]
     lengths: NDArray[np.int32] | None
-    attributes: Attributes
+    attributes: NodeAttributes
     present: frozenset[str]  # the inputs that are not None
 
     @property
@@ -447,7 +447,7 @@ def _of_present(call: _Call, found: dict[str, Array]) -> OnnxGrads:
     return OnnxGrads(*(every.get(name) for name in names))
 
 
-def _cells(call: _Call) -> list[tuple[Cell, Sequences]]:
+def _cells(call: _Call) -> list[tuple[NodeCell, Sequences]]:
     """Return the general cell and the sequences of each direction."""
     xp, a = call.xp, call.attributes
     dtype = compute_dtype(call.dtype)
@@ -458,7 +458,7 @@ def _cells(call: _Call) -> list[tuple[Cell, Sequences]]:
         B = xp.zeros((D, 2 * GH), dtype)
     return [
         (
-            Cell(
+            NodeCell(
                 xp, W[d], R[d], B[d, :GH], B[d, GH:],
                 None if P is None else P[d].reshape(3, H),
                 a.activations[d], a.clip, a.input_forget, a.linear_before_reset,

@@ -11,7 +11,7 @@ DIRECTIONS = ("forward", "reverse", "bidirectional")
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
-class Attributes(NamedTuple):
+class NodeAttributes(NamedTuple):
     """The checked attributes of a node."""
 
     direction: str
@@ -27,7 +27,7 @@ class Attributes(NamedTuple):
         return len(self.activations)
 
 
-def check_attributes(op: str, op_type: str, attributes: dict[str, Any]) -> Attributes:
+def check_attributes(op: str, op_type: str, attributes: dict[str, Any]) -> NodeAttributes:
     """Check all attributes of a node, by name."""
     direction = check_choice(op, "direction", text(attributes["direction"]), DIRECTIONS)
     D = 1 + (direction == "bidirectional")
@@ -42,4 +42,4 @@ def check_attributes(op: str, op_type: str, attributes: dict[str, Any]) -> Attri
         if not clip >= 0:
             raise ValueError(f"{op}: clip is {clip}, expected at least 0")
     activations = activations_of(op, op_type, DEFAULTS[op_type], D, attributes)
-    return Attributes(direction, batch_first, activations, clip, forget, before_reset)
+    return NodeAttributes(direction, batch_first, activations, clip, forget, before_reset)

@@ -11,7 +11,7 @@ from ..weights.activations import Activation
 from .activations import activate
 
 
-class Cell(NamedTuple):
+class NodeCell(NamedTuple):
     """One direction of a node. The gates are stacked, in ONNX's order."""
 
     xp: ModuleType
@@ -45,7 +45,7 @@ class Cell(NamedTuple):
         return self.xp.concatenate(gates, axis=1)
 
 
-class Step(NamedTuple):
+class NodeStep(NamedTuple):
     """The results of a step."""
 
     states: Arrays  # [B, H]: h, and c of an LSTM

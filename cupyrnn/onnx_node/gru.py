@@ -15,12 +15,12 @@ from __future__ import annotations
 from typing import Any
 
 from .._typing import Array, Arrays
-from .cell import Cell, Deltas, Step
+from .cell import Deltas, NodeCell, NodeStep
 
 F, G = range(2)  # the activations
 
 
-def step(cell: Cell, xw: Array, states: Arrays) -> Step:
+def step(cell: NodeCell, xw: Array, states: Arrays) -> NodeStep:
     """One step; `xw` is X @ W.T with the biases of W."""
     (h_prev,) = states
     size = h_prev.shape[1]
@@ -37,10 +37,10 @@ def step(cell: Cell, xw: Array, states: Arrays) -> Step:
         multiplied = q = r * h_prev
         h, h_slope = cell.activate(G, x_h + cell.product(q, R_h.T) + bias)
     saved = (h_prev, z, r, h, q), (z_slope, r_slope, h_slope)
-    return Step(((1 - z) * h + z * h_prev,), (h_prev, h_prev, multiplied), saved)
+    return NodeStep(((1 - z) * h + z * h_prev,), (h_prev, h_prev, multiplied), saved)
 
 
-def step_back(cell: Cell, saved: tuple[Any, ...], gradients: Arrays) -> Deltas:
+def step_back(cell: NodeCell, saved: tuple[Any, ...], gradients: Arrays) -> Deltas:
     """The gradients of one step, from the gradient of its state."""
     (dH,) = gradients
     (h_prev, z, r, h, q), (z_slope, r_slope, h_slope) = saved

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .._typing import Array, Arrays
 from . import gru, lstm, rnn
-from .cell import Cell, Step
+from .cell import NodeCell, NodeStep
 
 _EQUATIONS = {"LSTM": lstm, "GRU": gru, "RNN": rnn}
 
@@ -34,10 +34,10 @@ class Forward(NamedTuple):
 
     Y: Array  # [T, B, H]
     states: Arrays  # [B, H]: h, and c of an LSTM
-    steps: list[Step]  # empty without `keep`
+    steps: list[NodeStep]  # empty without `keep`
 
 
-class Gradients(NamedTuple):
+class LayerGradients(NamedTuple):
     """The gradients of one direction."""
 
     X: Array  # [T, B, I]
@@ -78,7 +78,7 @@ def _selected(xp: ModuleType, mask: Array | None, a: Array, b: Array | None = No
 
 
 def forward(
-    op_type: str, cell: Cell, x: Sequences, states: Arrays, *, keep: bool = False
+    op_type: str, cell: NodeCell, x: Sequences, states: Arrays, *, keep: bool = False
 ) -> Forward:
     """Run the steps; with `keep` return their results for the gradient, too."""
     equations, xp = _EQUATIONS[op_type], cell.xp
@@ -101,8 +101,13 @@ def forward(
 
 
 def backward(
-    op_type: str, cell: Cell, x: Sequences, steps: list[Step], Y_grad: Array, states_grad: Arrays
-) -> Gradients:
+    op_type: str,
+    cell: NodeCell,
+    x: Sequences,
+    steps: list[NodeStep],
+    Y_grad: Array,
+    states_grad: Arrays,
+) -> LayerGradients:
     """Return the gradients, from the gradients of Y [T, B, H] and of the last states."""
     equations, xp = _EQUATIONS[op_type], cell.xp
     T, B, I = x.X.shape
@@ -135,4 +140,4 @@ def backward(
     X_grad = cell.product(rows[0], cell.W).reshape(T, B, I)
     if x.backwards:
         X_grad = reversed_sequences(xp, X_grad, x.lengths)
-    return Gradients(X_grad, W_grad, R_grad, B_grad, states_grad, P_grad)
+    return LayerGradients(X_grad, W_grad, R_grad, B_grad, states_grad, P_grad)

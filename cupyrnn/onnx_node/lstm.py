@@ -18,12 +18,12 @@ from __future__ import annotations
 from typing import Any
 
 from .._typing import Array, Arrays
-from .cell import Cell, Deltas, Step
+from .cell import Deltas, NodeCell, NodeStep
 
 F, G, H = range(3)  # the activations
 
 
-def step(cell: Cell, xw: Array, states: Arrays) -> Step:
+def step(cell: NodeCell, xw: Array, states: Arrays) -> NodeStep:
     """One step; `xw` is X @ W.T with the biases of W."""
     h_prev, C_prev = states
     z_i, z_o, z_f, z_c = cell.gates(xw + cell.product(h_prev, cell.R.T) + cell.R_bias, 4)
@@ -38,10 +38,10 @@ def step(cell: Cell, xw: Array, states: Arrays) -> Step:
     o, o_slope = cell.activate(F, z_o if p_o is None else z_o + p_o * C)
     k, k_slope = cell.activate(H, C)
     saved = (C_prev, i, f, c, C, o, k), (i_slope, f_slope, c_slope, o_slope, k_slope)
-    return Step((o * k, C), (h_prev,) * 4, saved)
+    return NodeStep((o * k, C), (h_prev,) * 4, saved)
 
 
-def step_back(cell: Cell, saved: tuple[Any, ...], gradients: Arrays) -> Deltas:
+def step_back(cell: NodeCell, saved: tuple[Any, ...], gradients: Arrays) -> Deltas:
     """The gradients of one step, from the gradients of its states."""
     dh, dC = gradients
     (C_prev, i, f, c, C, o, k), (i_slope, f_slope, c_slope, o_slope, k_slope) = saved

@@ -11,17 +11,17 @@ from __future__ import annotations
 from typing import Any
 
 from .._typing import Array, Arrays
-from .cell import Cell, Deltas, Step
+from .cell import Deltas, NodeCell, NodeStep
 
 
-def step(cell: Cell, xw: Array, states: Arrays) -> Step:
+def step(cell: NodeCell, xw: Array, states: Arrays) -> NodeStep:
     """One step; `xw` is X @ W.T with the biases of W."""
     (h_prev,) = states
     h, slope = cell.activate(0, xw + cell.product(h_prev, cell.R.T) + cell.R_bias)
-    return Step((h,), (h_prev,), (slope,))
+    return NodeStep((h,), (h_prev,), (slope,))
 
 
-def step_back(cell: Cell, saved: tuple[Any, ...], gradients: Arrays) -> Deltas:
+def step_back(cell: NodeCell, saved: tuple[Any, ...], gradients: Arrays) -> Deltas:
     """The gradients of one step, from the gradient of its state."""
     (dh,), (slope,) = gradients, saved
     dz = dh * slope

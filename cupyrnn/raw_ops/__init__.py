@@ -33,7 +33,7 @@ from ..ops import gru, lstm
 # Not the module: in the package its name stands for the function.
 from ..ops.cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
 from ..weights import params as packed
-from ._op import Named, Net, Projected, calls
+from ._op import Named, NetAttributes, Projected, calls
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -331,7 +331,7 @@ class _Reserved(TypedDict):
     host_reserved: NDArray[np.int8]
 
 
-class _NetForward(_NetInputs, Net, total=False):
+class _NetForward(_NetInputs, NetAttributes, total=False):
     """The arguments of CudnnRNN and CudnnRNNV2."""
 
     is_training: bool
@@ -344,11 +344,11 @@ class _NetForwardV3(_NetInputs, _Lengths, Projected, total=False):
     time_major: bool
 
 
-class _Backprop(_NetInputs, _NetResults, Net):
+class _Backprop(_NetInputs, _NetResults, NetAttributes):
     """The arguments of CudnnRNNBackprop."""
 
 
-class _BackpropV2(_NetInputs, _NetResults, _Reserved, Net):
+class _BackpropV2(_NetInputs, _NetResults, _Reserved, NetAttributes):
     """The arguments of CudnnRNNBackpropV2."""
 
 
@@ -545,7 +545,7 @@ def CudnnRNNParamsToCanonical(
     input_size: int,
     params: ArrayT,
     num_params: int,
-    **kwargs: Unpack[Net],
+    **kwargs: Unpack[NetAttributes],
 ) -> packed.CanonicalParams[ArrayT]:
     """
     The packed vector as matrices and biases: see `cupyrnn.cudnn_rnn_params_to_canonical`.
@@ -610,7 +610,7 @@ def CudnnRNNCanonicalToParams(
     input_size: int,
     weights: Sequence[ArrayT],
     biases: Sequence[AnyArray],
-    **kwargs: Unpack[Net],
+    **kwargs: Unpack[NetAttributes],
 ) -> ArrayT:
     """
     Matrices and biases as a packed vector: see `cupyrnn.cudnn_rnn_canonical_to_params`.

@@ -27,7 +27,7 @@ class Named(TypedDict, total=False):
     name: str | None
 
 
-class Net(Named, total=False):
+class NetAttributes(Named, total=False):
     """The attributes of a net."""
 
     rnn_mode: RNNMode
@@ -38,7 +38,7 @@ class Net(Named, total=False):
     seed2: int
 
 
-class Projected(Net, total=False):
+class Projected(NetAttributes, total=False):
     """The attributes of a net that may have a projection."""
 
     num_proj: int

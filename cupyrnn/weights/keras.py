@@ -14,7 +14,7 @@ from ..derivatives.traced import traceable
 from . import forms
 from .forms import BlockGRUParams
 from .packed import (
-    Model,
+    CheckedParams,
     PackedParams,
     assembled,
     check_activation,
@@ -304,7 +304,7 @@ def _halve(op: str, H: int, arrays: list[Array], merge_mode: str) -> None:
 
 
 def _as_keras(
-    op: str, model: Model, *, sum_biases: bool = True, cudnn: bool = False
+    op: str, model: CheckedParams, *, sum_biases: bool = True, cudnn: bool = False
 ) -> list[Array]:
     """
     Convert packed parameters to the list ``layer.get_weights()``; with cudnn, of CuDNNLSTM's form.

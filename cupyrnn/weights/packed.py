@@ -218,7 +218,7 @@ class PackedParams(NamedTuple):
         return checked_layout("params_layout", L, H, I, mode, input_mode, direction, P)
 
 
-class Model(NamedTuple):
+class CheckedParams(NamedTuple):
     """A packed vector after its checks."""
 
     xp: ModuleType
@@ -233,7 +233,7 @@ def check_model(
     num_units: object = None,
     input_size: object = None,
     **attributes: object,
-) -> Model:
+) -> CheckedParams:
     """
     Check a packed vector and the attributes of its net, or a PackedParams, which has both.
 
@@ -251,7 +251,7 @@ def check_model(
         vector, net = params.params, _known_net(op, params, passed)
         check_activation(op, net.rnn_mode, params.recurrent_activation)
     xp, vector = check_params(op, vector, net)
-    return Model(xp, net, vector)
+    return CheckedParams(xp, net, vector)
 
 
 def assembled(
@@ -276,7 +276,7 @@ def assembled(
     return PackedParams(params, *net.known)._replace(recurrent_activation=activation)
 
 
-def gradient_model(op: str, params: object, params_backprop: Any) -> Model:
+def gradient_model(op: str, params: object, params_backprop: Any) -> CheckedParams:
     """Check a gradient of packed parameters, which has the form of the parameters."""
     if not isinstance(params, PackedParams):
         raise TypeError(f"{op}: params is {type_shown(params)}, expected a PackedParams")

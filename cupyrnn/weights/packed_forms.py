@@ -26,7 +26,7 @@ _SAVED: dict[str, Any] = {
 }
 
 
-class Weights(NamedTuple):
+class PackedLayer(NamedTuple):
     """The parameters of one direction of one layer, or their gradients: views of the vector."""
 
     w_x: Array | None  # [G*H, K], None with skip_input
@@ -41,7 +41,7 @@ _Place: TypeAlias = tuple[slice, tuple[int, ...]]
 
 @functools.lru_cache(maxsize=256)
 def places_of(net: Net) -> list[tuple[Any, ...]]:
-    """Return the place and shape of each of the `Weights`, by layer and direction."""
+    """Return the place and shape of each of the `PackedLayer`, by layer and direction."""
     places: dict[tuple[int, int], dict[str, _Place]] = {}
     for kind, layer, d, place, shape in parts(net):
         if kind != "projection":
@@ -52,11 +52,11 @@ def places_of(net: Net) -> list[tuple[Any, ...]]:
     return [tuple([found.get(kind) for kind in kinds]) for found in places.values()]
 
 
-def weights_of(params: Array, net: Net) -> list[Weights]:
+def weights_of(params: Array, net: Net) -> list[PackedLayer]:
     """Return the parameters by layer and direction; `params` may have a leading axis."""
     axes = params.shape[:-1]
     return [
-        Weights._make(
+        PackedLayer._make(
             [
                 None if place is None else params[..., place[0]].reshape(*axes, *place[1])
                 for place in places
@@ -80,7 +80,7 @@ class PackedForm(Form):
         self.States = LSTMStates if net.rnn_mode == "lstm" else States
         self.Saved = _SAVED[net.rnn_mode]
 
-    def _derived_arrays(self, weights: Weights) -> Arrays:
+    def _derived_arrays(self, weights: PackedLayer) -> Arrays:
         """Return the sum of the biases and, for a GRU, w_h with its gates reordered."""
         _, w_h, _, b_x, b_h = weights
         compute = compute_dtype(b_x.dtype)
@@ -97,7 +97,7 @@ class PackedForm(Form):
         reordered[:H], reordered[H:] = w_h[2 * H :], w_h[: 2 * H]
         return b, reordered
 
-    def cell(self, xp: ModuleType, weights: Weights, attributes: Any = None) -> Cell:
+    def cell(self, xp: ModuleType, weights: PackedLayer, attributes: Any = None) -> Cell:
         """Return the cell; its matrices are views of the packed parameters."""
         w_x, w_h, w_p, _, b_h = weights
         rnn_mode, gate, rows = self.net.rnn_mode, self.net.gate, len(w_h)
@@ -120,7 +120,7 @@ class PackedForm(Form):
         both = (*recurrent, Weight(w_p.T, len(w_p), delta=1))
         return LSTM(inputs, both, (rows, len(w_p)), b, PACKED_COLUMNS, gate=gate)
 
-    def gradients(self, xp: ModuleType, grads: Weights) -> Gradients:
+    def gradients(self, xp: ModuleType, grads: PackedLayer) -> Gradients:
         """Return views of the matrices, and memory for the sums."""
         w_x, w_h, w_p, b_x, _ = grads
         matrices = [None if a is None else a.swapaxes(-1, -2) for a in (w_x, w_h)]
@@ -134,7 +134,7 @@ class PackedForm(Form):
             sums.append(None)  # the sum of the gradients of h is not needed
         return Gradients(None, matrices, sums)
 
-    def finished(self, grads: Weights, written: Gradients) -> Weights:
+    def finished(self, grads: PackedLayer, written: Gradients) -> PackedLayer:
         """Write the gradients of the biases, and reorder a GRU's matrix to the packed order."""
         (total, *others), (_, w_h, _, b_x, b_h) = written.sums, grads
         if self._hc_last:

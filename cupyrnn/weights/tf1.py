@@ -24,7 +24,7 @@ from . import forms, tf1_cells
 from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled, check_model, refuse_gates
 from .params import DIRECTIONS, GATES, Direction, LayerParams, Net, RNNMode, check_net, layers
-from .tf1_cells import PROJECTION, Cell, join
+from .tf1_cells import PROJECTION, TF1Cell, join
 
 
 @traceable
@@ -372,9 +372,9 @@ _CELLS = {
 }
 
 
-def _places(op: str, cells: list[Cell], prefix: str) -> dict[tuple[int, int], Cell]:
+def _places(op: str, cells: list[TF1Cell], prefix: str) -> dict[tuple[int, int], TF1Cell]:
     """Return the cells by layer and direction, which are parts of their paths."""
-    places: dict[tuple[int, int], Cell] = {}
+    places: dict[tuple[int, int], TF1Cell] = {}
     has_forward = False
     for cell in cells:
         path = cell.path[len(prefix) :]
@@ -402,7 +402,7 @@ def _places(op: str, cells: list[Cell], prefix: str) -> dict[tuple[int, int], Ce
     return places
 
 
-def _mode(op: str, rnn_mode: Any, cells: list[Cell]) -> Any:
+def _mode(op: str, rnn_mode: Any, cells: list[TF1Cell]) -> Any:
     """Return rnn_mode, by default from the names; refuse cells that CudnnRNN cannot compute."""
     for cell in cells:
         if set(tf1_cells.PEEPHOLES.values()) & cell.names.keys():
@@ -424,7 +424,7 @@ def _mode(op: str, rnn_mode: Any, cells: list[Cell]) -> Any:
     return rnn_mode
 
 
-def _sizes(op: str, cell: Cell, rnn_mode: str, P: int) -> tuple[int, int]:
+def _sizes(op: str, cell: TF1Cell, rnn_mode: str, P: int) -> tuple[int, int]:
     """Check the variables of a cell; return K and H."""
     if rnn_mode != "gru":
         return tf1_cells.kernel_sizes(op, cell, len(GATES[rnn_mode]), P)
@@ -440,7 +440,7 @@ def _sizes(op: str, cell: Cell, rnn_mode: str, P: int) -> tuple[int, int]:
     return K, H
 
 
-def _part(xp: ModuleType, cell: Cell, net: Net, forget_bias: float) -> LayerParams:
+def _part(xp: ModuleType, cell: TF1Cell, net: Net, forget_bias: float) -> LayerParams:
     """Convert a cell's variables to the packed layout."""
     a = cell.arrays
     if net.rnn_mode == "gru":

@@ -53,7 +53,7 @@ _OPTIMIZER = re.compile(
 )
 
 
-class Cell(NamedTuple):
+class TF1Cell(NamedTuple):
     """A cell's variables, by their names without its path."""
 
     path: str
@@ -104,7 +104,9 @@ def old_name(leaf: str) -> str:
     return "/".join([*above, old.get(last, last)])
 
 
-def cells_of(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleType, list[Cell]]:
+def cells_of(
+    op: str, variables: Mapping[str, Any], prefix: str
+) -> tuple[ModuleType, list[TF1Cell]]:
     """Return the cells whose variables begin with `prefix`, by their paths."""
     check_names(op, "variables", variables, prefix)
     found = {
@@ -139,7 +141,7 @@ def cells_of(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[Module
     every = [name for leaves in names.values() for name in leaves.values()]
     xp, arrays = as_arrays(op, {name: variables[name] for name in every})
     return xp, [
-        Cell(path, leaves, {leaf: arrays[name] for leaf, name in leaves.items()})
+        TF1Cell(path, leaves, {leaf: arrays[name] for leaf, name in leaves.items()})
         for path, leaves in names.items()
     ]
 
@@ -191,7 +193,7 @@ def _parts(path: str, prefix: str) -> list[str]:
     return path[len(prefix) :].strip("/").split("/")
 
 
-def one_cell(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleType, Cell]:
+def one_cell(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleType, TF1Cell]:
     """Return the only cell whose variables begin with `prefix`."""
     xp, cells = cells_of(op, variables, prefix)
     if len(cells) > 1:
@@ -200,7 +202,7 @@ def one_cell(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[Module
     return xp, cells[0]
 
 
-def kernel_sizes(op: str, cell: Cell, G: int, P: int, *others: str) -> tuple[int, int]:
+def kernel_sizes(op: str, cell: TF1Cell, G: int, P: int, *others: str) -> tuple[int, int]:
     """
     Check kernel [K+P, G*H], bias [G*H] and, if P is not 0, the projection [H, P]; return K and H.
 

@@ -102,7 +102,7 @@ def test_it_learns(cell: str, text: str) -> None:
     before = model.held_out_bits(model.Model(np, cells.CELLS[cell], p), corpus)
     comm = parallel.communicator()
     run = training.Training(
-        comm, model.Model(np, cells.CELLS[cell], p), corpus, training.Plan(200, 8, 32)
+        comm, model.Model(np, cells.CELLS[cell], p), corpus, training.TrainingPlan(200, 8, 32)
     )
     training.train(run)
     history = run.history

@@ -73,7 +73,7 @@ def test_state_and_seed_go_from_step_to_step(
         parallel.communicator(),
         model.Model(np, cells.CELLS[cell], small_model(cell, rng)),
         corpus,
-        training.Plan(4, 2, 7),
+        training.TrainingPlan(4, 2, 7),
     )
     seen = []
     real = training.loss_and_gradient
