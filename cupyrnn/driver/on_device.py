@@ -232,19 +232,23 @@ class OnDevice:
             of_x = d.part(0, w.shape[1], 1)
             if dx is not None:
                 self.product(of_x, w.T, dx, accumulate=grads.adds_x or n > 0)
-            for part, rows in zip(x, _rows_of(dw, x), strict=True):
-                self.product(part.T, of_x, rows)
+            if cell.cell is not gru.CELL:
+                for part, rows in zip(x, _rows_of(dw, x), strict=True):
+                    self.product(part.T, of_x, rows)
         if dx is not None and dx is not grads.x:
             self.round(dx, grads.x)  # type: ignore[arg-type]
-        if is_packed:
-            (d,), (dw,) = deltas, grads.weights.w_h
-            self._recurrent_gradient(layer, d.part(0, 2 * H, 1), dw.part(0, 2 * H, 1))
-            of_hc = d.part(3 * H, 4 * H, 1)
-            self._recurrent_gradient(layer, of_hc, dw.part(2 * H, 3 * H, 1))
+        if cell.cell is gru.CELL:
+            both = self._operands(layer, x, layer.saved[0])
+            width = both.shape[1] // 2
+            for n, (d, dw) in enumerate(zip(deltas, grads.weights.w_x, strict=True)):
+                # The rows of x and of h are those of one matrix.
+                self.product(both.part(n * width, (n + 1) * width, 1).T, d, dw.part(0, width))
+        elif is_packed:
+            (d,), (dw,), h_prev = deltas, grads.weights.w_h, self._operands(layer)
+            self.product(h_prev.T, d.part(0, 2 * H, 1), dw.part(0, 2 * H, 1))
+            self.product(h_prev.T, d.part(3 * H, 4 * H, 1), dw.part(2 * H, 3 * H, 1))
         else:
             self._recurrent_gradient(layer, deltas[0], grads.weights.w_h[0])
-        if cell.cell is gru.CELL:
-            self._reset_gradient(layer, deltas[1], grads.weights.w_h[1])
         self._sums(layer, deltas, grads.weights.vectors)
 
     def _recurrent_gradient(self, layer: LayerPlaces, deltas: Place, dw: Place) -> None:
@@ -256,15 +260,20 @@ class OnDevice:
         if layer.first[0] is not None:
             self.product(layer.first[0].T, deltas.part(*at_first), dw, accumulate=True)
 
-    def _reset_gradient(self, layer: LayerPlaces, deltas: Place, dw: Place) -> None:
-        """Add the gradient of the matrix that multiplies r * h_prev."""
-        r, h, (N, H) = layer.saved[0], layer.saved[-1], deltas.shape
-        operand = self._table.reuse("operand", (N, H))
-        grid = -(-H // BLOCK[0]), min(-(-N // BLOCK[1]), _MOST_BLOCKS)
-        args = r, h, self._first(layer, 0), operand, N, H, self._B, int(layer.back)
-        name = gru.RESET_KERNELS[0]
-        self._launch_one(gru.RESET_SOURCE, gru.RESET_KERNELS, name, grid, *args)
-        self.product(operand.T, deltas, dw)
+    def _operands(
+        self, layer: LayerPlaces, x: Sequence[Place] = (), r: Place | None = None
+    ) -> Place:
+        """Return x and h of the step before each one, and again with r times it, side by side."""
+        h, K = layer.saved[-1], [part.shape[1] for part in x]
+        (N, H), (more, *_) = h.shape, (*x[1:], None)
+        width = (sum(K) + H) * (1 if r is None else 2)
+        found = self._table.reuse("operands", (N, width))
+        grid = -(-width // BLOCK[0]), min(-(-N // BLOCK[1]), _MOST_BLOCKS)
+        args = (x[0] if x else None), more, r, h, layer.first[0], found
+        sizes = N, K[0] if x else 0, sum(K[1:]), H, self._B, int(layer.back)
+        name = gru.OPERANDS_KERNELS[0]
+        self._launch_one(gru.OPERANDS_SOURCE, gru.OPERANDS_KERNELS, name, grid, *args, *sizes)
+        return found
 
     def _sums(self, layer: LayerPlaces, deltas: list[Place], to: dict[str, Place | None]) -> None:
         """Add the gradients of the vectors."""
@@ -272,12 +281,11 @@ class OnDevice:
         if cell.cell is lstm.CELL:
             self._lstm_sums(layer, deltas[0], to)
         elif cell.cell is gru.CELL:
-            for d, name in zip(deltas, cell.vectors, strict=True):
-                self._bias_sums(d, to[name])
+            self._bias_sums(deltas, *(to[name] for name in cell.vectors), 0)
         else:
             b, more = (to[name] for name in cell.vectors)
             H = layer.saved[-1].shape[1]
-            self._bias_sums(deltas[0], b, more, 2 * H if cell.cell is gru_reset_after.CELL else H)
+            self._bias_sums(deltas, b, more, 2 * H if cell.cell is gru_reset_after.CELL else H)
 
     def _lstm_sums(self, layer: LayerPlaces, deltas: Place, to: dict[str, Place | None]) -> None:
         """Add the gradients of the biases and peephole weights of an LSTM."""
@@ -295,27 +303,34 @@ class OnDevice:
         args = deltas, layer.saved[1], first_c, *into[0], N, H, self._B, int(layer.back), sums.size
         self._launch_one(lstm.SUMS_SOURCE, lstm.SUMS_KERNELS, into[1], (blocks, S), *args, *at)
         if S > 1:
-            self._whole_sums(into[0][0], sums, more, width)
+            self._whole_sums(into[0][:1], sums, more, width)
 
     def _bias_sums(
-        self, deltas: Place, b: Place | None, more: Place | None = None, both: int = 0
+        self, deltas: Sequence[Place], b: Place | None, more: Place | None, both: int
     ) -> None:
-        """Add the gradients of one or two biases, which have the sums of so many columns both."""
-        N, columns = deltas.shape
-        blocks, S = sum_grid(N, columns)
+        """Add the gradients of two biases, which have the sums of so many columns both."""
+        N, columns = deltas[0].shape[0], sum(d.shape[1] for d in deltas)
+        _, S = sum_grid(N, columns)
         if S > 1:
-            slices = self._table.reuse("slices", (S, columns), self._compute)
-            args = deltas, slices, N, columns
-            self._launch_one("", BIAS_SUMS, BIAS_SUMS[0], (blocks, S), *args)
+            slices = []
+            for n, d in enumerate(deltas):
+                slices.append(self._table.reuse(f"slices{n}", (S, d.shape[1]), self._compute))
+                grid = sum_grid(*d.shape)[0], S
+                self._launch_one("", BIAS_SUMS, BIAS_SUMS[0], grid, d, slices[-1], *d.shape)
             deltas = slices
         self._whole_sums(deltas, b, more, both)
 
-    def _whole_sums(self, rows: Place, b: Place | None, more: Place | None, both: int) -> None:
+    def _whole_sums(
+        self, parts: Sequence[Place], b: Place | None, more: Place | None, both: int
+    ) -> None:
         """Add the sums of the columns of rows, of slices or not, as gradients of biases."""
         assert b is not None
+        rows, others = (*parts, None)[:2]
         name = BIAS_SUMS[1 if rows.dtype == self._compute else 2]
-        (N, columns), grid = rows.shape, (-(-rows.shape[1] // BLOCK[0]), 1)
-        self._launch_one("", BIAS_SUMS, name, grid, rows, b, more, N, columns, b.size, both)
+        columns = [part.shape[1] for part in parts]
+        sizes = rows.shape[0], columns[0], sum(columns[1:]), b.size, both
+        grid = -(-sum(columns) // BLOCK[0]), 1
+        self._launch_one("", BIAS_SUMS, name, grid, rows, others, b, more, *sizes)
 
     def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> Call:
         """Return what runs such calls: it returns these arrays, and copies of `more`, as a kind."""

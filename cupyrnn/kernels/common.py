@@ -222,19 +222,24 @@ __global__ void column_sums(
 // gradients share a sum; behind these each may have columns of its own.
 template <typename G, typename S>
 __global__ void bias_sums(
-    const G* g,            // [rows, columns], read
-    S* b, S* more,         // written: the sums of the first `width` columns and, unless it is null,
+    const G *g, const G *others,  // [rows, columns] and, behind these, [rows, columns_of_others],
+                                  // read; the second one may be null
+    S *b, S *more,         // written: the sums of the first `width` columns and, unless it is null,
                            // those of the first `both` columns and of those from `width` on
-    long long rows, long long columns, long long width, long long both)
+    long long rows, long long columns, long long columns_of_others,
+    long long width, long long both)
 {
     typedef typename Acc<G>::type A;
     __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
     const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
+    const bool is_other = column >= columns, inside = column < columns + columns_of_others;
+    const G* const from = is_other ? others + (column - columns) : g + column;
     A sum = A(0);
-    const long long first = column < columns ? threadIdx.y : rows;
-    for (long long n = first; n < rows; n += ROW_THREADS) sum += wide(g[n * columns + column]);
+    if (inside)
+        for (long long n = threadIdx.y; n < rows; n += ROW_THREADS)
+            sum += wide(from[n * (is_other ? columns_of_others : columns)]);
     sum = block_sum(sum, shared);
-    if (threadIdx.y > 0 || column >= columns) return;
+    if (threadIdx.y > 0 || !inside) return;
     if (column < width) store(b + column, sum);
     if (more && column < both) store(more + column, sum);
     if (more && column >= width) store(more + column - width + both, sum);
