@@ -281,11 +281,11 @@ class OnDevice:
         if cell.cell is lstm.CELL:
             self._lstm_sums(layer, deltas[0], to)
         elif cell.cell is gru.CELL:
-            self._bias_sums(deltas, *(to[name] for name in cell.vectors), 0)
+            self._bias_sums(deltas, to["b_ru"], to["b_c"], 0)
         else:
-            b, more = (to[name] for name in cell.vectors)
             H = layer.saved[-1].shape[1]
-            self._bias_sums(deltas, b, more, 2 * H if cell.cell is gru_reset_after.CELL else H)
+            both = 2 * H if cell.cell is gru_reset_after.CELL else H
+            self._bias_sums(deltas, to["b"], to["b_more"], both)
 
     def _lstm_sums(self, layer: LayerPlaces, deltas: Place, to: dict[str, Place | None]) -> None:
         """Add the gradients of the biases and peephole weights of an LSTM."""
@@ -325,7 +325,7 @@ class OnDevice:
     ) -> None:
         """Add the sums of the columns of rows, of slices or not, as gradients of biases."""
         assert b is not None
-        rows, others = (*parts, None)[:2]
+        rows, (others, *_) = parts[0], (*parts[1:], None)
         name = BIAS_SUMS[1 if rows.dtype == self._compute else 2]
         columns = [part.shape[1] for part in parts]
         sizes = rows.shape[0], columns[0], sum(columns[1:]), b.size, both
