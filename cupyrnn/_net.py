@@ -32,7 +32,7 @@ from .driver import padded as _padded
 from .driver import stack as _stack
 from .driver.layer import Layer
 from .driver.packing import Packing, Rows
-from .driver.padded import Extent, Padded
+from .driver.padded import Padded
 from .driver.pages import page_of
 from .driver.reserve import Layers as Widths
 from .driver.reserve import Leaves, Note, Sizes, fingerprint, make_host_reserved
@@ -46,11 +46,6 @@ from .weights.params import DIRECTIONS, GATES, Net, check_net, expect_params_siz
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-def only_step(x: Array, extent: Extent, call: BlockCall) -> Any:
-    """Return x of the only step of a plain call, None where there are more or none."""
-    return x[0] if call.plain and len(x) == 1 and extent.whole(1) else None
 
 
 def _memory_for(xp: ModuleType, kind: Any, *shape: int, dtype: np.dtype[Any]) -> Any:

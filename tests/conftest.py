@@ -274,14 +274,14 @@ def torch() -> ModuleType:
 
 # All loops are NumPy's, also where Numba is installed, and also while tests are collected: what
 # some modules call then would be compiled by every process.
-_compiled = _layer._compiled
-_layer._compiled = lambda _: None  # type: ignore[assignment]
+_compiled = _layer.compiled_page
+_layer.compiled_page = lambda _: None  # type: ignore[assignment]
 
 
 @pytest.fixture
 def compiled_loops(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Have the loops be those that Numba compiles, layers of any size but steps in one call."""
     needs.module("numba")
-    monkeypatch.setattr(_layer, "_compiled", _compiled)
-    monkeypatch.setattr(_layer, "_pays", lambda *of: not of[3])
+    monkeypatch.setattr(_layer, "compiled_page", _compiled)
+    monkeypatch.setattr(_layer, "pays", lambda *of: not of[3])
     return importlib.import_module("cupyrnn.compiled.lstm")

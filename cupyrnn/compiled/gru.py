@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import single
 from .call import c_ordered, line_of
 from .formulas import Formulas, Vectors, code_of
 from .in_place import CellInPlace
@@ -19,7 +18,7 @@ from .ways import ways
 if TYPE_CHECKING:
     from .._typing import Array
     from ..arithmetic.gates import HardSigmoid
-    from ..cells.gru import GRU, GRUOutputs
+    from ..cells.gru import GRU
 
 
 def _gates(v: Vectors, hard: int) -> Mapping[str, Vector]:
@@ -76,49 +75,9 @@ def in_place(gate: HardSigmoid | None) -> CellInPlace:
         biases = [vectors.get(name, numbers) for name in ("b_ru", "b_c")]
         return _spec(gate is not None, H, dtype), [numbers, *biases]
 
-    return CellInPlace(takes, spec_of, (), (("b_ru",), ("b_c",)))
+    return CellInPlace(takes, spec_of, (), (("b_ru",), ("b_c",)), reset=0)
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
     _CODE, _spec_of
 )
-
-
-@functools.cache
-def cell_forward(char: str) -> Any:
-    """Return `gru_block_cell` after its checks for a dtype, None where it is not compiled."""
-    dtype = np.dtype(char)
-
-    def forward(
-        x: Array, h_prev: Array, weights: Sequence[Array], gate: HardSigmoid | None
-    ) -> list[Array]:
-        (B, I), H, (w_ru, w_c, *biases) = x.shape, h_prev.shape[1], weights
-        # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
-        saved = [*np.empty((3, B, H), char), np.empty((B, H), char)]
-        vectors = [line_of(gate, dtype), *c_ordered(biases, dtype)]
-        matrices = w_ru[:I], w_c[:I], w_ru[I:], w_c[I:]
-        single.forward(_spec(gate is not None, H, dtype), x, (h_prev,), matrices, vectors, saved)
-        return saved
-
-    return forward if takes(None, dtype, "forward_step") else None
-
-
-@functools.cache
-def cell_grad(char: str) -> Any:
-    """Return `gru_block_cell_grad` after its checks for a dtype, None where it is not compiled."""
-    dtype = np.dtype(char)
-
-    def grad(
-        h_prev: Array, weights: Sequence[Array], saved: GRUOutputs, d_h: Array,
-        gate: HardSigmoid | None,
-    ) -> list[Array]:  # fmt: skip
-        (B, H), (w_ru, w_c, *_) = h_prev.shape, weights
-        I, carried = len(w_c) - H, [d_h.copy()]
-        deltas, d_x = [np.empty((B, 2 * H), char), np.empty((B, H), char)], np.empty((B, I), char)
-        matrices, places = (w_ru[:I], w_c[:I], w_ru[I:], w_c[I:]), ((0, 0), (1, 0)) * 2
-        step = saved, (h_prev,), carried, deltas, None, d_x
-        spec, vectors = _spec(gate is not None, H, dtype), [line_of(gate, dtype)] * 3
-        single.backward(spec, step, matrices, places, (2 * H, H), vectors)
-        return [d_x, *carried, *deltas[::-1]]
-
-    return grad if takes(None, dtype, "backward_step") else None

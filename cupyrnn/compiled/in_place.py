@@ -11,6 +11,7 @@ from .._typing import Array
 from .addresses import At, address_of
 from .call import Laid, compute
 from .plan import Shapes, Spec
+from .single import LaidStep, Sizes
 
 _OWN = 2  # the memory and the words of a loop, which are its first arrays
 
@@ -32,6 +33,8 @@ class CellInPlace(NamedTuple):
         The names of the gradients that each sum of deltas is written to.
     both
         How many gates add two biases, which are summed once: the first ones.
+    reset
+        Which of the saved arrays h is multiplied with before the last product, None for none.
     """
 
     takes: Callable[..., bool]
@@ -39,6 +42,23 @@ class CellInPlace(NamedTuple):
     read: tuple[str, ...]
     sums: tuple[tuple[str, ...], ...]
     both: int = 0
+    reset: int | None = None
+
+
+class _Places:
+    """Where the arrays of a loop, in its order, are among those of a call: places, constants."""
+
+    def __init__(self, arrays: Sequence[At | Array | None]) -> None:
+        # For each array of the loop: the number of an array of the call, or -1, and an offset.
+        self._at = np.array([*((n, 0) for n in range(_OWN)), *map(_at, arrays)])
+        self._constants = [a for a in arrays if isinstance(a, np.ndarray)]  # kept alive
+
+    def moved(self, block: Array, relocations: Array) -> tuple[Array, Array]:
+        """Return the words of a loop, and which of them have addresses, for arrays of a call."""
+        block, (words, arrays) = block.copy(), relocations.T
+        numbers, offsets = self._at[arrays].T
+        block[words] += offsets
+        return block, np.stack([words, numbers], axis=1)[numbers >= 0]
 
 
 class LayerInPlace:
@@ -54,32 +74,32 @@ class LayerInPlace:
     """
 
     def __init__(self, spec: Spec, shapes: Shapes, arrays: Sequence[At | Array | None]) -> None:
-        self._spec, self._shapes = spec, shapes
-        # For each array of the loop: the number of an array of the call, or -1, and an offset.
-        self._at = np.array([*((n, 0) for n in range(_OWN)), *map(_at, arrays)])
-        self._constants = [a for a in arrays if isinstance(a, np.ndarray)]  # kept alive
+        self._spec, self._shapes, self._places = spec, shapes, _Places(arrays)
         self._laid: dict[int, Laid] = {}  # by the number of threads that a call may have
-
-    @property
-    def sums(self) -> list[int]:
-        """How many numbers each sum of deltas has."""
-        spec = self._spec
-        return [max(start for *_, start in gates) + spec.H for gates in spec.layout.sums]
 
     def _laid_for(self, most: int) -> Laid:
         laid = self._laid.get(most)
         if laid is None:
             laid = Laid.of(self._spec, self._shapes, most)
-            block, (words, arrays) = laid.block.copy(), laid.relocations.T
-            numbers, offsets = self._at[arrays].T
-            block[words] += offsets
-            relocations = np.stack([words, numbers], axis=1)[numbers >= 0]
+            block, relocations = self._places.moved(laid.block, laid.relocations)
             self._laid[most] = laid = laid._replace(block=block, relocations=relocations)
         return laid
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """Do what `compute` does, of the arrays of a call."""
         return compute(self._shapes, arrays, self._laid_for)
+
+
+class StepInPlace:
+    """The calls of a single step whose arrays are at places of the arrays of a call."""
+
+    def __init__(self, spec: Spec, sizes: Sizes, arrays: Sequence[At | Array | None]) -> None:
+        self._laid, self._places = LaidStep(spec, sizes), _Places(arrays)
+        self._words = self._places.moved(self._laid.block, self._laid.relocations)
+
+    def __call__(self, arrays: Sequence[Array]) -> None:
+        """Compute the step, of the arrays of a call."""
+        self._laid.run(arrays, *self._words)
 
 
 def _at(a: At | Array | None) -> tuple[int, int]:

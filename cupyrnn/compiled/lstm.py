@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import single
 from .call import c_ordered
 from .formulas import Formulas, Vectors, code_of
 from .frame import MAKES_H
@@ -20,7 +19,7 @@ from .ways import ways
 if TYPE_CHECKING:
     from .._typing import Array
     from ..arithmetic.gates import HardSigmoid
-    from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
+    from ..cells.lstm import LSTM
 
 PEEPHOLE, HARD = 1, 2  # bits of the variant
 _PEEPHOLES = ("wci", "wcf", "wco")
@@ -132,52 +131,3 @@ def in_place(
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
     _CODE, _spec_of
 )
-
-
-@functools.cache
-def cell_forward(char: str) -> Any:
-    """
-    Return `lstm_block_cell` after its checks for a dtype, None where it is not compiled.
-
-    What it is called with last is the BlockCall that the checks return.
-    """
-    dtype = np.dtype(char)
-
-    def forward(
-        x: Array, first: LSTMStates, w: Array, b: Array, columns: tuple[int, ...], call: Any
-    ) -> list[Array]:
-        (B, I), H, (clip, _, gate, forget_bias) = x.shape, first.c.shape[1], call.attributes
-        # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
-        saved = [*np.empty((6, B, H), char), np.empty((B, H), char)]
-        numbers = _numbers(clip, gate, dtype, forget_bias)
-        (b,), peephole = c_ordered((b,), dtype), c_ordered(call.peephole, dtype)
-        spec, vectors = _described(b, columns, peephole, numbers, gate is not None, H)
-        single.forward(spec, x, first, (w[:I], w[I:]), vectors, saved)
-        return saved
-
-    return forward if takes(None, dtype, "forward_step") else None
-
-
-@functools.cache
-def cell_grad(char: str) -> Any:
-    """
-    Return `lstm_block_cell_grad` after its checks for a dtype, None where it is not compiled.
-
-    What it is called with last is the BlockCall that the checks return.
-    """
-    dtype = np.dtype(char)
-
-    def grad(
-        saved: LSTMOutputs, cs_prev: Array, given: LSTMStates, columns: tuple[int, ...], call: Any
-    ) -> list[Array]:
-        (B, H), (clip, _, gate, _) = cs_prev.shape, call.attributes
-        carried = [np.zeros((B, H), char) if a is None else a.copy() for a in given]
-        dz, totals = np.empty((B, 4 * H), char), np.zeros((3, H), char)
-        numbers, peephole = _numbers(clip, gate, dtype), c_ordered(call.peephole, dtype)
-        spec, vectors = _described(None, columns, peephole, numbers, gate is not None, H)
-        sums = None if peephole[0] is None else totals
-        step = saved, (None, cs_prev), carried, [dz], sums, None
-        single.backward(spec, step, (), (), (4 * H,), vectors)
-        return [carried[1], dz, *totals]
-
-    return grad if takes(None, dtype, "backward_step") else None

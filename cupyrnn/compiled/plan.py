@@ -127,6 +127,11 @@ class Spec:
         # What stands behind the h of states for the c that these are without.
         self.no_c: tuple[Any, ...] = () if self.formulas.c else (None,)
 
+    @property
+    def widths(self) -> list[int]:
+        """How many columns each of the deltas has."""
+        return [max(start for *_, start in gates) + self.H for gates in self.layout.sums]
+
     def address(self, name: str) -> int:
         """Return where code of the cell's rows is, by its name in `CellCode`."""
         address: int = compiled(self.code.functions[name], self.dtype.char).address

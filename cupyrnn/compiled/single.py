@@ -143,7 +143,7 @@ def one_step(one: Any, words: int) -> None:
 _MEMORY, _BLOCK, _X, _H_PREV, _C_PREV, _DH, _DC, _TOTALS, _SAVED = range(9)
 
 
-class _Sizes(NamedTuple):
+class Sizes(NamedTuple):
     """All that the words of a step depend on but for its spec."""
 
     B: int
@@ -160,12 +160,12 @@ class _Sizes(NamedTuple):
     totals: int = 0
 
 
-class _LaidOut:
+class LaidStep:
     """The words of a step but for addresses, which words have these, its memory and its loop."""
 
-    def __init__(self, spec: Spec, *given: Any) -> None:
-        self._spec, self._sizes, self._of_x = spec, _Sizes(*given), len(spec.layout.inputs)
-        sizes, formulas, char = self._sizes, spec.formulas, spec.dtype.char
+    def __init__(self, spec: Spec, sizes: Sizes) -> None:
+        self._spec, self._sizes, self._of_x = spec, sizes, len(spec.layout.inputs)
+        formulas, char = spec.formulas, spec.dtype.char
         self._columns, self._memory = spec.columns(sizes), Memory()
         self._first, self._size = _SAVED + sizes.saved + sizes.vectors, spec.dtype.itemsize
         row, back = spec.H * self._size, bool(sizes.deltas)
@@ -271,20 +271,32 @@ class _LaidOut:
             products.append(self._product(k, deltas[k], to, True, min(k, 1), 0))
         return products, deltas[0], deltas[-1]
 
+    def run(self, arrays: Sequence[Array | None], block: Array, relocations: Array) -> None:
+        """
+        Compute the step by as many threads as it is worth.
 
-_laid_out = functools.lru_cache(maxsize=256)(_LaidOut)
+        Parameters
+        ----------
+        arrays
+            What the relocations refer to, but for memory and block, which come first.
+        """
+        n = min(threads.most(), self.threads) if self.threads > 1 else 1
+        while True:
+            memory, words = np.empty(self.bytes + n * PRODUCT_BYTES, np.uint8), block.copy()
+            all_arrays = memory, words, *arrays
+            moved = words_for(words, relocations, all_arrays)
+            if threads.run(n, self.loop, self.double, moved):
+                return
+            n = 1
 
 
-def _run(laid: _LaidOut, *arrays: Array | None) -> None:
-    """Compute a step by as many threads as it is worth; arrays in C order, as in `_X`, ...."""
-    n = min(threads.most(), laid.threads) if laid.threads > 1 else 1
-    while True:
-        memory, block = np.empty(laid.bytes + n * PRODUCT_BYTES, np.uint8), laid.block.copy()
-        all_arrays = memory, block, *arrays
-        words = words_for(block, laid.relocations, all_arrays)
-        if threads.run(n, laid.loop, laid.double, words):
-            return
-        n = 1
+_laid_step = functools.lru_cache(maxsize=256)(LaidStep)
+
+
+def _run(spec: Spec, sizes: Sizes, *arrays: Array | None) -> None:
+    """Compute a step; arrays in C order, as in `_X`, ...."""
+    laid = _laid_step(spec, sizes)
+    laid.run(arrays, laid.block, laid.relocations)
 
 
 def forward(
@@ -295,8 +307,8 @@ def forward(
     (B, I), P = x.shape, first[0].shape[1]
     matrices, lie = orientations(weights, spec.dtype)
     x, h_prev, c_prev = c_ordered((x, *first, *spec.no_c), spec.dtype)
-    laid = _laid_out(spec, B, I, P, len(saved), len(vectors), lie)
-    _run(laid, x, h_prev, c_prev, None, None, None, *saved, *vectors, *matrices)
+    sizes = Sizes(B, I, P, len(saved), len(vectors), lie)
+    _run(spec, sizes, x, h_prev, c_prev, None, None, None, *saved, *vectors, *matrices)
 
 
 def backward(
@@ -333,8 +345,8 @@ def backward(
     )
     dh, dc = (*carried, None)[:2]
     (B, P), I = dh.shape, 0 if x is None else x.shape[1]
-    laid = _laid_out(
-        spec, B, I, P, len(saved), len(vectors), lie, places, widths, x is not None,
+    sizes = Sizes(
+        B, I, P, len(saved), len(vectors), lie, places, widths, x is not None,
         0 if totals is None else len(totals),
     )  # fmt: skip
-    _run(laid, x, h_prev, c_prev, dh, dc, totals, *saved, *vectors, *matrices, *deltas)
+    _run(spec, sizes, x, h_prev, c_prev, dh, dc, totals, *saved, *vectors, *matrices, *deltas)

@@ -85,13 +85,13 @@ def implementation(
     kind, compute = type(cell), compute_dtype(dtype)
     if xp is not np:
         return Implementation(page_of(kind, "kernels"), "steps")
-    compiled = _compiled(kind) if compute.char in "fd" else None
+    compiled = compiled_page(kind) if compute.char in "fd" else None
     if compiled is not None and whole and rows and cell.widths[0]:
         way = f"{direction}_layer"
         matrices = [w.w for w in (*cell.inputs, *cell.recurrent) if w.w is not None]
         in_order = bool(cell.inputs[0].w is not None and matrices[0].flags.c_contiguous)
-        pays = _pays(sum([w.size for w in matrices]), rows, direction, single, in_order)
-        if pays and compiled.takes(cell, compute, way):
+        is_worth = pays(sum([w.size for w in matrices]), rows, direction, single, in_order)
+        if is_worth and compiled.takes(cell, compute, way):
             return Implementation(compiled, "layer")
     way = ""
     is_step = single and rows and compute.kind == "f"
@@ -115,43 +115,28 @@ def _with_rows(xp: ModuleType, layer: Layer) -> Layer:
     return layer if layer.packing is not None else layer._replace(packing=Rows(xp, 1, len(layer.x)))
 
 
-def compiled_cell(cell: type, dtype: np.dtype[Any], way: str) -> Any:
-    """
-    Return one step of plain NumPy arrays from checks to results, None where it is not compiled.
-
-    `way` is cell_forward or cell_grad: what a block op's cell computes.
-    """
-    compiled = _compiled(cell) if dtype.char in "fd" else None
-    found = getattr(compiled, way, None)
-    return None if found is None else found(dtype.char)
-
-
 # A whole layer in one call packs its matrices first. Measured, that pays from so many rows on:
 # always where all matrices together have no more elements than the first of these numbers, and from
-# few rows on up to the second.
+# few rows on up to the second. A single step uses them as they are: packing them pays for fewer.
 _LEAST_ROWS_OF_LAYER, _FEW_ROWS_OF_LAYER = {"forward": 12, "backward": 40}, 5
-_SMALL_MATRICES, _MEDIUM_MATRICES = 1 << 16, 1 << 18
+_SMALL_MATRICES, _MEDIUM_MATRICES, _MATRICES_OF_A_STEP = 1 << 16, 1 << 18, 1 << 15
 
 
-def _pays(size: int, rows: int, direction: str, single: bool, in_order: bool) -> bool:
+def pays(size: int, rows: int, direction: str, single: bool, in_order: bool) -> bool:
     """
     Return whether so many rows are worth a layer in one call.
 
     `size` is the number of elements of all matrices. `in_order` says that the first matrix of x is
     in C order.
     """
+    if single:
+        return size <= _MATRICES_OF_A_STEP and not (in_order and direction == "forward")
     most = _MEDIUM_MATRICES if rows >= _FEW_ROWS_OF_LAYER else _SMALL_MATRICES
-    if single:  # which has a way of its own, fast with matrices in C order
-        if in_order:
-            return False
-        most = _SMALL_MATRICES
-    elif rows >= _LEAST_ROWS_OF_LAYER[direction]:
-        return True
-    return size <= most
+    return rows >= _LEAST_ROWS_OF_LAYER[direction] or size <= most
 
 
 @functools.cache
-def _compiled(cell: type) -> Any:
+def compiled_page(cell: type) -> Any:
     """Return a cell's compiled steps, None where there are none or Numba is not installed."""
     if os.environ.get("CUPYRNN_NUMBA", "1") == "0":
         return None

@@ -16,7 +16,9 @@ import numpy as np
 from .._typing import (
     CudnnRNNGrads,
     CudnnRNNOutputs,
+    GRUCellGrads,
     GRUGrads,
+    LSTMCellGrads,
     LSTMGrads,
     NamedTuple,
     StackedRNNGrads,
@@ -56,7 +58,7 @@ def _place_of(array: Any) -> Any:
         from . import on_device
 
         return on_device
-    if _layer._compiled(LSTM) is None:
+    if _layer.compiled_page(LSTM) is None:
         raise NotInPlace("no loops are compiled")
     from . import on_host
 
@@ -78,7 +80,7 @@ def _machine(
     """
     if any(a.size == 0 for a in arguments.arrays):
         raise NotInPlace("an array is empty")
-    on = _place_of(arguments.x)
+    on = _place_of(arguments.arrays[0])
     matrices = _matrices(arguments)
     table, machine = on.start(arguments, cell_of(on.CELLS), matrices, back=back, saves=saves)
     return table, machine
@@ -148,13 +150,19 @@ def _block_forward(
 ) -> list[Place]:
     """Lay out a block op; return what its steps save."""
     x, count = table.arguments["x"], _SAVED[len(weights.w_x)]
-    (T, B, _), H = x.shape, weights.w_h[-1].shape[0]
+    shape = *x.shape[:-1], weights.w_h[-1].shape[0]
     # h is often kept without the others.
-    others = table.take("others", (count - 1, T, B, H))
-    saved = [*(others.at(k) for k in range(count - 1)), table.take("h", (T, B, H))]
+    others = table.take("others", (count - 1, *shape))
+    saved = [*(others.at(k) for k in range(count - 1)), table.take("h", shape)]
     rows, nothing = tuple(a.rows for a in saved), (None,) * len(states)
     forward(machine, [[LayerPlaces((x.rows,), back, weights, states, rows, nothing)]])
     return saved
+
+
+def _saved(table: Table, kind: Any) -> list[Place]:
+    """Return what the steps saved; h, which no gradient of a single step reads, may be missing."""
+    found: list[Any] = [table.arguments.get(name) for name in kind._fields]
+    return [*found[:-1], found[0] if found[-1] is None else found[-1]]
 
 
 # How many arrays the steps of a cell with one or two products save.
@@ -166,7 +174,7 @@ def _block_backward(
 ) -> list[Place]:
     """Lay out the gradient of a block op; return the gradients of x and of the first states."""
     x, (first, cotangents) = table.arguments["x"], states
-    B, H = x.shape[1], entry.weights.w_h[-1].shape[0]
+    B, H = x.shape[-2], entry.weights.w_h[-1].shape[0]
     rows, nothing = tuple(a.rows for a in saved), (None,) * len(first)
     layer = LayerPlaces((x.rows,), back, entry.weights, first, rows, nothing)
     x_grad = table.take("x", x.shape)
@@ -218,12 +226,30 @@ def block_lstm_grad(arguments: Arguments, call: BlockLSTM) -> Any:
     )
     names = "w", "h_prev", "cs_prev", "h_grad", "cs_grad"
     w, h, c, h_grad, c_grad = (table.arguments[name] for name in names)
-    saved = [table.arguments[name] for name in LSTMOutputs._fields]
+    saved = _saved(table, LSTMOutputs)
     entry = _lstm_gradients(table, w, _peepholes(table, has_peepholes), zeros=True)
     states = (h, c), (h_grad, c_grad)
     x_grad, of_h, of_c = _block_backward(table, machine, entry, saved, states, reverse)
     w_grad, b_grad, *of_peepholes = entry.returned
     return machine.finish([x_grad, of_c, of_h, w_grad, *of_peepholes, b_grad], LSTMGrads)
+
+
+def lstm_block_cell_grad(arguments: Arguments, call: BlockLSTM) -> Any:
+    """Lay out lstm_block_cell_grad."""
+    (clip, _, gate, _), columns, has_peepholes, _ = call
+    table, machine = _machine(arguments, lambda cells: cells.lstm(columns, clip, gate, 0.0))
+    c, *states = (table.arguments[name] for name in ("cs_prev", "h_grad", "cs_grad"))
+    saved = *_saved(table, LSTMOutputs)[:-1], table.arguments["co"]
+    B, H = saved[0].shape
+    dicfo, terms = table.take("x", (B, 4 * H)), table.take("weights", (3, H))
+    first = tuple(table.take("states", (B, H)) for _ in states)
+    peepholes = dict(zip(_PEEPHOLES, _peepholes(table, has_peepholes), strict=True))
+    layer = LayerPlaces((), False, Weights((), (), peepholes), (c, c), saved, (None, None))
+    weights = Weights((), (), {"terms": terms if has_peepholes else None})
+    grads = GradientPlaces(tuple(states), (None, None), first, None, weights)
+    machine.backward_gates(layer, grads, [dicfo])
+    table.begin(terms, None)
+    return machine.finish([first[1], dicfo, *(terms.at(k) for k in range(3))], LSTMCellGrads)
 
 
 def block_gru(arguments: Arguments, gate: Any, reverse: bool) -> Any:
@@ -239,10 +265,25 @@ def block_gru_grad(arguments: Arguments, gate: Any, reverse: bool) -> Any:
     """Lay out block_gru_grad."""
     table, machine = _machine(arguments, lambda cells: cells.gru(gate), back=reverse)
     h, w_ru, w_c, d_h = (table.arguments[name] for name in ("h_prev", "w_ru", "w_c", "d_h"))
-    saved = [table.arguments[name] for name in GRUOutputs._fields]
+    saved = _saved(table, GRUOutputs)
     entry = _gru_gradients(table, (w_ru, w_c))
     found = _block_backward(table, machine, entry, saved, ((h,), (d_h,)), reverse)
     return machine.finish([*found, *entry.returned], GRUGrads)
+
+
+def gru_block_cell_grad(arguments: Arguments, gate: Any) -> Any:
+    """Lay out gru_block_cell_grad."""
+    table, machine = _machine(arguments, lambda cells: cells.gru(gate))
+    h, w_ru, w_c, d_h = (table.arguments[name] for name in ("h_prev", "w_ru", "w_c", "d_h"))
+    saved, (rows, H) = _saved(table, GRUOutputs), w_c.shape
+    B = saved[0].shape[0]
+    d_x, first = table.take("x", (B, rows - H)), table.take("states", (B, H))
+    d_ru, d_c = table.take("x", (B, 2 * H)), table.take("x", (B, H))
+    entry = _gru_weights((w_ru, w_c), (None, None))
+    layer = LayerPlaces((), False, entry, (h,), tuple(saved), (None,))
+    grads = GradientPlaces((d_h,), (None,), (first,), d_x, Weights((), (), {}))
+    machine.backward_gates(layer, grads, [d_ru, d_c])
+    return machine.finish([d_x, first, d_c, d_ru], GRUCellGrads)
 
 
 class Net(NamedTuple):

@@ -64,6 +64,9 @@ class Machine(Protocol):
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of one direction of a layer."""
 
+    def backward_gates(self, layer: LayerPlaces, grads: GradientPlaces, deltas: Any) -> Any:
+        """Add the gradient of a single step up to its gates, written to `deltas`."""
+
     def round(self, a: Place, to: Place) -> None:
         """Add that numbers of the computation are written in the storage type."""
 

@@ -251,6 +251,10 @@ class OnDevice:
             self._recurrent_gradient(layer, deltas[0], grads.weights.w_h[0])
         self._sums(layer, deltas, grads.weights.vectors)
 
+    def backward_gates(self, *_: Any) -> None:
+        """Refuse a gradient that ends at the gates: a kernel goes on to the state before."""
+        raise NotInPlace("no kernel ends at the gates")
+
     def _recurrent_gradient(self, layer: LayerPlaces, deltas: Place, dw: Place) -> None:
         """Add the gradient of a matrix that multiplies h of the step before."""
         N, B, h = deltas.shape[0], self._B, layer.saved[-1]

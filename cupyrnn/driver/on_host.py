@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array, Arrays, NamedTuple
+from ..arithmetic.products import matmul
 from ..checks.arrays import NotInPlace
 from ..compiled import gru, gru_reset_after, lstm, simple_rnn
 from ..compiled.addresses import At
-from ..compiled.in_place import CellInPlace, LayerInPlace
-from ..compiled.plan import Shapes
+from ..compiled.in_place import CellInPlace, LayerInPlace, StepInPlace
+from ..compiled.plan import Shapes, Spec
+from ..compiled.single import Sizes
 from . import layer as _layer
 from .net import Cells, GradientPlaces, LayerPlaces
 from .places import Place, Table
@@ -71,7 +73,6 @@ class HostTable(Table):
         return self._whole(self.inputs + len(self.new) - 1, shape, self.dtype)
 
     def begin(self, place: Place, value: Place | None) -> None:
-        """Have a new array begin as an argument, or as zeros; `place` may be a part of it."""
         n = place.array - self.inputs
         if value is None:
             self.new[n] = self.new[n]._replace(zeros=True)
@@ -132,9 +133,10 @@ class OnHost:
         """Return what a layer reads, in the order of its steps."""
         # What steps save is in their order.
         turned = [layer.back] if len(layer.x) == 1 else [False, True]
-        if layer.x[0].array == Arguments(self._table.arguments, ()).x.array:
+        given: Any = self._table.arguments.get("x", self._table.arguments.get("input"))
+        if layer.x[0].array == given.array:
             turned = [False]
-        if turned == [layer.back]:
+        if turned == [layer.back] or (self._T == 1 and len(turned) == 1):
             return layer.x[0]
         ends = [0, *accumulate(part.shape[1] for part in layer.x)]
         x = self._table.reuse("x", (layer.x[0].shape[0], ends[-1]))
@@ -149,6 +151,25 @@ class OnHost:
             self._table.begin(place, None)
         return place
 
+    def _in_one_loop(self, layer: LayerPlaces, direction: str) -> bool:
+        """Return whether the loop of a layer computes it, not that of a single step."""
+        (w_x, w_h, _), dtype = layer.weights, self._table.dtype
+        size, in_order = sum(w.size for w in (*w_x, *w_h)), w_x[0].strides[1] == dtype.itemsize
+        whole = _layer.pays(size, self._T * self._B, direction, self._T == 1, in_order)
+        if not whole and self._T > 1:
+            raise NotInPlace("a step with these matrices is faster")
+        return whole
+
+    def _spec(self, vectors: dict[str, Place | None], H: int, way: str) -> tuple[Spec, list[Any]]:
+        """Return the spec of the cell with vectors by name, and the arrays of its formulas."""
+        if not self._cell.takes(None, self._table.dtype, way):
+            raise NotInPlace("no loop of the cell is compiled")
+        found = {name: place for name, place in vectors.items() if place is not None}
+        if "b_more" in found:
+            b, more, n = found["b"], found["b_more"], self._cell.both * H
+            found |= {"b_end": b.part(n, b.size), "b_more_end": more.part(n, more.size)}
+        return self._cell.spec_of(found, H, self._table.dtype)
+
     def _layer(
         self, layer: LayerPlaces, vectors: dict[str, Place | None], back: tuple[Any, ...] = (),
         grads: Sequence[Place] = (),
@@ -158,24 +179,14 @@ class OnHost:
         last, output = layer.last, layer.output
         (N, I), H, weights = x.shape, saved[-1].shape[1], (*w_x, *w_h)
         h, *c = [self._first(place, H) for place in layer.first]
-        direction = "backward" if back else "forward"
-        size, in_order = sum(w.size for w in weights), w_x[0].strides[1] == x.itemsize
-        if not _layer._pays(size, N, direction, self._T == 1, in_order):
-            raise NotInPlace("a step with these matrices is faster")
-        if not self._cell.takes(None, self._table.dtype, f"{direction}_layer"):
-            raise NotInPlace("no loop of the cell is compiled")
-        found = {name: place for name, place in vectors.items() if place is not None}
-        more = None if back else found.get("b_more")
-        if more is not None:
-            n, end = self._cell.both * H, more.shape[0]
-            found |= {"b_end": found["b"].part(n, end), "b_more_end": more.part(n, end)}
-        spec, arrays = self._cell.spec_of(found, H, self._table.dtype)
+        more = None if back else vectors.get("b_more")
+        spec, arrays = self._spec(vectors, H, "backward_layer" if back else "forward_layer")
         first_c, (last_h, last_c) = (*c, None)[0], (*last, None)[:2]
         of_steps = dx, _, _, h_grad, c_grad, totals = (*back, *[None] * 6)[:6]
         wide = h_grad if back else output
         there = first_c, last_h, output, dx, h_grad, c_grad, totals
         shapes = Shapes(
-            bool(back), False, N, N * size, I, H, self._starts,
+            bool(back), False, N, N * sum(w.size for w in weights), I, H, self._starts,
             len(saved), len(saved) + len(arrays), _oriented(weights), _oriented(grads),
             tuple(a is not None for a in there), 0 if totals is None else totals.size // H,
             0 if more is None else self._cell.both, None if wide is None else wide.strides[0],
@@ -185,12 +196,59 @@ class OnHost:
         arrays = [x, *places, *saved, *arrays, *weights, *grads]
         return LayerInPlace(spec, shapes, [*map(_at, arrays)])
 
+    def _step(
+        self, layer: LayerPlaces, spec: Spec, vectors: Sequence[Any], x: Place | None,
+        back: tuple[Any, ...] = (None, None, None), deltas: Sequence[Place] = (),
+    ) -> None:  # fmt: skip
+        """
+        Add the compiled call of a single step.
+
+        `x` is what it reads or, backwards, its gradient. `back` are the gradients that it carries
+        and those of peephole weights.
+        """
+        weights: tuple[Any, ...]
+        weights, saved, totals = (*layer.weights.w_x, *layer.weights.w_h), layer.saved, back[2]
+        H, I = saved[-1].shape[1], 0 if x is None else x.shape[1]
+        h, *c = [self._first(place, H) for place in layer.first]
+        if deltas:
+            saved = saved[: len(spec.formulas.saved)]
+        lie: tuple[Any, ...] = _oriented(weights)
+        if not weights:  # the gradient ends at the deltas
+            weights = lie = (None,) * (len(spec.layout.inputs) + 1)
+        places = tuple((n % len(deltas), 0) for n in range(len(weights)) if deltas)
+        sizes = Sizes(
+            self._B, I, H, len(saved), len(vectors), lie, places, tuple(d.shape[1] for d in deltas),
+            bool(deltas) and x is not None, 0 if totals is None else totals.size // H,
+        )  # fmt: skip
+        arrays = [x, h, (*c, None)[0], *back, *saved, *vectors, *weights, *deltas]
+        self.operations.append(StepInPlace(spec, sizes, [*map(_at, arrays)]))
+
     def forward_layer(self, layer: LayerPlaces) -> None:
         """Add the operations of a layer."""
-        self.operations.append(self._layer(layer, layer.weights.vectors))
+        vectors, saved = layer.weights.vectors, layer.saved
+        if self._in_one_loop(layer, "forward"):
+            self.operations.append(self._layer(layer, vectors))
+            return
+        H, b, more = saved[-1].shape[1], vectors.get("b"), vectors.get("b_more")
+        spec, arrays = self._spec(vectors, H, "forward_step")
+        if more is not None and b is not None:
+            n = self._cell.both * H
+            total = self._table.reuse("b", (n,))
+            self._compute(np.add, b.part(0, n), more.part(0, n), total)
+            arrays = [total if a is b else a for a in arrays]
+        self._step(layer, spec, arrays, self._input_of(layer))
+        made = [saved[-1], saved[-1]]
+        if spec.formulas.c:
+            made.append(saved[spec.formulas.saved.index(spec.formulas.c)])
+        for place, to in zip(made, (layer.output, *layer.last), strict=True):
+            if to is not None:
+                self._copy(place, to, turned=False)
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of a layer."""
+        if not self._in_one_loop(layer, "backward"):
+            self._backward_step(layer, grads)
+            return
         for place, last in zip(grads.first, grads.last, strict=True):
             self._table.begin(place, last)
         weights, carried, states = grads.weights, (*grads.first, None), (*grads.states, None)
@@ -202,11 +260,7 @@ class OnHost:
         back = x, *carried[:2], *states[:2], totals
         run = self._layer(layer, vectors, back, (*weights.w_x, *weights.w_h))
         write = []
-        for names, n in zip(self._cell.sums, run.sums, strict=True):
-            places = [a for name in names if (a := weights.vectors.get(name)) is not None]
-            for to in places:
-                if to.size > n:  # peepholes, whose terms are added to
-                    self._table.begin(to, None)
+        for places, n in self._sums(layer, weights.vectors):
             write.append([view_of(to, n) for to in places])
 
         def backward(arrays: Arrays) -> None:
@@ -217,6 +271,83 @@ class OnHost:
         self.operations.append(backward)
         if grads.x is not None and x is not None and x is not grads.x:
             self._copy(x, grads.x, turned=layer.back, adds=grads.adds_x)
+
+    def _sums(
+        self, layer: LayerPlaces, vectors: dict[str, Place | None]
+    ) -> list[tuple[list[Place], int]]:
+        """Return where the sums of each of the deltas go, and how many numbers these are."""
+        spec, _ = self._cell.spec_of({}, layer.saved[-1].shape[1], self._table.dtype)
+        found = []
+        for names, n in zip(self._cell.sums, spec.widths, strict=True):
+            places = [a for name in names if (a := vectors.get(name)) is not None]
+            for to in places:
+                if to.size > n:  # peepholes, whose terms are added to
+                    self._table.begin(to, None)
+            found.append((places, n))
+        return found
+
+    def backward_gates(
+        self, layer: LayerPlaces, grads: GradientPlaces, deltas: Sequence[Place] = ()
+    ) -> list[Place]:
+        """
+        Add the gradient of a single step up to its gates, and of x if it is wanted.
+
+        Parameters
+        ----------
+        deltas
+            Written: the gradients of the products. Memory to work in by default.
+
+        Returns
+        -------
+        list of Place
+            The deltas.
+        """
+        H, vectors = layer.saved[-1].shape[1], grads.weights.vectors
+        for to, last, given in zip(grads.first, grads.last, grads.states, strict=True):
+            if last is not None or given is None:
+                self._table.begin(to, last)
+            if given is not None:
+                self._copy(given, to, turned=False, adds=last is not None)
+        read = {name: layer.weights.vectors.get(name) for name in self._cell.read}
+        spec, arrays = self._spec(read, H, "backward_step")
+        made = [*deltas] or [
+            self._table.reuse(f"deltas{n}", (self._B, width)) for n, width in enumerate(spec.widths)
+        ]
+        x = grads.x
+        if x is not None and grads.adds_x:
+            x = self._table.reuse("dx", x.shape)
+        back = *(*grads.first, None)[:2], vectors.get("terms")
+        self._step(layer, spec, arrays, x, back, made)
+        if x is not None and grads.x is not None and x is not grads.x:
+            self._copy(x, grads.x, turned=False, adds=True)
+        return made
+
+    def _backward_step(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
+        """Add the gradient of a single step: up to its gates, then of its weights."""
+        deltas, weights = self.backward_gates(layer, grads), grads.weights
+        x, h = self._input_of(layer), self._first(layer.first[0], layer.saved[-1].shape[1])
+        lefts = [*(x for _ in weights.w_x), *(h for _ in weights.w_h)]
+        if self._cell.reset is not None:
+            lefts[-1] = self._table.reuse("operand", h.shape)
+            self._compute(np.multiply, layer.saved[self._cell.reset], h, lefts[-1])
+        for n, (left, to) in enumerate(zip(lefts, (*weights.w_x, *weights.w_h), strict=True)):
+            a, b = left.T, deltas[n % len(deltas)]
+            if to.strides[0] < to.strides[1]:
+                a, b, to = b.T, a.T, to.T
+            self._compute(matmul, a, b, to)
+        for delta, (places, n) in zip(deltas, self._sums(layer, weights.vectors), strict=True):
+            for to in places:
+                self._compute(_column_sums, delta, to.part(0, n))
+
+    def _compute(self, function: Callable[..., Any], *places: Place) -> None:
+        """Add a function of arrays, the last of which it writes."""
+        views = [view_of(place) for place in places]
+
+        def compute(arrays: Arrays) -> None:
+            with np.errstate(all="ignore"):
+                function(*[view(arrays) for view in views])
+
+        self.operations.append(compute)
 
     def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> Call:
         """Return what runs such calls: it returns these arrays, and copies of `more`, as a kind."""
@@ -240,11 +371,9 @@ def start(
     saves
         Whether the caller has all that the steps save.
     """
-    x = arguments.x
-    T, B = arguments.steps
-    if T == 1 and "x" in arguments.by_name:
-        raise NotInPlace("a block op has a step of its own")
-    if x.dtype.char not in "fd" or back or T > _MOST_STEPS or not (saves or T * B <= _MOST_ROWS):
+    (T, B), dtype = arguments.steps, arguments.arrays[0].dtype
+    pieces = T > _MOST_STEPS or not (saves or T * B <= _MOST_ROWS)
+    if dtype.char not in "fd" or (back and T > 1) or pieces:
         raise NotInPlace("the layers compute it in pieces, or by copies")
     table = HostTable(arguments, matrices)
     return table, OnHost(table, cell, T, B)
@@ -262,6 +391,10 @@ def _oriented(matrices: Sequence[Place]) -> tuple[tuple[bool, int], ...]:
         rows, columns = w.strides
         found.append((False, rows) if columns == w.itemsize else (True, columns))
     return tuple(found)
+
+
+def _column_sums(rows: Array, sums: Array) -> None:
+    rows.sum(0, out=sums)
 
 
 def view_of(place: Place, n: int | None = None) -> Callable[[Arrays], Array]:

@@ -31,11 +31,6 @@ class Extent(NamedTuple):
     resets: NDArray[np.bool_] | None = None
     reverse: bool = False
 
-    def whole(self, T: int) -> bool:
-        """Return whether all steps are computed, in their order."""
-        marked = self.lengths is not None or self.resets is not None
-        return self.steps == T and not (marked or self.reverse)
-
     def complete(self, T: int) -> bool:
         """Return whether all steps are computed, in one order or the other."""
         return self.steps == T and self.lengths is None and self.resets is None

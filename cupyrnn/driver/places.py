@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import NamedTuple
+from ..checks.arrays import NotInPlace
 from .signatures import Arguments
 
 
@@ -62,8 +63,8 @@ class Place(NamedTuple):
 
     @property
     def rows(self) -> Place:
-        """An array [T, B, K] as [T*B, K]."""
-        return self.reshape(self.shape[0] * self.shape[1], self.shape[2])
+        """An array [T, B, K] as [T*B, K]; one of a single step, [B, K], is that already."""
+        return self if len(self.shape) == 2 else self.reshape(prod(self.shape[:2]), self.shape[2])
 
 
 class Table:
@@ -101,6 +102,10 @@ class Table:
     def _argument(self, n: int, a: Any) -> Place:
         place = self._whole(n, a.shape, self.dtype)
         return place if a.flags.c_contiguous else place._replace(strides=a.strides)
+
+    def begin(self, place: Place, value: Place | None) -> None:
+        """Have a new array begin as an argument, or as zeros; `place` may be a part of it."""
+        raise NotInPlace("the memory of a device is not written beforehand")
 
     def take(
         self, allocation: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None

@@ -21,7 +21,6 @@ from .._typing import NamedTuple
 from ..checks.arrays import NotInPlace
 from ..checks.attributes import raise_fitting
 from ..kernels import CHANGES
-from . import layer as _layer
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -58,14 +57,11 @@ class Arguments(NamedTuple):
     arrays: Sequence[Any]  # all among them, in the order of the signature
 
     @property
-    def x(self) -> Any:
-        """The input."""
-        return self.by_name["x" if "x" in self.by_name else "input"]
-
-    @property
     def steps(self) -> tuple[int, int]:
-        """T and B, the numbers of steps and sequences."""
-        T, B, _ = self.x.shape
+        """T and B, the numbers of steps and sequences; T is 1 for the op of a single step."""
+        names = (name for name in ("i", "r", "x", "input") if name in self.by_name)
+        *lead, _ = self.by_name[next(names)].shape
+        T, B = (1, *lead)[-2:]
         return (T, B) if self.by_name.get("time_major", True) else (B, T)
 
     def with_arrays(self, others: Sequence[Any]) -> dict[str, Any]:
@@ -143,8 +139,7 @@ def signature(
     op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...] | None, list[Any]]:
     """Return the signature of a call, None for a call that has none, and its arrays in order."""
-    # Tests and benchmarks switch what of a layer is compiled.
-    key: list[Any] = [op, _layer._compiled, _layer._pays, len(args), *kwargs]
+    key: list[Any] = [op, len(args), *kwargs]
     arrays: list[Any] = []
     values: list[Any] = [*args]
     for name, a in kwargs.items():

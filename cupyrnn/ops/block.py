@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .._net import block_forward, block_gradient, block_step, only_step
+from .._net import block_forward, block_gradient, block_step
 from .._typing import Array, GRUCellGrads, GRUGrads, LSTMCellGrads, LSTMGrads
 from ..cells.contract import Gradients, States
-from ..cells.gru import GRU, GRUOutputs
+from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from ..checks.arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
 from ..checks.calls import with_zeros
-from ..driver import layer as _layer
 from ..driver import padded as _padded
 from ..driver.layer import Layer
 from ..driver.padded import Padded, Steps
@@ -52,9 +51,6 @@ def run_lstm_cell(call: BlockCall, arrays: Mapping[str, Any]) -> LSTMOutputs[Any
     call, (x, w, b), xp = call.of(arrays), [arrays[name] for name in ("x", "w", "b")], call.xp
     with on_device(xp, x):
         first = _states(arrays, call)
-        if call.plain and (step := _layer.compiled_cell(LSTM, call.dtype, "cell_forward")):
-            columns = COLUMNS[call.attributes.gate_order]
-            return LSTMOutputs._make(step(x, first, w, b, columns, call))
         weights = PeepholeLSTMParams(w, b, *call.peephole)
         outputs: LSTMOutputs[Any] = block_step(LSTM_FORM, (x, first), weights, call)
     return outputs
@@ -66,10 +62,6 @@ def run_lstm(call: BlockCall, steps: Steps, arrays: Mapping[str, Any]) -> LSTMOu
     extent = steps.extent(arrays)
     with on_device(xp, x):
         first = _states(arrays, call)
-        only = only_step(x, extent, call)
-        if only is not None and (step := _layer.compiled_cell(LSTM, call.dtype, "cell_forward")):
-            found = step(only, first, w, b, COLUMNS[call.attributes.gate_order], call)
-            return LSTMOutputs._make([a[np.newaxis] for a in found])
         weights = PeepholeLSTMParams(w, b, *call.peephole)
         padded = Padded(x, first, None, extent)
         outputs: LSTMOutputs[Any] = block_forward(LSTM_FORM, padded, weights, call)
@@ -108,17 +100,18 @@ def run_lstm_cell_grad(call: BlockCall, arrays: Mapping[str, Any]) -> LSTMCellGr
     with on_device(call.xp, i):
         if cs_prev is None:
             (cs_prev,) = with_zeros(call.xp, i, i.shape[1], None)
-        if call.plain and (step := _layer.compiled_cell(LSTM, call.dtype, "cell_grad")):
-            columns = COLUMNS[call.attributes.gate_order]
-            return LSTMCellGrads._make(step(saved, cs_prev, cotangents, columns, call))
         return _lstm_gates(saved, cs_prev, cotangents, call)
 
 
-def lay_out_lstm(call: BlockCall, reverse: bool, arguments: Arguments) -> Any:
-    """Lay out block_lstm, or its gradient if the arguments have what the steps saved."""
+def lay_out_lstm(
+    call: BlockCall, reverse: bool, arguments: Arguments, *, to_gates: bool = False
+) -> Any:
+    """Lay out block_lstm or a single step, or a gradient, perhaps to the gates of a step only."""
     from ..driver import layouts  # and with it the kernels
 
-    make = layouts.block_lstm_grad if "h" in arguments.by_name else layouts.block_lstm
+    make = layouts.block_lstm_grad if "i" in arguments.by_name else layouts.block_lstm
+    if to_gates:
+        make = layouts.lstm_block_cell_grad
     columns = COLUMNS[call.attributes.gate_order]
     asked = layouts.BlockLSTM(call.attributes, columns, call.has_peepholes, reverse)
     return layouts.laid_out(make, arguments, asked)
@@ -178,8 +171,6 @@ def run_gru_cell(call: BlockCall, arrays: Mapping[str, Any]) -> GRUOutputs[Any]:
     x, weights = arrays["x"], BlockGRUParams._make([arrays[n] for n in BlockGRUParams._fields])
     with on_device(call.xp, x):
         first = _state(arrays, call)
-        if call.plain and (step := _layer.compiled_cell(GRU, call.dtype, "cell_forward")):
-            return GRUOutputs._make(step(x, first.h, weights, call.attributes))
         outputs: GRUOutputs[Any] = block_step(GRU_FORM, (x, first), weights, call)
     return outputs
 
@@ -189,11 +180,7 @@ def run_gru(call: BlockCall, steps: Steps, arrays: Mapping[str, Any]) -> GRUOutp
     x, weights = arrays["x"], BlockGRUParams._make([arrays[n] for n in BlockGRUParams._fields])
     extent = steps.extent(arrays)
     with on_device(call.xp, x):
-        first, only = _state(arrays, call), only_step(x, extent, call)
-        if only is not None and (step := _layer.compiled_cell(GRU, call.dtype, "cell_forward")):
-            found = step(only, first.h, weights, call.attributes)
-            return GRUOutputs._make([a[np.newaxis] for a in found])
-        padded = Padded(x, first, None, extent)
+        padded = Padded(x, _state(arrays, call), None, extent)
         outputs: GRUOutputs[Any] = block_forward(GRU_FORM, padded, weights, call)
     return outputs
 
@@ -206,8 +193,6 @@ def run_gru_cell_grad(call: BlockCall, arrays: Mapping[str, Any]) -> GRUCellGrad
     with on_device(call.xp, r):
         if h_prev is None:
             (h_prev,) = with_zeros(call.xp, r, r.shape[1], None)
-        if call.plain and (step := _layer.compiled_cell(GRU, call.dtype, "cell_grad")):
-            return GRUCellGrads._make(step(h_prev, weights, saved, d_h, call.attributes))
         return _gru_gates(h_prev, weights, saved, d_h, call)
 
 
@@ -232,11 +217,15 @@ def run_gru_grad(
         return gru_gradient(padded, _matrices(arrays), arrays["d_h"], call, weight_gradients)
 
 
-def lay_out_gru(call: BlockCall, reverse: bool, arguments: Arguments) -> Any:
-    """Lay out block_gru, or its gradient if the arguments have what the steps saved."""
+def lay_out_gru(
+    call: BlockCall, reverse: bool, arguments: Arguments, *, to_gates: bool = False
+) -> Any:
+    """Lay out block_gru or a single step, or a gradient, perhaps to the gates of a step only."""
     from ..driver import layouts  # and with it the kernels
 
-    make = layouts.block_gru_grad if "h" in arguments.by_name else layouts.block_gru
+    if to_gates:
+        return layouts.laid_out(layouts.gru_block_cell_grad, arguments, call.attributes)
+    make = layouts.block_gru_grad if "r" in arguments.by_name else layouts.block_gru
     return layouts.laid_out(make, arguments, call.attributes, reverse)
 
 

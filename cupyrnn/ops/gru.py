@@ -102,7 +102,8 @@ def gru_block_cell(
         (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
     call = check_block(op, GRU_FORM, arrays, {}, attributes)
-    return Checked(partial(block.run_gru_cell, call))  # type: ignore[return-value]
+    lay_out = partial(block.lay_out_gru, call, False)
+    return Checked(partial(block.run_gru_cell, call), lay_out)  # type: ignore[return-value]
 
 
 @traceable
@@ -279,7 +280,8 @@ def gru_block_cell_grad(
     arrays = {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h}
     optional = {"x": x, "b_ru": b_ru, "b_c": b_c}
     call = check_block(op, GRU_FORM, arrays, optional, attributes)
-    return Checked(partial(block.run_gru_cell_grad, call))  # type: ignore[return-value]
+    lay_out = partial(block.lay_out_gru, call, False, to_gates=True)
+    return Checked(partial(block.run_gru_cell_grad, call), lay_out)  # type: ignore[return-value]
 
 
 @traceable
@@ -357,7 +359,8 @@ def gru_block_cell_backward(
     saved, biases = {"r": r, "u": u, "c": c}, {"b_ru": b_ru, "b_c": b_c}
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
     call = check_block(op, GRU_FORM, arrays, biases, attributes)
-    return Checked(partial(block.run_gru_cell_backward, call))  # type: ignore[return-value]
+    lay_out = partial(block.lay_out_gru, call, False)
+    return Checked(partial(block.run_gru_cell_backward, call), lay_out)  # type: ignore[return-value]
 
 
 @traceable

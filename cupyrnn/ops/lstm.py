@@ -124,7 +124,8 @@ def lstm_block_cell(
     peephole = {"wci": wci, "wcf": wcf, "wco": wco}
     attributes = forget_bias, cell_clip, gate_order, recurrent_activation
     call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
-    return Checked(partial(block.run_lstm_cell, call))  # type: ignore[return-value]
+    lay_out = partial(block.lay_out_lstm, call, False)
+    return Checked(partial(block.run_lstm_cell, call), lay_out)  # type: ignore[return-value]
 
 
 @traceable
@@ -364,7 +365,8 @@ def lstm_block_cell_grad(
     optional |= {"wci": wci, "wcf": wcf, "wco": wco}
     attributes = cell_clip, gate_order, recurrent_activation
     call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
-    return Checked(partial(block.run_lstm_cell_grad, call))  # type: ignore[return-value]
+    lay_out = partial(block.lay_out_lstm, call, False, to_gates=True)
+    return Checked(partial(block.run_lstm_cell_grad, call), lay_out)  # type: ignore[return-value]
 
 
 @traceable
@@ -462,7 +464,8 @@ def lstm_block_cell_backward(
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b}
     attributes = cell_clip, gate_order, recurrent_activation
     call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
-    return Checked(partial(block.run_lstm_cell_backward, call))  # type: ignore[return-value]
+    lay_out = partial(block.lay_out_lstm, call, False)
+    return Checked(partial(block.run_lstm_cell_backward, call), lay_out)  # type: ignore[return-value]
 
 
 @traceable

@@ -347,24 +347,26 @@ def _op(case: Case) -> Any:
 
 
 @functools.cache
-def _driver() -> tuple[Any, Callable[[type], Any]]:
+def _driver() -> tuple[Any, Any, Callable[[type], Any]]:
     """
-    Return cupyrnn's driver and what it takes compiled steps from, before anyone switches.
+    Return modules of cupyrnn's driver, and what it has compiled steps from before anyone switches.
 
     Not imported above, as another checkout need not have it.
     """
     from cupyrnn.driver import layer as _layer
+    from cupyrnn.driver import signatures
 
-    return _layer, _layer._compiled
+    return _layer, signatures, _layer.compiled_page
 
 
 def _switched(case: Case, name: str, compiled: Callable[[type], Any]) -> Contestant:
     """Return cupyrnn with its compiled steps taken from `compiled`."""
-    driver, _ = _driver()
+    driver, signatures, _ = _driver()
+    calls = signatures.Calls()
 
     def switched(call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
-            driver._compiled = compiled
+            driver.compiled_page, signatures.CALLS = compiled, calls
             return call(*args)
 
         return timed
@@ -390,7 +392,7 @@ def tiny(case: Case) -> Case:
 
 def with_numba(case: Case) -> Contestant | None:
     """Return cupyrnn with its loops compiled, None where Numba compiles none."""
-    _, compiled = _driver()
+    *_, compiled = _driver()
     if not may_compile(case) or compiled(LSTM) is None:
         return None
     c = _switched(tiny(case), "", compiled)

@@ -231,13 +231,14 @@ from cupyrnn.compiled import simd
 assert simd.VECTOR_BYTES == 16
 simd.ROWS = 6
 import cupyrnn
-from cupyrnn.driver import layer
-layer._pays = lambda *_: True
-rng, compiled = np.random.default_rng(0), layer._compiled
+from cupyrnn.driver import layer, signatures
+layer.pays = lambda *_: True
+rng, compiled = np.random.default_rng(0), layer.compiled_page
 x, h, given = (rng.standard_normal(shape) for shape in ((3, 7, 7), (1, 7, 7), (3, 7, 7)))
 params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(1, 7, 7, rnn_mode="rnn_tanh")) / 4
 results = []
-for layer._compiled in compiled, lambda _: None:
+for layer.compiled_page in compiled, lambda _: None:
+    signatures.CALLS.clear()
     out = cupyrnn.cudnn_rnn(x, h, None, params, rnn_mode="rnn_tanh")
     rest = (given, None, None, out.reserve_space)
     grads = cupyrnn.cudnn_rnn_backprop(

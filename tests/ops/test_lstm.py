@@ -129,7 +129,7 @@ def test_zeros_for_cs_grad_are_as_none(
 ) -> None:
     """They need not be added; anything else has to be."""
     if by_numpy:
-        monkeypatch.setattr(_layer, "_compiled", lambda _: None)
+        monkeypatch.setattr(_layer, "compiled_page", lambda _: None)
     inputs = problem(rng, (6, 3, 4, 5), True)
     out = cupyrnn.block_lstm(**inputs)
     h_grad, none = rng.standard_normal(out.h.shape), np.zeros(out.h.shape)

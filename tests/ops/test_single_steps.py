@@ -13,7 +13,7 @@ from problems.table import Call, Case, call_of
 
 import cupyrnn
 from cupyrnn import _net
-from cupyrnn.driver import layer
+from cupyrnn.driver import layer, signatures
 from cupyrnn.weights.entries import PackedWeights
 
 SIZES = [(1, 1, 1), (3, 5, 7), (2, 33, 31), (7, 0, 3), (2, 3, 0), (20, 300, 65), (1, 128, 130)]
@@ -46,7 +46,7 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     if request.param != "cells":
         request.getfixturevalue("compiled_loops")
     if request.param == "layers":
-        monkeypatch.setattr(layer, "_pays", lambda *_: True)
+        monkeypatch.setattr(layer, "pays", lambda *_: True)
 
 
 class _OverTime:
@@ -60,7 +60,8 @@ class _OverTime:
 def _have_loops_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have NumPy's loops compute single steps, too, of cells as these take them."""
     page_of = layer.page_of
-    monkeypatch.setattr(layer, "_compiled", lambda _: None)
+    monkeypatch.setattr(layer, "compiled_page", lambda _: None)
+    signatures.CALLS.clear()
     monkeypatch.setattr(layer, "page_of", lambda *of: _OverTime(page_of(*of)))
     monkeypatch.setattr(
         _net.PackedCall, "weights", lambda self, params, _: PackedWeights(self.form, params)

@@ -12,7 +12,7 @@ from checks import COMPLEX_STEP, COMPLEX_STEP_TOLERANCE, assert_close
 
 import cupyrnn
 from cupyrnn.derivatives.tree import leaves_by_name, tree_map
-from cupyrnn.driver import layer
+from cupyrnn.driver import layer, signatures
 
 from .pairs import pairs
 from .table import TABLE, Call, Case, cases, corners, kind_of, plain, with_layout
@@ -108,7 +108,8 @@ def beside_numpy(call: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch)
     """Return what a call gives compiled and what it gives in NumPy."""
     actual = call()
     with monkeypatch.context() as patch:
-        patch.setattr(layer, "_compiled", lambda _: None)
+        patch.setattr(layer, "compiled_page", lambda _: None)
+        patch.setattr(signatures, "CALLS", signatures.Calls())
         return actual, call()
 
 
