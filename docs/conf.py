@@ -115,8 +115,8 @@ class TablesOfNumbers(SphinxTransform):
     """
     Make tables of many columns with short cells narrow.
 
-    They get the class "numbers", for small letters. Empty columns go. A size, an interval and a
-    pair stay on one line; other cells may break.
+    They get the class "numbers", for small letters, or "numbers narrow" if their rows are short.
+    Empty columns go. A size, an interval and a pair stay on one line; other cells may break.
     """
 
     default_priority = 800
@@ -128,11 +128,15 @@ class TablesOfNumbers(SphinxTransform):
             if len(rows[0]) < 5 or max(len(cell.astext()) for row in rows for cell in row) > 60:
                 continue
             table["classes"].append("numbers")
-            columns = zip(table.findall(nodes.colspec), *rows, strict=True)
+            columns, width = zip(table.findall(nodes.colspec), *rows, strict=True), 0
             for spec, head, *cells in list(columns):
-                if not any(cell.astext() for cell in cells):
+                if any(cell.astext() for cell in cells):
+                    width += max(len(cell.astext()) for cell in (head, *cells)) + 2
+                else:
                     for node in (spec, head, *cells):
                         node.parent.remove(node)
+            if width <= 115:
+                table["classes"].append("narrow")
             for text in list(table.findall(nodes.Text)):
                 kept = re.sub(r"\([^)]*\)| / ", lambda m: m[0].replace(" ", "\xa0"), text)
                 text.parent.replace(text, nodes.Text(kept.replace("–", "–\N{WORD JOINER}")))
