@@ -106,6 +106,15 @@ def test_h_does_not_keep_the_other_results() -> None:
         assert not np.may_share_memory(out.h, out.i)
 
 
+def test_an_attribute_may_be_an_array_of_no_axes() -> None:
+    given, b = arguments(), np.ones(4 * H)
+    for steps in (T, 2, T):
+        found = cupyrnn.raw_ops.BlockLSTM(
+            seq_len_max=np.array(steps), **given, b=b, **dict.fromkeys(("wci", "wcf", "wco"), b[:H])
+        )
+        assert [bool(a.any()) for a in found.h] == [t < steps for t in range(T)]
+
+
 def turned(a: Any, axes: bool) -> Any:
     return np.ascontiguousarray(a.swapaxes(0, 1)) if axes and np.ndim(a) == 3 else a
 
