@@ -226,24 +226,41 @@ def test_each_device_has_calls_of_its_own(host: Any, cupy: Any) -> None:
     assert cupy.asnumpy(out.h).tobytes() == found[0]
 
 
-@pytest.mark.parametrize("fails", ["launchKernel", "gemmEx"])
-def test_an_error_of_the_driver_leaves_nothing_behind(
-    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, fails: str
+@pytest.mark.parametrize(
+    ("way", "module", "fails"),
+    [
+        ("rows", "driver", "launchKernel"),
+        ("rows", "cublas", "gemmEx"),
+        ("grid", "runtime", "memsetAsync"),
+        ("grid", "driver", "launchCooperativeKernel"),
+        ("grid", "", "alloc"),
+    ],
+)
+def test_an_error_in_a_call_leaves_nothing_behind(
+    host: Any,
+    cupy: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    small_blocks: None,
+    way: str,
+    module: str,
+    fails: str,
 ) -> None:
+    """Memory is freed, and the next call has the same bits."""
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
     _, call = net_calls(cupy, "lstm", 2, 1)
     expected = call().params_backprop.tobytes()
     before = host.counts()
-    module = cupy.cuda.driver if fails == "launchKernel" else cupy.cuda.cublas
-    real, left = getattr(module, fails), [1]
+    owner = getattr(cupy.cuda, module) if module else cupy.cuda
+    real, left = getattr(owner, fails), [1]
 
-    def once(*args: Any) -> None:
+    def once(*args: Any) -> Any:
         left[0] -= 1
         if left[0] < 0:
             raise RuntimeError("planted")
-        real(*args)
+        return real(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, fails, once)
+        patch.setattr(owner, fails, once)
         for _ in range(3):
             left[0] = 1
             with pytest.raises(RuntimeError, match="planted"):
@@ -251,6 +268,49 @@ def test_an_error_of_the_driver_leaves_nothing_behind(
     done = host.counts() - before
     assert done.allocations == done.frees > 0
     assert call().params_backprop.tobytes() == expected
+
+
+def test_all_memory_is_of_the_allocator_of_the_caller(host: Any, cupy: Any) -> None:
+    for call in net_calls(cupy, "gru", 2, 2):
+        expected = call()
+        sizes: list[int] = []
+
+        def allocate(size: int, sizes: list[int] = sizes) -> Any:
+            sizes.append(size)
+            return cupy.cuda.memory._malloc(size)
+
+        with cupy.cuda.using_allocator(allocate):
+            found = host.counted(call)
+        assert len(sizes) == 2 * found.allocations > 0
+        with cupy.cuda.using_allocator(allocate):
+            again = call()
+        assert again[0].tobytes() == expected[0].tobytes()
+
+
+def test_a_subclass_has_the_same_values(host: Any, cupy: Any) -> None:
+    class Named(cupy.ndarray):  # type: ignore[misc, name-defined]
+        """An array of a user's."""
+
+    forward, gradient = calls_of(cupy, "block_lstm", (T, B, I, H))
+    for call in (forward, gradient):
+        expected = call()
+        views = {
+            name: a.view(Named) if isinstance(a, cupy.ndarray) else a
+            for name, a in call.keywords.items()
+        }
+        found = call.func(**views)
+        for a, b in zip(found, expected, strict=True):
+            assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
+
+
+def test_a_cleared_cache_lays_calls_out_again(host: Any, cupy: Any) -> None:
+    calls = net_calls(cupy, "lstm", 1, 1)
+    expected = [call()[0].tobytes() for call in calls]
+    before = dict(signatures.CALLS)
+    signatures.CALLS.clear()
+    assert [call()[0].tobytes() for call in calls] == expected
+    assert before.keys() == signatures.CALLS.keys()
+    assert all(before[key][0] is not run for key, (run, _) in signatures.CALLS.items())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")

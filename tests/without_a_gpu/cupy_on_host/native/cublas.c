@@ -220,7 +220,9 @@ static cublasStatus_t product(cublasHandle_t handle, cublasOperation_t transa,
       !matrix("B", B, Btype, tb ? n : k, tb ? k : n, ldb, handle->device) ||
       !matrix("C", C, Ctype, m, n, ldc, handle->device))
     return CUBLAS_STATUS_INVALID_VALUE;
-  if (!host_executes_products) return CUBLAS_STATUS_SUCCESS;
+  int status;
+  if (host_is_captured("cublasGemmEx", handle->stream, &status) || status || !host_executes_products)
+    return status ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
   const bool narrow = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   const bool wide = compute == CUBLAS_COMPUTE_64F || compute == CUBLAS_COMPUTE_64F_PEDANTIC;
   const cudaDataType scalar = wide ? CUDA_R_64F : CUDA_R_32F;

@@ -180,7 +180,8 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
     return host_fail(CUDA_ERROR_INVALID_VALUE, "%s: %u bytes of shared memory", f->name, shared);
   if (!host_knows_stream(stream))
     return host_fail(CUDA_ERROR_INVALID_HANDLE, "%s: no stream %p", f->name, (void*)stream);
-  if (!host_executes_kernels) return CUDA_SUCCESS;
+  int refused;
+  if (host_is_captured(f->name, stream, &refused) || refused || !host_executes_kernels) return refused;
   if (extra) {
     const CUresult status = unpack(f, extra, unpacked);
     if (status) return status;

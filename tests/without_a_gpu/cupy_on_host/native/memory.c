@@ -98,6 +98,8 @@ cudaError_t cudaMalloc(void** p, size_t size) {
   const size_t pages = (size + HOST_PAGE - 1) / HOST_PAGE + (size == 0);
   const size_t gap = (size > LEAST_GAP ? size : LEAST_GAP) / HOST_PAGE + 1;
   host_note(ALLOCATE, "cudaMalloc", NULL, size);
+  const int unsafe = host_unsafe("cudaMalloc");
+  if (unsafe) return unsafe;
   pthread_mutex_lock(&mutex);
   const uintptr_t start = next_free + gap * HOST_PAGE;
   const bool fits = host_memory.bytes && block_count + 1 < MOST_BLOCKS &&

@@ -157,10 +157,95 @@ cudaError_t cudaGetLastError(void) {
 const char* cudaGetErrorName(cudaError_t error) { return "cudaError"; }
 const char* cudaGetErrorString(cudaError_t error) { return host_message(); }
 
+// ---- captures into graphs
+
+struct CUstream_st {
+  int device, priority;
+  unsigned flags;
+  enum cudaStreamCaptureStatus capture;
+  enum cudaStreamCaptureMode mode;
+  size_t nodes;
+  struct CUstream_st* next;
+};
+
+struct CUgraph_st {
+  size_t nodes;
+};
+
+static struct CUstream_st* streams;
+
+static bool is_default(const void* stream) { return (uintptr_t)stream <= 2; }
+
+// End the captures of some streams with an error; return it, or 0 if there are none.
+static int end_captures(const char* name, int code, const struct CUstream_st* of, bool blocking,
+                        bool strict) {
+  int found = 0;
+  for (struct CUstream_st* s = streams; s; s = s->next)
+    if (s->capture == cudaStreamCaptureStatusActive && (!of || s == of) &&
+        (!blocking || !(s->flags & cudaStreamNonBlocking)) &&
+        (!strict || s->mode != cudaStreamCaptureModeRelaxed)) {
+      s->capture = cudaStreamCaptureStatusInvalidated;
+      found = code;
+    }
+  return found ? last_error = host_fail(found, "%s: not during a capture", name) : 0;
+}
+
+bool host_is_captured(const char* name, const void* stream, int* status) {
+  // The legacy stream waits for all blocking streams.
+  *status = is_default(stream)
+                ? end_captures(name, cudaErrorStreamCaptureImplicit, NULL, true, false) : 0;
+  if (is_default(stream)) return false;
+  struct CUstream_st* s = (struct CUstream_st*)stream;
+  const bool active = host_knows_stream(s) && s->capture == cudaStreamCaptureStatusActive;
+  if (active) ++s->nodes;
+  return active;
+}
+
+int host_unsafe(const char* name) {
+  return end_captures(name, cudaErrorStreamCaptureUnsupported, NULL, false, true);
+}
+
 cudaError_t cudaDeviceSynchronize(void) {
   host_note(SYNCHRONIZE, "cudaDeviceSynchronize", NULL, 0);
+  return end_captures("cudaDeviceSynchronize", cudaErrorStreamCaptureUnsupported, NULL, false, false);
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+  if (is_default(stream))
+    return last_error = host_fail(cudaErrorStreamCaptureUnsupported, "a capture of a default stream");
+  stream->capture = cudaStreamCaptureStatusActive;
+  stream->mode = mode;
+  stream->nodes = 0;
   return cudaSuccess;
 }
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const enum cudaStreamCaptureStatus status = stream->capture;
+  stream->capture = cudaStreamCaptureStatusNone;
+  if (status != cudaStreamCaptureStatusActive)
+    return last_error = host_fail(cudaErrorStreamCaptureInvalidated, "the capture has ended");
+  *graph = malloc(sizeof **graph);
+  (*graph)->nodes = stream->nodes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus* status) {
+  *status = is_default(stream) ? cudaStreamCaptureStatusNone : stream->capture;
+  return cudaSuccess;
+}
+
+#undef cudaGraphInstantiate
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long flags) {
+  *made = (cudaGraphExec_t)graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  free(graph);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t made) { return cudaSuccess; }
 
 // ---- copies
 
@@ -180,6 +265,8 @@ static cudaError_t copy(const char* name, void* to, const void* from, size_t siz
             size);
   if (size && (range(name, to, size, to_device) || range(name, from, size, from_device)))
     return last_error;
+  int status;
+  if (host_is_captured(name, stream, &status) || status) return status;
   if (host_executes_kernels || !(to_device && from_device)) memmove(to, from, size);
   return cudaSuccess;
 }
@@ -197,6 +284,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, enum cudaMe
 static cudaError_t set(const char* name, void* to, int value, size_t size, const void* stream) {
   host_note(MEMSET, name, stream, size);
   if (size && range(name, to, size, true)) return last_error;
+  int status;
+  if (host_is_captured(name, stream, &status) || status) return status;
   if (host_executes_kernels) memset(to, value, size);
   return cudaSuccess;
 }
@@ -221,21 +310,13 @@ cudaError_t cudaFreeHost(void* p) {
 
 // ---- streams and events
 
-struct CUstream_st {
-  int device, priority;
-  unsigned flags;
-  struct CUstream_st* next;
-};
-
 struct CUevent_st {
   struct timespec recorded;
 };
 
-static struct CUstream_st* streams;
-
 bool host_knows_stream(const void* stream) {
   // The legacy and the per-thread default stream have numbers instead of addresses.
-  if ((uintptr_t)stream <= 2) return true;
+  if (is_default(stream)) return true;
   pthread_mutex_lock(&mutex);
   const struct CUstream_st* s = streams;
   while (s && s != stream) s = s->next;
@@ -246,7 +327,7 @@ bool host_knows_stream(const void* stream) {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   struct CUstream_st* made = malloc(sizeof *made);
   pthread_mutex_lock(&mutex);
-  *made = (struct CUstream_st){current_device, priority, flags, streams};
+  *made = (struct CUstream_st){current_device, priority, flags, .next = streams};
   *stream = streams = made;
   pthread_mutex_unlock(&mutex);
   return cudaSuccess;
@@ -271,10 +352,15 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   host_note(SYNCHRONIZE, "cudaStreamSynchronize", stream, 0);
-  return cudaSuccess;
+  const bool blocking = is_default(stream);  // it waits for these
+  return end_captures("cudaStreamSynchronize", cudaErrorStreamCaptureUnsupported,
+                      blocking ? NULL : stream, blocking, false);
 }
 
-cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return end_captures("cudaStreamQuery", cudaErrorStreamCaptureUnsupported,
+                      is_default(stream) ? NULL : stream, is_default(stream), false);
+}
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
   host_note(WAIT, "cudaStreamWaitEvent", stream, 0);
@@ -288,11 +374,6 @@ cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
 
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
   *priority = (uintptr_t)stream <= 2 ? 0 : stream->priority;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 
