@@ -309,7 +309,7 @@ def test_a_cleared_cache_lays_calls_out_again(host: Any, cupy: Any) -> None:
     before = dict(signatures.CALLS)
     signatures.CALLS.clear()
     assert [call()[0].tobytes() for call in calls] == expected
-    assert before.keys() == signatures.CALLS.keys()
+    assert len(signatures.CALLS) == 2
     assert all(before[key][0] is not run for key, (run, _) in signatures.CALLS.items())
 
 
