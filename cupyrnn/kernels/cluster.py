@@ -1,13 +1,17 @@
 """
-Recurrences in one launch, with the matrix spread over the eight blocks of a cluster.
+Recurrences in one launch, with the matrix spread over the blocks of a cluster.
 
-The blocks compute as those of ``grid`` do, but exchange numbers through their shared memory. A
-cluster runs as a whole and waits for nobody else, so the launch is an ordinary one with any number
-of clusters. Devices have clusters from sm_90 on.
+The blocks compute as those of ``grid`` do, but exchange numbers through their shared memory: they
+store into each other's, and a barrier there counts the bytes that have come. Where a unit has
+several columns, h goes to all blocks. Where it has one, as in all gradients, a block multiplies
+the numbers of its own units, and sends a sum for each other unit to its owner. A cluster runs as a
+whole and waits for nobody else, so the launch is an ordinary one with any number of clusters.
+Devices have clusters from sm_90 on.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,13 +22,19 @@ from . import grid, rows
 SOURCE = (
     grid.SOURCE
     + r"""
-// The shared memory of all blocks of a cluster, as where they exchange numbers: a word is told to
-// every block, and each looks at its own. Here a place is used again, two products later. The
-// reader puts all ones back before the barrier that follows its product. Who tells the next word
-// has the numbers that this block told behind that barrier.
-const int CLUSTER = 8;
-struct InCluster {
-    static const bool SHARED = true;
+// An exchange in a cluster. A place is used again two products later: who sends the next number to
+// it has one that this block sent after it had read the place. Of each slice and turn a barrier
+// counts the bytes that come. Its phase ends when all of them are there and the reader, who knows
+// how many they are, has said so.
+template <int CLUSTER, int WARPS, bool OF_SUMS> struct InCluster {
+    static const bool SHARED = true, SUMS = OF_SUMS;
+    static const int BLOCKS = CLUSTER, MEMORY = 2 * WARPS * 8;
+    static_assert(WARPS % CLUSTER == 0, "a warp for the sums of each block");
+    unsigned long long* barriers;  // [2][WARPS]
+    int blocks;                    // that have units
+    unsigned turns;
+    __device__ __forceinline__ InCluster(void* memory, int with_units)
+        : barriers(static_cast<unsigned long long*>(memory)), blocks(with_units), turns(0) {}
     static __device__ __forceinline__ void meet()
     {
 #ifdef CUDA_ON_CPU
@@ -34,48 +44,85 @@ struct InCluster {
         asm volatile("barrier.cluster.wait;" ::: "memory");
 #endif
     }
-    static __device__ __forceinline__ void begin(Words<unsigned>* places, int count)
+    __device__ __forceinline__ void begin() const
     {
-        for (int n = threadIdx.x; n < count; n += blockDim.x) took(places + n);
+        if (threadIdx.x < 2 * WARPS) {
+#ifdef CUDA_ON_CPU
+            cuda_on_cpu::begin_barrier(barriers + threadIdx.x);
+#else
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
+                         :: "r"(in_shared(barriers + threadIdx.x)) : "memory");
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+        }
         meet();
     }
-    static __device__ __forceinline__ void tell(unsigned* place, unsigned word)
+    __device__ __forceinline__ unsigned long long* barrier(int slice) const
+    {
+        return barriers + turns % 2 * WARPS + slice;
+    }
+    // Stores a value in the shared memory of another block, at the same place as here.
+    template <typename V>
+    __device__ __forceinline__ void store_at(int block, V* to, V v, int slice) const
     {
 #ifdef CUDA_ON_CPU
-        for (int block = 0; block < CLUSTER; ++block)
-            cuda_on_cpu::tell(cuda_on_cpu::of_block(place, block, CLUSTER), word);
+        cuda_on_cpu::store_async(to, v, barrier(slice), block, CLUSTER);
 #else
-        const unsigned here = __cvta_generic_to_shared(place);
+        unsigned there, counter;
+        asm("mapa.shared::cluster.u32 %0, %1, %2;"
+            : "=r"(there) : "r"(in_shared(to)), "r"(block));
+        asm("mapa.shared::cluster.u32 %0, %1, %2;"
+            : "=r"(counter) : "r"(in_shared(barrier(slice))), "r"(block));
+#define STORE_ASYNC "st.async.shared::cluster.mbarrier::complete_tx::bytes"
+        if constexpr (sizeof(V) == 4)
+            asm volatile(STORE_ASYNC ".b32 [%0], %1, [%2];"
+                         :: "r"(there), "r"(*array_of<unsigned>(v)), "r"(counter) : "memory");
+        else if constexpr (sizeof(V) == 8)
+            asm volatile(STORE_ASYNC ".b64 [%0], %1, [%2];"
+                         :: "r"(there), "l"(*array_of<unsigned long long>(v)), "r"(counter)
+                         : "memory");
+        else
+            asm volatile(STORE_ASYNC ".v2.b64 [%0], {%1, %2}, [%3];"
+                         :: "r"(there), "l"(array_of<unsigned long long>(v)[0]),
+                            "l"(array_of<unsigned long long>(v)[1]), "r"(counter) : "memory");
+#endif
+    }
+    template <typename W>
+    __device__ __forceinline__ void send(
+        W* to, W word, int slice, int first = 0, int step = 1) const
+    {
+        if (SUMS) *to = word;
+        else
 #pragma unroll
-        for (int block = 0; block < CLUSTER; ++block) {
-            unsigned there;
-            asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(block));
-            asm volatile("st.relaxed.cluster.shared::cluster.u32 [%0], %1;"
-                         :: "r"(there), "r"(word) : "memory");
+            for (int block = 0; block < CLUSTER; ++block)
+                if (block < blocks && (step == 1 || block % 2 == first))
+                    store_at(block, to, word, slice);
+    }
+    template <typename V> __device__ __forceinline__ void leave(V* to, V v) const
+    {
+        if (SUMS) store_at(threadIdx.x / 32 % CLUSTER, to, v, 0);
+        else *to = v;
+    }
+    __device__ __forceinline__ void wait(int slice, int bytes, bool first) const
+    {
+        unsigned come = 0, looks = 0;
+#ifdef CUDA_ON_CPU
+        if (first) cuda_on_cpu::expect(barrier(slice), bytes);
+        while (!(come = cuda_on_cpu::has_come(barrier(slice), turns / 2 % 2))) count_looks(looks);
+#else
+        const unsigned here = in_shared(barrier(slice));
+        if (first)
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                         :: "r"(here), "r"(bytes) : "memory");
+        while (true) {
+            asm volatile(  // at most a microsecond
+                "{ .reg .pred %%come; "
+                "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %%come, [%1], %2, %3; "
+                "selp.u32 %0, 1, 0, %%come; }"
+                : "=r"(come) : "r"(here), "r"(turns / 2 % 2), "r"(1000) : "memory");
+            if (come) break;
+            count_looks(looks);
         }
-#endif
-    }
-    static __device__ __forceinline__ Words<unsigned> look(const Words<unsigned>* place)
-    {
-#ifdef CUDA_ON_CPU
-        return InMemory::look(place);
-#else
-        Words<unsigned> v;
-        asm volatile(
-            "ld.relaxed.cluster.shared::cta.v4.u32 {%0, %1, %2, %3}, [%4];"
-            : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
-            : "r"((unsigned)__cvta_generic_to_shared(place)) : "memory");
-        return v;
-#endif
-    }
-    static __device__ __forceinline__ void took(Words<unsigned>* place)
-    {
-#ifdef CUDA_ON_CPU
-        *place = {{~0u, ~0u, ~0u, ~0u}};
-#else
-        asm volatile(
-            "st.relaxed.cluster.shared::cta.v4.u32 [%0], {%1, %1, %1, %1};"
-            :: "r"((unsigned)__cvta_generic_to_shared(place)), "r"(~0u) : "memory");
 #endif
     }
 };
@@ -83,26 +130,29 @@ struct InCluster {
 #if defined(CUDA_ON_CPU) || __CUDA_ARCH__ >= 900
 template <
     template <template <typename> class, typename> class Direction,
-    template <typename> class Cell, typename T, bool PADDED, bool TENSOR_CORES, int UNITS, int ROWS,
-    int THREADS, int... PARTS>
+    template <typename> class Cell, typename T, bool PADDED, bool TENSOR_CORES, int CLUSTER, int UNITS,
+    int ROWS, int THREADS, int... PARTS>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) steps_by_cluster(
     const Cell<typename Acc<T>::type> cell, const Direction<Cell, T> arrays, const Steps at,
     const Exchanged exchanged)
 {
-    // A block without a unit is told numbers, and waits for none.
+    typedef Cell<typename Acc<T>::type> C;
+    const bool SUMS = Direction<Cell, T>::BACK || larger_of(C::width(0), C::PRODUCTS) == 1;
+    typedef InCluster<CLUSTER, THREADS / 32, SUMS> Exchange;
+    // Nobody sends numbers to a block without a unit.
     if (blockIdx.x * UNITS < at.H)
-        steps_over_blocks<InCluster, PADDED, TENSOR_CORES, UNITS, ROWS, THREADS, PARTS...>(
+        steps_over_blocks<Exchange, PADDED, TENSOR_CORES, UNITS, ROWS, THREADS, PARTS...>(
             cell, arrays, at, exchanged);
-    else InCluster::meet();
-    InCluster::meet();  // before a block ends
+    else Exchange::meet();
 }
 #endif
 """
 )
 
-# Blocks of a cluster, and the units of a block.
-BLOCKS, UNITS = 8, (16, 32)
-_FROM = 90  # the first architecture that has them
+# Blocks of a cluster, the units of a block, and its sequences.
+BLOCKS, UNITS = (2, 4, 8), (16, 32)
+SEQUENCES = {"numbers": (1, 2, 3, 4, 8), "tensor cores": (8,)}
+_FROM = 90  # the first architecture that has clusters
 _LINE = 128  # bytes that all banks of shared memory have side by side
 
 
@@ -111,26 +161,36 @@ def layout_of(
 ) -> grid.Layout | str:
     """Return a layout, of arguments as ``grid.layout_of`` has them, or why there is none."""
     (B, H), (processors, architecture, available) = shape, device
-    units = next((n for n in UNITS if BLOCKS * n >= H), None)
     if architecture < _FROM:
         return f"cluster needs sm_{_FROM} or later, and the GPU is sm_{architecture}"
-    if np.finfo(compute_dtype(dtype)).bits != 32:
-        return f"cluster exchanges numbers of 32 bits, and the dtype is {dtype.name}"
-    if units is None:
-        return f"cluster takes H up to {BLOCKS * UNITS[-1]}, and H is {H}"
-    # As few sequences as keep all clusters on the device at once.
-    at_once, halves = max(1, processors // BLOCKS - 1), dtype.itemsize == 2
-    counts = grid.SEQUENCES["tensor cores" if halves else "numbers"]
-    fitting = [n for n in counts if n * units <= 32 * grid.WARPS]
-    sequences = next((n for n in fitting if -(-B // n) <= at_once), fitting[-1])
-    fit = grid.fit_of(size, H, units, sequences, dtype, halves)
-    if fit is None:
-        return f"the registers of {BLOCKS} blocks do not hold the matrix for H = {H}"
+    if BLOCKS[-1] * UNITS[-1] < H:
+        return f"cluster takes H up to {BLOCKS[-1] * UNITS[-1]}, and H is {H}"
+    halves = dtype.itemsize == 2
     itemsize = dtype.itemsize if halves else compute_dtype(dtype).itemsize
-    # Vectors that are read together meet no bank twice.
-    stride = -(-fit.stride * itemsize // _LINE) * _LINE + _LINE // 2
-    shared = fit.shared + 2 * sequences * stride
-    if shared > available:
-        return f"cluster needs {shared} bytes of shared memory, and there are {available}"
-    places = BLOCKS, -(-B // sequences)
-    return grid.Layout(halves, units, sequences, places, 1, fit.parts, shared, stride // itemsize)
+    numbers = grid.numbers_of(size, tensor_cores=halves)
+    sums = max(size.columns) == 1
+    why = f"the registers of {BLOCKS[-1]} blocks do not hold the matrix for H = {H}"
+    for blocks, units in product(BLOCKS, UNITS):
+        if blocks * units < H:
+            continue
+        # As few sequences as keep all clusters on the device at once.
+        at_once = max(1, processors * 10 // 11 // blocks)
+        counts = SEQUENCES["tensor cores" if halves else "numbers"]
+        fitting = [n for n in counts if n * units <= 32 * grid.WARPS and (units == 32 or n != 3)]
+        sequences = next((n for n in fitting if -(-B // n) <= at_once), fitting[-1])
+        slices = grid.WARPS // blocks if sums else grid.WARPS
+        vectors = tuple((n * (units if sums else H), slices) for n in numbers)
+        fit = grid.fit_of(size.columns, vectors, (units, sequences), dtype, tensor_cores=halves)
+        if fit is None:
+            continue
+        stride = slices * fit.vector
+        if halves:  # vectors that are read together meet no bank twice
+            stride = -(-stride // _LINE) * _LINE + _LINE // 2
+        shared = fit.shared + 2 * sequences * stride + 16 * grid.WARPS
+        if shared <= available:
+            return grid.Layout(
+                *(halves, units, sequences, (blocks, -(-B // sequences)), 1),
+                *(fit.parts, shared, stride // itemsize),
+            )
+        why = f"cluster needs {shared} bytes of shared memory, and there are {available}"
+    return why

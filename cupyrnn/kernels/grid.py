@@ -22,7 +22,7 @@ from . import parts, rows
 SOURCE = (
     parts.SOURCE
     + r"""
-// What blocks tell each other in a launch.
+// What blocks exchange in a launch.
 struct Exchanged {
     void* numbers;      // [steps * products + 1, B, stride], all ones at the start; or null: it is
                         // in shared memory
@@ -41,34 +41,46 @@ template <int UNITS, int ROWS> struct SeatOfOne {
           row(first + slot), unit(blockIdx.x * UNITS + own), units(slot < ROWS && unit < H) {}
 };
 
-// The products of blocks that tell each other what they multiply.
-template <typename Where, typename C, bool BACK, typename Part> struct OverBlocks : Part {
+// The products of blocks that exchange numbers.
+template <typename Exchange, typename C, bool BACK, typename Part> struct OverBlocks : Part {
     typedef typename Part::A A;
+    typedef typename Part::E E;
     typedef typename Part::W W;
     typedef SeatOfOne<Part::UNITS, Part::ROWS> Seat;
-    static const int SIZE =  // of the sums of a product
-        Part::WARPS * Part::ROWS
-        * Part::row_of(larger_of(Part::width(0), Part::width(C::PRODUCTS - 1)));
+    static const int OF_SLICE =  // of the sums of a product
+        Part::ROWS * Part::row_of(larger_of(Part::width(0), Part::width(C::PRODUCTS - 1)));
+    static const int SIZE = Part::WARPS * OF_SLICE;
     static const int MEMORY = 2 * SIZE * sizeof(A) + Part::MEMORY;
     const Seat& me;
-    A* sums;  // [2][SIZE], in shared memory
+    A* sums;  // [2][WARPS][OF_SLICE], in shared memory
     char* numbers;  // of the first product and sequence
     long long of_a_row, of_a_turn;  // bytes
-    int H;
-    unsigned turns;  // how many products were made
+    int H, sent;  // `sent`: how many sequences sent the numbers of the next product
+    Exchange exchange;
 
     __device__ __forceinline__ OverBlocks(
         const Exchanged& all, const Steps& at, const Seat& seat, uint4* memory)
         : Part(memory + 2 * SIZE * sizeof(A) / 16, all.patient), me(seat),
-          sums(reinterpret_cast<A*>(memory)), of_a_row(all.stride * sizeof(typename Part::E)),
-          of_a_turn((Where::SHARED ? Part::ROWS : at.B) * of_a_row), H(int(at.H)), turns(0)
+          sums(reinterpret_cast<A*>(memory)),
+          numbers(reinterpret_cast<char*>(memory) + MEMORY + Exchange::MEMORY),
+          of_a_row(all.stride * sizeof(E)),
+          of_a_turn((Exchange::SHARED ? Part::ROWS : at.B) * of_a_row), H(int(at.H)),
+          sent(rows_of(at.B)),
+          exchange(numbers - Exchange::MEMORY, (H + Part::UNITS - 1) / Part::UNITS)
     {
-        numbers = Where::SHARED ? reinterpret_cast<char*>(memory) + MEMORY
-                                : static_cast<char*>(all.numbers) + me.first * of_a_row;
+        if (!Exchange::SHARED) numbers = static_cast<char*>(all.numbers) + me.first * of_a_row;
     }
-    __device__ __forceinline__ char* place(int slot) const
+    __device__ __forceinline__ int rows_of(long long rows) const
     {
-        return numbers + (Where::SHARED ? turns % 2 : turns) * of_a_turn + slot * of_a_row;
+        const int of_block = int(rows) - me.first;
+        return of_block < Part::ROWS ? of_block : Part::ROWS;
+    }
+    // Where the vector of a sequence begins.
+    __device__ __forceinline__ auto row() const
+    {
+        char* const first = numbers
+            + (Exchange::SHARED ? exchange.turns % 2 : exchange.turns) * of_a_turn;
+        return [=](int slot) { return first + slot * of_a_row; };
     }
     template <typename Value> __device__ __forceinline__ void load(Value value)
     {
@@ -78,17 +90,46 @@ template <typename Where, typename C, bool BACK, typename Part> struct OverBlock
     }
     __device__ __forceinline__ void begin() const
     {
-        Where::begin(reinterpret_cast<Words<unsigned>*>(numbers), int(2 * of_a_turn / 16));
+        if constexpr (Exchange::SHARED) {
+            clear(sums, 2 * SIZE);
+            clear(reinterpret_cast<float*>(numbers), int(2 * of_a_turn / 4));
+            exchange.begin();
+        }
     }
-    __device__ __forceinline__ void meet() const {}
+    __device__ __forceinline__ void meet() const { if (Exchange::SUMS) __syncthreads(); }
     template <int COUNT, typename Product>
-    __device__ __forceinline__ void put(Product, int, const A* v) const
+    __device__ __forceinline__ void put(Product product, int turn, const A* v) const
     {
-        W* const to = reinterpret_cast<W*>(place(me.slot));
-        const int words = this->template tell_unit<COUNT>(to, me.unit, H, v);
-        // Zeros behind the last unit, up to what is looked at together.
+        // The turn says which product is next: a vector has the slices of the one that reads it.
+        if constexpr (!BACK && C::PRODUCTS == 2) {
+            if (turn == 1) put_for<COUNT>(::Product<1>(), v);
+            else put_for<COUNT>(product, v);
+        } else put_for<COUNT>(product, v);
+    }
+    template <int COUNT, typename Product>
+    __device__ __forceinline__ void put_for(Product product, const A* v) const
+    {
+        const int words = this->template send_unit<COUNT>(
+            exchange, product, row(), me.slot, me.unit, H, v);
+        // Zeros behind the last unit, up to what is loaded together.
         const int AT_ONCE = 16 / sizeof(W);
-        if (words) for (int n = words; n % AT_ONCE; ++n) Where::tell(to + n, W(0));
+        if constexpr (!Exchange::SHARED)
+            if (words)
+                for (int n = words; n % AT_ONCE; ++n)
+                    exchange.send(reinterpret_cast<W*>(row()(me.slot)) + n, W(0), 0);
+    }
+    // Waits for the numbers of the warp's slice, which the sequences have sent.
+    template <typename Product> __device__ __forceinline__ void wait(Product product) const
+    {
+        const int slice = Part::Own::slice(), left = H - slice * this->of_slice(product);
+        const int count = left < this->of_slice(product) ? left : this->of_slice(product);
+        const int words = count > 0 ? (count * int(sizeof(E)) + 3) / 4 : 0;
+        exchange.wait(slice, words * 4 * sent, threadIdx.x % 32 == 0);
+    }
+    // What is sent behind the last product comes before a block ends.
+    __device__ __forceinline__ void end() const
+    {
+        if constexpr (Exchange::SHARED && !Exchange::SUMS) wait(Product<0>());
     }
     template <typename Product, int WIDTH>
     __device__ __forceinline__ void multiply(
@@ -96,12 +137,18 @@ template <typename Where, typename C, bool BACK, typename Part> struct OverBlock
     {
         const int NUMBERS = BACK ? Part::numbers(C::width(Product::NUMBER)) : 1;
         const int ROW = Part::row_of(WIDTH), OF_WARP = Part::ROWS * ROW;
-        A* const all = sums + turns % 2 * SIZE;
-        Part::template multiply<WIDTH>(
-            product, [&](int slot) { return place(slot); }, int(rows) - me.first,
-            NUMBERS * H, all + threadIdx.x / 32 * OF_WARP);
-        ++turns;
-        __syncthreads();  // before the sums of all warps
+        A* const all = sums + exchange.turns % 2 * SIZE;
+        if constexpr (Exchange::SHARED && !Exchange::SUMS) wait(product);
+        if (!Exchange::SUMS || Part::Own::owner() * Part::UNITS < H)
+            Part::template multiply<WIDTH>(
+                exchange, product, row(), int(rows) - me.first, NUMBERS * H,
+                all + Part::Own::sum(Part::WARPS) * OF_WARP);
+        if constexpr (Exchange::SUMS) {
+            const int of_block = Part::WARPS / Exchange::BLOCKS * Part::ROWS * Part::UNITS;
+            exchange.wait(0, exchange.blocks * of_block * int(sizeof(A)), threadIdx.x == 0);
+        } else __syncthreads();  // before the sums of all warps
+        sent = rows_of(rows);
+        ++exchange.turns;
         const A* const mine = all + me.slot % Part::ROWS * ROW + me.own * WIDTH;
 #pragma unroll
         for (int c = 0; c < WIDTH; ++c) {
@@ -114,18 +161,18 @@ template <typename Where, typename C, bool BACK, typename Part> struct OverBlock
 
 
 template <bool TENSOR_CORES> struct Multiplying {
-    template <typename Where, typename C, typename T, bool BACK, int... SIZES>
-    using Part = ByNumbers<Where, C, T, BACK, SIZES...>;
+    template <typename Exchange, typename C, typename T, bool BACK, int... SIZES>
+    using Part = ByNumbers<Exchange, C, T, BACK, SIZES...>;
 };
 #ifdef MMA_TYPE
 template <> struct Multiplying<true> {
-    template <typename Where, typename C, typename T, bool BACK, int... SIZES>
-    using Part = ByTensorCores<Where, C, T, BACK, SIZES...>;
+    template <typename Exchange, typename C, typename T, bool BACK, int... SIZES>
+    using Part = ByTensorCores<Exchange, C, T, BACK, SIZES...>;
 };
 #endif
 
 template <
-    typename Where, bool PADDED, bool TENSOR_CORES, int UNITS, int ROWS, int THREADS, int... PARTS,
+    typename Exchange, bool PADDED, bool TENSOR_CORES, int UNITS, int ROWS, int THREADS, int... PARTS,
     template <template <typename> class, typename> class Direction,
     template <typename> class Cell, typename T>
 __device__ __forceinline__ void steps_over_blocks(
@@ -133,16 +180,16 @@ __device__ __forceinline__ void steps_over_blocks(
     const Exchanged& exchanged)
 {
     typedef Cell<typename Acc<T>::type> C;
-    const bool BACK = Direction<Cell, T>::BACK;
+    typedef Direction<Cell, T> D;
     typedef typename Multiplying<TENSOR_CORES>::template Part<
-        Where, C, T, BACK, UNITS, ROWS, THREADS, PARTS...> Part;
+        Exchange, C, T, D::BACK, UNITS, ROWS, THREADS, PARTS...> Part;
     const SeatOfOne<UNITS, ROWS> me(int(at.H), int(exchanged.first));
-    OverBlocks<Where, C, BACK, Part> products(
+    OverBlocks<Exchange, C, D::BACK, Part> products(
         exchanged, at, me, reinterpret_cast<uint4*>(shared_packs<float>()));
     at.write_zeros();
-    typedef Direction<Cell, T> D;
     Coming<typename D::Number, D::NUMBERS, 1, 0> coming(nullptr, 0, true);
     all_steps<false, PADDED, false>(cell, arrays, at, me, products, coming);
+    products.end();
 }
 
 template <
@@ -236,19 +283,25 @@ def layout_of(
     (B, H), (processors, architecture, available) = shape, device
     tensor_cores = dtype.itemsize == _HALF and architecture >= _TENSOR_CORES_FROM
     how = "tensor cores" if tensor_cores else "numbers"
+    vectors = tuple((n * H, WARPS) for n in numbers_of(size, tensor_cores=tensor_cores))
+    together = 16 // (dtype if tensor_cores else compute_dtype(dtype)).itemsize
+    stride = _up(max(n for n, _ in vectors), together)
     found: list[tuple[Any, ...]] = []
     for units, sequences in product(UNITS[how], SEQUENCES[how]):
         blocks = -(-H // units)
         if blocks > processors or units * sequences > 32 * WARPS:
             continue
-        fit = fit_of(size, H, units, sequences, dtype, tensor_cores)
-        if fit is None or fit.shared > available:
+        fit = fit_of(size.columns, vectors, (units, sequences), dtype, tensor_cores=tensor_cores)
+        if fit is None:
+            continue
+        shared = fit.shared + (0 if tensor_cores else WARPS * sequences * fit.vector)
+        if shared > available:
             continue
         groups = -(-B // sequences)
         launches = -(-groups // (processors // blocks))
         layout = Layout(
             *(tensor_cores, units, sequences, (blocks, -(-groups // launches)), launches),
-            *(fit.parts, fit.shared, fit.stride),
+            *(fit.parts, shared, stride),
         )
         # The sums by numbers depend on the units of a block: these do not depend on B.
         preferred = 0 if tensor_cores else UNITS[how].index(units)
@@ -256,66 +309,68 @@ def layout_of(
     return min(found)[-1] if found else None
 
 
-class _Fit(NamedTuple):
+def numbers_of(size: rows.Size, *, tensor_cores: bool) -> list[int]:
+    """Return how many numbers of a unit each vector has: whole words with tensor cores."""
+    return [4 if tensor_cores and n == 3 else n for n in size.vectors]
+
+
+class Fit(NamedTuple):
+    """How the matrices fit into a block; sizes are in bytes."""
+
     parts: tuple[int, ...]
-    shared: int
-    stride: int
-    beside: int  # bytes of the matrices in shared memory
+    shared: int  # memory, without vectors
+    vector: int  # a slice of a vector in shared memory
+    beside: int  # matrices in shared memory
 
 
 def fit_of(
-    size: rows.Size, H: int, units: int, sequences: int, dtype: np.dtype[Any], tensor_cores: bool
-) -> _Fit | None:
-    """Return how the matrices fit into a block, None where they do not."""
+    columns: tuple[int, ...],
+    vectors: tuple[tuple[int, int], ...],
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    *,
+    tensor_cores: bool,
+) -> Fit | None:
+    """
+    Return how the matrices fit into a block, None where they do not.
+
+    `columns` are those of a unit, `vectors` how many numbers and how many slices each vector has,
+    by matrix; `shape` has the units and the sequences of a block.
+    """
+    (units, sequences), compute, room = shape, compute_dtype(dtype), _ROOM[dtype.name]
+    row = max(columns) * units * compute.itemsize + 16
+    sums = 2 * WARPS * sequences * row
     if tensor_cores:
-        return _by_tensor_cores(size, H, units, sequences, _ROOM[dtype.name].all)
-    return _by_numbers(size, H, units, sequences, dtype)
-
-
-def _by_tensor_cores(
-    size: rows.Size, H: int, units: int, sequences: int, registers: int
-) -> _Fit | None:
-    """Return how the matrices fit into the registers, as fragments."""
-    numbers = [H * (n + (n == 3)) for n in size.vectors]
-    chunks = tuple(-(-n // (_CHUNK * WARPS)) for n in numbers)
-    # A chunk of sixteen rows is eight registers.
-    held = zip(size.columns, chunks, strict=True)
-    if sum(units * columns // 16 * n * 8 for columns, n in held) > registers:
-        return None
-    row = max(size.columns) * units + 4
-    shared = 2 * WARPS * sequences * row * 4 + WARPS * _TO_LOAD
-    return _Fit(chunks, shared, _up(max(numbers), 8), 0)
-
-
-def _by_numbers(size: rows.Size, H: int, units: int, sequences: int, dtype: np.dtype[Any]) -> _Fit:
-    """Return how the matrices fit, with a part in shared memory where registers are too few."""
-    compute, room = compute_dtype(dtype), _ROOM[dtype.name]
+        chunks = tuple(-(-n // (_CHUNK * slices)) for n, slices in vectors)
+        # A chunk of sixteen rows is eight registers.
+        held = zip(columns, chunks, strict=True)
+        if sum(units * n // 16 * chunk * 8 for n, chunk in held) > room.all:
+            return None
+        return Fit(chunks, sums + WARPS * _TO_LOAD, max(chunks) * _CHUNK * dtype.itemsize, 0)
+    # The rest is in shared memory where registers are too few.
     pack, split = 16 // compute.itemsize, 32 // units
-    share = [4 if columns == 1 else 2 for columns in size.columns]
+    share = [4 if n == 1 else 2 for n in columns]
     lanes = [split * n for n in share]
-    slices = [
-        _up(-(-n * H // (WARPS * of_lanes)), pack)
-        for n, of_lanes in zip(size.vectors, lanes, strict=True)
+    rows_of = [
+        _up(-(-n // (slices * of_lanes)), pack)
+        for (n, slices), of_lanes in zip(vectors, lanes, strict=True)
     ]
-    of_a_row = [a * b * compute.itemsize // 4 for a, b in zip(share, size.columns, strict=True)]
-    kept = slices.copy()
-    if sum(a * b for a, b in zip(slices, of_a_row, strict=True)) > room.all:
+    of_a_row = [a * b * compute.itemsize // 4 for a, b in zip(share, columns, strict=True)]
+    kept = rows_of.copy()
+    if sum(a * b for a, b in zip(rows_of, of_a_row, strict=True)) > room.all:
         left = room.part
-        for m in sorted(range(len(slices)), key=lambda m: slices[m] * of_a_row[m]):
-            kept[m] = min(slices[m], left // of_a_row[m])
+        for m in sorted(range(len(rows_of)), key=lambda m: rows_of[m] * of_a_row[m]):
+            kept[m] = min(rows_of[m], left // of_a_row[m])
             left -= kept[m] * of_a_row[m]
     packs = [
         -(-(a - b) * 4 * registers // 16)
-        for a, b, registers in zip(slices, kept, of_a_row, strict=True)
+        for a, b, registers in zip(rows_of, kept, of_a_row, strict=True)
     ]
     beside = 16 * 32 * WARPS * sum(packs)
-    # Of a vector, slices that are an odd number of packs apart.
-    vector = 16 * max(n * ((a // pack) | 1) for n, a in zip(lanes, slices, strict=True))
-    row = max(size.columns) * units * compute.itemsize + 16
-    shared = WARPS * sequences * (2 * row + vector) + beside
-    parts = tuple(n for pair in zip(slices, kept, strict=True) for n in pair)
-    stride = _up(max(size.vectors) * H, pack)
-    return _Fit(parts, shared, stride, beside)
+    # Of a vector, the parts of lanes are an odd number of packs apart.
+    vector = 16 * max(n * ((a // pack) | 1) for n, a in zip(lanes, rows_of, strict=True))
+    parts = tuple(n for pair in zip(rows_of, kept, strict=True) for n in pair)
+    return Fit(parts, sums + beside, vector, beside)
 
 
 def _up(n: int, to: int) -> int:
@@ -324,9 +379,10 @@ def _up(n: int, to: int) -> int:
 
 def template_of(kernel: rows.Kernel, layout: Layout, *, padded: bool = False) -> str:
     """Return the name of a kernel, with its storage type open: see `rows.template_of`."""
-    told = f"{padded}, {layout.tensor_cores}".lower()
-    numbers = layout.units, layout.sequences, 32 * WARPS, *layout.parts
-    return f"{kernel.name}<{kernel.types}, {{T}}, {told}, {', '.join(map(str, numbers))}>"
+    kinds = f"{padded}, {layout.tensor_cores}".lower()
+    blocks = layout.blocks[:1] if kernel.name == "steps_by_cluster" else ()
+    numbers = *blocks, layout.units, layout.sequences, 32 * WARPS, *layout.parts
+    return f"{kernel.name}<{kernel.types}, {{T}}, {kinds}, {', '.join(map(str, numbers))}>"
 
 
 def exchanged(

@@ -2,7 +2,7 @@
 How a block multiplies by its part of the recurrent matrices, where blocks exchange numbers.
 
 A warp has a slice of the rows and all columns of its block. It waits only for the numbers of its
-slice. Half formats have tensor cores from sm_80 on. All else is computed number by number.
+slice. Half formats use tensor cores from sm_80 on. All other dtypes are computed number by number.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from . import rows
 SOURCE = (
     rows.SOURCE
     + r"""
-// How blocks tell each other numbers, and why no fence is needed: each number is written once, by a
-// relaxed store, to a place that held all ones before the launch. A reader repeats a relaxed load
-// until no word is all ones. What it has read is what it needed, and it concludes nothing about
-// other memory. Loads and stores have words of one size, which the device reads and writes whole.
-// No number is all ones: a word is a number, or two of a half format, and a NaN is the one of
-// arithmetic, with a sign bit of zero. No place is used twice in a launch.
+// How an exchange through the memory of the device needs no fence: each number is written once, by
+// a relaxed store, to a place that held all ones before the launch. A reader repeats a relaxed load
+// until no word is all ones. It concludes nothing about other memory. Loads and stores have words
+// of one size, which the device reads and writes whole. No number is all ones: a word is a number,
+// or two of a half format, and a NaN is the one of arithmetic, with a sign bit of zero. No place is
+// used twice in a launch.
 template <typename R> struct WordOf { typedef unsigned type; };
 template <> struct WordOf<double> { typedef unsigned long long type; };
 
@@ -33,29 +33,46 @@ template <typename W> struct alignas(16) Words {
     }
 };
 
-// The memory of the device, as where blocks exchange numbers. SHARED: whether a place is one in
-// shared memory, of two by turns. took(place) follows when a warp has read what is there.
+// An exchange. Such a struct has
+//
+//   SHARED                 whether vectors are in shared memory, two by turns, or each has a place
+//                          of its own in the memory of the device
+//   SUMS                   whether blocks exchange sums. Each then multiplies the numbers of its
+//                          own units only, a warp for the units of another block. Else a block has
+//                          the numbers of all units, and computes the sums of its own
+//   BLOCKS, MEMORY         of a cluster, and bytes of shared memory
+//   turns                  how many products came before
+//   begin()                after the zeros of shared memory
+//   send(to, word, slice, first, step)
+//                          stores a word of a vector, which a slice has; in a cluster to each
+//                          step-th block from the first one on
+//   leave(to, sum)         stores a sum
+//   wait(slice, bytes, first)
+//                          waits for that many bytes of a slice; one thread of a warp is the first
 struct InMemory {
-    static const bool SHARED = false;
-    static __device__ __forceinline__ void begin(Words<unsigned>*, int) {}
-    template <typename W> static __device__ __forceinline__ void took(Words<W>*) {}
-    static __device__ __forceinline__ void tell(unsigned* place, unsigned word)
+    static const bool SHARED = false, SUMS = false;
+    static const int BLOCKS = 1, MEMORY = 0;
+    unsigned turns;
+    __device__ __forceinline__ InMemory(void*, int) : turns(0) {}
+    template <typename V> static __device__ __forceinline__ void leave(V* to, V v) { *to = v; }
+    static __device__ __forceinline__ void send(unsigned* to, unsigned word, int, int = 0, int = 1)
     {
 #ifdef CUDA_ON_CPU
-        cuda_on_cpu::tell(place, word);
+        cuda_on_cpu::store_word(to, word);
 #else
-        asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(place), "r"(word) : "memory");
+        asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(to), "r"(word) : "memory");
 #endif
     }
-    static __device__ __forceinline__ void tell(unsigned long long* place, unsigned long long word)
+    static __device__ __forceinline__ void send(
+        unsigned long long* to, unsigned long long word, int)
     {
 #ifdef CUDA_ON_CPU
-        cuda_on_cpu::tell(place, word);
+        cuda_on_cpu::store_word(to, word);
 #else
-        asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(place), "l"(word) : "memory");
+        asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(to), "l"(word) : "memory");
 #endif
     }
-    static __device__ __forceinline__ Words<unsigned> look(const Words<unsigned>* place)
+    static __device__ __forceinline__ Words<unsigned> load(const Words<unsigned>* place)
     {
         Words<unsigned> v;
 #ifdef CUDA_ON_CPU
@@ -68,7 +85,7 @@ struct InMemory {
         return v;
     }
     typedef unsigned long long Wide;
-    static __device__ __forceinline__ Words<Wide> look(const Words<Wide>* place)
+    static __device__ __forceinline__ Words<Wide> load(const Words<Wide>* place)
     {
         Words<Wide> v;
 #ifdef CUDA_ON_CPU
@@ -80,7 +97,7 @@ struct InMemory {
         return v;
     }
 };
-// A wait ends after a second or more. The launch fails then, and the next call that waits for the
+// A wait ends after about a second. The launch fails then, and the next call that waits for the
 // device says so.
 __device__ __forceinline__ void count_looks(unsigned& looks)
 {
@@ -113,48 +130,76 @@ template <typename T> __device__ __forceinline__ unsigned half_word_of(float v)
     return *reinterpret_cast<const unsigned short*>(&t);
 }
 
-// Looks at places until no word is missing in any. Where nothing is wanted there are zeros.
-template <typename Where, int COUNT, typename W, typename Place>
+// Loads from places until no word is missing in any. Where nothing is wanted there are zeros.
+template <int COUNT, typename W, typename Place>
 __device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place, unsigned wanted)
 {
 #pragma unroll
     for (int n = 0; n < COUNT; ++n) {
         found[n] = {};
-        if (wanted >> n & 1) found[n] = Where::look(place(n));
+        if (wanted >> n & 1) found[n] = InMemory::load(place(n));
     }
     for (unsigned looks = 0;; count_looks(looks)) {
         bool missing = false;
 #pragma unroll
         for (int n = 0; n < COUNT; ++n)
             if (found[n].missing()) {
-                found[n] = Where::look(place(n));
+                found[n] = InMemory::load(place(n));
                 missing = true;
             }
         if (!missing) break;
     }
-#pragma unroll
-    for (int n = 0; n < COUNT; ++n) if (wanted >> n & 1) Where::took(place(n));
 }
+
+// Which part of a product a warp has, of blocks with so many units each.
+template <typename Exchange, int UNITS> struct Share {
+    static const int OTHERS = Exchange::SUMS ? Exchange::BLOCKS : 1;
+    // The slice of the vectors that the block has.
+    static __device__ __forceinline__ int slice() { return threadIdx.x / 32 / OTHERS; }
+    // The block whose sums these are.
+    static __device__ __forceinline__ int owner()
+    {
+        return Exchange::SUMS ? threadIdx.x / 32 % OTHERS : blockIdx.x;
+    }
+    // Which of the sums of the owner these are, of so many warps a block.
+    static __device__ __forceinline__ int sum(int warps)
+    {
+        return (Exchange::SUMS ? blockIdx.x * (warps / OTHERS) : 0) + slice();
+    }
+    // Which number of all units number j of these vectors is, of so many a unit; or one past all.
+    static __device__ __forceinline__ int number(int j, int of_unit)
+    {
+        if (!Exchange::SUMS) return j;
+        return j < UNITS * of_unit ? blockIdx.x * UNITS * of_unit + j : 1 << 28;
+    }
+    // The unit as one of those that these vectors have.
+    static __device__ __forceinline__ int unit(int u)
+    {
+        return Exchange::SUMS ? u - blockIdx.x * UNITS : u;
+    }
+};
 
 // How a block multiplies by its part of the matrices. Such a struct has
 //
-//   Where                       where blocks exchange them
 //   E, W                        the types of exchanged numbers and of their words
 //   A, N                        of sums, and what the matrices are held in
 //   UNITS, ROWS, WARPS          of the block
 //   MEMORY                      bytes of shared memory
 //   numbers(width)              how many numbers of a unit a vector has; `width` of them count
 //   load(product, value)        the matrix of a product
-//   tell_unit<COUNT>(to, unit, H, v)
-//                               tells the numbers of a unit; returns how many words a vector has
+//   of_slice(product)           how many numbers a slice has
+//   send_unit<COUNT>(exchange, product, row, slot, unit, H, v)
+//                               sends the numbers of a unit; returns how many words a vector has
 //                               up to here where this unit is the last one, else 0
-//   multiply<WIDTH>(product, vectors, rows, count, sums)
+//   multiply<WIDTH>(exchange, product, row, rows, count, sums)
 //                               leaves the sums of a warp in sums[ROWS][row_of(WIDTH)] of shared
 //                               memory: in `rows` of vectors there are `count` numbers
 //
+// row(slot): where the vector of a sequence begins.
+//
 // By numbers of the type that is computed with. A matrix is that of `rows`, of a slice of K.
 template <
-    typename Where, typename C, typename T, bool BACK, int OF_BLOCK, int SEQUENCES, int THREADS,
+    typename Exchange, typename C, typename T, bool BACK, int OF_BLOCK, int SEQUENCES, int THREADS,
     int SLICE, int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
 struct ByNumbers {
     typedef typename Acc<T>::type A;
@@ -162,6 +207,7 @@ struct ByNumbers {
     typedef typename WordOf<R>::type W;
     typedef A E;
     typedef A N;
+    typedef Share<Exchange, OF_BLOCK> Own;
     static const int UNITS = OF_BLOCK, ROWS = SEQUENCES, WARPS = THREADS / 32;
     static const int P = 16 / sizeof(A), SPLIT = 32 / UNITS, AT_ONCE = ROWS < SPLIT ? ROWS : SPLIT;
     static const int LAST = C::PRODUCTS - 1;
@@ -171,10 +217,13 @@ struct ByNumbers {
     static __device__ constexpr int row_of(int width) { return width * UNITS + P; }
     typedef Matrix<A, SPLIT, SLICE, KEPT, shared_by(width(0)), width(0), THREADS> First;
     typedef Matrix<A, SPLIT, SLICE_2, KEPT_2, shared_by(width(LAST)), width(LAST), THREADS> Second;
+    static_assert(ROWS % AT_ONCE == 0, "all sequences");
+    // Vectors in shared memory have their numbers where Matrix::product reads them, slice by slice.
+    // Others are copied there, by each warp its own slice.
     static const int LENGTH = ROWS * larger_of(First::LENGTH, LAST == 1 ? Second::LENGTH : 0);
-    static const int MEMORY =
-        (LENGTH * WARPS / P + First::SHARED + (LAST == 1 ? Second::SHARED : 0)) * 16;
-    // What a lane looks at together.
+    static const int COPIES = Exchange::SHARED ? 0 : LENGTH * WARPS / P;
+    static const int MEMORY = (COPIES + First::SHARED + (LAST == 1 ? Second::SHARED : 0)) * 16;
+    // What a lane loads together.
     static const int LOOKS = 4;
     First first;
     Second second;
@@ -183,71 +232,87 @@ struct ByNumbers {
 
     __device__ __forceinline__ ByNumbers(uint4* memory, bool)
         : vectors(reinterpret_cast<A*>(memory) + threadIdx.x / 32 * LENGTH),
-          rest(reinterpret_cast<Pack<A>*>(memory) + WARPS * LENGTH / P) {}
+          rest(reinterpret_cast<Pack<A>*>(memory) + COPIES) {}
     template <typename V> static __device__ __forceinline__ N held(V v) { return wide(v); }
     template <int NUMBER> __device__ __forceinline__ auto& matrix(Product<NUMBER>)
     {
         if constexpr (NUMBER == 0) return first;
         else return second;
     }
+    template <int NUMBER> static __device__ constexpr int of_slice(Product<NUMBER>)
+    {
+        return NUMBER ? Second::LANES * SLICE_2 : First::LANES * SLICE;
+    }
     template <typename Product, typename Value>
     __device__ __forceinline__ void load(Product product, Value value)
     {
         auto& m = matrix(product);
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        const int unit = blockIdx.x * UNITS + lane / m.LANES * (m.LANES / SPLIT);
+        const int lane = threadIdx.x % 32, begin = Own::slice() * of_slice(product);
+        const int unit = Own::owner() * UNITS + lane / m.LANES * (m.LANES / SPLIT);
+        const int of_unit = BACK ? C::width(Product::NUMBER) : 1;
         m.load(
             lane % m.LANES, rest + (Product::NUMBER ? First::SHARED : 0),
             [&](int k, int u, int c) -> A {
-                return value(product, warp * (m.LANES * slice(product)) + k, unit + u, c);
+                return value(product, Own::number(begin + k, of_unit), unit + u, c);
             });
     }
-    template <int NUMBER> static __device__ constexpr int slice(Product<NUMBER>)
+    template <typename Product, typename Row>
+    __device__ __forceinline__ A* place(Product product, Row row, int slot, int j) const
     {
-        return NUMBER ? SLICE_2 : SLICE;
+        if constexpr (!Exchange::SHARED) return reinterpret_cast<A*>(row(slot)) + j;
+        const auto& m = const_cast<ByNumbers*>(this)->matrix(product);
+        const int slice = j / of_slice(product);
+        return reinterpret_cast<A*>(row(0)) + (slice * ROWS + slot) * m.LENGTH
+            + m.place(j % of_slice(product));
     }
-    template <int COUNT>
-    __device__ __forceinline__ int tell_unit(W* to, int unit, int H, const A* v) const
+    template <int COUNT, typename Product, typename Row>
+    __device__ __forceinline__ int send_unit(
+        const Exchange& exchange, Product product, Row row, int slot, int unit, int H,
+        const A* v) const
     {
         const int OF_NUMBER = sizeof(A) / sizeof(R);
-        to += COUNT * OF_NUMBER * unit;
 #pragma unroll
         for (int k = 0; k < COUNT; ++k) {
+            const int j = COUNT * Own::unit(unit) + k;
+            W* const to = reinterpret_cast<W*>(place(product, row, slot, j));
             A number = rounded<T>(v[k]);
 #pragma unroll
             for (int n = 0; n < OF_NUMBER; ++n)
-                Where::tell(to + k * OF_NUMBER + n, word_of(array_of<R>(number)[n]));
+                exchange.send(to + n, word_of(array_of<R>(number)[n]), j / of_slice(product));
         }
         return unit + 1 == H ? COUNT * OF_NUMBER * H : 0;
     }
     template <int WIDTH, typename Product, typename Row>
     __device__ __forceinline__ void multiply(
-        Product product, Row row, int rows, int count, A* sums) const
+        const Exchange& exchange, Product product, Row row, int rows, int count, A* sums) const
     {
         const auto& m = const_cast<ByNumbers*>(this)->matrix(product);
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        const int PACKS = m.LANES * slice(product) / P, ALL = ROWS * PACKS;
-        const int begin = warp * PACKS * P;
+        const int lane = threadIdx.x % 32, begin = Own::slice() * of_slice(product);
+        const A* mine = vectors;
+        if constexpr (Exchange::SHARED) mine = place(product, row, 0, begin);
+        else {
+            const int PACKS = of_slice(product) / P, ALL = ROWS * PACKS;
 #pragma unroll 1
-        for (int n = lane; n < ALL; n += 32 * LOOKS) {
-            Words<W> found[LOOKS];
-            unsigned wanted = 0;
+            for (int n = lane; n < ALL; n += 32 * LOOKS) {
+                Words<W> found[LOOKS];
+                unsigned wanted = 0;
 #pragma unroll
-            for (int i = 0; i < LOOKS; ++i) {
-                const int at = n + 32 * i, slot = at / PACKS, k = begin + at % PACKS * P;
-                wanted |= (unsigned)(at < ALL && slot < rows && k < count) << i;
-            }
-            wait_for<Where>(found, [&](int i) {
-                const int at = n + 32 * i;
-                return reinterpret_cast<Words<W>*>(
-                    row(at / PACKS) + (begin + at % PACKS * P) * int(sizeof(A)));
-            }, wanted);
+                for (int i = 0; i < LOOKS; ++i) {
+                    const int at = n + 32 * i, slot = at / PACKS, k = begin + at % PACKS * P;
+                    wanted |= (unsigned)(at < ALL && slot < rows && k < count) << i;
+                }
+                wait_for(found, [&](int i) {
+                    const int at = n + 32 * i;
+                    return reinterpret_cast<Words<W>*>(
+                        row(at / PACKS) + (begin + at % PACKS * P) * int(sizeof(A)));
+                }, wanted);
 #pragma unroll
-            for (int i = 0; i < LOOKS; ++i) {
-                const int at = n + 32 * i;
-                if (at < ALL)
-                    *reinterpret_cast<Words<W>*>(
-                        vectors + at / PACKS * m.LENGTH + m.place(at % PACKS * P)) = found[i];
+                for (int i = 0; i < LOOKS; ++i) {
+                    const int at = n + 32 * i;
+                    if (at < ALL)
+                        *reinterpret_cast<Words<W>*>(
+                            vectors + at / PACKS * m.LENGTH + m.place(at % PACKS * P)) = found[i];
+                }
             }
         }
         __syncwarp();  // before the product
@@ -258,10 +323,11 @@ struct ByNumbers {
         for (int slot = 0; slot < ROWS; slot += AT_ONCE) {
             A of_item[WIDTH];
             m.template product<AT_ONCE>(
-                vectors + slot * m.LENGTH + lane % m.LANES * m.STRIDE, of_item);
+                mine + slot * m.LENGTH + lane % m.LANES * m.STRIDE, of_item);
             if (item < AT_ONCE * SHARE)
 #pragma unroll
-                for (int c = 0; c < WIDTH; ++c) to[slot * row_of(WIDTH) + c] = of_item[c];
+                for (int c = 0; c < WIDTH; ++c)
+                    exchange.leave(to + slot * row_of(WIDTH) + c, of_item[c]);
         }
     }
 };
@@ -296,7 +362,7 @@ template <typename T, int PIECES> struct Fragments {
     template <typename Value>
     __device__ __forceinline__ void load(Words<unsigned>* memory, int g, int q, Value value)
     {
-        // By way of shared memory and in a loop: a lane that had the addresses of all its numbers
+        // Through shared memory and in a loop: a lane that had the addresses of all its numbers
         // at once would run out of registers.
         Words<unsigned>* const mine = memory + threadIdx.x / 32 * LENGTH;
         T* const numbers = reinterpret_cast<T*>(mine);
@@ -327,13 +393,14 @@ template <typename T, int PIECES> struct Fragments {
 // By tensor cores. Rows of a product are columns of the matrix, unit by unit; its columns are eight
 // sequences. CHUNKS: of 32 numbers of a vector that a warp multiplies.
 template <
-    typename Where, typename C, typename T, bool BACK, int OF_BLOCK, int SEQUENCES, int THREADS,
+    typename Exchange, typename C, typename T, bool BACK, int OF_BLOCK, int SEQUENCES, int THREADS,
     int CHUNKS, int CHUNKS_2 = 0>
 struct ByTensorCores {
     typedef float A;
     typedef T N;
     typedef T E;
     typedef unsigned W;
+    typedef Share<Exchange, OF_BLOCK> Own;
     static const int UNITS = OF_BLOCK, ROWS = SEQUENCES, WARPS = THREADS / 32;
     static_assert(ROWS == 8 && UNITS % 16 == 0, "the size of a product");
     static const int LAST = C::PRODUCTS - 1;
@@ -358,68 +425,83 @@ struct ByTensorCores {
         if constexpr (NUMBER == 0) return first;
         else return second;
     }
+    template <int NUMBER> static __device__ constexpr int of_slice(Product<NUMBER>)
+    {
+        return 32 * (NUMBER ? CHUNKS_2 : CHUNKS);
+    }
     template <typename Product, typename Value>
     __device__ __forceinline__ void load(Product product, Value value)
     {
         constexpr int NUMBER = Product::NUMBER, WIDTH = width(NUMBER), COUNT = C::width(NUMBER);
-        const int first_chunk = threadIdx.x / 32 * (NUMBER ? CHUNKS_2 : CHUNKS);
-        const int lane = threadIdx.x % 32;
+        const int begin = Own::slice() * of_slice(product), lane = threadIdx.x % 32;
         matrix(product).load(memory, lane / 4, lane % 4, [&](int p, int row, int k) -> T {
             row += p % pieces(NUMBER) * 16;
-            k += (first_chunk + p / pieces(NUMBER)) * 32;
-            const int unit = blockIdx.x * UNITS + row / WIDTH;
+            k = Own::number(begin + p / pieces(NUMBER) * 32 + k, BACK ? numbers(COUNT) : 1);
+            const int unit = Own::owner() * UNITS + row / WIDTH;
             if (!BACK) return value(product, k, unit, row % WIDTH);
             const int column = k % numbers(COUNT);
             if (column >= COUNT) return T(0.f);
             return value(product, k / numbers(COUNT) * COUNT + column, unit, 0);
         });
     }
-    template <int COUNT>
-    __device__ __forceinline__ int tell_unit(unsigned* to, int unit, int H, const float* v) const
+    template <int COUNT, typename Product, typename Row>
+    __device__ __forceinline__ int send_unit(
+        const Exchange& exchange, Product product, Row row, int slot, int unit, int H,
+        const float* v) const
     {
+        unsigned* const to = reinterpret_cast<unsigned*>(row(slot));
+        const int own = Own::unit(unit);
         if constexpr (COUNT == 1) {
-            // The lanes of two neighboring units make a word, if there are both.
-            const int lane = threadIdx.x % 32;
+            // The lanes of two neighboring units make a word, if there are both. In a cluster each
+            // sends it to every other block.
+            const int lane = threadIdx.x % 32, step = (unit | 1) < H ? 2 : 1;
             unsigned word = half_word_of<T>(v[0]), next = 0;
-            if ((unit | 1) < H) next = __shfl_xor_sync(3u << (lane & ~1), word, 1);
-            if (unit % 2 == 1) return 0;
-            Where::tell(to + unit / 2, word | next << 16);
-            return unit + 2 >= H ? unit / 2 + 1 : 0;
+            if (step == 2) next = __shfl_xor_sync(3u << (lane & ~1), word, 1);
+            word = unit % 2 ? next | word << 16 : word | next << 16;
+            if ((!Exchange::SHARED || Exchange::SUMS) && unit % 2) return 0;
+            exchange.send(to + own / 2, word, own / of_slice(product), unit % 2, step);
+            return unit + 2 >= H ? own / 2 + 1 : 0;
         } else {
             const int OF_UNIT = numbers(COUNT) / 2;
 #pragma unroll
             for (int n = 0; n < OF_UNIT; ++n)
-                Where::tell(
-                    to + OF_UNIT * unit + n,
+                exchange.send(
+                    to + OF_UNIT * own + n,
                     half_word_of<T>(v[2 * n])
-                        | (2 * n + 1 < COUNT ? half_word_of<T>(v[(2 * n + 1) % COUNT]) : 0) << 16);
+                        | (2 * n + 1 < COUNT ? half_word_of<T>(v[(2 * n + 1) % COUNT]) : 0) << 16,
+                    0);
             return unit + 1 == H ? OF_UNIT * H : 0;
         }
     }
     template <int WIDTH, typename Product, typename Row>
     __device__ __forceinline__ void multiply(
-        Product product, Row row, int rows, int count, float* sums) const
+        const Exchange& exchange, Product product, Row row, int rows, int count, float* sums) const
     {
-        const int COUNT = Product::NUMBER ? CHUNKS_2 : CHUNKS, PIECES = pieces(Product::NUMBER);
+        const int COUNT = of_slice(product) / 32, PIECES = pieces(Product::NUMBER);
         // Two sums where there are few, so that products do not wait for each other.
         const int PARTS = WIDTH < 4 ? 2 : 1;
         const auto& m = const_cast<ByTensorCores*>(this)->matrix(product);
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-        const int begin = threadIdx.x / 32 * COUNT * 32 + 8 * q;
+        const int begin = Own::slice() * of_slice(product) + 8 * q;
         char* const here = row(g);
         auto place = [&](int n) {
             return reinterpret_cast<Words<unsigned>*>(here + (begin + 32 * n) * 2);
         };
         Words<unsigned> found[COUNT];
-        unsigned wanted = 0;
+        if constexpr (Exchange::SHARED)
 #pragma unroll
-        for (int n = 0; n < COUNT; ++n)
-            wanted |= (unsigned)(g < rows && begin + 32 * n < count) << n;
-        if (patient) {
-            Words<unsigned> one[1];
-            wait_for<Where>(one, [&](int) { return place(0); }, wanted & 1);
+            for (int n = 0; n < COUNT; ++n) found[n] = *place(n);
+        else {
+            unsigned wanted = 0;
+#pragma unroll
+            for (int n = 0; n < COUNT; ++n)
+                wanted |= (unsigned)(g < rows && begin + 32 * n < count) << n;
+            if (patient) {
+                Words<unsigned> one[1];
+                wait_for(one, [&](int) { return place(0); }, wanted & 1);
+            }
+            wait_for(found, place, wanted);
         }
-        wait_for<Where>(found, place, wanted);
         __syncwarp();  // before the product
         float part[PIECES * PARTS][4] = {};
 #pragma unroll
@@ -440,8 +522,9 @@ struct ByTensorCores {
                     both[u] = part[t * PARTS][2 * u + r];
                     if (PARTS == 2) both[u] += part[t * PARTS + 1][2 * u + r];
                 }
-                *reinterpret_cast<float2*>(sums + (2 * q + r) * row_of(WIDTH) + 16 * t + 2 * g) =
-                    make_float2(both[0], both[1]);
+                exchange.leave(
+                    reinterpret_cast<float2*>(sums + (2 * q + r) * row_of(WIDTH) + 16 * t + 2 * g),
+                    make_float2(both[0], both[1]));
             }
     }
 };

@@ -273,7 +273,7 @@ def _by_blocks(way: str, of: Recurrence) -> KernelChoice:
     if isinstance(layout, str):
         return KernelChoice("loop", 0, layout)
     if way == "cluster":
-        why = f"the {cluster.BLOCKS} blocks of a cluster hold the matrix"
+        why = f"the {layout.blocks[0]} blocks of a cluster hold the matrix"
     else:
         blocks, groups = layout.blocks
         why = f"{blocks} blocks hold the matrix, for {layout.sequences} sequences, {groups} times"

@@ -13,6 +13,7 @@ import pytest
 import cupyrnn
 from cupyrnn.checks.arrays import compute_dtype
 from cupyrnn.kernels import (
+    cluster,
     common,
     compile,
     grid,
@@ -90,8 +91,10 @@ class Frame(NamedTuple):
         """Ask for these kernels, and return whether they took steps, by the name of a cell's."""
         # A grid of small blocks, so that a small matrix has many.
         half = numpy_dtype(self.dtype).itemsize == 2
-        monkeypatch.setattr(grid, "WARPS", 4 if half else 2)
+        monkeypatch.setattr(grid, "WARPS", 4 if half or self.mode == "cluster" else 2)
         monkeypatch.setattr(grid, "UNITS", {"numbers": (self.units,), "tensor cores": (16,)})
+        monkeypatch.setattr(cluster, "BLOCKS", (2, 4))
+        monkeypatch.setattr(cluster, "UNITS", (16,))
         monkeypatch.setattr(grid, "layout_of", functools.cache(grid.layout_of.__wrapped__))
         if self.part is not None:
             share(monkeypatch, self.part, self.split)
@@ -105,7 +108,7 @@ class Frame(NamedTuple):
                 groups = -(-B // 8)
             groups *= -(-H // self.units)
         if self.mode == "cluster":
-            groups = 8 * (groups + 1)
+            groups = -(-(2 if H <= 32 else 4) * groups * 11 // 10)
         has_device(monkeypatch, 1 if (self.mode, sequences) == ("rows", 4) else groups)
 
     def layouts(self, monkeypatch: pytest.MonkeyPatch, B: int, H: int) -> Iterator[None]:
@@ -369,7 +372,7 @@ def caught_by(
                 if not same(on(cupy, call), expected):
                     return True
             except runner.KernelError as error:
-                noticed = ("wrote past the end", "spin for ever", "is told a number where")
+                noticed = ("wrote past the end", "spin for ever", "is sent a number where", "ends before numbers")
                 return any(what in str(error) for what in noticed)
         return False
     use_interpreter(monkeypatch, "compute_90")

@@ -177,6 +177,7 @@ static Fiber* free_fibers;
 static Block* resident;
 static Block* all_blocks;
 static size_t state_changes;
+static size_t async_count;
 static char failure[512];
 
 static thread_local unsigned char shared_image_anchor[16];
@@ -363,8 +364,13 @@ static bool start_block(Block& block, size_t number) {
   return true;
 }
 
+static bool has_stores_left(const Block& block);
+
 static bool end_block(Block& block) {
   bool intact = true;
+  if (has_stores_left(block))
+    fail("block (%u, %u, %u) ends before numbers have come that it is sent", block.index.x,
+         block.index.y, block.index.z);
   for (size_t i = 0; block.dynamic_shared && i < guard_bytes; ++i)
     intact = intact && block.dynamic_shared[launch.shared_bytes + i] == guard;
   for (size_t i = 0; block.threads && i < thread_count; ++i)
@@ -550,6 +556,7 @@ static const char* run(const Entry& kernel, const Launch& how, void** values) {
   block_count = size_t(gridDim.x) * gridDim.y * gridDim.z;
   resident = nullptr;
   random_state = 0x9E3779B97F4A7C15ull * (unsigned long long)(how.order);
+  async_count = 0;
   failure[0] = 0;
   // Touching one thread-local variable makes this OS thread's image exist.
   *static_cast<volatile unsigned char*>(shared_image_anchor) = poison;
@@ -682,7 +689,7 @@ T load_acquire(const T* address) {
 // What `st.relaxed.gpu.global` does. Every other word comes late, so that one who looks at some of
 // them together may find a part.
 template <class T>
-void tell(T* address, T value) {
+void store_word(T* address, T value) {
   if ((size_t)address / sizeof(T) % 2) wait(State::spinning, 0);
   __atomic_store(address, &value, __ATOMIC_RELAXED);
 }
@@ -699,16 +706,80 @@ inline void meet_cluster(unsigned blocks, int line = __builtin_LINE()) {
   while (first.met < awaited) wait(State::spinning, line);
 }
 // The same place in the dynamic shared memory of another block, which has to be there.
-template <class T>
-T* of_block(T* place, unsigned number, unsigned blocks) {
+inline unsigned char* of_block(void* place, unsigned number, unsigned blocks) {
   Block& block = in_cluster(number, blocks);
-  const size_t offset = reinterpret_cast<unsigned char*>(place) - resident->dynamic_shared;
-  if (block.dynamic_shared && offset < launch.shared_bytes)
-    return reinterpret_cast<T*>(block.dynamic_shared + offset);
-  static T nowhere;
-  fail("block (%u, %u, %u) is told a number where it has no shared memory, or not any more",
+  const size_t offset = static_cast<unsigned char*>(place) - resident->dynamic_shared;
+  if (block.dynamic_shared && offset < launch.shared_bytes) return block.dynamic_shared + offset;
+  fail("block (%u, %u, %u) is sent a number where it has no shared memory, or not any more",
        block.index.x, block.index.y, block.index.z);
-  return &nowhere;
+  return nullptr;
+}
+
+// Barriers that one thread comes to in each phase, and that count the bytes of stores.
+struct Barrier {
+  int bytes;  // that are expected, less those that came
+  unsigned char awaited, phase;
+};
+template <class T>
+void begin_barrier(T* barrier) {
+  static_assert(sizeof(T) >= sizeof(Barrier), "");
+  *reinterpret_cast<Barrier*>(barrier) = {0, 1, 0};
+}
+static void count(Barrier& barrier, int bytes, bool comes) {
+  barrier.bytes += bytes;
+  barrier.awaited -= comes;
+  ++state_changes;
+  if (barrier.awaited || barrier.bytes) return;
+  barrier.awaited = 1;
+  barrier.phase ^= 1;
+}
+
+// Stores that come late and in any order: some when a thread looks at a barrier, the last ones
+// first, and the rest when their block is about to end.
+struct AsyncStore {
+  unsigned char* to;
+  Barrier* barrier;
+  unsigned char value[16];
+  unsigned bytes;
+};
+static AsyncStore async_stores[1 << 16];
+template <class V>
+void store_async(V* to, V value, void* barrier, unsigned number, unsigned blocks) {
+  AsyncStore s = {of_block(to, number, blocks),
+                  reinterpret_cast<Barrier*>(of_block(barrier, number, blocks)), {}, sizeof(V)};
+  memcpy(s.value, &value, sizeof(V));
+  if (async_count == sizeof async_stores / sizeof *async_stores) fail("too many stores");
+  else if (s.to && s.barrier) async_stores[async_count++] = s;
+}
+static bool has_stores_left(const Block& block) {
+  for (size_t n = 0; n < async_count; ++n)
+    if (block.dynamic_shared && async_stores[n].to >= block.dynamic_shared &&
+        async_stores[n].to < block.dynamic_shared + launch.shared_bytes)
+      return true;
+  return false;
+}
+static void make_stores() {
+  size_t left = 0, count_before = async_count;
+  for (size_t n = count_before; n-- > 0;) {
+    AsyncStore& s = async_stores[n];
+    if (at_random() && drawn(2)) continue;
+    memcpy(s.to, s.value, s.bytes);
+    count(*s.barrier, -int(s.bytes), false);
+    s.to = nullptr;
+  }
+  for (size_t n = 0; n < count_before; ++n)
+    if (async_stores[n].to) async_stores[left++] = async_stores[n];
+  async_count = left;
+}
+template <class T>
+void expect(T* barrier, int bytes) {
+  count(*reinterpret_cast<Barrier*>(barrier), bytes, true);
+}
+// Whether the phase of this parity has ended.
+template <class T>
+bool has_come(T* barrier, unsigned parity) {
+  if (reinterpret_cast<Barrier*>(barrier)->phase == parity) make_stores();
+  return reinterpret_cast<Barrier*>(barrier)->phase != parity;
 }
 
 }  // namespace cuda_on_cpu
