@@ -224,6 +224,9 @@ _ADDRESS = re.compile(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\d+)\s*)?\]")
 # Addresses of the shared memory of other blocks: how far apart two of them begin.
 OF_A_BLOCK = np.uint64(1 << 20)
 _PRODUCT = re.compile(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32")
+_STORE_ASYNC = re.compile(
+    r"st\.async\.shared::cluster\.mbarrier::complete_tx::bytes(\.v2)?\.(b32|b64)"
+)
 _MEETING = re.compile(r"(red|ld)\.(release|acquire|relaxed)\.gpu\.global(?:\.add)?\.u32")
 # Without a space, as of pointers that NVRTC has lost sight of: of this package's, always global.
 _ACCESS = re.compile(
@@ -284,7 +287,10 @@ class Compiler:
             return self._copy(instruction)
         if name == "trap":
             return _trap
-        if name == "barrier.cluster.arrive":  # the machine waits for all blocks
+        if name.startswith(("mbarrier.", "st.async.")):
+            return self._of_barrier(name, operands)
+        # The machine waits for all blocks.
+        if name in ("barrier.cluster.arrive", "fence.mbarrier_init.release.cluster"):
             return lambda f: None
         if name == "mapa.shared::cluster.u32":
             return self._there(operands)
@@ -469,6 +475,31 @@ class Compiler:
         if operands[2] == "16":
             dtype = np.dtype("V16")
         return lambda f: f.copy(instruction, to(f), source(f), dtype)
+
+    def _of_barrier(self, name: str, operands: tuple[str, ...]) -> Step:
+        """What counts the bytes of asynchronous stores, and these stores."""
+        if match := _STORE_ASYNC.fullmatch(name):
+            to, barrier = self._address(operands[0]), self._address(operands[2])
+            words = [self._read(o.strip(), match[2]) for o in operands[1].strip("{}").split(",")]
+
+            def store(f: Frame) -> None:
+                values = [np.broadcast_to(read(f), f.n) for read in words]
+                f.store_async(to(f), np.stack(values, axis=1), barrier(f))
+
+            return store
+        if name == "mbarrier.init.shared::cta.b64" and operands[1] == "1":
+            place = self._address(operands[0])
+            return lambda f: f.begin_barriers(place(f))
+        if name == "mbarrier.arrive.expect_tx.shared::cta.b64" and operands[0] == "_":
+            place, number = self._address(operands[1]), self._read(operands[2], "s32")
+            return lambda f: f.expect(place(f), np.broadcast_to(number(f), f.n))
+        if name == "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64":
+            place, number = self._address(operands[1]), self._read(operands[2], "u32")
+            target, _ = self._target(operands[0], "pred")
+            return lambda f: f.__setitem__(
+                target, f.have_come(place(f), np.broadcast_to(number(f), f.n))
+            )
+        raise PtxError("unknown instruction")
 
     def _exchange(self, operands: tuple[str, ...]) -> Step:
         """``shfl.sync.bfly``: each lane has the value of the one whose number differs by a mask."""

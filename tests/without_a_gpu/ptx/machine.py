@@ -149,6 +149,32 @@ class Frame(dict[str, Array]):
                 copy[1:5] = owner[~due], number[~due], to[~due], source[~due]
         launch.copies = [copy for copy in launch.copies if copy[1].size]
 
+    def store_async(self, to: Array, values: Array, barriers: Array) -> None:
+        """Begin stores to shared memory, one of each lane, that barriers there count."""
+        size, launch = values[0].nbytes, self.launch
+        places = (launch.to_shared(a, n, self["block"]) for a, n in ((to, size), (barriers, 8)))
+        launch.stores += zip(*(p.tolist() for p in places), values, strict=True)
+
+    def begin_barriers(self, addresses: Array) -> None:
+        """Have barriers at these addresses, for one thread each."""
+        for place in self.launch.to_shared(addresses, 8, self["block"]).tolist():
+            self.launch.barriers[place] = [0, 1, 0]
+
+    def expect(self, addresses: Array, numbers: Array) -> None:
+        """Come to barriers, and have them expect so many bytes."""
+        places = self.launch.to_shared(addresses, 8, self["block"]).tolist()
+        for place, number in zip(places, numbers.tolist(), strict=True):
+            self.launch.count(place, number, 1)
+
+    def have_come(self, addresses: Array, parities: Array) -> Array:
+        """Return whether the phases of these parities have ended; stores come if one has not."""
+        launch = self.launch
+        places = launch.to_shared(addresses, 8, self["block"]).tolist()
+        wanted = list(zip(places, parities.tolist(), strict=True))
+        if any(launch.barrier(place)[0] == parity for place, parity in wanted):
+            launch.make_stores()
+        return np.array([launch.barrier(place)[0] != parity for place, parity in wanted])
+
     def look(self, what: Instruction, addresses: Array) -> Array:
         """Return the counters at the addresses, and know what they were released with."""
         values = self.load(what, "global", addresses, np.dtype("u4"), 1)
@@ -181,6 +207,8 @@ class Frame(dict[str, Array]):
         try:
             if space == "shared":
                 memory, addresses = launch.shared, launch.to_shared(addresses, size, self["block"])
+                if launch.stores:
+                    launch.expect_no_stores(addresses, size)
             yield from memory.parts(
                 what, write, addresses, size, threads, self["syncs"], launch.turn
             )
@@ -254,6 +282,9 @@ class Launch:
         self.clocks = clocks
         self.copies: list[list[Any]] = []  # to shared memory, on their way
         self.copy_groups: dict[int, int] = {}  # how many a thread has ended
+        # Of stores to shared memory that are on their way: where to, the barrier, the value.
+        self.stores: list[tuple[int, int, Array]] = []
+        self.barriers: dict[int, list[int]] = {}  # phase, threads and bytes that are awaited
         self.asked = 0  # how often groups looked for others since somebody went on
         self.shape = shape
         self.threads = threads = int(np.prod(shape[1]))
@@ -309,6 +340,34 @@ class Launch:
             )
         return addresses + block * np.uint64(stride)
 
+    def barrier(self, place: int) -> list[int]:
+        """Return a barrier in shared memory: its phase, what is awaited."""
+        if place not in self.barriers:
+            raise PtxError(f"{self.kernel.name}: there is no barrier at {place}")
+        return self.barriers[place]
+
+    def count(self, place: int, count: int, threads: int) -> None:
+        """Have a barrier expect bytes, or fewer, and threads come to it."""
+        barrier = self.barrier(place)
+        barrier[1] -= threads
+        barrier[2] += count
+        self.asked = 0
+        if barrier[1:] == [0, 0]:
+            barrier[:] = [1 - barrier[0], 1, 0]
+
+    def make_stores(self) -> None:
+        """Let all stores come that are on their way, the last one first."""
+        for to, barrier, value in reversed(self.stores):
+            self._shared_data[to : to + value.nbytes] = np.atleast_1d(value).view(np.uint8)
+            self.count(barrier, -value.nbytes, 0)
+        self.stores.clear()
+
+    def expect_no_stores(self, offsets: Array, size: int) -> None:
+        """Raise an error if one is on its way to a place that is read."""
+        for to, _, value in self.stores:
+            if np.any((offsets < to + value.nbytes) & (offsets + size > to)):
+                raise PtxError(f"{self.kernel.name}: a race for {size} bytes that are sent")
+
     def thread_name(self, thread: int) -> str:
         return _thread_name(self.shape, thread)
 
@@ -326,14 +385,19 @@ class Launch:
             self._expect_one_barrier(arrived)
             waiting = arrived
             self.turn += 1
+        if self.stores:
+            raise PtxError(f"{self.kernel.name}: a race for numbers that nobody waits for")
 
     def _advance(self, running: list[Group], arrived: list[Group], budget: int) -> int:
         """Run groups until each has ended or has arrived at a barrier."""
         blocks = self.kernel.blocks
         while running:
             # Those that look for others come when nobody else can go on, and then those whose
-            # warps meet.
-            first = min(blocks[g.at].rank for g in running)
+            # warps meet, also where others look in vain.
+            ranks = {blocks[g.at].rank for g in running}
+            first = max(ranks) if self.asked > _MOST_LOOKS // 2 else min(ranks)
+            if first == _MEETS:
+                self.asked = 0
             group = self._lowest([g for g in running if blocks[g.at].rank == first], running)
             budget -= 1
             if budget < 0:
@@ -460,9 +524,11 @@ def _refuse(kernel: Kernel, race: Race | None, name: Callable[[int], str]) -> No
 
 _BRANCHES = ("bra", "bra.uni")
 _OF_A_WARP = "bar.warp.sync"
+_MEETS = 2  # the rank of a block of code that begins with one
 _MEETINGS = ("bar.sync", "barrier.cluster.wait")
 _ENDS = ("ret", "exit", *_MEETINGS)
 _CONTROL = (*_BRANCHES, *_ENDS)
+_WRITE_NO_REGISTER = ("st.", "red.", "cp.", "mbarrier.init.", "mbarrier.arrive.")
 
 
 def _blocks(entry: Entry, compiler: Compiler) -> list[Block]:
@@ -491,7 +557,7 @@ def _blocks(entry: Entry, compiler: Compiler) -> list[Block]:
         predicate, wanted = (end.guard if end else None) or (None, True)
         steps = [(i, compiler.step(i)) for i in body]
         asks = bool(body) and body[0].waits
-        rank = 2 * (bool(body) and body[0].opcode == _OF_A_WARP) or int(asks)
+        rank = _MEETS * (bool(body) and body[0].opcode == _OF_A_WARP) or int(asks)
         blocks.append(Block(steps, end, (predicate, wanted, goal), asks, rank))
     _find_kept(blocks)
     return blocks
@@ -504,7 +570,7 @@ def _find_kept(blocks: list[Block]) -> None:
     for block in blocks:
         here: dict[str, None] = {}
         for i, _ in block.steps:
-            first = 0 if i.opcode.startswith(("st.", "red.", "cp.")) else 1
+            first = 0 if i.opcode.startswith(_WRITE_NO_REGISTER) else 1
             needed |= {r for o in i.operands[first:] for r in _registers(o)} - here.keys()
             here |= dict.fromkeys(r for o in i.operands[:first] for r in _registers(o))
         needed |= {block.jump[0] or ""} - here.keys()
@@ -517,7 +583,7 @@ def _undefined(entry: Entry) -> set[str]:
     """Return the registers that nothing writes, and that only a choice among bytes reads."""
     written, read = set(), set()
     for i in entry.instructions:
-        first = 0 if i.opcode.startswith(("st.", "red.", "cp.")) else 1
+        first = 0 if i.opcode.startswith(_WRITE_NO_REGISTER) else 1
         written |= {r for o in i.operands[:first] for r in _registers(o)}
         if i.opcode != "prmt.b32":
             read |= {r for o in i.operands[first:] for r in _registers(o)}

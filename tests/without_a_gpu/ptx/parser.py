@@ -29,7 +29,7 @@ class Instruction:
     @property
     def waits(self) -> bool:
         """Whether it reads what another block may be about to write."""
-        return self.opcode.startswith(("ld.acquire.", "ld.relaxed."))
+        return self.opcode.startswith(("ld.acquire.", "ld.relaxed.", "mbarrier.try_wait."))
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.text}"
