@@ -130,14 +130,15 @@ template <int CLUSTER, int WARPS, bool OF_SUMS> struct InCluster {
 #if defined(CUDA_ON_CPU) || __CUDA_ARCH__ >= 900
 template <
     template <template <typename> class, typename> class Direction,
-    template <typename> class Cell, typename T, bool PADDED, bool TENSOR_CORES, int CLUSTER, int UNITS,
-    int ROWS, int THREADS, int... PARTS>
+    template <typename> class Cell, typename T, bool PADDED, bool TENSOR_CORES, int CLUSTER,
+    int UNITS, int ROWS, int THREADS, int... PARTS>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) steps_by_cluster(
     const Cell<typename Acc<T>::type> cell, const Direction<Cell, T> arrays, const Steps at,
     const Exchanged exchanged)
 {
     typedef Cell<typename Acc<T>::type> C;
-    const bool SUMS = Direction<Cell, T>::BACK || larger_of(C::width(0), C::PRODUCTS) == 1;
+    const int WIDTH = larger_of(C::width(0), C::width(C::PRODUCTS - 1));
+    const bool SUMS = Direction<Cell, T>::BACK || WIDTH == 1;
     typedef InCluster<CLUSTER, THREADS / 32, SUMS> Exchange;
     // Nobody sends numbers to a block without a unit.
     if (blockIdx.x * UNITS < at.H)
@@ -173,24 +174,30 @@ def layout_of(
     for blocks, units in product(BLOCKS, UNITS):
         if blocks * units < H:
             continue
-        # As few sequences as keep all clusters on the device at once.
-        at_once = max(1, processors * 10 // 11 // blocks)
-        counts = SEQUENCES["tensor cores" if halves else "numbers"]
-        fitting = [n for n in counts if n * units <= 32 * grid.WARPS and (units == 32 or n != 3)]
-        sequences = next((n for n in fitting if -(-B // n) <= at_once), fitting[-1])
         slices = grid.WARPS // blocks if sums else grid.WARPS
         vectors = tuple((n * (units if sums else H), slices) for n in numbers)
-        fit = grid.fit_of(size.columns, vectors, (units, sequences), dtype, tensor_cores=halves)
-        if fit is None:
-            continue
-        stride = slices * fit.vector
-        if halves:  # vectors that are read together meet no bank twice
-            stride = -(-stride // _LINE) * _LINE + _LINE // 2
-        shared = fit.shared + 2 * sequences * stride + 16 * grid.WARPS
-        if shared <= available:
-            return grid.Layout(
-                *(halves, units, sequences, (blocks, -(-B // sequences)), 1),
+        layout = None
+        for sequences in SEQUENCES["tensor cores" if halves else "numbers"]:
+            if sequences * units > 32 * grid.WARPS or (sequences == 3 and units < 32):
+                continue
+            fit = grid.fit_of(size.columns, vectors, (units, sequences), dtype, tensor_cores=halves)
+            if fit is None:
+                continue
+            stride = slices * fit.vector
+            if halves:  # vectors that are read together meet no bank twice
+                stride = -(-stride // _LINE) * _LINE + _LINE // 2
+            shared = fit.shared + 2 * sequences * stride + 16 * grid.WARPS
+            if shared > available:
+                why = f"cluster needs {shared} bytes of shared memory, and there are {available}"
+                break
+            clusters = -(-B // sequences)
+            layout = grid.Layout(
+                *(halves, units, sequences, (blocks, clusters), 1),
                 *(fit.parts, shared, stride // itemsize),
             )
-        why = f"cluster needs {shared} bytes of shared memory, and there are {available}"
+            # As few sequences as keep all clusters on the device at once, by 10 of 11 processors.
+            if clusters <= processors * 10 // 11 // blocks:
+                break
+        if layout is not None:
+            return layout
     return why

@@ -172,7 +172,8 @@ template <> struct Multiplying<true> {
 #endif
 
 template <
-    typename Exchange, bool PADDED, bool TENSOR_CORES, int UNITS, int ROWS, int THREADS, int... PARTS,
+    typename Exchange, bool PADDED, bool TENSOR_CORES, int UNITS, int ROWS, int THREADS,
+    int... PARTS,
     template <template <typename> class, typename> class Direction,
     template <typename> class Cell, typename T>
 __device__ __forceinline__ void steps_over_blocks(

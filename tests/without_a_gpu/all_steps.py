@@ -372,7 +372,12 @@ def caught_by(
                 if not same(on(cupy, call), expected):
                     return True
             except runner.KernelError as error:
-                noticed = ("wrote past the end", "spin for ever", "is sent a number where", "ends before numbers")
+                noticed = (
+                    "wrote past the end",
+                    "spin for ever",
+                    "is sent a number where",
+                    "ends before numbers",
+                )
                 return any(what in str(error) for what in noticed)
         return False
     use_interpreter(monkeypatch, "compute_90")

@@ -264,18 +264,24 @@ def test_what_fits(dtype: str, processors: int, architecture: int) -> None:
 
 def cluster_reason(**changed: Any) -> str:
     choice = choices(num_units=changed.pop("H", 64), batch_size=32, **changed).forward
-    assert (choice.kernel == "cluster") == choice.reason.startswith("the 8 blocks of a cluster")
+    assert (choice.kernel == "cluster") == choice.reason.endswith(
+        "blocks of a cluster hold the matrix"
+    )
     return choice.reason
 
 
 def test_what_clusters_take_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "cluster")
-    for dtype, H in (*itertools.product(("float32", "float16"), (1, 128, 129, 256)), ("c8", 128)):
+    for (H, blocks), dtype in itertools.product(
+        ((1, 2), (64, 2), (65, 4), (128, 4), (129, 8), (256, 8)), ("float32", "float16")
+    ):
+        reason = cluster_reason(dtype=dtype, H=H)
+        assert reason == f"the {blocks} blocks of a cluster hold the matrix"
+    for dtype, H in (("c8", 256), ("float64", 256), ("c16", 128)):
         assert cluster_reason(dtype=dtype, H=H) == "the 8 blocks of a cluster hold the matrix"
     assert "H up to 256, and H is 257" in cluster_reason(H=257)
     assert "sm_90 or later, and the GPU is sm_89" in cluster_reason(architecture=89)
-    for dtype in ("float64", "complex128"):
-        assert f"the dtype is {dtype}" in cluster_reason(dtype=dtype)
+    assert "shared memory, and there are" in cluster_reason(dtype="c16", H=256)
     assert "shared memory, and there are" in cluster_reason(
         dtype="float16", architecture=120, H=256
     )
@@ -284,6 +290,7 @@ def test_what_clusters_take_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
         choices(num_units=256, batch_size=B).forward.sequences for B in (1, 15, 16, 60, 61, 500)
     ]
     assert found == [1, 1, 2, 4, 8, 8]
+    assert choices(num_units=256, batch_size=32).forward.sequences == 3
 
 
 def test_clusters_start_by_an_ordinary_launch(
@@ -294,7 +301,7 @@ def test_clusters_start_by_an_ordinary_launch(
     function = driver.launchKernel
 
     def launch(*args: Any) -> Any:
-        if args[1] == 8 and args[4] == 64:
+        if args[1] == 4 and args[4] == 128:
             started.append(args[2])
             if status:
                 error = driver.CUDADriverError()

@@ -70,28 +70,33 @@ GRID = {
     "no barrier before the sums of all warps": Wrong(
         "lstm", "__syncthreads();  // before the sums of all warps", ""
     ),
-    "no meeting of a warp before a product": Wrong(
+    "no barrier of a warp before a product": Wrong(
         "gru", "__syncwarp();  // before the product", ""
     ),
-    "one place for the sums of two products": Wrong("gru", "sums + turns % 2 * SIZE", "sums"),
-    "a look that is not repeated": Wrong("lstm", "if (!missing) break;", "break;", {ORDERS}),
-    "a look at the first word of some": Wrong(
+    "two products share the memory for their sums": Wrong(
+        "gru", "sums + exchange.turns % 2 * SIZE", "sums"
+    ),
+    "a wait that looks only once": Wrong("lstm", "if (!missing) break;", "break;", {ORDERS}),
+    "a wait that looks at the first word only": Wrong(
         "lstm", "any |= w[n] == ~W(0)", "any |= n == 0 && w[n] == ~W(0)", {ORDERS}
     ),
-    "a place that is used twice": Wrong(
-        "lstm", "turns % 2 : turns)", "turns % 2 : turns % 2)", {ORDERS}
+    "two steps share the memory for their values": Wrong(
+        "lstm", "turns % 2 : exchange.turns)", "turns % 2 : exchange.turns % 2)", {ORDERS}
     ),
-    "one place for all sequences": Wrong(
+    "all sequences share the memory for their values": Wrong(
         "simple_rnn", "+ slot * of_a_row", "+ slot / 2 * of_a_row", {ORDERS}
     ),
-    "words that are not told whole": Wrong(
+    "stores and loads that are not atomic": Wrong(
         "gru_reset_after", f"{TOLD}.u32", "st.global.u32", {INTERPRETER}
     ),
     "the slice of another warp": Wrong(
-        "gru_reset_after", "begin = warp * PACKS * P", "begin = (warp ^ 1) * PACKS * P", {ORDERS}
+        "gru_reset_after",
+        "* of_slice(product);\n        const A* mine",
+        "* of_slice(product) + 4;\n        const A* mine",
+        {ORDERS},
     ),
     "the rows of another slice": Wrong(
-        "lstm", "warp * (m.LANES * slice(product)) + k", "warp * m.LANES + k", {ORDERS}
+        "lstm", "begin + k, of_unit", "begin / 2 + k, of_unit", {ORDERS}
     ),
     "not the last numbers of a vector": Wrong(
         "simple_rnn", "slot < rows && k < count", "slot < rows && k + P < count", {ORDERS}
@@ -117,17 +122,17 @@ TENSOR_CORES = {
     ),
     "one half of a word twice": Wrong("lstm", "word | next << 16", "word | word << 16", {ORDERS}),
     "a chunk too late": Wrong(
-        "gru", "(first_chunk + p / pieces", "(first_chunk + 1 + p / pieces", {ORDERS}
+        "gru", "begin + p / pieces", "begin + 32 + p / pieces", {ORDERS}
     ),
-    "a chunk of another warp": Wrong(
-        "lstm", "threadIdx.x / 32 * COUNT", "(threadIdx.x / 32 ^ 1) * COUNT", {ORDERS}
+    "the numbers of another lane": Wrong(
+        "lstm", "of_slice(product) + 8 * q", "of_slice(product) + 8 * (q ^ 1)", {ORDERS}
     ),
     "sums of the next sequence": Wrong(
         "gru_reset_after", "(2 * q + r) * row_of", "(2 * q + 1 - r) * row_of", {ORDERS}
     ),
     "sequences that are not there": Wrong("lstm", "(g < rows && begin", "(q < rows && begin"),
     "the words of two units in one place": Wrong(
-        "gru_reset_after", "to + OF_UNIT * unit + n", "to + unit + n"
+        "gru_reset_after", "to + OF_UNIT * own + n", "to + own + n"
     ),
     "half of the numbers of a chunk": Wrong(
         "simple_rnn", "a[1], found[n].w[2], found[n].w[3]", "a[1], found[n].w[0], found[n].w[1]",
@@ -176,24 +181,48 @@ HYBRID = {
     ),
 }
 CLUSTERS = {
-    "all ones are not put back": Wrong("lstm", "Where::took(place(n));", ";", {ORDERS}),
-    "zeros at the start": Wrong("lstm", "took(places + n);", "places[n] = {};", {ORDERS}),
-    "one place for two products": Wrong("gru", "SHARED ? turns % 2", "SHARED ? 0", {ORDERS}),
-    "a block that is told nothing": Wrong("lstm", "int block = 0;", "int block = 1;"),
-    "a block that ends early": Wrong(
-        "simple_rnn", "InCluster::meet();  // before a block ends", "", {ORDERS}
+    "no zeros where numbers are missing": Wrong(
+        "lstm", "clear(reinterpret_cast<float*>(numbers)", "(void)(1, (void*)(numbers)", {ORDERS}
+    ),
+    "no zeros where sums are missing": Wrong("lstm", "clear(sums, 2 * SIZE);", "", {ORDERS}),
+    "one place for two products": Wrong("gru", "SHARED ? exchange.turns % 2", "SHARED ? 0"),
+    "one barrier for two products": Wrong("lstm", "barriers + turns % 2 * WARPS", "barriers"),
+    "a phase that is not the next one": Wrong("lstm", "turns / 2 % 2", "turns % 2"),
+    "a wait for too few bytes": Wrong("lstm", "words * 4 * sent", "words * 4 * (sent - 1)"),
+    "a wait for too many bytes": Wrong("gru", "words * 4 * sent", "words * 4 * sent + 4"),
+    "a wait for the bytes of too few sums": Wrong(
+        "lstm", "exchange.blocks * of_block", "(exchange.blocks - 1) * of_block", {ORDERS}
+    ),
+    "no wait for the numbers of a slice": Wrong("gru_reset_after", "wait(product);", ";"),
+    "a slice that another barrier counts": Wrong("lstm", "to, word, slice);", "to, word, 0);"),
+    "a block that is sent nothing": Wrong("lstm", "int block = 0;", "int block = 1;"),
+    "a block that ends before its last numbers have come": Wrong("lstm", "products.end();", ""),
+    "the sums of another block": Wrong(
+        "simple_rnn",
+        "threadIdx.x / 32 % CLUSTER, to",
+        "(threadIdx.x / 32 + 1) % CLUSTER, to",
+        {ORDERS},
+    ),
+    "one place for the sums of all blocks": Wrong(
+        "gru", "blockIdx.x * (warps / OTHERS)", "0 * (warps / OTHERS)", {ORDERS}
+    ),
+    "no barrier before a block reads its own numbers": Wrong(
+        "lstm", f"if (Exchange::SUMS) {BARRIER}", ""
     ),
     "a block without a unit that does not meet": Wrong(
-        "gru_reset_after", "else InCluster::meet();", "", {ORDERS}
-    ),
-    "words that are not told whole": Wrong(
-        "lstm", "st.relaxed.cluster.shared::cluster", "st.shared::cluster", {INTERPRETER}
+        "gru_reset_after", "else Exchange::meet();", "", {ORDERS}
     ),
     "a place of another sequence": Wrong(
-        "gru", "+ slot * of_a_row", "+ slot / 2 * of_a_row", {ORDERS}
+        "gru", "(slice * ROWS + slot) * m", "(slice * ROWS + slot / 2) * m"
     ),
+}
+CLUSTERS_OF_HALVES = {
+    "a word of the wrong lane": Wrong(
+        "lstm", "unit % 2 ? next | word", "unit % 2 ? word | next", {ORDERS}
+    ),
+    "one word twice": Wrong("gru", "unit % 2, step);", "0, step);"),
 }
 WRONG = {
     "rows": ROWS, "grid": GRID, "hybrid": HYBRID, "tensor cores": TENSOR_CORES,
-    "cluster": CLUSTERS,
+    "cluster": CLUSTERS, "cluster of halves": CLUSTERS_OF_HALVES,
 }  # fmt: skip
