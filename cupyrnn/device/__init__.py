@@ -76,8 +76,8 @@ def recurrence_kernels(
       or into its registers and its shared memory; the result calls the latter "hybrid".
     * "grid": one launch in which the matrix is spread over many blocks, which wait for each other
       in every step, if all of them can run at once.
-    * "cluster": one launch in which the matrix is spread over the eight blocks of a cluster, for H
-      up to 256, on GPUs of architecture sm_90 and later; not in float64.
+    * "cluster": one launch in which the matrix is spread over the blocks of a cluster, for H up to
+      256, on GPUs of architecture sm_90 and later.
     * "auto", the default: the kernel that ``python -m cupyrnn.device`` found to be the fastest on
       this GPU, of those that had NumPy's values there; elsewhere, on a GPU of compute capability
       9.0, the one that was the fastest on an H100, or as a prototype on an H200; and else the
