@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from checks import assert_close
+from checks import Ops, assert_close
+from problems.properties import each
+from problems.table import TABLE, Case, call_of
 
 import cupyrnn
 from cupyrnn.driver import signatures
@@ -66,49 +68,48 @@ def twice(op: Any, *args: Any, **kwargs: Any) -> Any:
     return second
 
 
-@pytest.mark.parametrize("peepholes", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_block_lstm_and_its_gradient(
-    cupy_on_gpu: Any, batch: int, reverse: bool, peepholes: bool
-) -> None:
-    shapes = (T, batch, I), (batch, H), (batch, H), (I + H, 4 * H), (4 * H,)
-    of_peepholes = dict(zip(("wci", "wcf", "wco"), arrays_of(np, *[(H,)] * 3, seed=1), strict=True))
-    options: dict[str, Any] = {"reverse": reverse, "cell_clip": 0.6, "gate_order": "ifco"}
-    options["recurrent_activation"] = "hard_sigmoid_0.2"
-    given, grads = arrays_of(np, *shapes), arrays_of(np, *[(T, batch, H)] * 2, seed=2)
-    vectors = of_peepholes if peepholes else {}
-    expected = cupyrnn.block_lstm(*given, **vectors, forget_bias=0.5, **options)
-    expected_grads = cupyrnn.block_lstm_grad(*given[:4], *expected, *grads, **vectors, **options)
-
-    cupy = cupy_on_gpu
-    device = [cupy.asarray(a) for a in given]
-    on_device = {name: cupy.asarray(a) for name, a in vectors.items()}
-    found = twice(cupyrnn.block_lstm, *device, **on_device, forget_bias=0.5, **options)
-    cotangents = [cupy.asarray(a) for a in grads]
-    arguments = *device[:4], *found, *cotangents
-    found_grads = twice(cupyrnn.block_lstm_grad, *arguments, **on_device, **options)
-    assert in_place() == [True, True]
-    for a, b in zip((*found, *found_grads), (*expected, *expected_grads), strict=True):
-        assert_close(cupy.asnumpy(a), b, "float64", "result")
+# What the layers run step by step or in pieces is not laid out.
+WHOLE: dict[str, Any] = {"extent": "full", "rows": None, "memory": "C", "dtype": "float64"}
+WHOLE |= {"dropout": 0.0, "save": "all", "input_mode": "linear_input", "projected": False}
+WHOLE |= {"tapered": False, "size": [(T, n, I, H) for n in (1, B)], "layers": [1, 3]}
+STATES = ("cs_prev", "h_prev", "input_h", "input_c")
+LAID_OUT = [n for n, op in TABLE.items() if not op.is_cell and "numba" in op.places]
+LAID_OUT.remove("stacked_rnn-CIFG")
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_block_gru_and_its_gradient(cupy_on_gpu: Any, batch: int, reverse: bool) -> None:
-    shapes = (T, batch, I), (batch, H), (I + H, 2 * H), (I + H, H), (2 * H,), (H,)
-    given, (d_h,) = arrays_of(np, *shapes), arrays_of(np, (T, batch, H), seed=2)
-    expected = cupyrnn.block_gru(*given, reverse=reverse)
-    expected_grads = cupyrnn.block_gru_grad(*given[:4], *expected, d_h, reverse=reverse)
+@each(*LAID_OUT, **WHOLE, places=["cupy"])
+def test_calls_of_the_table_are_laid_out(ops: Ops, case: Case, rng: np.random.Generator) -> None:
+    """Also for states of None, which are zeros, and without the gradient of the input."""
+    call = call_of(case, rng)
+    record, given = case.op.record, ops.to_device(call.arguments(ops))
+    first = {n: ops.xp.zeros_like(given[n]) for n in STATES if given.get(n) is not None}
+    states: list[Any] = [first, dict.fromkeys(first)]
+    results = []
+    for of_states in states[: 1 if record.name == "cudnn_rnn" else 2]:  # whose vector has no sizes
+        given |= of_states
+        out = twice(record.forward, **given)
+        cotangents = call.swap_if_batch_first(call.cotangents(np.random.default_rng(0), out))
+        kwargs = record.gradient_arguments(given, out._asdict()) | ops.to_device(cotangents)
+        grads = flat(record.gradient(**kwargs))
+        assert in_place() == [True, True]
+        results.append([a for a in (*out, *grads) if a is not None])
+        if record.name == "cudnn_rnn":
+            (without, *others), (_, *expected) = (
+                flat(record.gradient(**kwargs, input_gradient=False)),
+                grads,
+            )
+            assert without is None
+            assert same(ops.xp, others, expected)
+        signatures.CALLS.clear()
+    assert same(ops.xp, results[0], results[-1])
 
-    cupy = cupy_on_gpu
-    device = [cupy.asarray(a) for a in given]
-    found = twice(cupyrnn.block_gru, *device, reverse=reverse)
-    arguments = *device[:4], *found, cupy.asarray(d_h)
-    found_grads = twice(cupyrnn.block_gru_grad, *arguments, reverse=reverse)
-    assert in_place() == [True, True]
-    for a, b in zip((*found, *found_grads), (*expected, *expected_grads), strict=True):
-        assert_close(cupy.asnumpy(a), b, "float64", "result")
+
+def flat(grads: Any) -> list[Any]:
+    """Return gradients in one list, those of weights too."""
+    return [
+        part for a in grads for of in (a if isinstance(a, list) else [a])
+        for part in (of if isinstance(of, tuple) else [of])
+    ]  # fmt: skip
 
 
 class Net(NamedTuple):
@@ -139,36 +140,6 @@ def draw_net(rnn_mode: str, layers: int, way: str) -> Net:
 
 
 WAYS = pytest.mark.parametrize("way", ["forward", "reverse", "bidirectional"])
-
-
-@WAYS
-@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("is_training", [False, True])
-def test_cudnn_rnn_and_its_gradient(
-    cupy_on_gpu: Any, is_training: bool, layers: int, rnn_mode: str, way: str
-) -> None:
-    host = draw_net(rnn_mode, layers, way)
-    expected = cupyrnn.cudnn_rnn(*host.arguments, **host.net, is_training=is_training)
-
-    cupy = cupy_on_gpu
-    device, options = host.of(cupy), host.net | {"engine": "cupy"}
-    found = twice(cupyrnn.cudnn_rnn, *device.arguments, is_training=is_training, **options)
-    for a, b in zip(found[:3], expected[:3], strict=True):
-        assert_close(cupy.asnumpy(a), b, "float64", "result")
-    assert found.reserve_space.shape == expected.reserve_space.shape
-    assert in_place() == [True]
-    if not is_training:
-        return
-    expected_grads = cupyrnn.cudnn_rnn_backprop(*host.gradient_arguments(expected), **host.net)
-    options["host_reserved"] = found.host_reserved
-    for wanted in (True, False):
-        arguments = device.gradient_arguments(found)
-        grads = twice(cupyrnn.cudnn_rnn_backprop, *arguments, input_gradient=wanted, **options)
-        assert (grads[0] is not None) == wanted
-        for a, b in zip(grads[1 - wanted :], expected_grads[1 - wanted :], strict=True):
-            assert_close(cupy.asnumpy(a), b, "float64", "result")
-    assert in_place() == [True] * 3
 
 
 @WAYS
@@ -215,56 +186,6 @@ def compare(cupy: Any, op: Any, gradient: Any, host: Any, device: Any) -> None:
                 assert_close(cupy.asnumpy(a), b, "float64", "result")
 
 
-@pytest.mark.parametrize("peepholes", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_states_of_none_are_zeros(cupy_on_gpu: Any, reverse: bool, peepholes: bool) -> None:
-    x, w, b, h_grad, *vectors = arrays_of(
-        np, (T, B, I), (I + H, 4 * H), (4 * H,), (T, B, H), *[(H,)] * 3
-    )
-    names = dict(zip(("wci", "wcf", "wco"), vectors if peepholes else (), strict=False))
-
-    def arguments_on(xp: Any) -> Any:
-        x_, w_, b_, h_grad_ = map(xp.asarray, (x, w, b, h_grad))
-
-        def arguments(out: Any) -> Any:
-            return (
-                (x_, None, None, w_, b_)
-                if out is None
-                else (x_, None, None, w_, *out, None, h_grad_)
-            )
-
-        return arguments
-
-    def with_options(op: Any) -> Any:
-        def call(x: Any, *args: Any) -> Any:
-            xp = np if isinstance(x, np.ndarray) else cupy_on_gpu
-            given = {name: xp.asarray(a) for name, a in names.items()}
-            return op(x, *args, **given, reverse=reverse)
-
-        return call
-
-    ops = map(with_options, (cupyrnn.block_lstm, cupyrnn.block_lstm_grad))
-    compare(cupy_on_gpu, *ops, arguments_on(np), arguments_on(cupy_on_gpu))
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_a_state_of_none_is_zeros_in_a_gru(cupy_on_gpu: Any, reverse: bool) -> None:
-    shapes = (T, B, I), (I + H, 2 * H), (I + H, H), (2 * H,), (H,), (T, B, H)
-    arrays = arrays_of(np, *shapes)
-
-    def arguments_on(xp: Any) -> Any:
-        x, w_ru, w_c, b_ru, b_c, d_h = map(xp.asarray, arrays)
-
-        def arguments(out: Any) -> Any:
-            given = x, None, w_ru, w_c
-            return (*given, b_ru, b_c) if out is None else (*given, *out, d_h)
-
-        return arguments
-
-    ops = (partial(op, reverse=reverse) for op in (cupyrnn.block_gru, cupyrnn.block_gru_grad))
-    compare(cupy_on_gpu, *ops, arguments_on(np), arguments_on(cupy_on_gpu))
-
-
 @WAYS
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
 def test_packed_parameters_and_states_of_none(cupy_on_gpu: Any, rnn_mode: str, way: str) -> None:
@@ -291,55 +212,6 @@ def test_packed_parameters_and_states_of_none(cupy_on_gpu: Any, rnn_mode: str, w
         partial(op, reverse=way == "reverse")
         for op in (cupyrnn.cudnn_rnn, cupyrnn.cudnn_rnn_backprop)
     )
-    compare(cupy_on_gpu, *ops, arguments_on(np), arguments_on(cupy_on_gpu))
-
-
-@WAYS
-@pytest.mark.parametrize("kind", ["lstm", "peepholes", "gru"])
-@pytest.mark.parametrize("has_states", [False, True])
-def test_stacked_rnn_and_its_gradient(
-    cupy_on_gpu: Any, has_states: bool, kind: str, way: str
-) -> None:
-    D, is_gru = 2 if way == "bidirectional" else 1, kind == "gru"
-    make = cupyrnn.init_block_gru if is_gru else cupyrnn.init_block_lstm
-    weights: list[Any] = [
-        make(num_units=H, input_size=K, dtype="float64", seed=n)
-        for n, K in enumerate([I] * D + [D * H] * D)
-    ]
-    if kind == "peepholes":
-        vectors = arrays_of(np, *[(H,)] * 3)
-        weights = [
-            cupyrnn.PeepholeLSTMParams(*entry[:2], *(vectors if n else (None,) * 3))
-            for n, entry in enumerate(weights)
-        ]
-    x, dy, h, c, dh, dc = arrays_of(np, (T, B, I), (T, B, D * H), *[(2 * D, B, H)] * 4)
-    states = (h, None if is_gru else c) if has_states else (None, None)
-    of_states = (dh, None if is_gru else dc) if has_states else (None, None)
-    net: dict[str, Any] = {"reverse": way == "reverse"}
-    net["direction"] = way if D == 2 else "unidirectional"
-    if not is_gru:
-        net["cell_clip"] = 0.4
-
-    def arguments_on(xp: Any) -> Any:
-        def move(a: Any) -> Any:
-            return a if a is None else xp.asarray(a)
-
-        moved = [type(entry)._make(map(move, entry)) for entry in weights]
-        given = (*map(move, (x, *states)), moved)
-        cotangents = [*map(move, (dy, *of_states))]
-
-        def arguments(out: Any) -> Any:
-            return given if out is None else (*given, None, None, None, *cotangents, out[3])
-
-        return arguments
-
-    def gradient(*arguments: Any) -> Any:
-        """Return the gradients in one list."""
-        *found, of_weights = cupyrnn.stacked_rnn_backprop(*arguments, **net)
-        assert [type(entry) for entry in of_weights] == [type(entry) for entry in weights]
-        return [*found, *(a for entry in of_weights for a in entry)]
-
-    ops = partial(cupyrnn.stacked_rnn, **net), gradient
     compare(cupy_on_gpu, *ops, arguments_on(np), arguments_on(cupy_on_gpu))
 
 
