@@ -19,13 +19,13 @@ import numpy as np
 from ..checks.arrays import compute_dtype
 from . import grid, rows
 
+# An exchange in a cluster. A place is used again two products later: who sends the next number to
+# it has one that this block sent after it had read the place. A barrier counts the bytes that come
+# for each slice and turn. A phase of it ends when all of them are there and the reader has said how
+# many they are.
 SOURCE = (
     grid.SOURCE
     + r"""
-// An exchange in a cluster. A place is used again two products later: who sends the next number to
-// it has one that this block sent after it had read the place. Of each slice and turn a barrier
-// counts the bytes that come. Its phase ends when all of them are there and the reader, who knows
-// how many they are, has said so.
 template <int CLUSTER, int WARPS, bool OF_SUMS> struct InCluster {
     static const bool SHARED = true, SUMS = OF_SUMS;
     static const int BLOCKS = CLUSTER, MEMORY = 2 * WARPS * 8;
@@ -61,6 +61,15 @@ template <int CLUSTER, int WARPS, bool OF_SUMS> struct InCluster {
     {
         return barriers + turns % 2 * WARPS + slice;
     }
+    static __device__ __forceinline__ unsigned at_block(void* here, int block)
+    {
+        unsigned there = 0;
+#ifndef CUDA_ON_CPU
+        asm("mapa.shared::cluster.u32 %0, %1, %2;"
+            : "=r"(there) : "r"(in_shared(here)), "r"(block));
+#endif
+        return there;
+    }
     // Stores a value in the shared memory of another block, at the same place as here.
     template <typename V>
     __device__ __forceinline__ void store_at(int block, V* to, V v, int slice) const
@@ -68,23 +77,17 @@ template <int CLUSTER, int WARPS, bool OF_SUMS> struct InCluster {
 #ifdef CUDA_ON_CPU
         cuda_on_cpu::store_async(to, v, barrier(slice), block, CLUSTER);
 #else
-        unsigned there, counter;
-        asm("mapa.shared::cluster.u32 %0, %1, %2;"
-            : "=r"(there) : "r"(in_shared(to)), "r"(block));
-        asm("mapa.shared::cluster.u32 %0, %1, %2;"
-            : "=r"(counter) : "r"(in_shared(barrier(slice))), "r"(block));
+        const unsigned there = at_block(to, block), counter = at_block(barrier(slice), block);
 #define STORE_ASYNC "st.async.shared::cluster.mbarrier::complete_tx::bytes"
         if constexpr (sizeof(V) == 4)
             asm volatile(STORE_ASYNC ".b32 [%0], %1, [%2];"
                          :: "r"(there), "r"(*array_of<unsigned>(v)), "r"(counter) : "memory");
-        else if constexpr (sizeof(V) == 8)
-            asm volatile(STORE_ASYNC ".b64 [%0], %1, [%2];"
-                         :: "r"(there), "l"(*array_of<unsigned long long>(v)), "r"(counter)
-                         : "memory");
         else
-            asm volatile(STORE_ASYNC ".v2.b64 [%0], {%1, %2}, [%3];"
-                         :: "r"(there), "l"(array_of<unsigned long long>(v)[0]),
-                            "l"(array_of<unsigned long long>(v)[1]), "r"(counter) : "memory");
+#pragma unroll
+            for (int n = 0; n < sizeof(V) / 8; ++n)
+                asm volatile(STORE_ASYNC ".b64 [%0], %1, [%2];"
+                             :: "r"(there + 8 * n), "l"(array_of<unsigned long long>(v)[n]),
+                                "r"(counter) : "memory");
 #endif
     }
     template <typename W>

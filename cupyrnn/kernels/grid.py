@@ -101,10 +101,9 @@ template <typename Exchange, typename C, bool BACK, typename Part> struct OverBl
     __device__ __forceinline__ void put(Product product, int turn, const A* v) const
     {
         // The turn says which product is next: a vector has the slices of the one that reads it.
-        if constexpr (!BACK && C::PRODUCTS == 2) {
-            if (turn == 1) put_for<COUNT>(::Product<1>(), v);
-            else put_for<COUNT>(product, v);
-        } else put_for<COUNT>(product, v);
+        if constexpr (!BACK && C::PRODUCTS == 2)
+            if (turn == 1) return put_for<COUNT>(::Product<1>(), v);
+        put_for<COUNT>(product, v);
     }
     template <int COUNT, typename Product>
     __device__ __forceinline__ void put_for(Product product, const A* v) const
@@ -121,7 +120,7 @@ template <typename Exchange, typename C, bool BACK, typename Part> struct OverBl
     // Waits for the numbers of the warp's slice, which the sequences have sent.
     template <typename Product> __device__ __forceinline__ void wait(Product product) const
     {
-        const int slice = Part::Own::slice(), left = H - slice * this->of_slice(product);
+        const int slice = this->slice, left = H - slice * this->of_slice(product);
         const int count = left < this->of_slice(product) ? left : this->of_slice(product);
         const int words = count > 0 ? (count * int(sizeof(E)) + 3) / 4 : 0;
         exchange.wait(slice, words * 4 * sent, threadIdx.x % 32 == 0);
@@ -139,10 +138,10 @@ template <typename Exchange, typename C, bool BACK, typename Part> struct OverBl
         const int ROW = Part::row_of(WIDTH), OF_WARP = Part::ROWS * ROW;
         A* const all = sums + exchange.turns % 2 * SIZE;
         if constexpr (Exchange::SHARED && !Exchange::SUMS) wait(product);
-        if (!Exchange::SUMS || Part::Own::owner() * Part::UNITS < H)
+        if (!Exchange::SUMS || this->owner * Part::UNITS < H)
             Part::template multiply<WIDTH>(
                 exchange, product, row(), int(rows) - me.first, NUMBERS * H,
-                all + Part::Own::sum(Part::WARPS) * OF_WARP);
+                all + this->sum(Part::WARPS) * OF_WARP);
         if constexpr (Exchange::SUMS) {
             const int of_block = Part::WARPS / Exchange::BLOCKS * Part::ROWS * Part::UNITS;
             exchange.wait(0, exchange.blocks * of_block * int(sizeof(A)), threadIdx.x == 0);

@@ -9,15 +9,61 @@ from __future__ import annotations
 
 from . import rows
 
+# An exchange of numbers is a struct with
+#
+#   SHARED                  whether vectors are in shared memory, two by turns. Else each vector has
+#                           a place of its own in the memory of the device
+#   SUMS                    whether blocks exchange sums. Then a block multiplies the numbers of its
+#                           own units only, a warp for the units of one block. Else a block has the
+#                           numbers of all units, and computes the sums of its own
+#   BLOCKS, MEMORY          the blocks of a cluster, and bytes of shared memory
+#   turns                   how many products came before
+#   begin()                 starts; shared memory has zeros by then
+#   send(to, word, slice, first, step)
+#                           stores a word of a vector, which this slice reads. A cluster stores it
+#                           in every step-th block, from the first one on
+#   leave(to, sum)          stores a sum
+#   wait(slice, bytes, first)
+#                           waits for this many bytes of a slice. One thread of a warp is the first
+#
+# In the memory of the device no fence is needed. Each number is written once, by a relaxed store,
+# to a place that held all ones before the launch. A reader repeats a relaxed load until no word is
+# all ones. It concludes nothing about other memory. Loads and stores have words of one size, which
+# the device reads and writes whole. No number is all ones: a word is a number, or two of a half
+# format, and every NaN is the one of arithmetic, with a sign bit of zero. No place is used twice in
+# a launch.
+#
+# How a block multiplies by its part of the matrices is a struct with
+#
+#   E, W                    the types of exchanged numbers and of their words
+#   A, N                    the types of sums, and of the matrices in registers
+#   UNITS, ROWS, WARPS      the units and sequences of the block, and its warps
+#   MEMORY                  bytes of shared memory
+#   numbers(width)          how many numbers of a unit a vector has; `width` of them count
+#   load(product, value)    loads the matrix of a product
+#   of_slice(product)       how many numbers a slice has
+#   send_unit<COUNT>(exchange, product, row, slot, unit, H, v)
+#                           sends the numbers of a unit. Returns how many words the vector has if
+#                           this is the last unit, else 0. row(slot): where a vector begins
+#   multiply<WIDTH>(exchange, product, row, rows, count, sums)
+#                           leaves the sums of a warp in sums[ROWS][row_of(WIDTH)]. The vectors of
+#                           `rows` sequences have `count` numbers each
+#
+# ``ByNumbers`` computes in the type of the computation, with the ``Matrix`` of ``rows``.
+#
+# ``ByTensorCores`` has CHUNKS of 32 numbers of a vector in a slice. A row of its product is a
+# column of the matrix, unit by unit, and a column is one of eight sequences. ``Fragments`` are
+# pieces of sixteen such rows and 32 numbers. A lane has eight neighboring numbers, so that it reads
+# 16 bytes of a vector at once: their order is free, as long as vectors and matrices have the same.
+#
+# ``mma`` is d[16, 8] += a[16, 16] @ b[16, 8], by all lanes of a warp. With g = lane / 4 and
+# q = lane % 4 a lane has, two numbers to a register,
+#   a: rows g, g + 8, g, g + 8; columns 2q, 2q, 2q + 8, 2q + 8 and the next
+#   b: rows 2q, 2q + 8 and the next; column g
+#   d: rows g, g, g + 8, g + 8; columns 2q, 2q + 1, 2q, 2q + 1
 SOURCE = (
     rows.SOURCE
     + r"""
-// How an exchange through the memory of the device needs no fence: each number is written once, by
-// a relaxed store, to a place that held all ones before the launch. A reader repeats a relaxed load
-// until no word is all ones. It concludes nothing about other memory. Loads and stores have words
-// of one size, which the device reads and writes whole. No number is all ones: a word is a number,
-// or two of a half format, and a NaN is the one of arithmetic, with a sign bit of zero. No place is
-// used twice in a launch.
 template <typename R> struct WordOf { typedef unsigned type; };
 template <> struct WordOf<double> { typedef unsigned long long type; };
 
@@ -33,66 +79,37 @@ template <typename W> struct alignas(16) Words {
     }
 };
 
-// An exchange. Such a struct has
-//
-//   SHARED                 whether vectors are in shared memory, two by turns, or each has a place
-//                          of its own in the memory of the device
-//   SUMS                   whether blocks exchange sums. Each then multiplies the numbers of its
-//                          own units only, a warp for the units of another block. Else a block has
-//                          the numbers of all units, and computes the sums of its own
-//   BLOCKS, MEMORY         of a cluster, and bytes of shared memory
-//   turns                  how many products came before
-//   begin()                after the zeros of shared memory
-//   send(to, word, slice, first, step)
-//                          stores a word of a vector, which a slice has; in a cluster to each
-//                          step-th block from the first one on
-//   leave(to, sum)         stores a sum
-//   wait(slice, bytes, first)
-//                          waits for that many bytes of a slice; one thread of a warp is the first
+// Through the memory of the device.
 struct InMemory {
     static const bool SHARED = false, SUMS = false;
     static const int BLOCKS = 1, MEMORY = 0;
-    unsigned turns;
-    __device__ __forceinline__ InMemory(void*, int) : turns(0) {}
+    unsigned turns = 0;
+    __device__ __forceinline__ InMemory(void*, int) {}
     template <typename V> static __device__ __forceinline__ void leave(V* to, V v) { *to = v; }
-    static __device__ __forceinline__ void send(unsigned* to, unsigned word, int, int = 0, int = 1)
+    template <typename W>
+    static __device__ __forceinline__ void send(W* to, W word, int, int = 0, int = 1)
     {
 #ifdef CUDA_ON_CPU
         cuda_on_cpu::store_word(to, word);
 #else
-        asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(to), "r"(word) : "memory");
+        if constexpr (sizeof(W) == 4)
+            asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(to), "r"(word) : "memory");
+        else asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(to), "l"(word) : "memory");
 #endif
     }
-    static __device__ __forceinline__ void send(
-        unsigned long long* to, unsigned long long word, int)
+    template <typename W>
+    static __device__ __forceinline__ Words<W> load(const Words<W>* place)
     {
+        Words<W> v;
 #ifdef CUDA_ON_CPU
-        cuda_on_cpu::store_word(to, word);
+        for (W& word : v.w) word = cuda_on_cpu::load_relaxed(place->w + (&word - v.w));
 #else
-        asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(to), "l"(word) : "memory");
-#endif
-    }
-    static __device__ __forceinline__ Words<unsigned> load(const Words<unsigned>* place)
-    {
-        Words<unsigned> v;
-#ifdef CUDA_ON_CPU
-        for (int n = 0; n < 4; ++n) v.w[n] = cuda_on_cpu::load_relaxed(place->w + n);
-#else
-        asm volatile(
-            "ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-            : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(place) : "memory");
-#endif
-        return v;
-    }
-    typedef unsigned long long Wide;
-    static __device__ __forceinline__ Words<Wide> load(const Words<Wide>* place)
-    {
-        Words<Wide> v;
-#ifdef CUDA_ON_CPU
-        for (int n = 0; n < 2; ++n) v.w[n] = cuda_on_cpu::load_relaxed(place->w + n);
-#else
-        asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
-                     : "=l"(v.w[0]), "=l"(v.w[1]) : "l"(place) : "memory");
+        if constexpr (sizeof(W) == 4)
+            asm volatile(
+                "ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(place) : "memory");
+        else asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+                          : "=l"(v.w[0]), "=l"(v.w[1]) : "l"(place) : "memory");
 #endif
         return v;
     }
@@ -151,63 +168,34 @@ __device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place, 
     }
 }
 
-// Which part of a product a warp has, of blocks with so many units each.
+// Which part of a product a warp has, of blocks with UNITS units each.
 template <typename Exchange, int UNITS> struct Share {
-    static const int OTHERS = Exchange::SUMS ? Exchange::BLOCKS : 1;
-    // The slice of the vectors that the block has.
-    static __device__ __forceinline__ int slice() { return threadIdx.x / 32 / OTHERS; }
-    // The block whose sums these are.
-    static __device__ __forceinline__ int owner()
-    {
-        return Exchange::SUMS ? threadIdx.x / 32 % OTHERS : blockIdx.x;
-    }
+    static const bool SUMS = Exchange::SUMS;
+    static const int OTHERS = SUMS ? Exchange::BLOCKS : 1;
+    const int slice = threadIdx.x / 32 / OTHERS;  // of the vectors that the block has
+    const int owner = SUMS ? threadIdx.x / 32 % OTHERS : blockIdx.x;  // the block of these sums
+    const int first_unit = SUMS ? blockIdx.x * UNITS : 0;  // of these vectors
     // Which of the sums of the owner these are, of so many warps a block.
-    static __device__ __forceinline__ int sum(int warps)
+    __device__ __forceinline__ int sum(int warps) const
     {
-        return (Exchange::SUMS ? blockIdx.x * (warps / OTHERS) : 0) + slice();
+        return first_unit / UNITS * (warps / OTHERS) + slice;
     }
-    // Which number of all units number j of these vectors is, of so many a unit; or one past all.
-    static __device__ __forceinline__ int number(int j, int of_unit)
+    // Number j of a vector among those of all units, of_unit each; or one behind all.
+    __device__ __forceinline__ int number(int j, int of_unit) const
     {
-        if (!Exchange::SUMS) return j;
-        return j < UNITS * of_unit ? blockIdx.x * UNITS * of_unit + j : 1 << 28;
-    }
-    // The unit as one of those that these vectors have.
-    static __device__ __forceinline__ int unit(int u)
-    {
-        return Exchange::SUMS ? u - blockIdx.x * UNITS : u;
+        return SUMS && j >= UNITS * of_unit ? 1 << 28 : first_unit * of_unit + j;
     }
 };
 
-// How a block multiplies by its part of the matrices. Such a struct has
-//
-//   E, W                        the types of exchanged numbers and of their words
-//   A, N                        of sums, and what the matrices are held in
-//   UNITS, ROWS, WARPS          of the block
-//   MEMORY                      bytes of shared memory
-//   numbers(width)              how many numbers of a unit a vector has; `width` of them count
-//   load(product, value)        the matrix of a product
-//   of_slice(product)           how many numbers a slice has
-//   send_unit<COUNT>(exchange, product, row, slot, unit, H, v)
-//                               sends the numbers of a unit; returns how many words a vector has
-//                               up to here where this unit is the last one, else 0
-//   multiply<WIDTH>(exchange, product, row, rows, count, sums)
-//                               leaves the sums of a warp in sums[ROWS][row_of(WIDTH)] of shared
-//                               memory: in `rows` of vectors there are `count` numbers
-//
-// row(slot): where the vector of a sequence begins.
-//
-// By numbers of the type that is computed with. A matrix is that of `rows`, of a slice of K.
 template <
     typename Exchange, typename C, typename T, bool BACK, int OF_BLOCK, int SEQUENCES, int THREADS,
     int SLICE, int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
-struct ByNumbers {
+struct ByNumbers : Share<Exchange, OF_BLOCK> {
     typedef typename Acc<T>::type A;
     typedef typename Acc<T>::real R;
     typedef typename WordOf<R>::type W;
     typedef A E;
     typedef A N;
-    typedef Share<Exchange, OF_BLOCK> Own;
     static const int UNITS = OF_BLOCK, ROWS = SEQUENCES, WARPS = THREADS / 32;
     static const int P = 16 / sizeof(A), SPLIT = 32 / UNITS, AT_ONCE = ROWS < SPLIT ? ROWS : SPLIT;
     static const int LAST = C::PRODUCTS - 1;
@@ -247,13 +235,13 @@ struct ByNumbers {
     __device__ __forceinline__ void load(Product product, Value value)
     {
         auto& m = matrix(product);
-        const int lane = threadIdx.x % 32, begin = Own::slice() * of_slice(product);
-        const int unit = Own::owner() * UNITS + lane / m.LANES * (m.LANES / SPLIT);
+        const int lane = threadIdx.x % 32, begin = this->slice * of_slice(product);
+        const int unit = this->owner * UNITS + lane / m.LANES * (m.LANES / SPLIT);
         const int of_unit = BACK ? C::width(Product::NUMBER) : 1;
         m.load(
             lane % m.LANES, rest + (Product::NUMBER ? First::SHARED : 0),
             [&](int k, int u, int c) -> A {
-                return value(product, Own::number(begin + k, of_unit), unit + u, c);
+                return value(product, this->number(begin + k, of_unit), unit + u, c);
             });
     }
     template <typename Product, typename Row>
@@ -273,7 +261,7 @@ struct ByNumbers {
         const int OF_NUMBER = sizeof(A) / sizeof(R);
 #pragma unroll
         for (int k = 0; k < COUNT; ++k) {
-            const int j = COUNT * Own::unit(unit) + k;
+            const int j = COUNT * (unit - this->first_unit) + k;
             W* const to = reinterpret_cast<W*>(place(product, row, slot, j));
             A number = rounded<T>(v[k]);
 #pragma unroll
@@ -287,7 +275,7 @@ struct ByNumbers {
         const Exchange& exchange, Product product, Row row, int rows, int count, A* sums) const
     {
         const auto& m = const_cast<ByNumbers*>(this)->matrix(product);
-        const int lane = threadIdx.x % 32, begin = Own::slice() * of_slice(product);
+        const int lane = threadIdx.x % 32, begin = this->slice * of_slice(product);
         const A* mine = vectors;
         if constexpr (Exchange::SHARED) mine = place(product, row, 0, begin);
         else {
@@ -333,11 +321,6 @@ struct ByNumbers {
 };
 
 #ifdef MMA_TYPE
-// d[16, 8] += a[16, 16] @ b[16, 8], by all lanes of a warp. With g = lane / 4 and q = lane % 4 a
-// lane has, two numbers to a register,
-//   a: rows g, g + 8, g, g + 8; columns 2q, 2q, 2q + 8, 2q + 8 and the next
-//   b: rows 2q, 2q + 8 and the next; column g
-//   d: rows g, g, g + 8, g + 8; columns 2q, 2q + 1, 2q, 2q + 1
 #ifndef CUDA_ON_CPU
 template <typename T>
 __device__ __forceinline__ void mma(
@@ -351,9 +334,6 @@ __device__ __forceinline__ void mma(
 }
 #endif
 
-// A warp's part of a matrix: pieces of sixteen rows, those of its units, and 32 columns. Which
-// columns are a lane's is free, as long as vectors have the same order: here eight neighboring
-// ones, so that a lane reads 16 bytes of a vector at once.
 template <typename T, int PIECES> struct Fragments {
     static const int AT_ONCE = 4, LENGTH = 64 * AT_ONCE;  // of the memory to load them, by warp
     unsigned a[PIECES][2][4];
@@ -390,17 +370,14 @@ template <typename T, int PIECES> struct Fragments {
     }
 };
 
-// By tensor cores. Rows of a product are columns of the matrix, unit by unit; its columns are eight
-// sequences. CHUNKS: of 32 numbers of a vector that a warp multiplies.
 template <
     typename Exchange, typename C, typename T, bool BACK, int OF_BLOCK, int SEQUENCES, int THREADS,
     int CHUNKS, int CHUNKS_2 = 0>
-struct ByTensorCores {
+struct ByTensorCores : Share<Exchange, OF_BLOCK> {
     typedef float A;
     typedef T N;
     typedef T E;
     typedef unsigned W;
-    typedef Share<Exchange, OF_BLOCK> Own;
     static const int UNITS = OF_BLOCK, ROWS = SEQUENCES, WARPS = THREADS / 32;
     static_assert(ROWS == 8 && UNITS % 16 == 0, "the size of a product");
     static const int LAST = C::PRODUCTS - 1;
@@ -433,11 +410,11 @@ struct ByTensorCores {
     __device__ __forceinline__ void load(Product product, Value value)
     {
         constexpr int NUMBER = Product::NUMBER, WIDTH = width(NUMBER), COUNT = C::width(NUMBER);
-        const int begin = Own::slice() * of_slice(product), lane = threadIdx.x % 32;
+        const int begin = this->slice * of_slice(product), lane = threadIdx.x % 32;
         matrix(product).load(memory, lane / 4, lane % 4, [&](int p, int row, int k) -> T {
             row += p % pieces(NUMBER) * 16;
-            k = Own::number(begin + p / pieces(NUMBER) * 32 + k, BACK ? numbers(COUNT) : 1);
-            const int unit = Own::owner() * UNITS + row / WIDTH;
+            k = this->number(begin + p / pieces(NUMBER) * 32 + k, BACK ? numbers(COUNT) : 1);
+            const int unit = this->owner * UNITS + row / WIDTH;
             if (!BACK) return value(product, k, unit, row % WIDTH);
             const int column = k % numbers(COUNT);
             if (column >= COUNT) return T(0.f);
@@ -450,7 +427,7 @@ struct ByTensorCores {
         const float* v) const
     {
         unsigned* const to = reinterpret_cast<unsigned*>(row(slot));
-        const int own = Own::unit(unit);
+        const int own = unit - this->first_unit;
         if constexpr (COUNT == 1) {
             // The lanes of two neighboring units make a word, if there are both. In a cluster each
             // sends it to every other block.
@@ -482,7 +459,7 @@ struct ByTensorCores {
         const int PARTS = WIDTH < 4 ? 2 : 1;
         const auto& m = const_cast<ByTensorCores*>(this)->matrix(product);
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-        const int begin = Own::slice() * of_slice(product) + 8 * q;
+        const int begin = this->slice * of_slice(product) + 8 * q;
         char* const here = row(g);
         auto place = [&](int n) {
             return reinterpret_cast<Words<unsigned>*>(here + (begin + 32 * n) * 2);

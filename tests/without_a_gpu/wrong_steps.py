@@ -204,7 +204,7 @@ CLUSTERS = {
         {ORDERS},
     ),
     "one place for the sums of all blocks": Wrong(
-        "gru", "blockIdx.x * (warps / OTHERS)", "0 * (warps / OTHERS)", {ORDERS}
+        "gru", "first_unit / UNITS * (warps", "0 * (warps", {ORDERS}
     ),
     "no barrier before a block reads its own numbers": Wrong(
         "lstm", f"if (Exchange::SUMS) {BARRIER}", ""
