@@ -351,11 +351,12 @@ class Call:
         import cupy
 
         (self._words, self._moved), self._operations = words, operations
-        self._allocations = [memory[1] for memory in table.allocations.values()]
+        self.allocations = [memory[1] for memory in table.allocations.values()]  # bytes of each
         returned, self._kind, self._more = results
         first = table.inputs
-        # CuPy makes an array faster of a dtype's character.
-        self._returned = [
+        # Of each result: its allocation, shape, dtype and offset in bytes. CuPy makes an array
+        # faster of a dtype's character.
+        self.returned = [
             None
             if p is None
             else (p.array - first, p.shape, BY_ID.get(id(p.dtype), p.dtype), p.offset)
@@ -384,12 +385,23 @@ class Call:
         return memoryview(words), operations, kept  # type: ignore[arg-type]
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
-        """Run a call."""
+        """Run a call of CuPy arrays, in memory of CuPy's allocator."""
         cuda, ndarray = self._cuda, self._ndarray
         cuda.runtime.setDevice(self._device)  # A thread may have no context yet.
-        addresses = [a.data.ptr for a in arrays]
-        memory = [cuda.alloc(size) for size in self._allocations]
-        addresses += [m.ptr for m in memory]
+        memory = [cuda.alloc(size) for size in self.allocations]
+        self.run([a.data.ptr for a in arrays] + [m.ptr for m in memory])
+        found: list[Any] = []
+        for returned in self.returned:
+            if returned is None:
+                found.append(None)
+            else:
+                n, shape, dtype, offset = returned
+                found.append(ndarray(shape, dtype, memory[n] + offset if offset else memory[n]))
+        found += [a.copy() for a in self._more]
+        return self._kind._make(found)
+
+    def run(self, addresses: Sequence[int]) -> None:
+        """Run a call on CuPy's current stream: the addresses of its arrays, then of its memory."""
         try:
             ready = self._free.pop()
         except IndexError:
@@ -400,21 +412,12 @@ class Call:
         try:
             with blas.without_rounding(self._rounds):
                 self._run(words, operations)
-        except cuda.driver.CUDADriverError as error:
+        except self._cuda.driver.CUDADriverError as error:
             if persistent.is_refused(error):
                 raise NotInPlace("the device has no room for all blocks") from error
             raise
         finally:
             self._free.append(ready)
-        found: list[Any] = []
-        for returned in self._returned:
-            if returned is None:
-                found.append(None)
-            else:
-                n, shape, dtype, offset = returned
-                found.append(ndarray(shape, dtype, memory[n] + offset if offset else memory[n]))
-        found += [a.copy() for a in self._more]
-        return self._kind._make(found)
 
     def _run(self, words: Any, operations: list[tuple[Any, ...]]) -> None:
         """Start the operations on the current stream."""

@@ -433,6 +433,10 @@ class Call:
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
         """Run a call."""
+        return self._kind._make(self.run(arrays) + [a.copy() for a in self._more])
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Run a call; return the arrays of its results."""
         arrays = [*arrays]
         for n in self._copied:
             arrays[n] = arrays[n].copy()
@@ -444,7 +448,7 @@ class Call:
         found = [arrays[n] if key is None else arrays[n][key] for n, key in self._returned]
         for n in self._nothing:
             found[n] = None
-        return self._kind._make(found + [a.copy() for a in self._more])
+        return found
 
 
 def _exchanged(a: Array) -> Array:
