@@ -55,17 +55,29 @@ class Record(NamedTuple):
         shared = {n: a for n, a in arguments.items() if n not in self.not_in_gradient}
         return shared | {n: results.get(n) for n in self.results}
 
+    def gradient_call(
+        self,
+        arguments: Mapping[str, Any],
+        results: Mapping[str, Any],
+        cotangents: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return all arguments of the gradient op; cotangents have the names of the outputs."""
+        renamed = dict(zip(self.cotangents, map(cotangents.get, self.outputs), strict=True))
+        return self.gradient_arguments(arguments, results) | renamed
+
+    def by_input(self, found: Any) -> dict[str, Any]:
+        """Return what the gradient op returned by the names of the inputs."""
+        slopes = zip(self.inputs, _written(self.slope, self.inputs), strict=True)
+        return {n: getattr(found, slope) for n, slope in slopes}
+
     def grads(
         self,
         arguments: Mapping[str, Any],
         results: Mapping[str, Any],
         cotangents: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return the gradients of the inputs by name; cotangents have the names of the outputs."""
-        renamed = dict(zip(self.cotangents, map(cotangents.get, self.outputs), strict=True))
-        found = self.gradient(**self.gradient_arguments(arguments, results), **renamed)
-        slopes = zip(self.inputs, _written(self.slope, self.inputs), strict=True)
-        return {n: getattr(found, slope) for n, slope in slopes}
+        """Return the gradients of the inputs by name."""
+        return self.by_input(self.gradient(**self.gradient_call(arguments, results, cotangents)))
 
 
 @cache

@@ -440,7 +440,7 @@ class PackedNet(NamedTuple):
             return cells.gru_reset_after(self.gate)
         return cells.simple_rnn(self.rnn_mode == "rnn_relu")
 
-    def weights_of(self, matrices: Place, params: Place) -> list[Weights]:
+    def weights_of(self, matrices: Place | _Pieces, params: Place | _Pieces) -> list[Weights]:
         """Return the weights by layer and direction, of parameters or gradients like them."""
         found = []
         for w_x, w_h, w_p, b_x, b_h in self.weights:
@@ -464,9 +464,32 @@ class PackedNet(NamedTuple):
         return int(max(ends))
 
 
-def _params(table: Table) -> Place:
+class _Pieces(NamedTuple):
+    """Packed parameters in pieces, one array each."""
+
+    pieces: Sequence[Place]
+
+    @property
+    def shape(self) -> tuple[int]:
+        """The shape of the whole."""
+        return (sum(piece.size for piece in self.pieces),)
+
+    def part(self, start: int, stop: int) -> Place:
+        """Return numbers start to stop - 1, which are in one piece."""
+        for piece in self.pieces:
+            if stop <= piece.size:
+                return piece.reshape(piece.size).part(start, stop)
+            start, stop = start - piece.size, stop - piece.size
+            if start < 0:
+                break
+        raise NotInPlace("a weight is in two pieces")
+
+
+def _params(table: Table) -> Place | _Pieces:
     """Return the packed parameters, those of a PackedParams too."""
     params = table.arguments["params"]
+    if isinstance(params, list):
+        return _Pieces(params)
     return params if isinstance(params, Place) else params.params
 
 
@@ -483,9 +506,9 @@ def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: boo
     """Lay out cudnn_rnn_backprop."""
     table, machine = _machine(arguments, net.cell)
     params, matrices = _params(table), net.matrices
-    params_grad, compute = table.take("weights", params.shape), compute_dtype(params.dtype)
+    params_grad, compute = table.take("weights", params.shape), compute_dtype(table.dtype)
     into = params_grad
-    if compute != params.dtype:  # the sum of two products is rounded once
+    if compute != table.dtype:  # the sum of two products is rounded once
         into = table.take("work", (matrices,), compute)
     both = net.weights_of(params, params), net.weights_of(into, params_grad)
     entries = list(zip(*both, strict=True))

@@ -352,7 +352,7 @@ class Call:
 
         (self._words, self._moved), self._operations = words, operations
         self.allocations = [memory[1] for memory in table.allocations.values()]  # bytes of each
-        returned, self._kind, self._more = results
+        returned, self.kind, self.more = results
         first = table.inputs
         # Of each result: its allocation, shape, dtype and offset in bytes. CuPy makes an array
         # faster of a dtype's character.
@@ -386,9 +386,8 @@ class Call:
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
         """Run a call of CuPy arrays, in memory of CuPy's allocator."""
-        cuda, ndarray = self._cuda, self._ndarray
-        cuda.runtime.setDevice(self._device)  # A thread may have no context yet.
-        memory = [cuda.alloc(size) for size in self.allocations]
+        ndarray = self._ndarray
+        memory = [self._cuda.alloc(size) for size in self.allocations]
         self.run([a.data.ptr for a in arrays] + [m.ptr for m in memory])
         found: list[Any] = []
         for returned in self.returned:
@@ -397,11 +396,12 @@ class Call:
             else:
                 n, shape, dtype, offset = returned
                 found.append(ndarray(shape, dtype, memory[n] + offset if offset else memory[n]))
-        found += [a.copy() for a in self._more]
-        return self._kind._make(found)
+        found += [a.copy() for a in self.more]
+        return self.kind._make(found)
 
     def run(self, addresses: Sequence[int]) -> None:
         """Run a call on CuPy's current stream: the addresses of its arrays, then of its memory."""
+        self._cuda.runtime.setDevice(self._device)  # A thread may have no context yet.
         try:
             ready = self._free.pop()
         except IndexError:

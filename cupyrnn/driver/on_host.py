@@ -423,17 +423,17 @@ class Call:
     ) -> None:
         self._operations, self._copied = operations, table.copied
         self._new = [_maker(new, table.dtype) for new in table.new]
-        returned, self._kind, self._more = results
+        returned, self.kind, self.more = results
         first = table.inputs
-        self._returned = [
-            (0, None) if p is None else (p.array, _key(p, table.new[p.array - first].shape))
+        # Of each result: its array, and its index there, None for the whole.
+        self.returned = [
+            None if p is None else (p.array, _key(p, table.new[p.array - first].shape))
             for p in returned
         ]
-        self._nothing = [n for n, p in enumerate(returned) if p is None]
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
         """Run a call."""
-        return self._kind._make(self.run(arrays) + [a.copy() for a in self._more])
+        return self.kind._make(self.run(arrays) + [a.copy() for a in self.more])
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Run a call; return the arrays of its results."""
@@ -445,10 +445,10 @@ class Call:
         given = tuple(arrays)
         for operation in self._operations:
             operation(given)
-        found = [arrays[n] if key is None else arrays[n][key] for n, key in self._returned]
-        for n in self._nothing:
-            found[n] = None
-        return found
+        return [
+            None if r is None else arrays[r[0]] if r[1] is None else arrays[r[0]][r[1]]
+            for r in self.returned
+        ]
 
 
 def _exchanged(a: Array) -> Array:

@@ -138,6 +138,17 @@ def _environment() -> Any:
         return map(environ.get, _VARIABLES)
 
 
+def read_elsewhere(device: int | None, addresses: int) -> tuple[Any, ...]:
+    """
+    Return what a call reads beside its arguments, for its signature.
+
+    `addresses` are those of all arrays on the device, joined by or.
+    """
+    if device is None:  # Tests and benchmarks switch what of a layer is compiled.
+        return _layer._compiled, _layer._pays
+    return ((device, addresses & 15, CHANGES[0], *_environment()),)
+
+
 def signature(
     op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...] | None, list[Any]]:
@@ -188,8 +199,7 @@ def signature(
             values.extend(parts)  # += would ask what it is that adds itself
         else:
             return None, arrays
-    if device is not None:
-        append((device, addresses & 15, CHANGES[0], *_environment()))
+    key += read_elsewhere(device, addresses)
     return tuple(key), arrays
 
 

@@ -8,9 +8,9 @@ again by the same stream only, and `Tensor.record_stream` holds for its results.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,23 +27,19 @@ _DTYPES = {torch.bfloat16, *_OF_NUMPY}
 # Tensors as arrays.
 
 
-def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Array]:
+def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Any]:
     """
     Return the memory of tensors of one device by name, without those that are None.
-
-    Of a tuple of tensors it is a copy: all of them flat, one after the other.
 
     NumPy has no bfloat16: of those on the host these are copies in float32, the dtype that an op
     computes half formats in.
     """
-    found: dict[str, Array] = {}
+    found: dict[str, Any] = {}
     first: Any = None
-    for name, given in zip(names, tensors, strict=True):
-        if given is None:
+    for name, value in zip(names, tensors, strict=True):
+        if value is None:
             continue
-        pieces: tuple[Any, ...] = given if isinstance(given, tuple) else (given,)
-        if len(pieces) > 1 and not pieces[0].is_cpu:
-            pieces = (joined(pieces),)
+        pieces: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
         if first is None:
             first, like, kind = pieces[0], name, pieces[0].dtype
             of_numpy = first.is_cpu and kind in _OF_NUMPY
@@ -52,10 +48,8 @@ def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Arra
             if not (of_numpy and t.is_cpu and t.dtype is kind and t.layout is torch.strided):
                 _check_tensor(op, (name, t), (like, first))
                 t = t.to(torch.float32) if t.is_cpu and t.dtype is torch.bfloat16 else t
-            arrays.append(_of_host(t) if t.is_cpu else _of_device(t))
-        # By NumPy: PyTorch's threads seem to wait busily after an op, where ours are to run.
-        several = len(arrays) > 1
-        found[name] = np.concatenate([a.reshape(-1) for a in arrays]) if several else arrays[0]
+            arrays.append(array_of(t))
+        found[name] = tuple(arrays) if pieces is value else arrays[0]
     return found
 
 
@@ -111,7 +105,7 @@ def host_arrays_of(
         if t.device.type != "cpu":
             raise TypeError(f"{op}: {name} is on device {t.device}, expected cpu")
         _check_dense(op, name, t)
-        found[name] = _of_host(t)
+        found[name] = array_of(t)
     return found
 
 
@@ -138,16 +132,14 @@ class _Exported:
 _to_dlpack: Any = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
 
 
-def _of_host(t: torch.Tensor) -> Array:
+def array_of(t: torch.Tensor) -> Array:
     """
     Return the memory of a tensor, which stays PyTorch's.
 
     `Tensor.numpy` marks the storage for good as one that cannot be resized, which FSDP does.
     """
-    return np.from_dlpack(_Exported(t))
-
-
-def _of_device(t: torch.Tensor) -> Array:
+    if t.is_cpu:
+        return np.from_dlpack(_Exported(t))
     import cupy
 
     array: Array = cupy.from_dlpack(_Exported(t))
@@ -195,7 +187,7 @@ def _part_of_block(a: Any) -> torch.Tensor:
     return part
 
 
-@functools.cache
+@cache
 def _block_class() -> Any:
     import cupy
 
@@ -217,13 +209,30 @@ def _allocate(size: int) -> Any:
     return cupy.cuda.MemoryPointer(block, 0)
 
 
+@lru_cache(maxsize=256)
+def stream_of(address: int, device: int) -> Any:
+    """Return a stream of PyTorch's as CuPy has it."""
+    import cupy
+
+    return cupy.cuda.ExternalStream(address, device)
+
+
+def current_stream(device: int) -> Any:
+    """Return PyTorch's current stream on a device as CuPy has it."""
+    return stream_of(torch._C._cuda_getCurrentRawStream(device), device)
+
+
 @contextmanager
 def on_device_of(t: torch.Tensor) -> Iterator[None]:
     """Have CuPy work on the device of a tensor, on PyTorch's stream there, in its memory."""
+    if t.is_cpu:
+        yield
+        return
     import cupy
 
-    index = t.device.index
-    with torch.cuda.device(index), cupy.cuda.Device(index):
-        stream = torch.cuda.current_stream(t.device).cuda_stream
-        with cupy.cuda.ExternalStream(stream, index), cupy.cuda.using_allocator(_allocate):
-            yield
+    index: int = t.device.index
+    with (
+        torch.cuda.device(index), cupy.cuda.Device(index), current_stream(index),
+        cupy.cuda.using_allocator(_allocate),
+    ):  # fmt: skip
+        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -32,14 +33,15 @@ class _BlockOp(Op):
         axes |= {"cs_prev": 0, "h_prev": 0, "sequence_lengths": 0, "resets": 1}
         super().__init__(record, results, results, record.extras, record.attributes, axes)
 
-    def compute(self, inputs: Named, rest: Named) -> Named:
-        found: Named = self.record.forward(**inputs, **rest)._asdict()
-        return found
+    def arguments(self, inputs: Named, rest: Named) -> Named:
+        return {**dict.fromkeys(self.inputs), **inputs, **rest}
 
-    def gradients(self, inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
-        if not cotangents:  # of a GRU the one that there is must be given
+    def gradient_arguments(
+        self, inputs: Named, results: Named, cotangents: Named, rest: Named
+    ) -> Named:
+        if not cotangents:  # a GRU needs the one that it has
             cotangents = {"h": results["h"] * 0}
-        return self.record.grads({**inputs, **rest}, results, cotangents)
+        return self.record.gradient_call(self.arguments(inputs, rest), results, cotangents)
 
     def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[int, ...]]:
         shape = *inputs["x"].shape[:-1], inputs["h_prev"].shape[-1]
@@ -128,33 +130,45 @@ def block_shapes(names: Sequence[str], K: int, H: int, P: int) -> dict[str, tupl
 
 
 def _block_weights(inputs: Named, rest: Named) -> list[Any]:
-    """Return the weights of all layers and directions: views of the vector."""
+    """Return the weights of all layers and directions: the pieces, or views of the vector."""
     L, D, H, P = _sizes(inputs, rest)
     kind: Any = PeepholeLSTMParams if "input_c" in inputs else BlockGRUParams
-    vector, start, entries = inputs["weights"], 0, []
+    whole, start, entries = inputs["weights"], 0, []
+    pieces = iter(whole) if isinstance(whole, tuple) else None
     for n in range(L * D):
         K = D * P if n >= D else inputs["input"].shape[2]
         parts = {}
         for name, shape in block_shapes(rest["names"].split(), K, H, P).items():
+            if pieces is not None:
+                parts[name] = next(pieces)
+                continue
             end = start + math.prod(shape)
-            parts[name], start = vector[start:end].reshape(shape), end
+            parts[name], start = whole[start:end].reshape(shape), end
         entries.append(kind(**parts))
     return entries
 
 
+def _joined(arrays: Sequence[Any]) -> Any:
+    """Return arrays flat, one after the other."""
+    # By NumPy: PyTorch's threads seem to wait busily after an op, where ours are to run.
+    return module_of(arrays[0]).concatenate([a.reshape(-1) for a in arrays])
+
+
 def _arguments(inputs: Named, rest: Named) -> Named:
     """Return the arguments of a net; on a device those of the kernels, never of cuDNN."""
-    given = {"input_c": None, **inputs, **rest, "save": rest["save"] or "all"}
-    seeds = given.pop("seeds")
-    given["seed"], given["seed2"] = (0, 0) if seeds is None else seeds.tolist()
+    found = {"input_c": None, **inputs, **rest, "save": rest["save"] or "all"}
+    seeds = found.pop("seeds")
+    found["seed"], found["seed2"] = (0, 0) if seeds is None else seeds.tolist()
     if "params" in inputs:
-        given["engine"] = "auto" if isinstance(inputs["params"], np.ndarray) else "cupy"
-        return given
-    given["weights"] = _block_weights(inputs, rest)
-    del given["names"]
+        if isinstance(inputs["params"], tuple):
+            found["params"] = _joined(inputs["params"])
+        found["engine"] = "auto" if isinstance(inputs["input"], np.ndarray) else "cupy"
+        return found
+    found["weights"] = _block_weights(inputs, rest)
+    del found["names"]
     if "input_c" not in inputs:
-        given |= {"forget_bias": None, "cell_clip": None}
-    return given
+        found |= {"forget_bias": None, "cell_clip": None}
+    return found
 
 
 class _NetOp(Op):
@@ -165,20 +179,37 @@ class _NetOp(Op):
         attributes = f"{first}{record.attributes}, bool is_training, int save"
         super().__init__(record, results, saved, (*record.extras, "seeds"), attributes)
 
-    def compute(self, inputs: Named, rest: Named) -> Named:
-        found = self.record.forward(**_arguments(inputs, rest))._asdict()
-        return _with_whole_reserve(found, inputs, rest)
+    def arguments(self, inputs: Named, rest: Named) -> Named:
+        return _arguments(inputs, rest)
 
-    def gradients(self, inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
+    def compute(self, inputs: Named, rest: Named) -> Named:
+        return _with_whole_reserve(super().compute(inputs, rest), inputs, rest)
+
+    def gradient_arguments(
+        self, inputs: Named, results: Named, cotangents: Named, rest: Named
+    ) -> Named:
         saved = {"reserve_space": _own_reserve(inputs, results, rest)}
         if "input_c" not in inputs:
             cotangents = {n: a for n, a in cotangents.items() if n != "output_c"}
-        found = self.record.grads(_arguments(inputs, rest), saved, cotangents)
-        if "weights" in found:
+        return self.record.gradient_call(_arguments(inputs, rest), saved, cotangents)
+
+    def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
+        grads = super().gradients_of(found, inputs, rest)
+        if "weights" in grads:
             names = rest["names"].split()
-            parts = [getattr(e, name).reshape(-1) for e in found["weights"] for name in names]
-            found["weights"] = module_of(parts[0]).concatenate(parts)
-        return found
+            grads["weights"] = [getattr(e, name) for e in grads["weights"] for name in names]
+        return grads
+
+    def gradients(self, inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
+        grads, name = super().gradients(inputs, results, cotangents, rest), self.inputs[-1]
+        grad, of = grads[name], inputs[name]
+        if isinstance(grad, list) and not isinstance(of, tuple):
+            grads[name] = _joined(grad)
+        elif isinstance(of, tuple) and not isinstance(grad, list):
+            ends = accumulate((a.size for a in of), initial=0)
+            parts = zip(pairwise(ends), of, strict=True)
+            grads[name] = [grad[start:end].reshape(a.shape) for (start, end), a in parts]
+        return grads
 
     def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
         given = {n: t for n, t in inputs.items() if t is not None}

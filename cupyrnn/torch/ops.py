@@ -39,6 +39,7 @@ from .._ops import Record
 from .._typing import Array
 from ..checks.attributes import type_shown
 from ..derivatives.duals import along
+from . import laid_out
 from .arrays import (
     arrays_of,
     check_device,
@@ -56,12 +57,6 @@ Named: TypeAlias = dict[str, Any]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _LIBRARY = torch.library.Library("cupyrnn", "FRAGMENT")
-
-
-# Elements of joined pieces up to which the gradient finds them joined: to join them again takes a
-# good part of a small net's time. Nothing else is kept as an array: FSDP frees memory of parameters
-# between the call and its gradient.
-_KEPT = 1 << 18
 
 
 # What has second derivatives: those that have a complex dtype beside them.
@@ -147,20 +142,14 @@ _frame_reader: Any = getattr(
 )
 
 
-def _where(compute: _F) -> _F:
-    """Have a method run where its first tensor is, unseen by PyTorch's compiler."""
-
-    def run(op: Op, *args: Any, **more: Any) -> Any:
-        if not args[0].is_cuda:
-            return compute(op, *args, **more)
-        with on_device_of(args[0]):
-            return compute(op, *args, **more)
+def _unseen(compute: _F) -> _F:
+    """Have a method run unseen by PyTorch's compiler."""
 
     @functools.wraps(compute)
     def call(op: Op, *args: Any, **more: Any) -> Any:
         # Outside compiled code nothing reads the frames, and the wrapper costs 12 µs.
         seen = "torch._dynamo" in sys.modules and _frame_reader() is not None
-        return (_untraced(run) if seen else run)(op, *args, **more)
+        return (_untraced(compute) if seen else compute)(op, *args, **more)
 
     return call  # type: ignore[return-value]
 
@@ -216,13 +205,29 @@ class Op:
 
     # What the kinds of functions differ in, of arrays by name.
 
-    def compute(self, inputs: Named, rest: Named) -> Named:
-        """Return the results of inputs, extras and attributes."""
+    def arguments(self, inputs: Named, rest: Named) -> Named:
+        """Return the arguments of the function."""
         raise NotImplementedError
 
-    def gradients(self, inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
-        """Return the gradients by the names of the inputs."""
+    def gradient_arguments(
+        self, inputs: Named, results: Named, cotangents: Named, rest: Named
+    ) -> Named:
+        """Return the arguments of the function's gradient."""
         raise NotImplementedError
+
+    def compute(self, inputs: Named, rest: Named) -> Named:
+        """Return the results of inputs, extras and attributes."""
+        found: Named = self.record.forward(**self.arguments(inputs, rest))._asdict()
+        return found
+
+    def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
+        """Return what the function's gradient returned by the names of the inputs."""
+        return self.record.by_input(found)
+
+    def gradients(self, inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
+        """Return the gradients by the names of the inputs; of pieces those of each."""
+        arguments = self.gradient_arguments(inputs, results, cotangents, rest)
+        return self.gradients_of(self.record.gradient(**arguments), inputs, rest)
 
     def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the results."""
@@ -403,33 +408,24 @@ class Op:
             rest["cell_clip"] = float(torch.tensor(rest["cell_clip"], dtype=first.dtype))
         return rest
 
-    def _named(self, op_kind: str, args: Sequence[Any], whole: Array | None = None) -> list[Named]:
-        """
-        Return what an op takes by name: arrays, group by group, and the rest.
+    def named(self, op_kind: str, args: Sequence[Any]) -> list[Named]:
+        """Return what an op takes by name: arrays, group by group, and the rest."""
+        *groups, rest = self.grouped(op_kind, args)
+        found: list[Named] = [
+            arrays_of(self.name, names, tensors)
+            for names, tensors in zip(self.groups[op_kind], groups, strict=True)
+        ]
+        return [*found, self._rest(args[0], rest)]
 
-        `whole` is the last input where its pieces are joined.
-        """
-        groups, found = [*self.groups[op_kind]], []
-        given = [args[part] for part in self._parts[op_kind]]
-        if whole is not None:
-            groups[0], given[0] = groups[0][:-1], given[0][:-1]
-        for names, tensors in zip(groups, given, strict=False):
-            found.append(arrays_of(self.name, names, tensors))
-        if whole is not None:
-            found[0][self.inputs[-1]] = whole
-        return [*found, self._rest(args[0], given[-1])]
-
-    @_where
-    def _forward(self, *args: Any, ctx: Any = None) -> list[torch.Tensor | None]:
-        """Return the results; `ctx` gets the last input joined, if in small pieces."""
-        inputs, rest = self._named("forward", args)
-        if ctx is not None:
-            ctx.whole = None
-            if type(args[len(self.inputs) - 1]) is tuple and args[0].is_cpu:
-                whole = inputs[self.inputs[-1]]
-                ctx.whole = whole if whole.size <= _KEPT else None
-        found = self.compute(inputs, rest)
-        return tensors_of([found[name] for name in self.results], args[0])
+    @_unseen
+    def _forward(self, *args: Any) -> list[torch.Tensor | None]:
+        """Return the results."""
+        found = laid_out.results_of(self, "forward", args) if self.extras else None
+        if found is not None:
+            return found
+        with on_device_of(args[0]):
+            results = self.compute(*self.named("forward", args))
+            return tensors_of([results[name] for name in self.results], args[0])
 
     def by_example(self, *args: Any) -> Sequence[Any] | None:
         """
@@ -442,51 +438,58 @@ class Op:
             return None
         return self._whole(args[0], self._backward(*args, weight_gradients="examples"))
 
-    @_where
+    @_unseen
     def _backward(
-        self, *args: Any, whole: Array | None = None, **more: Any
+        self, *args: Any, wanted: tuple[bool, ...] = (), **more: Any
     ) -> list[torch.Tensor | None]:
-        """Return the gradients; `whole` is the last input where its pieces are joined."""
-        inputs, results, cotangents, rest = self._named("backward", args, whole)
-        grads = self.gradients(inputs, results, cotangents, rest | more)
-        *given, last = [grads[name] if name in inputs else None for name in self.inputs]
-        pieces = args[len(given)]
-        parts = _pieces_of(last, pieces) if type(pieces) is tuple else [last]
-        return tensors_of([*given, *parts], args[0])
+        """Return the gradients, of pieces those of each; `wanted` is empty or says of which."""
+        if self.extras and not more:
+            found = laid_out.results_of(self, "backward", args, wanted)
+            if found is not None:
+                return found
+        if wanted and not wanted[0]:
+            more |= self.without_input
+        with on_device_of(args[0]):
+            inputs, results, cotangents, rest = self.named("backward", args)
+            grads = self.gradients(inputs, results, cotangents, rest | more)
+            *first, last = [grads[name] if name in inputs else None for name in self.inputs]
+            return tensors_of([*first, *(last if isinstance(last, list) else [last])], args[0])
 
-    @_where
+    @_unseen
     def _jvp(self, *args: Any) -> list[torch.Tensor | None]:
         self._check_second(args[0])
-        inputs, tangents, rest = self._named("jvp", args)
+        with on_device_of(args[0]):
+            inputs, tangents, rest = self.named("jvp", args)
 
-        def outputs(*values: Any) -> list[Array]:
-            found = self.compute(dict(zip(inputs, values, strict=True)), rest)
-            return [found[name] for name in self.outputs]
+            def outputs(*values: Any) -> list[Array]:
+                found = self.compute(dict(zip(inputs, values, strict=True)), rest)
+                return [found[name] for name in self.outputs]
 
-        directions = [tangents.get(name) for name in inputs]
-        return tensors_of(along(outputs, list(inputs.values()), directions)[1], args[0])
+            directions = [tangents.get(name) for name in inputs]
+            return tensors_of(along(outputs, list(inputs.values()), directions)[1], args[0])
 
-    @_where
+    @_unseen
     def _second(self, *args: Any) -> list[torch.Tensor | None]:
         self._check_second(args[0])
-        k = len(self.outputs)
-        inputs, cotangents, tangents, more, rest = self._named("second", args)
-        for name, a in more.items():
-            if name not in cotangents:
-                cotangents[name] = a * 0
+        with on_device_of(args[0]):
+            k = len(self.outputs)
+            inputs, cotangents, tangents, more, rest = self.named("second", args)
+            for name, a in more.items():
+                if name not in cotangents:
+                    cotangents[name] = a * 0
 
-        def both(*values: Any) -> list[Array | None]:
-            primals = dict(zip(inputs, values, strict=False))
-            found = self.compute(primals, rest)
-            given = dict(zip(cotangents, values[len(inputs) :], strict=True))
-            grads = self.gradients(primals, found, given, rest)
-            of_inputs = [grads[name] if name in inputs else None for name in self.inputs]
-            return [found[name] for name in self.outputs] + of_inputs
+            def both(*values: Any) -> list[Array | None]:
+                primals = dict(zip(inputs, values, strict=False))
+                found = self.compute(primals, rest)
+                weights = dict(zip(cotangents, values[len(inputs) :], strict=True))
+                grads = self.gradients(primals, found, weights, rest)
+                of_inputs = [grads[name] if name in inputs else None for name in self.inputs]
+                return [found[name] for name in self.outputs] + of_inputs
 
-        directions = [tangents.get(name) for name in inputs]
-        directions += [more.get(name) for name in cotangents]
-        values, slopes = along(both, [*inputs.values(), *cotangents.values()], directions)
-        return tensors_of([*slopes[:k], *values[k:], *slopes[k:]], args[0])
+            directions = [tangents.get(name) for name in inputs]
+            directions += [more.get(name) for name in cotangents]
+            values, slopes = along(both, [*inputs.values(), *cotangents.values()], directions)
+            return tensors_of([*slopes[:k], *values[k:], *slopes[k:]], args[0])
 
     def _check_second(self, first: torch.Tensor) -> None:
         if first.dtype not in _WITH_TANGENTS:
@@ -523,15 +526,16 @@ class Op:
         rest = (*kept[last:s], *grads, *rest, *ctx.attributes)
         given = (kept[0], *grads)
         plain = not torch.is_grad_enabled() and _plain(given) and not _in_a_transform()
-        plain = plain and not under_vectorize(given)
-        if plain:
-            given = (*kept[:last], _last(pieces), *rest)
-            more = {} if ctx.needs_input_grad[1] else self.without_input
-            found: Sequence[Any] = self._backward(*given, whole=ctx.whole, **more)
+        if plain and not under_vectorize(given):
+            found: Sequence[Any] = self._backward(
+                *kept[:last], _last(pieces), *rest, wanted=ctx.needs_input_grad[1:]
+            )
         else:
             found = self._derivative("backward", *kept[:last], joined(pieces), *rest)
             if len(pieces) > 1:
-                found = [*found[:last], *_pieces_of(found[last], pieces)]
+                parts = found[last].split([piece.numel() for piece in pieces])
+                parts = [p.view(piece.shape) for p, piece in zip(parts, pieces, strict=True)]
+                found = [*found[:last], *parts]
         return _wanted(ctx, (None, *found))
 
     def _vjp_backward(self, ctx: Any, *grads: Any) -> Sequence[Any]:
@@ -569,16 +573,6 @@ def _slices(groups: Sequence[Sequence[str]]) -> list[slice]:
 def _last(pieces: tuple[Any, ...]) -> Any:
     """Return the last input, of pieces or one alone."""
     return pieces if len(pieces) > 1 else pieces[0]
-
-
-def _pieces_of(whole: Any, pieces: Sequence[torch.Tensor]) -> list[Any]:
-    """Return the parts of a flat tensor or array that belong to pieces, in their shapes."""
-    parts, start = [], 0
-    for piece in pieces:
-        end = start + piece.numel()
-        parts.append(whole[start:end].reshape(piece.shape))
-        start = end
-    return parts
 
 
 def _wanted(ctx: Any, grads: Sequence[Any]) -> tuple[Any, ...]:
@@ -622,7 +616,7 @@ def _functions(op: Op) -> dict[str, type[torch.autograd.Function]]:
 
     def recorded(ctx: Any, rest: Sequence[Any], *tensors: Any) -> Any:
         inputs, pieces = tensors[:last], tensors[last:]
-        results: Any = tuple(op._forward(*inputs, _last(pieces), *rest, ctx=ctx))
+        results: Any = tuple(op._forward(*inputs, _last(pieces), *rest))
         ctx.save_for_backward(*inputs, *results[-s:], *rest[:e], *pieces)
         ctx.attributes = rest[e:]
         ctx.set_materialize_grads(False)

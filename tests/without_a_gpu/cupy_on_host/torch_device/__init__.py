@@ -76,6 +76,11 @@ def _build(root: Path) -> Path:
     return runner.compiled(path, command, "")
 
 
+def pool() -> None:
+    """Have PyTorch's allocator keep freed memory for later calls, as the real one does."""
+    _native.torch_device_pool()
+
+
 def block_of(address: int) -> Block | None:
     """Return what PyTorch's allocator knows of what begins at an address."""
     stream, recorded = ctypes.c_int64(), (ctypes.c_int64 * 16)()
@@ -155,3 +160,5 @@ def replace(monkeypatch: Any) -> None:
     }
     for name, part in parts.items():
         monkeypatch.setattr(torch.cuda, name, part)
+    raw = _native.torch_device_stream
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", raw, raising=False)

@@ -3,10 +3,12 @@
 // The allocator, the device guard and the hooks are where a PyTorch with CUDA has its own. An
 // operator of PyTorch does what it does on the CPU, on the same memory; views are views. What this
 // package's ops do is not here: it goes through CuPy.
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/as_strided_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
@@ -41,10 +43,14 @@ struct Block {
   int device;
   int64_t stream;
   std::set<int64_t> recorded;
+  size_t bytes;
 };
 std::mutex mutex;
 std::map<const void*, Block> blocks;
 long allocations, ignored_records;
+// What was freed, by device, stream and size. Only measurements of time use it.
+bool pooled = false;
+std::map<std::tuple<int, int64_t, size_t>, std::vector<void*>> pool;
 
 int current_device() {
   int device = 0;
@@ -63,8 +69,11 @@ void release(void* data) {
   int device;
   {
     std::lock_guard<std::mutex> lock(mutex);
-    device = blocks.at(data).device;
+    Block& block = blocks.at(data);
+    device = block.device;
+    std::tuple<int, int64_t, size_t> key{device, block.stream, block.bytes};
     blocks.erase(data);
+    if (pooled) return pool[key].push_back(data);
   }
   OnDevice on(device);
   runtime.free(data);
@@ -75,9 +84,15 @@ struct HostAllocator final : c10::Allocator {
     int device = current_device();
     void* data = nullptr;
     if (bytes) {
-      check(runtime.allocate(&data, bytes));
       std::lock_guard<std::mutex> lock(mutex);
-      blocks[data] = {device, streams[device], {}};
+      auto& freed = pool[{device, streams[device], bytes}];
+      if (freed.empty()) {
+        check(runtime.allocate(&data, bytes));
+      } else {
+        data = freed.back();
+        freed.pop_back();
+      }
+      blocks[data] = {device, streams[device], {}, bytes};
       ++allocations;
     }
     return {data, data, &release, c10::Device(c10::kCUDA, device)};
@@ -252,6 +267,15 @@ void on_host(const c10::OperatorHandle& op, c10::Stack* stack) {
   }
 }
 
+// Operators of no device's own: their time is that of a PyTorch with CUDA but for the allocator.
+at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
+                 std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>,
+                 std::optional<at::MemoryFormat> format) {
+  OnDevice on(device.has_value() && device->has_index() ? device->index() : current_device());
+  return at::detail::empty_generic(sizes, &allocator, c10::DispatchKeySet(c10::DispatchKey::CUDA),
+                                   c10::dtype_or_default(dtype), format);
+}
+
 at::Tensor& set_storage(at::Tensor& t, at::Storage source, int64_t offset, at::IntArrayRef sizes,
                         at::IntArrayRef strides) {
   t.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(source));
@@ -279,12 +303,15 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&on_host>());
   m.impl("set_.source_Storage_storage_offset", &set_storage);
   m.impl("record_stream", &record_stream);
+  m.impl("empty.memory_format", &empty);
+  m.impl("as_strided", &at::native::as_strided_tensorimpl);
 }
 
 extern "C" {
 void torch_device_install(const Runtime* functions) { runtime = *functions; }
 int64_t torch_device_stream(int device) { return streams[device]; }
 void torch_device_set_stream(int device, int64_t stream) { streams[device] = stream; }
+void torch_device_pool() { pooled = true; }
 long torch_device_allocations() { return allocations; }
 long torch_device_ignored_records() { return ignored_records; }
 

@@ -1,0 +1,231 @@
+"""
+Calls of tensors whose layout is known: run with the tensors' addresses, in PyTorch's memory.
+
+A signature has all that the checks and the layout of a call read. At its first call the op checks
+the arguments and is laid out. Later calls only take addresses, allocate and run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from .._typing import Array, NamedTuple
+from ..checks.arrays import NotInPlace
+from ..driver.places import strides_of
+from ..driver.signatures import CALLS, Arguments, read_elsewhere, signature
+from .arrays import array_of, current_stream, on_device_of
+
+if TYPE_CHECKING:
+    from ..driver import on_device, on_host
+    from .ops import Op
+
+Results: TypeAlias = "list[torch.Tensor | None]"
+Wanted: TypeAlias = "tuple[bool, ...]"  # which gradients; empty for all
+
+_ATTRIBUTES = frozenset({type(None), bool, int, float, str})
+
+# Without it the parts of a tensor would be views, which autograd lets nobody write to.
+_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+_without: Any = torch._C._ExcludeDispatchKeyGuard
+
+
+class _View(NamedTuple):
+    """A result: one of several tensors, or a part of it."""
+
+    tensor: int
+    part: tuple[Any, ...] | None = None  # its shape, strides and offset; None for the whole
+
+
+def results_of(op: Op, op_kind: str, args: Sequence[Any], wanted: Wanted = ()) -> Results | None:
+    """Return the results of an op or of its gradient, None if calls like it have no layout."""
+    values, last = args, len(op.inputs) - 1
+    if type(pieces := args[last]) is tuple:
+        values = (*args[:last], *pieces, *args[last + 1 :])
+    key: list[Any] = [op.name, op_kind, len(values), wanted]
+    tensors: list[torch.Tensor] = []
+    addresses: list[int] = []
+    together = 0
+    try:
+        for a in values:
+            if type(a) in _ATTRIBUTES:
+                key.append(a)
+            elif a.is_neg():  # the sign is a mark on the tensor, not in its memory
+                return None
+            else:
+                address = a.data_ptr()
+                key += a.shape, a.stride(), a.dtype, a.device
+                tensors.append(a)
+                addresses.append(address)
+                together |= address
+    except RuntimeError:  # it has no strides or no memory
+        return None
+    first = tensors[0]
+    key += read_elsewhere(first.device.index if first.is_cuda else None, together)
+    signed = tuple(key)
+    found = CALLS.get(signed)
+    if found is None:
+        with on_device_of(first):
+            found = _lay_out(op, op_kind, args, tensors, wanted), None
+        CALLS.keep(signed, found)
+    try:
+        return None if found[0] is None else found[0].run(tensors, addresses)
+    except NotInPlace:  # a device has refused a launch
+        return None
+
+
+def _lay_out(
+    op: Op, op_kind: str, args: Sequence[Any], tensors: Sequence[torch.Tensor], wanted: Wanted
+) -> _OnHost | _OnDevice | None:
+    """Check a call; return what runs calls like it, None if nothing does."""
+    first, last, back = tensors[0], op.inputs[-1], op_kind == "backward"
+    if first.is_cpu and first.dtype is torch.bfloat16:  # its arrays are copies
+        return None
+    if first.is_cuda:
+        args = [tuple(map(_in_order, a)) if type(a) is tuple else _in_order(a) for a in args]
+    *groups, rest = op.named(op_kind, args)
+    # A signature has no values of lengths or resets.
+    if any(rest[name] is not None for name in op.extras) or (back and not groups[2]):
+        return None
+    function = op.record.gradient if back else op.record.forward
+    if back:
+        inputs, saved, cotangents = groups
+        arguments = op.gradient_arguments(inputs, saved, cotangents, rest)
+        arguments |= op.without_input if wanted and not wanted[0] else {}
+    else:
+        (inputs,) = groups
+        arguments = op.arguments(inputs, rest)
+    checked = inspect.unwrap(function)(**arguments)
+    pieces: Any = inputs.get(last)
+    if last == "params":  # which the checks read joined
+        arguments[last] = pieces
+    _, arrays = signature(op.name, (), arguments)
+    flat = itertools.chain(*(group.values() for group in groups))
+    every = itertools.chain(*(a if type(a) is tuple else (a,) for a in flat))
+    numbers = {id(a): n for n, a in enumerate(every)}
+    if checked.lay_out is None or not all(id(a) in numbers for a in arrays):
+        return None  # some calls make arrays of the tensors
+    call = checked.lay_out(Arguments(arguments, arrays))
+    if call is None:
+        return None
+    results = [None if r is None else n for n, r in enumerate(call.returned)]
+    found = call.kind._make(results + [None] * len(call.more))
+    if not back:
+        views = [_whole(getattr(found, name)) for name in op.results]
+    else:
+        grads = op.gradients_of(found, inputs, rest)
+        *of_inputs, of_last = [grads[name] if name in inputs else None for name in op.inputs]
+        views = [*map(_whole, of_inputs)]
+        if isinstance(of_last, list):
+            views += map(_whole, of_last)
+        else:
+            views += _parts(of_last, pieces) if isinstance(pieces, tuple) else [_whole(of_last)]
+    if wanted:
+        views = [view if want else None for view, want in zip(views, wanted, strict=True)]
+    order = [numbers[id(a)] for a in arrays]
+    return _OnHost(call, order, views) if first.is_cpu else _OnDevice(call, order, views, tensors)
+
+
+def _in_order(a: Any) -> Any:
+    """Return a tensor in C order, a matrix maybe in Fortran order; other values as they are."""
+    if not isinstance(a, torch.Tensor) or a.is_contiguous():
+        return a
+    return a if a.dim() == 2 and a.t().is_contiguous() else a.contiguous()
+
+
+def _whole(n: int | None) -> _View | None:
+    return None if n is None else _View(n)
+
+
+def _parts(n: Any, pieces: Sequence[Array]) -> list[_View]:
+    """Return the parts of a flat result that belong to pieces, in their shapes."""
+    starts = itertools.accumulate((a.size for a in pieces), initial=0)
+    strides = [strides_of(a.shape, 1) for a in pieces]
+    return [_View(n, (a.shape, s, k)) for a, s, k in zip(pieces, strides, starts, strict=False)]
+
+
+class _Run:
+    """Runs the calls of a signature."""
+
+    def __init__(self, order: list[int], views: list[_View | None]) -> None:
+        self._order, self._views = order, views
+        self._has_parts = any(view is not None and view.part is not None for view in views)
+
+    def _results(self, tensors: Sequence[Any]) -> Results:
+        """Return the results, whole tensors or parts that are no views to autograd."""
+        if not self._has_parts:
+            return [None if v is None else tensors[v[0]] for v in self._views]
+        as_strided, found = torch.as_strided, []
+        with _without(_VIEWS):
+            for v in self._views:
+                t = None if v is None else tensors[v[0]]
+                found.append(t if v is None or v[1] is None else as_strided(t, *v[1]))
+        return found
+
+
+class _OnHost(_Run):
+    """Runs calls of tensors on the host, whose results are in NumPy's memory."""
+
+    def __init__(self, call: on_host.Call, order: list[int], views: list[_View | None]) -> None:
+        super().__init__(order, views)
+        self._call, asked = call, {view.tensor for view in views if view is not None}
+        self._asked = [n in asked for n in range(len(call.returned))]
+
+    def run(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> Results:
+        """Run a call."""
+        arrays = self._call.run([array_of(tensors[n]) for n in self._order])
+        made = zip(arrays, self._asked, strict=True)
+        return self._results([torch.from_numpy(a) if asked else None for a, asked in made])
+
+
+class _OnDevice(_Run):
+    """Runs calls of tensors on a device, in memory of PyTorch's allocator."""
+
+    def __init__(
+        self,
+        call: on_device.Call,
+        order: list[int],
+        views: list[_View | None],
+        tensors: Sequence[torch.Tensor],
+    ) -> None:
+        first = tensors[0]
+        self._options: dict[str, Any] = {"dtype": first.dtype, "device": first.device}
+        self._call, self._index = call, first.device.index
+        self._copied = [n for n, t in enumerate(tensors) if _in_order(t) is not t]
+        sizes = [-(-size // first.itemsize) for size in call.allocations]
+        self._shapes: list[Any] = [(size,) for size in sizes]
+        places = [None if v is None else self._place(call.returned[v.tensor], v) for v in views]
+        used = [view.tensor for view in places if view is not None]
+        for n, view in enumerate(places):
+            if view is not None and used.count(view.tensor) == 1:
+                shape, *_ = view.part or ((),)
+                if math.prod(shape) == sizes[view.tensor]:  # a tensor of its own
+                    self._shapes[view.tensor], places[n] = shape, _View(view.tensor)
+        super().__init__(order, places)
+
+    def _place(self, result: Any, view: _View) -> _View:
+        """Return where in the memory of a call a result, or a part of it, is."""
+        n, shape, _, offset = result
+        start = offset // self._options["dtype"].itemsize
+        if view.part is None:
+            return _View(n, (shape, strides_of(shape, 1), start))
+        shape, strides, more = view.part
+        return _View(n, (shape, strides, start + more))
+
+    def run(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> Results:
+        """Run a call on PyTorch's current stream."""
+        if torch.cuda.current_device() != self._index:
+            with torch.cuda.device(self._index):
+                return self.run(tensors, addresses)
+        copies = {n: tensors[n].contiguous() for n in self._copied}
+        used = [copies[n].data_ptr() if n in copies else addresses[n] for n in self._order]
+        empty, options = torch.empty, self._options
+        memory = [empty(shape, **options) for shape in self._shapes]
+        with current_stream(self._index):
+            self._call.run(used + [m.data_ptr() for m in memory])
+        return self._results(memory)
