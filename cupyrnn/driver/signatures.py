@@ -138,15 +138,9 @@ def _environment() -> Any:
         return map(environ.get, _VARIABLES)
 
 
-def read_elsewhere(device: int | None, addresses: int) -> tuple[Any, ...]:
-    """
-    Return what a call reads beside its arguments, for its signature.
-
-    `addresses` are those of all arrays on the device, joined by or.
-    """
-    if device is None:  # Tests and benchmarks switch what of a layer is compiled.
-        return _layer._compiled, _layer._pays
-    return ((device, addresses & 15, CHANGES[0], *_environment()),)
+def of_device(device: int, addresses: int) -> tuple[Any, ...]:
+    """Return the end of a signature on a device; `addresses` are those of all arrays, or-ed."""
+    return device, addresses & 15, CHANGES[0], *_environment()
 
 
 def signature(
@@ -199,7 +193,8 @@ def signature(
             values.extend(parts)  # += would ask what it is that adds itself
         else:
             return None, arrays
-    key += read_elsewhere(device, addresses)
+    if device is not None:
+        append(of_device(device, addresses))
     return tuple(key), arrays
 
 

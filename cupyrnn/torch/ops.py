@@ -420,7 +420,7 @@ class Op:
     @_unseen
     def _forward(self, *args: Any) -> list[torch.Tensor | None]:
         """Return the results."""
-        found = laid_out.results_of(self, "forward", args) if self.extras else None
+        found = laid_out.results_of(self, "forward", args)
         if found is not None:
             return found
         with on_device_of(args[0]):
@@ -443,7 +443,7 @@ class Op:
         self, *args: Any, wanted: tuple[bool, ...] = (), **more: Any
     ) -> list[torch.Tensor | None]:
         """Return the gradients, of pieces those of each; `wanted` is empty or says of which."""
-        if self.extras and not more:
+        if not more:
             found = laid_out.results_of(self, "backward", args, wanted)
             if found is not None:
                 return found
