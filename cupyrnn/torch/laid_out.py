@@ -11,7 +11,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 
@@ -22,10 +22,11 @@ from ..driver.signatures import CALLS, Arguments, of_device, signature
 from .arrays import array_of, current_stream, on_device_of
 
 if TYPE_CHECKING:
+    from .._ops import Record
     from ..driver import on_device, on_host
-    from .ops import Op
 
 Results: TypeAlias = "list[torch.Tensor | None]"
+Named: TypeAlias = "dict[str, Any]"
 Wanted: TypeAlias = "tuple[bool, ...]"  # which gradients; empty for all
 
 _ATTRIBUTES = frozenset({type(None), bool, int, float, str})
@@ -33,6 +34,31 @@ _ATTRIBUTES = frozenset({type(None), bool, int, float, str})
 # Without it the parts of a tensor would be views, which autograd lets nobody write to.
 _VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _without: Any = torch._C._ExcludeDispatchKeyGuard
+
+
+class Op(Protocol):
+    """What is asked of an op here."""
+
+    record: Record
+    name: str
+    inputs: tuple[str, ...]
+    results: tuple[str, ...]
+    extras: tuple[str, ...]
+    without_input: Named
+
+    def named(self, op_kind: str, args: Sequence[Any]) -> list[Named]:
+        """Return arrays by name, group by group, and the rest."""
+
+    def arguments(self, inputs: Named, rest: Named) -> Named:
+        """Return the arguments of the function."""
+
+    def gradient_arguments(
+        self, inputs: Named, results: Named, cotangents: Named, rest: Named
+    ) -> Named:
+        """Return the arguments of the function's gradient."""
+
+    def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
+        """Return what the function's gradient returned by the names of the inputs."""
 
 
 class _View(NamedTuple):
