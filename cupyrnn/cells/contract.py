@@ -145,7 +145,14 @@ class Cell(Protocol):
         """The number of columns of each of the deltas, the gradients of the products."""
 
     def states(self, saved: Any) -> Any:
-        """Return the saved arrays that are states: a NamedTuple whose first field is h."""
+        """
+        Return the saved arrays that are states: a NamedTuple whose first field is h.
+
+        Parameters
+        ----------
+        saved : NamedTuple
+            The cell's `Saved`.
+        """
 
 
 def columns_of(saved: Any, H: int, P: int) -> list[int]:
@@ -203,7 +210,30 @@ class Form(Protocol):
     def attributes(
         self, op: str, attributes: Attributes, dtype: np.dtype[Any], *, forward: bool
     ) -> Any:
-        """Check the attributes of a call; return the argument `attributes` of `cell`."""
+        """
+        Check the attributes of a call. By default all but the defaults are refused.
+
+        Parameters
+        ----------
+        op : str
+            The op's name, for errors.
+        attributes : Attributes
+            The attributes as the caller passed them.
+        dtype : numpy.dtype
+            The dtype of the weights.
+        forward : bool
+            Whether this is a forward call.
+
+        Returns
+        -------
+        object
+            The argument `attributes` of `cell`.
+
+        Raises
+        ------
+        ValueError, TypeError
+            An attribute is not supported.
+        """
         for attribute, value in attributes._asdict().items():
             expected = Attributes._field_defaults[attribute]
             if value != expected:
@@ -212,16 +242,44 @@ class Form(Protocol):
                 )
 
     def cell(self, xp: ModuleType, weights: Any, attributes: Any) -> Cell:
-        """Return the cell. Matrices have the dtype of products, vectors that of sums."""
+        """
+        Return the cell of a call.
+
+        Parameters
+        ----------
+        xp : module
+            numpy or cupy.
+        weights : NamedTuple
+            The weights of one layer and direction. Matrices have the dtype of products, vectors
+            that of sums.
+        attributes : object
+            The result of `attributes`.
+        """
 
     def gradients(self, xp: ModuleType, grads: Any) -> Gradients:
         """
-        Return memory for the gradients of a cell: views of `grads`, arrays like its weights.
+        Return memory for the gradients of a cell: views of `grads`.
 
-        All `grads` may have a leading axis; then so have the views. Copies do not work: unless
-        `finished` is overridden, the views must reach each of `grads`. Vectors are zeros.
+        Copies do not work: unless `finished` is overridden, each of `grads` needs a view.
+
+        Parameters
+        ----------
+        xp : module
+            numpy or cupy.
+        grads : NamedTuple
+            Arrays like the weights; vectors are zeros. For gradients by example all have a leading
+            axis B, and so must the views.
         """
 
     def finished(self, grads: Any, written: Gradients) -> Any:
-        """Return `grads`, with the gradients in it that have no view in `gradients`."""
+        """
+        Return `grads`, with the gradients in it that have no view in `gradients`.
+
+        Parameters
+        ----------
+        grads : NamedTuple
+            The argument of `gradients`.
+        written : Gradients
+            The result of `gradients`, after the driver has written the gradients.
+        """
         return grads
