@@ -33,9 +33,6 @@ _BY_TYPE = frozenset({"sequence_lengths", "resets", "seed", "seed2"})
 # Arguments that are not arrays to compute with.
 _NO_ARRAYS = _BY_TYPE | {"host_reserved"}
 
-# Arrays that may be scalars: those of states that a cell does not have.
-_SCALARS = frozenset({"input_c", "output_c", "output_c_backprop"})
-
 # The environment variables that a call on a device reads, and as os.environ encodes them.
 _VARIABLES = ("CUPYRNN_PERSISTENT", "CUPYRNN_ENGINE", "CUPY_TF32")
 _ENCODED = tuple(map(os.environ.encodekey, _VARIABLES))
@@ -157,8 +154,6 @@ def signature(
             key.append(_value(type(a), a))
             if key[-1] is None:
                 return None, arrays
-        elif type(a) not in _PLAIN and name not in _SCALARS and getattr(a, "shape", None) == ():
-            return None, arrays  # the value of an attribute would not be in the signature
         else:
             values.append(a)
     append = key.append
@@ -172,7 +167,8 @@ def signature(
         kind = type(a)
         if kind is np.ndarray:
             dtype = a.dtype
-            if dtype.kind == "c":  # the values of tangents are checked
+            # The values of tangents are checked, and so are those of attributes.
+            if dtype.kind == "c" or not (a.ndim or dtype.kind in "fV"):
                 return None, arrays
             append((a.shape, BY_ID.get(id(dtype), dtype), a.flags.num & _LAYOUT))
             arrays.append(a)

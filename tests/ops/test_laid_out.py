@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import warnings
 import weakref
@@ -113,6 +114,32 @@ def test_an_attribute_may_be_an_array_of_no_axes() -> None:
             seq_len_max=np.array(steps), **given, b=b, **dict.fromkeys(("wci", "wcf", "wco"), b[:H])
         )
         assert [bool(a.any()) for a in found.h] == [t < steps for t in range(T)]
+
+
+@pytest.mark.parametrize("name", ["num_layers", "num_units", "input_size", "num_proj"])
+def test_an_attribute_of_packed_parameters_may_be_an_array_of_no_axes(name: str) -> None:
+    x, right = (
+        np.ones((T, B, I)),
+        cupyrnn.init_params(num_layers=1, num_units=H, input_size=I, dtype="float64"),
+    )
+    value = getattr(right, name)
+    for n, fits in ((value, True), (value + 1, False), (value, True)):
+        with contextlib.nullcontext() if fits else pytest.raises(ValueError, match="has shape"):
+            cupyrnn.cudnn_rnn(x, None, None, right._replace(**{name: np.array(n)}))
+
+
+class Raising:
+    """Nothing can be asked of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+@pytest.mark.parametrize("name", [*arguments(), "b", "seq_len_max", "resets"])
+def test_nothing_is_asked_of_what_is_no_array(name: str) -> None:
+    given: dict[str, Any] = arguments() | {"b": np.ones(4 * H), name: Raising()}
+    with pytest.raises(TypeError, match=f"^block_lstm: {name} is "):
+        cupyrnn.block_lstm(**given)
 
 
 def turned(a: Any, axes: bool) -> Any:
