@@ -73,12 +73,12 @@ _warned: set[str] = set()
 
 
 def warn_once(op: str, reason: Fault) -> None:
-    """Say why "auto" does not take cuDNN, once for each kind of reason."""
+    """Warn that "auto" does not use cuDNN, once for each kind of reason."""
     kind = reason.split(":")[0]
     if kind not in _warned:
         _warned.add(kind)
         warnings.warn(
-            f"{op}: engine 'auto' does not take cuDNN, as {reason}",
+            f"{op}: engine 'auto' does not use cuDNN: {reason}",
             RuntimeWarning,
             stacklevel=_level_of_caller(),
         )
@@ -95,13 +95,13 @@ def _level_of_caller() -> int:
 def _why_not(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
     for symbol in ("T", "B", "I", "H", "L"):
         if getattr(net, symbol) == 0:
-            return f"cuDNN does not take {symbol} = 0"
+            return f"cuDNN does not support {symbol} = 0"
     large = net.B * max(net.I, net.D * net.H) * net.L >= 2**31
     reasons = (
         (net.gate is not None, "cuDNN has no gates but sigmoids"),
-        (net.num_proj == net.H, f"cuDNN takes num_proj = H = {net.H} for no projection at all"),
-        (net.T > _LONGEST, f"cuDNN does not take T = {net.T}, the most is {_LONGEST}"),
-        (large, "cuDNN does not take sizes beyond 32 bits"),
+        (net.num_proj == net.H, f"cuDNN does not support num_proj = H = {net.H}"),
+        (net.T > _LONGEST, f"cuDNN does not support T = {net.T}, the most is {_LONGEST}"),
+        (large, "cuDNN does not support sizes beyond 32 bits"),
     )
     reason = next((why for so, why in reasons if so), None)
     if reason := reason or _beyond_the_algorithm(net, dtype_name, lengths):
@@ -144,7 +144,7 @@ def _beyond_the_algorithm(net: Problem, dtype_name: str, lengths: Lengths) -> st
         if most < net.H:
             lack = f"H = {net.H} for {net.rnn_mode!r} in {what[net.is_training]}, at most {most}"
     algorithm = net.engine.removeprefix("cudnn_").upper()
-    return None if lack is None else f"cuDNN's {algorithm} does not take {lack}"
+    return None if lack is None else f"cuDNN's {algorithm} does not support {lack}"
 
 
 def _beyond_persist_static(net: Problem, dtype_name: str) -> str | None:
@@ -173,8 +173,8 @@ def fastest(net: Problem, dtype: np.dtype[Any], lengths: Lengths) -> str:
     """
     Return the engine of a call for which `why_not` has no reason against cuDNN.
 
-    It is the one that was the fastest near these sizes if it takes the call. Where nothing was
-    timed it is "cupy" if one launch takes all steps, and else cuDNN's standard algorithm.
+    It is the one that was fastest near these sizes, if it supports the call. If nothing was timed,
+    it is "cupy" if one launch computes all steps, and else cuDNN's standard algorithm.
     """
     if net.num_proj:
         return "cudnn"

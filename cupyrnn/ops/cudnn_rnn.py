@@ -79,8 +79,8 @@ def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
 
     by = "cudnn" if engine == "auto" else engine
     reasons = (
-        (run.dtype.kind == "c", "cuDNN does not take complex arrays"),
-        (run.resets is not None, "cuDNN does not take resets"),
+        (run.dtype.kind == "c", "cuDNN does not support complex arrays"),
+        (run.resets is not None, "cuDNN does not support resets"),
         (run.reverse, "cuDNN does not run one direction in reverse"),
         (run.every is not None, "cuDNN keeps all that its gradient needs, whatever save is"),
     )

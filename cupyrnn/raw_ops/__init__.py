@@ -483,7 +483,7 @@ def _size(T: Any, S: Any, **net: Any) -> NDArray[Any]:
     check_choice(_SIZE, "T", _dtype_name(T), FLOATS)
     dtype = np.dtype(check_choice(_SIZE, "S", _dtype_name(S), ("int32", "int64")))
     if size > np.iinfo(dtype).max:
-        raise ValueError(f"{_SIZE}: the size is {shown(size)}, expected what S = {dtype} can hold")
+        raise ValueError(f"{_SIZE}: the size is {shown(size)}, expected one that fits S = {dtype}")
     return np.array([size], dtype)
 
 

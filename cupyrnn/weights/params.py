@@ -333,8 +333,8 @@ def check_elements(op: str, net: Net) -> None:
     """Check that the packed vector of this net is not too large."""
     if net.params_size >= MOST_ELEMENTS:
         raise ValueError(
-            f"{op}: num_layers, num_units and input_size are {net.L}, {net.H} and {net.I}, whose"
-            f" params_size is {shown(net.params_size)}, expected fewer than 10**12"
+            f"{op}: num_layers, num_units and input_size are {net.L}, {net.H} and {net.I}: params"
+            f" has {shown(net.params_size)} elements, expected fewer than 10**12"
         )
 
 

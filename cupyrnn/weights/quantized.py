@@ -88,7 +88,7 @@ def dequantize(
     if not (np.isfinite(s).all() and (s > 0).all()):
         raise ValueError(f"{op}: scale is {shown(s)}, expected positive and finite")
     if s.shape != z.shape:
-        raise ValueError(f"{op}: zero_point has shape {z.shape}, expected that of scale, {s.shape}")
+        raise ValueError(f"{op}: zero_point has shape {z.shape}, expected {s.shape} like scale")
     if s.ndim > 1 or (s.ndim == 1 and s.size != 1 and axis is None):
         raise ValueError(
             f"{op}: scale has shape {s.shape}, expected (), (1,), or a vector along axis"

@@ -168,8 +168,8 @@ def test_attributes_of_parameters(
         ({"S": None}, "S is None, expected one of int32, int64"),
         ({"T": np.int32}, "T is 'int32', expected one of float16, bfloat16, float32, float64"),
         ({"T": [4]}, "T is [4], expected one of float16, bfloat16, float32, float64"),
-        ({"num_layers": 2**29}, "the size is 25769803784, expected what S = int32 can hold"),
-        ({"num_units": 2**31, "S": np.int64}, "the size is 18446744116659224576, expected what S = int64 can hold"),
+        ({"num_layers": 2**29}, "the size is 25769803784, expected one that fits S = int32"),
+        ({"num_units": 2**31, "S": np.int64}, "the size is 18446744116659224576, expected one that fits S = int64"),
     ],
 )  # fmt: skip
 def test_dtypes_and_sizes(changed: dict[str, Any], message: str) -> None:

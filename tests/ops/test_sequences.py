@@ -94,6 +94,6 @@ def test_sequence_lengths_must_be_integers_by_sequence(op: str) -> None:
 
 def test_cudnn_does_not_take_resets(cupy_on_cpu: Any) -> None:
     args = on_device(cupy_on_cpu, "cudnn_rnn")
-    message = r"^cudnn_rnn: engine is 'cudnn', but cuDNN does not take resets$"
+    message = r"^cudnn_rnn: engine is 'cudnn', but cuDNN does not support resets$"
     with pytest.raises(RuntimeError, match=message):
         cupyrnn.cudnn_rnn(**args, resets=np.zeros((6, 3), bool), engine="cudnn")

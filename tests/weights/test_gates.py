@@ -338,7 +338,7 @@ def quantized(**changed: Any) -> Any:
         (lambda: cupyrnn.weights.dequantize(INT, np.ones(3, "f4"), axis=2), ValueError, "dequantize: scale has shape (3,), expected (8,) along axis 2"),
         (lambda: cupyrnn.weights.dequantize(INT, np.ones(1, "f4"), axis="x"), TypeError, "dequantize: axis is 'x', expected an integer"),
         (lambda: cupyrnn.weights.dequantize(INT, np.ones(8, "f4"), axis=3), ValueError, "dequantize: axis is 3, expected one of the 3 of values"),
-        (lambda: cupyrnn.weights.dequantize(INT, np.float32(1), np.ones(2, np.int8)), ValueError, "dequantize: zero_point has shape (2,), expected that of scale, ()"),
+        (lambda: cupyrnn.weights.dequantize(INT, np.float32(1), np.ones(2, np.int8)), ValueError, "dequantize: zero_point has shape (2,), expected () like scale"),
         (lambda: cupyrnn.weights.dequantize(INT, np.float32(1), np.int32(300)), ValueError, "dequantize: zero_point is array(300, dtype=int32), expected in [-128, 127], the range of int8"),
         (lambda: quantized(R=INT), ValueError, "params_from_quantized_onnx: R has shape (1, 3, 8), expected (D, H, 4*H) with D = 1 or 2"),
         (lambda: quantized(W=INT[0]), ValueError, "params_from_quantized_onnx: W has shape (3, 8), expected (D, I, 4*H) with H = 2"),

@@ -187,7 +187,7 @@ def test_block_gru(scheme: Any) -> None:
         (lambda: cupyrnn.init_block_lstm(num_units=2, input_size=3, forget_bias="1"), TypeError, "init_block_lstm: forget_bias is '1', expected a real number"),
         (lambda: cupyrnn.init_block_lstm(num_units=2, input_size=3, gate_order="oifc"), ValueError, "init_block_lstm: gate_order is 'oifc', expected one of icfo, ifco"),
         *((lambda d=d: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype=d), TypeError, f"init_params: dtype is {d!r}, expected one of float16, bfloat16, float32, float64") for d in (">f4", None, np.float32(1), 3, np.dtype(">f8"))),
-        (lambda: cupyrnn.init_params(num_layers=1, num_units=10**6, input_size=1), ValueError, "init_params: num_layers, num_units and input_size are 1, 1000000 and 1, whose params_size is 4000012000000, expected fewer than 10**12"),
+        (lambda: cupyrnn.init_params(num_layers=1, num_units=10**6, input_size=1), ValueError, "init_params: num_layers, num_units and input_size are 1, 1000000 and 1: params has 4000012000000 elements, expected fewer than 10**12"),
     ],
 )  # fmt: skip
 def test_errors(call: Any, error: Any, message: str) -> None:

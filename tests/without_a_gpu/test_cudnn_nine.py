@@ -266,7 +266,7 @@ def test_an_engine_that_fails_is_said_once(
     for name, status in (("cudnnSetRNNDescriptor_v8", 4000), ("cudnnSetTensorNdDescriptor", 2000)):
         stub.dll.stub_fail(name.encode(), status)
         message = (
-            f"cudnn_rnn_engine: engine 'auto' does not take cuDNN, as {name} of cuDNN 9.13.1"
+            f"cudnn_rnn_engine: engine 'auto' does not use cuDNN: {name} of cuDNN 9.13.1"
             f" returned CUDNN_STATUS_OF_THE_STUB ({status}): what was wrong"
         )
         with pytest.warns(RuntimeWarning, match=f"^{re.escape(message)}$") as caught:
@@ -360,7 +360,7 @@ ALGORITHMS = {
 
 
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-# cuDNN's PERSIST_STATIC does not take GRUs.
+# cuDNN's PERSIST_STATIC does not support GRUs.
 PAIRS = [(m, n) for m in MODES for n in ALGORITHMS if (m, n) != ("gru", "cudnn_persist_static")]
 
 
@@ -483,7 +483,7 @@ def auto(cupy: Any, dtype: str, B: int, H: int, **more: Any) -> str:
         ("cupy", "float16", 128, 128, {}),
         ("cudnn_persist_dynamic", "float16", 1, 128, {}),
         ("cudnn_persist_dynamic", "float16", 1, 250, {"is_training": False}),
-        # What was the fastest nearby does not take the call: as where nothing was timed.
+        # What was the fastest nearby does not support the call: as where nothing was timed.
         ("cupy", "float16", 2, 128, {}),
         ("cupy", "float16", 16, 120, {}),
         ("cupy", "float16", 16, 128, {"lengths": (1, 2, 3, 3) * 4}),
@@ -534,16 +534,16 @@ def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
         return engine.why_not(plain._replace(**changed), dtype, given_)
 
     for name in ("cudnn_small_h", "cudnn_persist_dynamic"):
-        start = f"cuDNN's {name.removeprefix('cudnn_').upper()} does not take "
+        start = f"cuDNN's {name.removeprefix('cudnn_').upper()} does not support "
         assert reason(engine=name) is reason(engine=name, lengths=[5]) is None
         assert reason(engine=name, num_proj=3) == start + "num_proj = 3"
         assert reason(engine=name, lengths=[4]) == start + "sequences of different lengths"
-    start = "cuDNN's PERSIST_DYNAMIC does not take "
+    start = "cuDNN's PERSIST_DYNAMIC does not support "
     assert reason(engine="cudnn_persist_dynamic", B=2) == start + "B = 2, only 1"
     assert reason("bfloat16", engine="cudnn_persist_dynamic") == start + "bfloat16"
     assert reason("float64", engine="cudnn_persist_dynamic") is None
     assert reason(engine="cudnn_persist_dynamic", H=2048) is None
-    start, static = "cuDNN's PERSIST_STATIC does not take ", {"H": 256, "I": 128, "B": 16}
+    start, static = "cuDNN's PERSIST_STATIC does not support ", {"H": 256, "I": 128, "B": 16}
     static["engine"] = "cudnn_persist_static"
     assert reason("float16", **static) is None
     assert reason("float32", **static) == start + "float32"
@@ -557,7 +557,7 @@ def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
         ({"B": 136}, "B = 136, only multiples of 8 up to 128"),
     ):
         assert reason("float16", **{**static, **changed}) == start + lack
-    start = "cuDNN's SMALL_H does not take "
+    start = "cuDNN's SMALL_H does not support "
     assert reason("float64", engine="cudnn_small_h") == start + "float64"
     assert reason("bfloat16", engine="cudnn_small_h", B=33) is None
     for mode, inference, training in (
@@ -572,9 +572,9 @@ def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
             expected = f"H = {most + 1} for '{mode}' in {what}, at most {most}"
             assert reason(**changed, H=most + 1) == start + expected
     arguments = to_device(cupy_on_cpu, SMALL)
-    message = "engine is 'cudnn_persist_dynamic', but cuDNN's PERSIST_DYNAMIC does not take B = 2"
+    why = "engine is 'cudnn_persist_dynamic', but cuDNN's PERSIST_DYNAMIC does not support B = 2"
     for op in (cupyrnn.cudnn_rnn, cupyrnn.cudnn_rnn_engine):
-        with pytest.raises(RuntimeError, match=f"^{op.__name__}: {message}, only 1$"):
+        with pytest.raises(RuntimeError, match=f"^{op.__name__}: {why}, only 1$"):
             op(**arguments, engine="cudnn_persist_dynamic")
     # What it needs to compile may be missing.
     stub.dll.stub_fail(b"cudnnBuildRNNDynamic", 3008)
@@ -589,14 +589,14 @@ def test_what_is_refused_and_why(stub: Stub) -> None:
 
     assert reason() is None
     for symbol in ("T", "B", "I", "H", "L"):
-        assert reason(**{symbol: 0}) == f"cuDNN does not take {symbol} = 0"
-    assert reason(num_proj=5) == "cuDNN takes num_proj = H = 5 for no projection at all"
+        assert reason(**{symbol: 0}) == f"cuDNN does not support {symbol} = 0"
+    assert reason(num_proj=5) == "cuDNN does not support num_proj = H = 5"
     assert reason(num_proj=4) is None
     assert reason(gate=HardSigmoid(0.2, 0.5)) == "cuDNN has no gates but sigmoids"
     assert reason(T=65535) is None
-    assert reason(T=65536) == "cuDNN does not take T = 65536, the most is 65535"
+    assert reason(T=65536) == "cuDNN does not support T = 65536, the most is 65535"
     for changed in ({"I": 2**30}, {"L": 2**31 // 10 + 1}, {"B": 2**30}, {"H": 2**30}):
-        assert reason(**changed) == "cuDNN does not take sizes beyond 32 bits"
+        assert reason(**changed) == "cuDNN does not support sizes beyond 32 bits"
     for name in (
         "cudnnCreateRNNDescriptor",
         "cudnnSetDropoutDescriptor",

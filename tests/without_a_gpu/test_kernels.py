@@ -409,7 +409,7 @@ def test_cudnn_does_not_take_complex_arrays(
     there = {n: a if a is None else cupy_on_cpu.asarray(a) for n, a in given.items()}
     there["params"] = there["params"].astype(np.complex128)
     assert cupyrnn.cudnn_rnn_engine(**there, rnn_mode="gru") == "cupy"
-    message = r"^cudnn_rnn: engine is 'cudnn', but cuDNN does not take complex arrays$"
+    message = r"^cudnn_rnn: engine is 'cudnn', but cuDNN does not support complex arrays$"
     with pytest.raises(RuntimeError, match=message):
         cupyrnn.cudnn_rnn(**there, rnn_mode="gru", engine="cudnn")
 

@@ -118,7 +118,7 @@ class Contest:
             self.turn(engine, lambda e=engine: make(e), refusal=self.no_engine(engine))  # type: ignore[misc]
 
     def no_engine(self, engine: str) -> str | None:
-        """Return why an engine does not take this case, None if it does."""
+        """Return why an engine does not support this case, None if it does."""
         try:
             cupyrnn.cudnn_rnn_engine(**self.calls.there, engine=engine)
         except (RuntimeError, ValueError) as error:
