@@ -3,6 +3,7 @@ The recurrent ops on a GPU, timed by every kernel there is, and beside their pee
 
     python tests/benchmarks/gpu.py              # everything, in thirteen minutes at most
     python tests/benchmarks/gpu.py --minutes 9 --cells lstm
+    python tests/benchmarks/gpu.py --sizes blocks  # LSTMs from H = 160 on, whose matrix blocks share
     python tests/benchmarks/gpu.py --dry        # tiny shapes, to see that everything runs: no times
 
 needs CuPy, and for the cuDNN columns PyTorch with CUDA; what is missing is said and left out. The
@@ -117,6 +118,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     title = (__doc__ or "").strip().splitlines()[0]
     parser = argparse.ArgumentParser("gpu.py", description=title)
     parser.add_argument("--dry", action="store_true", help="tiny shapes, everything once, no times")
+    what = "'blocks': LSTMs of the sizes at which blocks share a matrix"
+    parser.add_argument("--sizes", choices=cases.SIZES, default="usual", help=what)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     for name, known in (("cells", cases.CELLS), ("dtypes", DTYPES)):
         parser.add_argument(f"--{name}", nargs="+", choices=known, default=known)
@@ -155,7 +158,7 @@ def main(argv: list[str] | None = None) -> int:
     report = Report(stem, found, timed=not args.dry)
     seconds = math.inf if args.dry else 60 * PART * args.minutes
     limits = (ONCE if args.dry else FULL)._replace(deadline=begin + seconds)
-    every = cases.dry_cases() if args.dry else cases.cases()
+    every = (cases.dry_cases if args.dry else cases.SIZES[args.sizes])()
     wanted = [case for case in every if case.cell in args.cells and case.dtype in args.dtypes]
     run_times(Bench(report, Timer(cupy, limits), torch, no_torch), wanted)
     found["seconds"] = f"{time.perf_counter() - begin:.0f}"

@@ -158,7 +158,7 @@ def grids() -> Found:
     Of kernels whose blocks share the matrix, one block a multiprocessor, of so many: {cards}.
     NVRTC {version}. Registers; instructions of the loop over the steps, both sides of each branch
     counted; how many of these read or write a spilled register; kilobytes of shared memory; blocks
-    of a group x groups x sequences of each. Kernels of clusters have groups of eight:
+    of a group x groups x sequences of each. The blocks of a cluster are a group:
     """
     wanted = product(OF_CELLS, ("float16", "float32"), DIRECTIONS, SHAPES_OF_GRIDS, CARDS.items())
     for cell, dtype, direction, (B, H), (arch, processors) in wanted:
