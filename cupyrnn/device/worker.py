@@ -88,7 +88,8 @@ class Calls:
         self.expected[TRAINING] = self.expected[FORWARD] | self.expected[BACKWARD]
         self.there = there(arguments) | of_device
         self._results, self._cotangents = there(results), there(cotangents)
-        if of_device:
+        # The reserve_space of two directions is in another order on a device.
+        if of_device or arguments.get("direction") == "bidirectional":
             self._results = self.run(FORWARD)
 
     def run(self, direction: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@ The recurrent ops on a GPU, timed by every kernel there is, and beside their pee
 
     python tests/benchmarks/gpu.py              # everything, in thirteen minutes at most
     python tests/benchmarks/gpu.py --minutes 9 --cells lstm
-    python tests/benchmarks/gpu.py --sizes blocks  # LSTMs from H = 160 on, whose matrix blocks share
+    python tests/benchmarks/gpu.py --sizes blocks  # LSTMs whose matrix several blocks share
     python tests/benchmarks/gpu.py --dry        # tiny shapes, to see that everything runs: no times
 
 needs CuPy, and for the cuDNN columns PyTorch with CUDA; what is missing is said and left out. The

@@ -6,6 +6,7 @@ import itertools
 from types import ModuleType
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -24,9 +25,11 @@ from without_a_gpu.all_steps import (
     plant,
     same,
     taken_by,
+    use_interpreter,
 )
 from without_a_gpu.cuda_on_cpu import nvrtc, runner
 from without_a_gpu.ptx.executor import Executor
+from without_a_gpu.ptx.parser import PtxError
 
 
 @pytest.mark.parametrize(
@@ -167,13 +170,19 @@ def test_memory_of_an_earlier_call_is_noticed(
     assert not same(on(cupy_on_cpu, call), expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "float16"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *itertools.product(["grid"], ["float32", "float64", "complex64", "float16"]),
+        *itertools.product(["cluster"], ["float32", "float16"]),
+    ],
+)
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_nan_of_all_ones_passes(
-    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str, dtype: str
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str, name: str, dtype: str
 ) -> None:
     """And infinities: nobody waits for ever, and the other sequences are as they were."""
-    frame = FRAMES["grid"]._replace(dtype=dtype)
+    frame = FRAMES[name]._replace(dtype=dtype)
     taken = frame.ask(monkeypatch)
     frame.has(monkeypatch, 2, 3, 17)
     function, ((x, c, h, grad), weights) = calls(4, 3, 17, dtype)[cell]
@@ -199,6 +208,20 @@ def test_what_all_ones_would_do(cupy_on_cpu: ModuleType, monkeypatch: pytest.Mon
     plant(monkeypatch, "gru", "grid", ("v == v ? v : __int", "true ? v : __int"))
     with pytest.raises(runner.KernelError, match="spin for ever"):
         on(cupy_on_cpu, (function, ((x, c, h, grad), weights)))
+
+
+@pytest.mark.parametrize("name", ["grid", "cluster"])
+def test_a_wait_that_is_in_vain_ends(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A number that nobody sends: the kernel traps after so many looks, and does not hang."""
+    needs.tool(nvrtc.have_nvrtc())
+    _, call = FRAMES[name].call_of_few(monkeypatch, "lstm")
+    lost = "exchange.send(to + n, word_of"
+    plant(monkeypatch, "lstm", name, ("1u << 22", "8"), (lost, f"if (unit) {lost}"))
+    use_interpreter(monkeypatch, "compute_90")
+    with pytest.raises(PtxError, match="the kernel traps"):
+        on(cupy_on_cpu, call)
 
 
 @pytest.mark.parametrize(("name", "B"), [("grid", 7), ("tensor cores", 19)])
