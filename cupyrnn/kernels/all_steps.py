@@ -121,42 +121,66 @@ template <int GROUPS> __device__ __forceinline__ void wait_for_copies()
 #endif
 }
 
-// The numbers that a thread reads of a step, on their way to it: SLOTS - 1 steps before, to a ring
-// in shared memory, where OWNERS threads of a block have some; or one step before, to registers,
-// where SLOTS is 1. More loads to registers on their way are of no use: a wait for one of them is a
-// wait for all.
-template <typename V, int COUNT, int SLOTS, int OWNERS> struct Coming {
-    static const int AHEAD = SLOTS > 1 ? SLOTS - 1 : 1, P = 16 / sizeof(V);
-    static const int PACKS = (COUNT + P - 1) / P, LENGTH = SLOTS > 1 ? SLOTS * OWNERS * PACKS : 1;
+// The numbers of a step that a thread reads, on their way to it: SLOTS - 1 steps before, to a ring
+// in shared memory, with room for OWNERS units and sequences; or one step before, to registers, if
+// SLOTS is 1. More loads to registers at once are of no use: a wait for one of them is a wait for
+// all.
+//
+// HELPERS lanes of a warp have the same unit of the same sequence. Each copies some of its numbers.
+template <typename V, int COUNT, int SLOTS, int OWNERS, int LANES> struct Coming {
+    static const int HELPERS = LANES;
+    static const bool RING = SLOTS > 1;
+    static const int AHEAD = RING ? SLOTS - 1 : 1, EACH = (COUNT + HELPERS - 1) / HELPERS;
+    static const int P = 16 / sizeof(V), PACKS = (COUNT + P - 1) / P;
+    static const int LENGTH = RING ? SLOTS * OWNERS * PACKS : 1;
     static const int SLOT = OWNERS * PACKS * 16;  // bytes
     alignas(16) V v[PACKS * P];
-    bool owner;
-    Place first, next, last, now;  // its slots: of all, to be filled, taken last, taken next
-    __device__ __forceinline__ Coming(Pack<V>* memory, int number, bool has_some)
-        : v(), owner(has_some), first(in_shared(memory + number * PACKS)), next(first),
-          last(first + AHEAD * SLOT), now(first) {}
-    // Asks for number k of a step.
-    __device__ __forceinline__ void ask(int k, const V* from)
+    int helper, behind;            // which lane of these, and where its first number is: bytes
+    Place first, next, last, now;  // its slots: of all, to be filled, read last, read next
+    __device__ __forceinline__ Coming(Pack<V>* memory, int owner, int number)
+        : v(), helper(number), behind(in_register(number * int(sizeof(V)))),
+          first(in_shared(memory + owner * PACKS)), next(first), last(first + AHEAD * SLOT),
+          now(first) {}
+    // Calls f(j, k) for each number k that this thread loads, its j-th.
+    template <typename F> __device__ __forceinline__ void each(F f) const
     {
-        if constexpr (SLOTS == 1) v[k] = *from;
-        else if (owner) copy_async(next + k * int(sizeof(V)), from);
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k)
+            if (HELPERS == 1 || k % HELPERS == helper) f(k / HELPERS, k);
     }
-    // All of this step are asked for.
+    // Loads the j-th number of a step.
+    __device__ __forceinline__ void ask(int j, const V* from)
+    {
+        if constexpr (!RING) v[j] = *from;
+        else if ((j + 1) * HELPERS <= COUNT || j * HELPERS + helper < COUNT)
+            copy_async(next + behind + j * HELPERS * int(sizeof(V)), from);
+    }
+    // Puts a zero there, for all steps: nobody loads number k.
+    __device__ __forceinline__ void leave_out(int k) const
+    {
+        if constexpr (RING)
+            for (int slot = 0; slot < SLOTS; ++slot)
+                *at_place<V>(first + slot * SLOT + k * int(sizeof(V))) = V(0.f);
+    }
+    // All of this step are on their way.
     __device__ __forceinline__ void go()
     {
-        if constexpr (SLOTS > 1) end_copies();
+        if constexpr (RING) end_copies();
         next = next + SLOT;
     }
-    // Reads into v what was loaded AHEAD steps before. The next load overwrites the slot that was
-    // read before this one.
+    // Waits until those of the next step are there, if so many steps are on their way behind it.
+    // They are there for other threads behind a barrier.
+    template <int BEHIND> __device__ __forceinline__ void wait() const
+    {
+        if constexpr (RING) wait_for_copies<BEHIND>();
+    }
+    // Reads into v. The next load overwrites the slot that was read before this one.
     __device__ __forceinline__ void take()
     {
-        if constexpr (SLOTS > 1) {
-            wait_for_copies<AHEAD - 1>();
-            if (owner)
+        if constexpr (RING) {
 #pragma unroll
-                for (int n = 0; n < PACKS; ++n)
-                    *reinterpret_cast<Pack<V>*>(v + n * P) = *at_place<Pack<V>>(now + n * 16);
+            for (int n = 0; n < PACKS; ++n)
+                *reinterpret_cast<Pack<V>*>(v + n * P) = *at_place<Pack<V>>(now + n * 16);
             next = last;
             last = now;
             now = now == first + AHEAD * SLOT ? first : now + SLOT;
@@ -169,13 +193,14 @@ template <bool PLAIN, bool PADDED> struct Walk {
     const Steps& at;
     int H, steps, length;  // of the block, and of the thread's sequence; 0 where there is none
     int row, unit;         // what it reads: another one's where it has none
+    int apart;             // PLAIN: rows from step to step
     bool mine;             // whether it stores it
     unsigned ends;         // PADDED: the steps of its sequence in the order of time
     template <typename Seat>
     __device__ __forceinline__ Walk(const Steps& all, const Seat& me)
         : at(all), H(int(at.H)), steps(at.length(me.first)),
           length(me.row < at.B && me.unit < H ? at.length(me.row) : 0), row(length ? me.row : 0),
-          unit(length ? me.unit : 0),
+          unit(length ? me.unit : 0), apart(in_register(int(at.back ? -at.B : at.B))),
           mine(me.units && me.row < at.B),
           ends(PADDED && at.lengths ? at.lengths[row] : steps) {}
     __device__ __forceinline__ int time(int s) const { return at.back ? steps - 1 - s : s; }
@@ -193,18 +218,20 @@ template <bool PLAIN, bool PADDED> struct Walk {
         return later < ends && at.resets[later * at.B + row];
     }
     __device__ __forceinline__ long long rows(int s) const { return at.end(s) - at[s]; }
-    // How many rows the step behind step s begins after it, as the thread reads: none behind its
-    // last step.
+    // How many rows the step behind step s begins after it, as the thread reads: none behind the
+    // thread's last step.
     __device__ __forceinline__ int rows_on(int s) const
     {
-        if (s + 1 >= (PLAIN || !length ? steps : length)) return 0;
+        if (PLAIN) return apart;
+        if (s + 1 >= (length ? length : steps)) return 0;
         return int(at.back ? -at.B : rows(s));
     }
     // How many rows the step before step s begins before it: none before its first one, nor where
     // the thread is still at its last one.
     __device__ __forceinline__ int rows_back(int s) const
     {
-        if (s <= 0 || (!PLAIN && length && s >= length)) return 0;
+        if (PLAIN) return apart;
+        if (s <= 0 || (length && s >= length)) return 0;
         return int(at.back ? -at.B : rows(s - 1));
     }
     // What it reads in the last step that it has, and in the first one.
@@ -226,7 +253,7 @@ __device__ __forceinline__ void all_steps(
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
     typedef typename Products::N N;
-    const int LAST = C::PRODUCTS - 1, ALL = Forward<Cell, T>::NUMBERS;
+    const int LAST = C::PRODUCTS - 1;
     const int H = int(at.H);
     C cell = whole;
     if (PLAIN) make_plain(cell, 0);
@@ -249,33 +276,35 @@ __device__ __forceinline__ void all_steps(
                 walk.begins(0) ? A(0) : number_at<A>(arrays.states[k], arrays.first[k], own());
         products.template put<1>(Product<0>(), 0, &state.h);
     }
-    // Where columns of z stand behind the first one of a row.
-    int columns[ALL];
-#pragma unroll
-    for (int n = 0; n < ALL; ++n)
-        columns[n] = in_register(cell.column(n < C::width(0) ? n : n - C::width(0)) * H);
     const long long row = walk.first_row();
-    const A* z_row[C::PRODUCTS];
-#pragma unroll
-    for (int p = 0; p < C::PRODUCTS; ++p)
-        z_row[p] = arrays.z[p] + row * (C::width(p) * H) + walk.unit;
     long long n = row * H + walk.unit;
     const bool outputs = arrays.output;
     T* output = arrays.output + row * arrays.output_row + walk.unit;
-    int asked = 0;  // how many steps
-    auto ask = [&]() {
+    // How many numbers a row of z has, and where its number k is.
+    auto numbers_of = [&](int k) { return C::width(k < C::width(0) ? 0 : LAST) * H; };
+    auto z_at = [&](int k) -> const A* {
+        const int second = k >= C::width(0);
+        const int column = cell.column(k - second * C::width(0)) * H + walk.unit;
+        return arrays.z[second * LAST] + row * numbers_of(k) + column;
+    };
+    const A* from[Ahead::EACH];
+    int stride[Ahead::EACH];
+    coming.each([&](int j, int k) { from[j] = z_at(k), stride[j] = numbers_of(k); });
+    auto ask = [&](int s) {
+        const int rows_on = walk.rows_on(s);
 #pragma unroll
-        for (int n = 0; n < ALL; ++n) coming.ask(n, z_row[n >= C::width(0)] + columns[n]);
+        for (int j = 0; j < Ahead::EACH; ++j) {
+            if (!PLAIN || s < walk.steps) coming.ask(j, from[j]);
+            from[j] += PLAIN ? (long long)rows_on * stride[j] : rows_on * stride[j];
+        }
         coming.go();
-        // Behind the last step the same again.
-        const int numbers = in_register(walk.rows_on(asked++)) * H;
-#pragma unroll
-        for (int p = 0; p < C::PRODUCTS; ++p) z_row[p] += (long long)numbers * C::width(p);
     };
     if (walk.steps)
 #pragma unroll
-        for (int k = 0; k < coming.AHEAD; ++k) ask();
+        for (int s = 0; s < Ahead::AHEAD; ++s) ask(s);
+    coming.template wait<Ahead::AHEAD - 1>();
     products.meet();  // before the first step
+    int turn = 0;
     for (int s = 0; s < walk.steps; ++s) {
         const bool live = walk.live(s), begins = walk.begins(s + 1);
         coming.take();
@@ -283,16 +312,19 @@ __device__ __forceinline__ void all_steps(
         typename C::State made = state;
         auto behind = [&](auto product) {
             constexpr int p = decltype(product)::NUMBER, WIDTH = C::width(p);
-            const int turn = LAST == 1 ? p : s & 1;
+            const int now = LAST == 1 ? p : turn;
             A sums[WIDTH];
-            products.multiply(product, turn, walk.rows(s), sums);
+            products.multiply(product, now, walk.rows(s), sums);
             A h = A(0.f);
             if (ROOM || live)
                 h = cell.forward(product, unit, coming.v + p * C::width(0), sums, made, saved);
             if (PADDED && !live) h = p == LAST ? state.h : A(0);
             if (PADDED && p == LAST && begins) h = A(0);
-            if (walk.keeps(live)) products.template put<1>(Product<0>(), turn ^ 1, &h);
-            if (p == LAST) ask();
+            if (walk.keeps(live)) products.template put<1>(Product<0>(), now ^ 1, &h);
+            if (p == LAST) {
+                ask(s + Ahead::AHEAD);
+                coming.template wait<Ahead::AHEAD - 1>();
+            }
             products.meet();  // after a product
             if (walk.keeps(live)) {
 #pragma unroll
@@ -305,9 +337,10 @@ __device__ __forceinline__ void all_steps(
         };
         behind(Product<0>());
         if constexpr (LAST == 1) behind(Product<1>());
+        turn ^= 1;
         const int rows_on = walk.rows_on(s);
-        n += rows_on * H;
-        output += rows_on * int(arrays.output_row);
+        n += PLAIN ? (long long)rows_on * H : rows_on * H;
+        output += PLAIN ? rows_on * arrays.output_row : rows_on * int(arrays.output_row);
 #pragma unroll
         for (int k = 0; k < C::CARRIED; ++k)
             array_of<A>(state)[k] = begins ? A(0) :
@@ -330,6 +363,7 @@ __device__ __forceinline__ void all_steps(
     typedef Cell<A> C;
     typedef typename Products::N N;
     const int LAST = C::PRODUCTS - 1, BEFORE = C::READ - before_of<C>(0);
+    const int HELPERS = Ahead::HELPERS;
     const int H = int(at.H);
     C cell = whole;
     if (PLAIN) make_plain(cell, 0);
@@ -353,11 +387,7 @@ __device__ __forceinline__ void all_steps(
             array_of<A>(gradients)[k] = number_at<A>(arrays.gradients[k], arrays.last[k], own());
     const long long row = walk.last_row();
     const int given_row = arrays.given[0] && arrays.given_row ? int(arrays.given_row) : H;
-    long long n = row * H + walk.unit;
-    const T* given_at = arrays.given[0] + row * given_row + walk.unit;
-    bool given[C::GIVEN];
-#pragma unroll
-    for (int k = 0; k < C::GIVEN; ++k) given[k] = arrays.given[k];
+    long long n = row * H + walk.unit, given_n = row * given_row + walk.unit;
     T* delta_row[C::PRODUCTS];
 #pragma unroll
     for (int p = 0; p < C::PRODUCTS; ++p)
@@ -365,25 +395,35 @@ __device__ __forceinline__ void all_steps(
     int places[C::deltas(0) > C::deltas(LAST) ? C::deltas(0) : C::deltas(LAST)];
 #pragma unroll
     for (int k = 0; k < sizeof(places) / sizeof(int); ++k) places[k] = place_of(cell, k, 0) * H;
-    int asked = walk.steps - 1;
-    auto ask = [&]() {
-        const int rows_back = in_register(walk.rows_back(asked)), numbers = rows_back * H;
+    // Where number k of a step is.
+    auto number_at = [&](int k) -> const T* {
+        if (k == C::READ) return arrays.given[0] + given_n;
+        return (k < C::READ ? arrays.read[k] : arrays.given[k - C::READ]) + n;
+    };
+    const T *from[Ahead::EACH], *first[Ahead::EACH];
+    int stride[Ahead::EACH];
+    bool there[Ahead::EACH];
+    coming.each([&](int j, int k) {
+        from[j] = number_at(k), stride[j] = k == C::READ ? given_row : H;
+        there[j] = k < C::READ || arrays.given[k - C::READ];
+        if (!there[j]) coming.leave_out(k);
+        const bool state = k >= BEFORE && k < C::READ && arrays.first[k];
+        first[j] = state ? arrays.first[k] + walk.row * (long long)H + walk.unit : nullptr;
+    });
+    auto ask = [&](int s) {
+        const int rows_back = walk.rows_back(s);
 #pragma unroll
-        for (int k = 0; k < C::READ; ++k) {
-            const T* number = arrays.read[k] + n;
-            if (k >= BEFORE && arrays.first[k])
-                number = asked ? number - numbers
-                               : arrays.first[k] + walk.row * (long long)H + walk.unit;
-            coming.ask(k, number);
+        for (int j = 0; j < Ahead::EACH; ++j) {
+            const T* number = Ahead::RING ? from[j] : number_at(j);
+            const int k = j * HELPERS;  // of the first lane
+            if (k < C::READ && k + HELPERS > BEFORE && first[j])
+                number = s ? number - rows_back * H : first[j];
+            if (s >= 0 && (k + HELPERS <= C::READ || there[j])) coming.ask(j, number);
+            from[j] -= (long long)rows_back * stride[j];
         }
-#pragma unroll
-        for (int k = 0; k < C::GIVEN; ++k)
-            if (given[k]) coming.ask(C::READ + k, k ? arrays.given[k] + n : given_at);
         coming.go();
-        // Before the first step the same again.
-        n -= numbers;
-        given_at -= rows_back * given_row;
-        asked -= asked > 0;
+        n -= rows_back * H;
+        given_n -= rows_back * given_row;
     };
     typename C::Factors factors;
     auto make_factors = [&]() {
@@ -394,10 +434,12 @@ __device__ __forceinline__ void all_steps(
     };
     if (walk.steps)
 #pragma unroll
-        for (int k = 0; k < coming.AHEAD; ++k) ask();
+        for (int k = 1; k <= Ahead::AHEAD; ++k) ask(walk.steps - k);
+    coming.template wait<Ahead::AHEAD - 1>();
+    __syncthreads();  // before the first deltas
     coming.take();
     make_factors();
-    __syncthreads();  // before the first deltas
+    int turn = 0;
     for (int s = walk.steps - 1; s >= 0; --s) {
         const bool live = walk.live(s), begins = walk.begins(s);
         typename C::Gradients made = gradients;
@@ -408,14 +450,14 @@ __device__ __forceinline__ void all_steps(
             A of_unit[C::GIVEN];
 #pragma unroll
             for (int k = 0; k < C::GIVEN; ++k)
-                of_unit[k] = given[k] ? wide(coming.v[C::READ + k]) : A(0.f);
+                of_unit[k] = wide(coming.v[C::READ + k]);
             if (p == LAST) dh += of_unit[0];
             past = cell.backward(product, factors, dh, of_unit, made, deltas[p]);
             if (PADDED && !live)
 #pragma unroll
                 for (int k = 0; k < C::deltas(p); ++k) deltas[p][k] = A(0);
             if (walk.keeps(live))
-                products.template put<C::width(p)>(product, LAST == 1 ? p : s & 1, deltas[p]);
+                products.template put<C::width(p)>(product, LAST == 1 ? p : turn, deltas[p]);
         };
         auto keep = [&](auto product) {
             constexpr int p = decltype(product)::NUMBER;
@@ -425,6 +467,7 @@ __device__ __forceinline__ void all_steps(
                     store(delta_row[p] + places[k], deltas[p][k]);
         };
         before(Product<LAST>(), gradients.h);
+        coming.template wait<Ahead::RING ? Ahead::AHEAD - 2 : 0>();
         products.meet();  // in a step back
         keep(Product<LAST>());
         if constexpr (LAST == 1) {
@@ -436,9 +479,10 @@ __device__ __forceinline__ void all_steps(
         const int numbers = walk.rows_back(s) * H;
 #pragma unroll
         for (int p = 0; p < C::PRODUCTS; ++p) delta_row[p] -= (long long)numbers * C::deltas(p);
-        ask();
+        ask(s - Ahead::AHEAD);
         coming.take();
-        products.multiply(Product<0>(), LAST == 1 ? 0 : s & 1, walk.rows(s), sums);
+        products.multiply(Product<0>(), LAST == 1 ? 0 : turn, walk.rows(s), sums);
+        turn ^= 1;
         made.h = past + sums[0];
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)

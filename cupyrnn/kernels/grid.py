@@ -187,7 +187,7 @@ __device__ __forceinline__ void steps_over_blocks(
     OverBlocks<Exchange, C, D::BACK, Part> products(
         exchanged, at, me, reinterpret_cast<uint4*>(shared_packs<float>()));
     at.write_zeros();
-    Coming<typename D::Number, D::NUMBERS, 1, 0> coming(nullptr, 0, true);
+    Coming<typename D::Number, D::NUMBERS, 1, 0, 1> coming(nullptr, 0, 0);
     all_steps<false, PADDED, false>(cell, arrays, at, me, products, coming);
     products.end();
 }

@@ -202,61 +202,22 @@ struct Matrices {
     static_assert(LAST == 0 || BACK || SLICE == SLICE_2, "forwards both multiply a unit's number");
 };
 
-// How numbers get from the lanes that make them to those that multiply them: within a block.
-template <typename T, typename M, int ROWS> struct InBlock {
+// The products of a thread's matrices with vectors in the shared memory of a block.
+template <typename T, typename M, int ROWS, typename Seat> struct ByRows {
     typedef typename Acc<T>::type A;
+    typedef A N;
     static const int SIZE = ROWS * M::First::LENGTH;
     static const int IN_ALL = SIZE + (M::LAST == 1 ? ROWS * M::Second::LENGTH : SIZE);
     A* vectors;
-    // The numbers of a unit, at these places of a vector.
-    template <int COUNT>
-    __device__ __forceinline__ void leave(int turn, const int* places, const A* v) const
-    {
-        A* const to = vectors + turn * SIZE;
-        if constexpr (M::First::P % COUNT == 0) {  // side by side in one slice
-            struct alignas(COUNT * sizeof(A)) { A v[COUNT]; } all;
-#pragma unroll
-            for (int k = 0; k < COUNT; ++k) all.v[k] = rounded<T>(v[k]);
-            *reinterpret_cast<decltype(all)*>(to + places[0]) = all;
-        } else {
-#pragma unroll
-            for (int k = 0; k < COUNT; ++k) to[places[k]] = rounded<T>(v[k]);
-        }
-    }
-    // Zeros, also behind the vectors, where the matrix has zeros too.
-    __device__ __forceinline__ void begin() const { clear(vectors, IN_ALL); }
-    // All have put theirs.
-    __device__ __forceinline__ void meet() const { __syncthreads(); }
-    template <typename Matrix, int WIDTH>
-    __device__ __forceinline__ void product(
-        const Matrix& matrix, int turn, int slice, A (&sums)[WIDTH]) const
-    {
-        matrix.template product<ROWS>(vectors + turn * SIZE + slice, sums);
-    }
-};
-
-// The products of a thread's matrices with vectors that an exchange has.
-template <typename M, typename Exchange, typename Seat> struct ByRows : Exchange {
-    typedef typename Exchange::A A;
-    typedef A N;
     const Seat& me;
     Pack<A>* shared;  // for what is not in registers
     typename M::First first;
     typename M::Second second;
-    int slices[2], places[2][4];  // of a vector of each product: what it reads, what it leaves
+    Place slices[2], places[2][4];  // of a vector of each product: what it reads, what it leaves
 
-    __device__ __forceinline__ ByRows(const Exchange& exchange, const Seat& seat, Pack<A>* packs)
-        : Exchange(exchange), me(seat), shared(packs) {}
-    template <int P> __device__ __forceinline__ void settle(Product<P> product)
-    {
-        const auto& m = matrix(product);
-        slices[P] = in_register(me.lane * m.STRIDE);
-#pragma unroll
-        for (int k = 0; k < M::count(P); ++k)
-            places[P][k] =
-                in_register(me.slot * m.LENGTH + m.place(M::count(P) * me.unit + k));
-    }
-    template <typename T> static __device__ __forceinline__ A held(T v) { return wide(v); }
+    __device__ __forceinline__ ByRows(A* memory, const Seat& seat, Pack<A>* packs)
+        : vectors(memory), me(seat), shared(packs) {}
+    template <typename V> static __device__ __forceinline__ A held(V v) { return wide(v); }
     template <int P> __device__ __forceinline__ auto& matrix(Product<P>)
     {
         if constexpr (P == 0) return first;
@@ -265,27 +226,47 @@ template <typename M, typename Exchange, typename Seat> struct ByRows : Exchange
     template <typename Value> __device__ __forceinline__ void load(Value value)
     {
         auto part = [&](auto product, Pack<A>* packs) {
-            matrix(product).load(me.lane, packs, [&](int k, int u, int c) -> A {
+            constexpr int P = decltype(product)::NUMBER, COUNT = M::count(P);
+            auto& m = matrix(product);
+            m.load(me.lane, packs, [&](int k, int u, int c) -> A {
                 return value(product, k, me.group * M::OF_UNIT + u, c);
             });
+            slices[P] = in_shared(vectors + me.lane * m.STRIDE);
+            A* const vector = vectors + me.slot * m.LENGTH;
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k)
+                places[P][k] = in_shared(vector + m.place(COUNT * me.unit + k));
         };
         // The second before the first, as it is smaller: what comes late needs shared memory.
         if constexpr (M::LAST == 1) part(Product<1>(), shared + M::First::SHARED);
         part(Product<0>(), shared);
-        settle(Product<0>());
-        if constexpr (M::LAST == 1) settle(Product<1>());
     }
+    // Zeros, also behind the vectors, where the matrix has zeros too.
+    __device__ __forceinline__ void begin() const { clear(vectors, IN_ALL); }
+    // All have put theirs.
+    __device__ __forceinline__ void meet() const { __syncthreads(); }
     // The numbers of the thread's own unit and sequence.
     template <int COUNT, typename Product>
-    __device__ __forceinline__ void put(Product product, int turn, const A* v)
+    __device__ __forceinline__ void put(Product product, int turn, const A* v) const
     {
-        this->template leave<COUNT>(turn, places[product.NUMBER], v);
+        const int behind = turn * SIZE * int(sizeof(A));
+        const Place* const at = places[product.NUMBER];
+        if constexpr (M::First::P % COUNT == 0) {  // side by side in one slice
+            struct alignas(COUNT * sizeof(A)) Some { A v[COUNT]; } all;
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) all.v[k] = rounded<T>(v[k]);
+            *at_place<Some>(at[0] + behind) = all;
+        } else {
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) *at_place<A>(at[k] + behind) = rounded<T>(v[k]);
+        }
     }
     template <typename Product, int WIDTH>
     __device__ __forceinline__ void multiply(
         Product product, int turn, long long, A (&sums)[WIDTH])
     {
-        this->product(matrix(product), turn, slices[product.NUMBER], sums);
+        const Place at = slices[product.NUMBER] + turn * SIZE * int(sizeof(A));
+        matrix(product).template product<ROWS>(at_place<A>(at), sums);
     }
 };
 
@@ -318,10 +299,11 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
     const bool BACK = Direction<Cell, T>::BACK;
     const int UNITS = BACK || Cell<A>::width(0) == 1 ? 4 : 1;
     typedef Matrices<Cell, A, BACK, SPLIT, UNITS, THREADS, PARTS...> M;
-    typedef InBlock<T, M, ROWS> Exchange;
-    __shared__ Pack<A> memory[Exchange::IN_ALL / M::First::P];
-    const Seat<SPLIT, UNITS, ROWS> me(int(at.H), 0, blockIdx.x);
-    ByRows<M, Exchange, Seat<SPLIT, UNITS, ROWS>> products({memory[0].v}, me, shared_packs<A>());
+    typedef Seat<SPLIT, UNITS, ROWS> Mine;
+    typedef ByRows<T, M, ROWS, Mine> Products;
+    __shared__ Pack<A> memory[Products::IN_ALL / M::First::P];
+    const Mine me(int(at.H), 0, blockIdx.x);
+    Products products(memory[0].v, me, shared_packs<A>());
     at.write_zeros();
     Steps steps = at;
     if (PLAIN || PADDED) steps.starts = nullptr;
@@ -331,9 +313,11 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
     const int NUMBERS = Direction<Cell, T>::NUMBERS, OWNERS = THREADS / SPLIT * ROWS;
     const int SLOTS = ROOM ? slots_of(
         sizeof(Number), (NUMBERS * sizeof(Number) + 15) / 16 * 16 * OWNERS, sizeof(memory)) : 1;
-    typedef Coming<Number, NUMBERS, SLOTS, OWNERS> Ahead;
+    // Registers have what a thread reads itself.
+    typedef Coming<Number, NUMBERS, SLOTS, OWNERS, SLOTS == 1 ? 1 : SPLIT / ROWS> Ahead;
     __shared__ Pack<Number> ring[Ahead::LENGTH];
-    Ahead coming(ring, me.group * (UNITS * ROWS) + me.lane, me.units);
+    const int OF_GROUP = UNITS * ROWS;
+    Ahead coming(ring, me.group * OF_GROUP + me.lane % OF_GROUP, me.lane / OF_GROUP);
     all_steps<PLAIN, PADDED, ROOM>(cell, arrays, steps, me, products, coming);
 }
 """

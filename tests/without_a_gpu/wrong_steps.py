@@ -45,15 +45,15 @@ ROWS = {
         "gru", f"{MEETING}  // between the products of a step back", ""
     ),
     "no barrier after a product": Wrong("gru", f"{MEETING}  // after a product", ""),
-    "one place for two states": Wrong("lstm", "turn ^ 1, &h", "turn, &h"),
+    "one place for two states": Wrong("lstm", "now ^ 1, &h", "now, &h"),
     "one place for two deltas": Wrong(
         "lstm",
-        "p : s & 1, deltas",
+        "p : turn, deltas",
         "p : 0, deltas",
-        more=(("0 : s & 1, walk", "0 : 0, walk"),),
+        more=(("0 : turn, walk", "0 : 0, walk"),),
     ),
     "the first step again": Wrong(
-        "simple_rnn", "numbers * C::width(p);", "0 * C::width(p);", {ORDERS}
+        "simple_rnn", "rows_on * stride[j] : rows_on * stride[j]", "0 : 0", {ORDERS}
     ),
     "a wrong lane": Wrong(
         "simple_rnn", "even_item : odd_item, d)", "even_item : odd_item, 1)", {ORDERS}
