@@ -178,6 +178,7 @@ class _NetOp(Op):
         results, saved = (*record.outputs, "reserve_space"), ("reserve_space",)
         attributes = f"{first}{record.attributes}, bool is_training, int save"
         super().__init__(record, results, saved, (*record.extras, "seeds"), attributes)
+        self.shown = len(record.outputs)
 
     def arguments(self, inputs: Named, rest: Named) -> Named:
         return _arguments(inputs, rest)

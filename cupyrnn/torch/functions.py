@@ -460,8 +460,8 @@ def cudnn_rnn(
         *(check_bool(op, "reverse", reverse), keeps(rate), check_save(op, save) or 0),
     )
     inputs = (input, input_h, input_c if rnn_mode == "lstm" else None, params)
-    output, h, c, _ = CUDNN_RNN(*inputs, *extras(op, sequence_lengths, resets), seeds, *attributes)
-    return RNNOutputs(output, h, c)
+    found = CUDNN_RNN(*inputs, *extras(op, sequence_lengths, resets), seeds, *attributes)
+    return RNNOutputs._make(found[:3])
 
 
 @named
@@ -589,5 +589,5 @@ def stacked_rnn(
     inputs = (input, input_h, input_c if is_lstm else None, tuple(flat))
     of_steps = (*extras(op, sequence_lengths, resets), seeds)
     attributes = (" ".join(names), direction, rate, *attributes, major, reverse, keeps(rate))
-    output, h, c, _ = STACKED_RNN(*inputs, *of_steps, *attributes, check_save(op, save) or 0)
-    return RNNOutputs(output, h, c)
+    found = STACKED_RNN(*inputs, *of_steps, *attributes, check_save(op, save) or 0)
+    return RNNOutputs._make(found[:3])

@@ -29,8 +29,6 @@ Results: TypeAlias = "list[torch.Tensor | None]"
 Named: TypeAlias = "dict[str, Any]"
 Wanted: TypeAlias = "tuple[bool, ...]"  # which gradients; empty for all
 
-_ATTRIBUTES = frozenset({type(None), bool, int, float, str})
-
 # Without it the parts of a tensor would be views, which autograd lets nobody write to.
 _VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _without: Any = torch._C._ExcludeDispatchKeyGuard
@@ -45,6 +43,7 @@ class Op(Protocol):
     results: tuple[str, ...]
     extras: tuple[str, ...]
     without_input: Named
+    tensors: slice
 
     def named(self, op_kind: str, args: Sequence[Any]) -> list[Named]:
         """Return arrays by name, group by group, and the rest."""
@@ -70,17 +69,18 @@ class _View(NamedTuple):
 
 def results_of(op: Op, op_kind: str, args: Sequence[Any], wanted: Wanted = ()) -> Results | None:
     """Return the results of an op or of its gradient, None if calls like it have no layout."""
-    values, last = args, len(op.inputs) - 1
+    values, last = args[op.tensors], len(op.inputs) - 1
+    attributes = args[len(values) :]
     if type(pieces := args[last]) is tuple:
-        values = (*args[:last], *pieces, *args[last + 1 :])
-    key: list[Any] = [op.name, op_kind, len(values), wanted]
+        values = (*values[:last], *pieces, *values[last + 1 :])
+    key: list[Any] = [op.name, op_kind, wanted, len(values), *attributes]
     tensors: list[torch.Tensor] = []
     addresses: list[int] = []
     together = 0
     try:
         for a in values:
-            if type(a) in _ATTRIBUTES:
-                key.append(a)
+            if a is None:
+                key.append(None)
             elif a.is_neg():  # the sign is a mark on the tensor, not in its memory
                 return None
             else:

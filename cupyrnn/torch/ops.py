@@ -33,7 +33,6 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .._ops import Record
 from .._typing import Array
@@ -63,6 +62,9 @@ _LIBRARY = torch.library.Library("cupyrnn", "FRAGMENT")
 _WITH_TANGENTS = (torch.float32, torch.float64)
 
 
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, type(None)})
+
+
 def check_tensor(op: str, name: str, t: Any) -> None:
     """Check that an argument is a tensor."""
     kind = type(t)
@@ -84,13 +86,12 @@ def refuse_torchscript(op: str) -> None:
 
 def _plain(tensors: Sequence[Any]) -> bool:
     """Return whether nobody traces a call: PyTorch's tracers have modes or subclasses."""
-    if _get_current_dispatch_mode() is not None or torch._C._is_tracing() or tensors[0].is_meta:
-        return False
-    for t in tensors:
-        kind = type(t)
-        if kind is not torch.Tensor and t is not None and kind is not torch.nn.Parameter:
-            return False
-    return True
+    first = tensors[0]
+    return (
+        _PLAIN.issuperset(map(type, tensors))
+        and first is not None
+        and not (first.is_meta or torch._C._len_torch_dispatch_stack() or torch._C._is_tracing())
+    )
 
 
 def _in_forward_mode() -> bool:
@@ -186,9 +187,12 @@ class Op:
         self.record, self.results, self.saved, self.extras = record, results, saved, extras
         self.name, self.inputs, self.outputs = record.name, record.inputs, record.outputs
         self.axes, self._declared = axes, attributes
+        # How many results a call returns that autograd records.
+        self.shown = len(results)
         # By what the gradient leaves out that of the first input.
         self.without_input: Named = {}
         self._attributes = [part.split()[-1] for part in attributes.split(", ")]
+        self.tensors = slice(0, -len(self._attributes))  # of the arguments
         # The tensors that each op takes, before the extras.
         self.groups: dict[str, tuple[tuple[str, ...], ...]] = {
             "forward": (self.inputs,),
@@ -241,37 +245,37 @@ class Op:
         records the call, it is one node: to join and split by others takes a good part of a small
         net's time.
         """
-        last = len(self.inputs) - 1
-        inputs, pieces, rest = args[:last], args[last], args[last + 1 :]
-        if type(pieces) is tuple and pieces and all(isinstance(t, torch.Tensor) for t in pieces):
-            self._check_pieces(pieces)
-        else:
-            inputs, pieces = args[: last + 1], (pieces,)
-        for name, t in zip(self.inputs, inputs, strict=False):
-            if t is not None or name not in self.record.optional:
-                check_tensor(self.name, name, t)
-        inputs = inputs[:last]
-        tensors = (*inputs, *pieces, *rest[: len(self.extras)])
+        last, pieces = len(self.inputs) - 1, args[len(self.inputs) - 1]
+        pieces = pieces if type(pieces) is tuple and pieces else (pieces,)
+        tensors = (*args[:last], *pieces, *args[last + 1 : last + 1 + len(self.extras)])
         traced = torch.compiler.is_compiling() or torch._C._is_tracing()
         whole = traced or not _plain(tensors) or _in_a_transform()
         if whole or torch._C._is_any_autocast_enabled():
             refuse_torchscript(self.name)
             self._check_expanded(tensors)
-            args = (*inputs, joined(pieces), *rest)
+            self._check_inputs(args)
+            args = (*args[:last], joined(pieces), *args[last + 1 :])
             if torch._C._is_any_autocast_enabled():
                 args = tuple(_cast(args, len(args) - len(self._attributes)))
             if whole:
                 run = self.forward if traced else self.functions["forward"].apply
                 return run(*args)  # type: ignore[no-any-return]
-            inputs, pieces, rest = args[:last], args[last : last + 1], args[last + 1 :]
+            pieces = args[last : last + 1]
         if _requires_grad(tensors):
-            return self._record(rest, *inputs, *pieces)  # type: ignore[no-any-return]
-        found: Sequence[Any] = self._forward(*inputs, _last(pieces), *rest)
+            return self._record(args[last + 1 :], *args[:last], *pieces)  # type: ignore[no-any-return]
+        found: Sequence[Any] = self._forward(*args)
         return found
+
+    def _check_inputs(self, args: Sequence[Any]) -> None:
+        """Check that inputs are tensors, and that pieces can be joined."""
+        for name, t in zip(self.inputs, args, strict=False):
+            if type(t) is tuple and t and all(isinstance(piece, torch.Tensor) for piece in t):
+                self._check_pieces(t)
+            elif t is not None or name not in self.record.optional:
+                check_tensor(self.name, name, t)
 
     def _check_pieces(self, pieces: Sequence[torch.Tensor]) -> None:
         """Check that pieces can be joined."""
-        self._check_expanded(pieces)  # before they are looked at, which PyTorch refuses obscurely
         kind, on_host = pieces[0].dtype, pieces[0].is_cpu
         for n, piece in enumerate(pieces):
             if piece.dtype is not kind or piece.is_cpu is not on_host:
@@ -409,7 +413,8 @@ class Op:
         return rest
 
     def named(self, op_kind: str, args: Sequence[Any]) -> list[Named]:
-        """Return what an op takes by name: arrays, group by group, and the rest."""
+        """Return what an op takes by name, after checks: arrays, group by group, and the rest."""
+        self._check_inputs(args)
         *groups, rest = self.grouped(op_kind, args)
         found: list[Named] = [
             arrays_of(self.name, names, tensors)
@@ -453,7 +458,10 @@ class Op:
             inputs, results, cotangents, rest = self.named("backward", args)
             grads = self.gradients(inputs, results, cotangents, rest | more)
             *first, last = [grads[name] if name in inputs else None for name in self.inputs]
-            return tensors_of([*first, *(last if isinstance(last, list) else [last])], args[0])
+            arrays = [*first, *(last if isinstance(last, list) else [last])]
+            if wanted:
+                arrays = [a if want else None for a, want in zip(arrays, wanted, strict=True)]
+            return tensors_of(arrays, args[0])
 
     @_unseen
     def _jvp(self, *args: Any) -> list[torch.Tensor | None]:
@@ -530,12 +538,12 @@ class Op:
             found: Sequence[Any] = self._backward(
                 *kept[:last], _last(pieces), *rest, wanted=ctx.needs_input_grad[1:]
             )
-        else:
-            found = self._derivative("backward", *kept[:last], joined(pieces), *rest)
-            if len(pieces) > 1:
-                parts = found[last].split([piece.numel() for piece in pieces])
-                parts = [p.view(piece.shape) for p, piece in zip(parts, pieces, strict=True)]
-                found = [*found[:last], *parts]
+            return None, *found
+        found = self._derivative("backward", *kept[:last], joined(pieces), *rest)
+        if len(pieces) > 1:
+            parts = found[last].split([piece.numel() for piece in pieces])
+            parts = [p.view(piece.shape) for p, piece in zip(parts, pieces, strict=True)]
+            found = [*found[:last], *parts]
         return _wanted(ctx, (None, *found))
 
     def _vjp_backward(self, ctx: Any, *grads: Any) -> Sequence[Any]:
@@ -620,8 +628,9 @@ def _functions(op: Op) -> dict[str, type[torch.autograd.Function]]:
         ctx.save_for_backward(*inputs, *results[-s:], *rest[:e], *pieces)
         ctx.attributes = rest[e:]
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*results[k:])
-        return results
+        if op.shown > k:
+            ctx.mark_non_differentiable(*results[k:])
+        return results[: op.shown]
 
     def backward_jvp(ctx: Any, *tangents: Any) -> Any:
         inputs, _, cotangents, rest = op._kept("backward", ctx)

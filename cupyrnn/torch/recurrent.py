@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeAlias
 
 import torch
@@ -269,29 +270,30 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
             return steps.forward(input, hx)  # type: ignore[no-any-return]
         return super().forward(input, hx, sequence_lengths=sequence_lengths, resets=resets)
 
-    def _order(self) -> list[str]:
-        """Return the names of the parameters as cuDNN packs them: all weights before all biases."""
-        names: list[str] = self._flat_weights_names
-        return [n for n in names if n[0] == "w"] + [n for n in names if n[0] == "b"]
-
     def run(self, x: torch.Tensor, states: States, of_steps: Extras) -> tuple[torch.Tensor, States]:
         if x.shape[0] == 0:
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
         known = self._parameters  # where a parametrization or pruning has left it
-        pieces: Any = [known[n] if n in known else getattr(self, n) for n in self._order()]
+        names = _in_packed_order(tuple(self._flat_weights_names))
+        pieces: Any = [known[n] if n in known else getattr(self, n) for n in names]
         if not self.bias:
             rows, D = len(pieces[0]), 1 + self.bidirectional
             pieces.append(pieces[0].new_zeros(2 * rows * self.num_layers * D))
         rate = check_dropout(type(self).__name__, self.dropout) if self.training else 0.0
         direction = "bidirectional" if self.bidirectional else "unidirectional"
-        every = check_save(type(self).__name__, self.save) or 0
-        net = _MODES[self.mode], "linear_input", direction, rate, self.proj_size, "sigmoid"
-        inputs = states if len(states) > 1 else (*states, None)
-        how = True, False, keeps(rate), every  # time-major, not in reverse
-        output, h, c, _ = CUDNN_RNN(
-            x, *inputs, tuple(pieces), *of_steps, seeds_of(rate), *net, *how
-        )
-        return output, (h, c)[: len(states)]
+        every = 0 if self.save == "all" else check_save(type(self).__name__, self.save) or 0
+        h, c = states if len(states) > 1 else (*states, None)
+        output, *last = CUDNN_RNN(
+            x, h, c, tuple(pieces), *of_steps, seeds_of(rate), _MODES[self.mode], "linear_input",
+            direction, rate, self.proj_size, "sigmoid", True, False, keeps(rate), every,
+        )  # fmt: skip
+        return output, tuple(last[: len(states)])
+
+
+@cache
+def _in_packed_order(names: tuple[str, ...]) -> list[str]:
+    """Return the names of the parameters as cuDNN packs them: all weights before all biases."""
+    return [n for n in names if n[0] == "w"] + [n for n in names if n[0] == "b"]
 
 
 class LSTMOrGRU(RecurrentNet):
