@@ -136,11 +136,11 @@ template <typename V, int COUNT, int SLOTS, int OWNERS, int LANES> struct Coming
     static const int SLOT = OWNERS * PACKS * 16;  // bytes
     alignas(16) V v[PACKS * P];
     int helper, behind;            // which lane of these, and where its first number is: bytes
-    Place first, next, last, now;  // its slots: of all, to be filled, read last, read next
+    Place first, next, last, now;  // its slots: of all, filled next, read last, read next
     __device__ __forceinline__ Coming(Pack<V>* memory, int owner, int number)
         : v(), helper(number), behind(in_register(number * int(sizeof(V)))),
-          first(in_shared(memory + owner * PACKS)), next(first), last(first + AHEAD * SLOT),
-          now(first) {}
+          first(in_shared(memory + owner * PACKS)), next(first + behind),
+          last(first + AHEAD * SLOT), now(first) {}
     // Calls f(j, k) for each number k that this thread loads, its j-th.
     template <typename F> __device__ __forceinline__ void each(F f) const
     {
@@ -153,7 +153,7 @@ template <typename V, int COUNT, int SLOTS, int OWNERS, int LANES> struct Coming
     {
         if constexpr (!RING) v[j] = *from;
         else if ((j + 1) * HELPERS <= COUNT || j * HELPERS + helper < COUNT)
-            copy_async(next + behind + j * HELPERS * int(sizeof(V)), from);
+            copy_async(next + j * HELPERS * int(sizeof(V)), from);
     }
     // Puts a zero there, for all steps: nobody loads number k.
     __device__ __forceinline__ void leave_out(int k) const
@@ -181,7 +181,7 @@ template <typename V, int COUNT, int SLOTS, int OWNERS, int LANES> struct Coming
 #pragma unroll
             for (int n = 0; n < PACKS; ++n)
                 *reinterpret_cast<Pack<V>*>(v + n * P) = *at_place<Pack<V>>(now + n * 16);
-            next = last;
+            next = last + behind;
             last = now;
             now = now == first + AHEAD * SLOT ? first : now + SLOT;
         }
