@@ -7,7 +7,7 @@ the products and sums of the gradients of its weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..kernels.cell import CellInPlace
 from ..kernels.compile import kernel
 from ..kernels.launch import BIAS_SUMS, BLOCK, OF_A_STEP, Block, function_of, sum_grid
 from ..kernels.products import ROWS
+from .device_loop import Loop
 from .net import Cells, GradientPlaces, LayerPlaces
 from .places import Place, Table
 from .signatures import BY_ID, Arguments
@@ -73,13 +74,13 @@ class OnDevice:
     aligned
         The last four bits of all addresses of arguments together.
 
-    Raises NotInPlace, in its methods, for what is not one launch over all steps.
+    Raises NotInPlace, in its methods, for what is not operations over places.
     """
 
     def __init__(self, table: Table, cell: CellInPlace, T: int, B: int, aligned: int) -> None:
-        self._table, self._cell, self._T, self._B = table, cell, T, B
-        self._dtype, self._compute = table.dtype, compute_dtype(table.dtype)
-        if aligned % self._dtype.itemsize:
+        self.table, self.cell, self.T, self.B = table, cell, T, B
+        self.dtype, self.compute = table.dtype, compute_dtype(table.dtype)
+        if aligned % self.dtype.itemsize:
             raise NotInPlace("arrays are not aligned")
         self._words: list[int] = []
         self._moved: list[tuple[int, int, int]] = []  # of a word: which, array, offset
@@ -94,7 +95,7 @@ class OnDevice:
             value = 0
         self._words.append((value or 0) & (2**64 - 1))
 
-    def _launch(
+    def launch(
         self,
         function: int,
         grid: tuple[int, int],
@@ -110,7 +111,7 @@ class OnDevice:
         head = function, *grid, 1, *block.threads, 1, block.shared
         self.operations.append(("launch", head, block.cooperative, np.array(at, np.uint64)))
 
-    def _fill(self, memory: Place, byte: int) -> None:
+    def fill(self, memory: Place, byte: int) -> None:
         """Add that all bytes of memory are this one."""
         self.operations.append(("fill", len(self._words), byte, memory.size * memory.itemsize))
         self._word(memory)
@@ -119,8 +120,8 @@ class OnDevice:
         self, source: str, kernels: tuple[str, ...], name: str, grid: tuple[int, int], *args: Any
     ) -> None:
         """Add a launch of a kernel whose arguments are one word each."""
-        function = kernel(source, kernels, self._dtype.name, name).kernel.ptr
-        self._launch(function, grid, [[value] for value in args])
+        function = kernel(source, kernels, self.dtype.name, name).kernel.ptr
+        self.launch(function, grid, [[value] for value in args])
 
     def product(self, a: Place, b: Place, out: Place, *, accumulate: bool = False) -> None:
         """Add out = a @ b, or out += a @ b."""
@@ -139,7 +140,7 @@ class OnDevice:
         """Return the places of up to two scalars that are zero; the next layer writes them."""
         if count == 0:
             return []
-        self._scalars = self._table.take("zeros", (_BYTES_OF_ZEROS // self._dtype.itemsize,))
+        self._scalars = self.table.take("zeros", (_BYTES_OF_ZEROS // self.dtype.itemsize,))
         return [self._scalars.at(n) for n in range(count)]
 
     def round(self, a: Place, to: Place) -> None:
@@ -155,39 +156,76 @@ class OnDevice:
         name = _COPIES_KERNELS[kernel]
         self._launch_one(_COPIES, _COPIES_KERNELS, name, (blocks, 1), a, to, *sizes)
 
-    def _steps(self, direction: int, layer: LayerPlaces, arrays: list[Any]) -> None:
-        """Add the launch over all steps, forwards or, in direction 1, the gradient."""
-        kernels = self._cell.kernels[direction]
-        shape = self._B, layer.saved[-1].shape[1]
-        pointers = [layer.weights.vectors.get(name) for name in self._cell.vectors]
-        stored = self._dtype != self._compute
-        words, plain = self._cell.struct(self._compute, [p is not None for p in pointers], stored)
-        found = persistent.one_launch(kernels, self._dtype, shape, self._T, plain=plain)
+    def _struct(self, layer: LayerPlaces) -> tuple[list[Any], bool]:
+        """Return the words of the cell's struct, and whether it has nothing optional."""
+        pointers = [layer.weights.vectors.get(name) for name in self.cell.vectors]
+        stored = self.dtype != self.compute
+        words, plain = self.cell.struct(self.compute, [p is not None for p in pointers], stored)
+        return [*pointers, *words], plain
+
+    def _steps(self, direction: int, layer: LayerPlaces, arrays: list[Any]) -> Loop | None:
+        """
+        Add the launch over all steps, forwards or, in direction 1, the gradient.
+
+        Return None, or the loop where that is to take the steps.
+        """
+        kernels, (struct, plain) = self.cell.kernels[direction], self._struct(layer)
+        shape = self.B, layer.saved[-1].shape[1]
+        found = persistent.one_launch(kernels, self.dtype, shape, self.T, plain=plain)
+        scalars, self._scalars = self._scalars, None
         if found is None:
-            raise NotInPlace("the loop takes the steps")
+            if scalars is not None:
+                self.fill(scalars, 0)
+            return Loop(self, layer, struct)
         function = function_of(
-            found.kernel.source, (found.name,), found.name, self._dtype, found.block
+            found.kernel.source, (found.name,), found.name, self.dtype, found.block
         )
-        struct = [*pointers, *words]
-        time = [None, self._T, *shape, int(layer.back), self._scalars]
-        self._scalars, memory = None, None
+        time, memory = [None, self.T, *shape, int(layer.back), scalars, None, None], None
         if found.memory:
-            memory = self._table.reuse("told", (found.memory,), np.dtype(np.uint8))
-            self._fill(memory, 0xFF)
+            memory = self.table.reuse("told", (found.memory,), np.dtype(np.uint8))
+            self.fill(memory, 0xFF)
         for exchanged in found.exchanged:
             more = [[memory, *exchanged]] if exchanged else []
-            self._launch(function, found.places, [struct, arrays, time, *more], found.block)
+            self.launch(function, found.places, [struct, arrays, time, *more], found.block)
+        return None
 
-    def _first(self, layer: LayerPlaces, k: int) -> Place:
+    def repeat(self, step: Callable[[int], None]) -> None:
+        """
+        Add the operations of all steps; step(s) adds those of step s.
+
+        Those between the first one and the last one are alike but for the distances of addresses.
+        """
+        T, words, moved = self.T, self._words, self._moved
+        step(0)
+        if T > 2:
+            at, operation = len(words), len(self.operations)
+            first = len(moved)
+            step(1)
+            inner, by = self.operations[operation:], []
+            if T > 3:
+                other, second = len(words), len(moved)
+                step(2)
+                pairs = zip(moved[first:second], moved[second:], strict=True)
+                by = [(n, after - before) for (n, _, before), (*_, after) in pairs]
+                constants = zip(words[at:other], words[other:], strict=True)
+                by += [(at + n, after - before) for n, (before, after) in enumerate(constants)]
+                del words[other:], moved[second:]
+            self.operations[operation:] = [
+                ("repeat", T - 2, inner, [(n, distance) for n, distance in by if distance])
+            ]
+        if T > 1:
+            step(T - 1)
+
+    def first_state(self, layer: LayerPlaces, k: int) -> Place:
         """Return a state before the first step, for what reads memory of it."""
         place = layer.first[k]
         if place is not None:
             return place
-        shape = self._B, layer.saved[-1].shape[1]
+        shape = self.B, layer.saved[-1].shape[1]
         zeros = self._zeros
         if zeros is None or zeros.shape != shape:
-            zeros = self._zeros = self._table.take("work", shape)
-            self._fill(zeros, 0)
+            zeros = self._zeros = self.table.take("work", shape)
+            self.fill(zeros, 0)
         return zeros
 
     def _matrices(self, w_h: Sequence[Place]) -> list[Any]:
@@ -198,25 +236,27 @@ class OnDevice:
         x, _, (w_x, w_h, _), first, saved, last, output = layer
         z = []
         for n, w in enumerate(w_x):
-            z.append(self._table.reuse(f"z{n}", (x[0].shape[0], w.shape[1]), self._compute))
+            z.append(self.table.reuse(f"z{n}", (x[0].shape[0], w.shape[1]), self.compute))
             for k, (part, rows) in enumerate(zip(x, _rows_of(w, x), strict=True)):
                 self.product(part, rows, z[-1], accumulate=k > 0)
-        states = [None] * (len(first) + self._cell.cell.within)
+        states = [None] * (len(first) + self.cell.cell.within)
         row = 0 if output is None else output.strides[0] // output.itemsize
         arrays = [*self._matrices(w_h), *z, *states, *saved, *first, *last, output, row]
-        self._steps(0, layer, arrays)
+        loop = self._steps(0, layer, arrays)
+        if loop is not None:
+            loop.forward(z, row)
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of one direction of a layer."""
         x, _, (w_x, w_h, _), _, saved, *_ = layer
-        (N, H), cell, reuse = saved[-1].shape, self._cell, self._table.reuse
+        (N, H), cell, reuse = saved[-1].shape, self.cell, self.table.reuse
         is_packed = cell.cell is gru_reset_after.CELL
         widths = [w.shape[1] * 4 // 3 if is_packed else w.shape[1] for w in w_h]
         deltas = [reuse(f"deltas{n}", (N, width)) for n, width in enumerate(widths)]
         read = [saved[k] for k in cell.read]
         before: list[Any] = [None] * len(read)
         if cell.before is not None:
-            before[-1] = self._first(layer, cell.before)
+            before[-1] = self.first_state(layer, cell.before)
         states = grads.states
         row = 0 if states[0] is None else states[0].strides[0] // states[0].itemsize
         nulls = [None] * len(layer.first)
@@ -224,10 +264,12 @@ class OnDevice:
             *self._matrices(w_h), *read, *states, *nulls, *deltas, *before, *grads.last,
             *grads.first, row,
         ]  # fmt: skip
-        self._steps(1, layer, arrays)
+        loop = self._steps(1, layer, arrays)
+        if loop is not None:
+            loop.backward(grads, read, deltas, row)
         dx: Any = grads.x
-        if dx is not None and len(w_x) > 1 and dx.dtype != self._compute:
-            dx = reuse("sum", dx.shape, self._compute)  # rounded once
+        if dx is not None and len(w_x) > 1 and dx.dtype != self.compute:
+            dx = reuse("sum", dx.shape, self.compute)  # rounded once
         for n, (d, w, dw) in enumerate(zip(deltas, w_x, grads.weights.w_x, strict=True)):
             of_x = d.part(0, w.shape[1], 1)
             if dx is not None:
@@ -257,12 +299,15 @@ class OnDevice:
 
     def _recurrent_gradient(self, layer: LayerPlaces, deltas: Place, dw: Place) -> None:
         """Add the gradient of a matrix that multiplies h of the step before."""
-        N, B, h = deltas.shape[0], self._B, layer.saved[-1]
+        N, B, h = deltas.shape[0], self.B, layer.saved[-1]
         at_first, others = ((N - B, N), (0, N - B)) if layer.back else ((0, B), (B, N))
         before = (B, N) if layer.back else (0, N - B)
-        self.product(h.part(*before).T, deltas.part(*others), dw)
+        if N > B:
+            self.product(h.part(*before).T, deltas.part(*others), dw)
         if layer.first[0] is not None:
-            self.product(layer.first[0].T, deltas.part(*at_first), dw, accumulate=True)
+            self.product(layer.first[0].T, deltas.part(*at_first), dw, accumulate=N > B)
+        elif N == B:
+            self.fill(dw, 0)  # one step, of a state that is zero; the rows are in one piece
 
     def _operands(
         self, layer: LayerPlaces, x: Sequence[Place] = (), r: Place | None = None
@@ -271,17 +316,17 @@ class OnDevice:
         h, K = layer.saved[-1], [part.shape[1] for part in x]
         (N, H), (more, *_) = h.shape, (*x[1:], None)
         width = (sum(K) + H) * (1 if r is None else 2)
-        found = self._table.reuse("operands", (N, width))
+        found = self.table.reuse("operands", (N, width))
         grid = -(-width // BLOCK[0]), min(-(-N // BLOCK[1]), _MOST_BLOCKS)
         args = (x[0] if x else None), more, r, h, layer.first[0], found
-        sizes = N, K[0] if x else 0, sum(K[1:]), H, self._B, int(layer.back)
+        sizes = N, K[0] if x else 0, sum(K[1:]), H, self.B, int(layer.back)
         name = gru.OPERANDS_KERNELS[0]
         self._launch_one(gru.OPERANDS_SOURCE, gru.OPERANDS_KERNELS, name, grid, *args, *sizes)
         return found
 
     def _sums(self, layer: LayerPlaces, deltas: list[Place], to: dict[str, Place | None]) -> None:
         """Add the gradients of the vectors."""
-        cell = self._cell
+        cell = self.cell
         if cell.cell is lstm.CELL:
             self._lstm_sums(layer, deltas[0], to)
         elif cell.cell is gru.CELL:
@@ -295,16 +340,16 @@ class OnDevice:
         """Add the gradients of the biases and peephole weights of an LSTM."""
         (N, width), H = deltas.shape, layer.saved[-1].shape[1]
         # The members of the struct say where the gates are.
-        at = [int(self._cell.attributes[2][k]) for k in (0, 2, 3)]
+        at = [int(self.cell.attributes[2][k]) for k in (0, 2, 3)]
         sums, more = to["sums"], to.get("b_more")
         assert sums is not None
-        first_c = self._first(layer, 1) if to.get("terms") is not None else None
+        first_c = self.first_state(layer, 1) if to.get("terms") is not None else None
         blocks, S = sum_grid(N, width)
         by_slices, whole = lstm.SUMS_KERNELS
         into = (sums, more), whole
         if S > 1:
-            into = (self._table.reuse("slices", (S, sums.size), self._compute), None), by_slices
-        args = deltas, layer.saved[1], first_c, *into[0], N, H, self._B, int(layer.back), sums.size
+            into = (self.table.reuse("slices", (S, sums.size), self.compute), None), by_slices
+        args = deltas, layer.saved[1], first_c, *into[0], N, H, self.B, int(layer.back), sums.size
         self._launch_one(lstm.SUMS_SOURCE, lstm.SUMS_KERNELS, into[1], (blocks, S), *args, *at)
         if S > 1:
             self._whole_sums(into[0][:1], sums, more, width)
@@ -318,7 +363,7 @@ class OnDevice:
         if S > 1:
             slices = []
             for n, d in enumerate(deltas):
-                slices.append(self._table.reuse(f"slices{n}", (S, d.shape[1]), self._compute))
+                slices.append(self.table.reuse(f"slices{n}", (S, d.shape[1]), self.compute))
                 grid = sum_grid(*d.shape)[0], S
                 self._launch_one("", BIAS_SUMS, BIAS_SUMS[0], grid, d, slices[-1], *d.shape)
             deltas = slices
@@ -330,7 +375,7 @@ class OnDevice:
         """Add the sums of the columns of rows, of slices or not, as gradients of biases."""
         assert b is not None
         rows, (others, *_) = parts[0], (*parts[1:], None)
-        name = BIAS_SUMS[1 if rows.dtype == self._compute else 2]
+        name = BIAS_SUMS[1 if rows.dtype == self.compute else 2]
         columns = [part.shape[1] for part in parts]
         sizes = rows.shape[0], columns[0], sum(columns[1:]), b.size, both
         grid = -(-sum(columns) // BLOCK[0]), 1
@@ -338,7 +383,7 @@ class OnDevice:
 
     def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> Call:
         """Return what runs such calls: it returns these arrays, and copies of `more`, as a kind."""
-        return Call(self._table, (self._words, self._moved), self.operations, self.rounds,
+        return Call(self.table, (self._words, self._moved), self.operations, self.rounds,
                     (list(returned), kind, more))  # fmt: skip
 
 
@@ -371,18 +416,27 @@ class Call:
     def _ready(self) -> tuple[Any, ...]:
         """Return memory for the words of a call, and its operations with addresses there."""
         words = np.array(self._words, np.uint64)
-        base, kept, operations = np.uint64(words.ctypes.data), [words], []
-        for kind, *rest in self._operations:
-            if kind == "launch":
-                head, cooperative, at = rest
-                addresses = base + np.uint64(8) * at
-                kept.append(addresses)
-                operations.append((3 if cooperative else 0, head, addresses.ctypes.data))
-            elif kind == "product":
-                operations.append((1, *rest))
-            else:
-                operations.append((2, *rest))
-        return memoryview(words), operations, kept  # type: ignore[arg-type]
+        base, kept = np.uint64(words.ctypes.data), [words]
+
+        def ready(operations: list[Any]) -> list[Any]:
+            found: list[Any] = []
+            for kind, *rest in operations:
+                if kind == "launch":
+                    head, cooperative, at = rest
+                    addresses = base + np.uint64(8) * at
+                    kept.append(addresses)
+                    found.append((3 if cooperative else 0, head, addresses.ctypes.data))
+                elif kind == "product":
+                    found.append((1, *rest))
+                elif kind == "fill":
+                    found.append((2, *rest))
+                else:
+                    count, inner, by = rest
+                    back = [(n, -distance * (count - 1)) for n, distance in by]
+                    found += [*([*ready(inner), (4, by)] * count)[:-1], (4, back)]
+            return found
+
+        return memoryview(words), ready(self._operations), kept  # type: ignore[arg-type]
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
         """Run a call of CuPy arrays, in memory of CuPy's allocator."""
@@ -416,8 +470,7 @@ class Call:
             if persistent.is_refused(error):
                 raise NotInPlace("the device has no room for all blocks") from error
             raise
-        finally:
-            self._free.append(ready)
+        self._free.append(ready)  # after an error its words may be those of any step
 
     def _run(self, words: Any, operations: list[tuple[Any, ...]]) -> None:
         """Start the operations on the current stream."""
@@ -434,8 +487,11 @@ class Call:
                 gemm(handle, *first, words[n], *of_b, words[n + 1], *of_a, words[n + 2], *last)
             elif kind == 2:
                 cuda.runtime.memsetAsync(words[operation[1]], *operation[2:], stream)
-            else:
+            elif kind == 3:
                 cuda.driver.launchCooperativeKernel(*operation[1], stream, operation[2])
+            else:
+                for n, distance in operation[1]:
+                    words[n] += distance
 
 
 def start(

@@ -13,13 +13,14 @@ from . import cell
 SOURCE = (
     cell.SOURCE
     + r"""
-// What is behind product P of a step: rows [first, first + B) of all arrays.
+// What is behind product P of a step: rows [first_row, first_row + B) of all arrays. Those of the
+// first and last states are null but in the first and the last step.
 template <template <typename> class Cell, typename T, int P>
 __global__ void forward_step(
     const Cell<typename Acc<T>::type> cell, const Forward<Cell, T> arrays,
     const typename Acc<T>::type* product,  // [B, width * H], read; null: z has it
     T* operand,                        // [B, H], written: of the next product; null: there is none
-    long long first, long long B, long long H)
+    long long first_row, long long B, long long H)
 {
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
@@ -29,8 +30,8 @@ __global__ void forward_step(
     const typename C::Unit unit = cell.unit(column, H);
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
-        const long long at = row * H + column, saved_at = first * H + at;
-        const A* const z_row = arrays.z[P] + (first + row) * (WIDTH * H) + column;
+        const long long at = row * H + column, saved_at = first_row * H + at;
+        const A* const z_row = arrays.z[P] + (first_row + row) * (WIDTH * H) + column;
         A z[WIDTH], sums[WIDTH];
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) {
@@ -43,7 +44,10 @@ __global__ void forward_step(
         typename C::Saved saved;
 #pragma unroll
         for (int k = 0; k < C::STATES; ++k)
-            if (C::reads(P) >> k & 1) array_of<A>(state)[k] = arrays.states[k][at];
+            if (C::reads(P) >> k & 1) {
+                const T* const first = k < C::CARRIED ? arrays.first[k % C::CARRIED] : nullptr;
+                array_of<A>(state)[k] = first ? A(wide(first[at])) : arrays.states[k][at];
+            }
         const A made = cell.forward(Product<P>(), unit, z, sums, state, saved);
         if (P + 1 < C::PRODUCTS) store(operand + at, made);
 #pragma unroll
@@ -52,6 +56,12 @@ __global__ void forward_step(
 #pragma unroll
         for (int k = C::saved_before(P); k < C::saved_before(P + 1); ++k)
             store(arrays.saved[k] + saved_at, array_of<A>(saved)[k]);
+        if (P + 1 < C::PRODUCTS) continue;
+#pragma unroll
+        for (int k = 0; k < C::CARRIED; ++k)
+            if (arrays.last[k]) store(arrays.last[k] + at, array_of<A>(state)[k]);
+        if (arrays.output)
+            store(arrays.output + (first_row + row) * arrays.output_row + column, saved.h);
     }
 }
 
@@ -61,7 +71,7 @@ __global__ void backward_step(
     const Cell<typename Acc<T>::type> cell, const Backward<Cell, T> arrays,
     const typename Acc<T>::type* d_operand,  // [B, H], read: the gradient of what product P + 1
                                              // multiplied; null where there is none
-    long long first, long long B, long long H)
+    long long first_row, long long B, long long H)
 {
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
@@ -70,19 +80,23 @@ __global__ void backward_step(
     const typename C::Unit unit = cell.unit(column, H);
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
-        const long long at = row * H + column, saved_at = first * H + at;
+        const long long at = row * H + column, saved_at = first_row * H + at;
         typename C::Read read;
         typename C::Gradients gradients;
         A given[C::GIVEN], d[C::deltas(P)];
 #pragma unroll
         for (int k = 0; k < C::READ; ++k) array_of<A>(read)[k] = wide(arrays.read[k][saved_at]);
 #pragma unroll
-        for (int k = 0; k < C::GIVEN; ++k)
-            given[k] = arrays.given[k] ? wide(arrays.given[k][saved_at]) : A(0);
+        for (int k = 0; k < C::GIVEN; ++k) {
+            const long long given_at =
+                k || !arrays.given_row ? saved_at : (first_row + row) * arrays.given_row + column;
+            given[k] = arrays.given[k] ? wide(arrays.given[k][given_at]) : A(0);
+        }
+        const bool last = P + 1 == C::PRODUCTS;
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)
-            array_of<A>(gradients)[k] = arrays.gradients[k][at];
-        const bool last = P + 1 == C::PRODUCTS;
+            array_of<A>(gradients)[k] = last && arrays.last[k] ? A(wide(arrays.last[k][at]))
+                                                               : arrays.gradients[k][at];
         const A dh = last ? gradients.h + given[0] : d_operand[at];
         const A past = cell.backward(
             Product<P>(), cell.factors(unit, read), dh, given, gradients, d);
@@ -91,10 +105,10 @@ __global__ void backward_step(
         for (int k = 0; k < C::GRADIENTS; ++k)
             if (C::updates(P) >> k & 1) arrays.gradients[k][at] = array_of<A>(gradients)[k];
 #pragma unroll
-        for (int k = 0; k < C::deltas(P); ++k)
-            store(arrays.deltas[P] + (first + row) * (C::deltas(P) * H) + place_of(cell, k, 0) * H
-                      + column,
-                  d[k]);
+        for (int k = 0; k < C::deltas(P); ++k) {
+            const long long before = (first_row + row) * C::deltas(P) + place_of(cell, k, 0);
+            store(arrays.deltas[P] + before * H + column, d[k]);
+        }
     }
 }
 

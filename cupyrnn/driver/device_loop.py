@@ -1,0 +1,134 @@
+"""
+The loop over the steps of a layer on a device: a product and a launch for each recurrent matrix.
+
+For what no launch over all steps takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..kernels import gru_reset_after
+from ..kernels.compile import kernel
+from ..kernels.launch import step_grid
+from ..kernels.step import template_of
+from .net import GradientPlaces, LayerPlaces
+from .places import Place
+
+
+class Loop:
+    """
+    The steps of a layer.
+
+    Parameters
+    ----------
+    machine
+        What has the operations of the call.
+    layer
+        The layer.
+    struct
+        The words of the cell's struct.
+    """
+
+    def __init__(self, machine: Any, layer: LayerPlaces, struct: list[Any]) -> None:
+        self._machine, self._layer, self._struct = machine, layer, struct
+        self._shape = machine.B, layer.saved[-1].shape[1]
+        self._cell = machine.cell.cell
+
+    def _row(self, s: int) -> int:
+        """Return the first row of step s."""
+        machine = self._machine
+        row: int = (machine.T - 1 - s if self._layer.back else s) * machine.B
+        return row
+
+    def _launch(self, direction: str, p: int, arrays: list[Any], *more: Any) -> None:
+        """Add the launch beside product p; `more` are its arguments but for B and H."""
+        machine, (source, kernels) = self._machine, self._machine.cell.kernels[0].loop
+        name = template_of(self._cell, direction, p)
+        function = kernel(source, kernels, machine.dtype.name, name).kernel.ptr
+        args = [self._struct, [None] * (3 * len(self._cell.widths)) + arrays]
+        machine.launch(
+            function, step_grid(*self._shape), [*args, *([a] for a in (*more, *self._shape))]
+        )
+
+    def forward(self, z: Sequence[Place], output_row: int) -> None:
+        """Add the steps; z is x @ w_x."""
+        of, machine, layer, (B, H) = self._cell, self._machine, self._layer, self._shape
+        compute, reuse, h = machine.compute, machine.table.reuse, layer.saved[-1]
+        nulls, w_h = [None] * len(layer.first), layer.weights.w_h
+        states = [reuse(f"state{k}", (B, H), compute) for k in range(len(nulls) + of.within)]
+        for state, first in zip(states, layer.first, strict=False):
+            if first is None:
+                machine.fill(state, 0)
+        apart = reuse("apart", (B, of.widths[0] * H), compute) if of.apart else None
+        following = reuse("following", (B, H)) if len(w_h) > 1 else None
+
+        def step(s: int) -> None:
+            row, before = self._row(s), self._row(s - 1)
+            operand: Any = h.part(before, before + B) if s else machine.first_state(layer, 0)
+            first = layer.first if s == 0 else nulls
+            last = layer.last if s + 1 == machine.T else nulls
+            arrays = [*z, *states, *layer.saved, *first, *last, layer.output, output_row]
+            for p, w in enumerate(w_h):
+                to = apart or z[p].part(row, row + B)
+                machine.product(operand, w, to, accumulate=apart is None)
+                operand = following if p + 1 < len(w_h) else None
+                self._launch("forward", p, arrays, apart, operand, row)
+
+        machine.repeat(step)
+
+    def backward(
+        self,
+        grads: GradientPlaces,
+        read: Sequence[Place],
+        deltas: Sequence[Place],
+        given_row: int,
+    ) -> None:
+        """Add the steps backwards, with the arrays of a launch over all of them."""
+        of, machine, layer, (B, H) = self._cell, self._machine, self._layer, self._shape
+        compute, reuse = machine.compute, machine.table.reuse
+        is_rounded = compute != machine.dtype
+        nulls, w_h = [None] * len(layer.first), layer.weights.w_h
+        gradients = [
+            reuse(f"state{k}", (B, H), compute) if is_rounded else made
+            for k, made in enumerate(grads.first)
+        ]
+        for gradient, last in zip(gradients, grads.last, strict=True):
+            if last is None:
+                machine.fill(gradient, 0)
+        d_operand = reuse("d_operand", (B, H), compute) if len(w_h) > 1 else None
+
+        def step(n: int) -> None:
+            s = machine.T - 1 - n
+            row, now = self._row(s), list(read)
+            if machine.cell.before is not None:
+                # So that the rows of this step are the states before it.
+                state, by = read[-1], self._row(s - 1) - row
+                if s == 0:
+                    state, by = machine.first_state(layer, machine.cell.before), -row
+                now[-1] = state._replace(offset=state.offset + by * state.strides[0])
+            following: Any = None
+            for p in reversed(range(len(w_h))):
+                last = grads.last if n == 0 and p + 1 == len(w_h) else nulls
+                arrays = [
+                    *now, *grads.states, *gradients, *deltas, *[None] * len(read), *last, *nulls,
+                    given_row,
+                ]  # fmt: skip
+                self._launch("backward", p, arrays, following, row)
+                d, w = deltas[p].part(row, row + B), w_h[p]
+                parts = [(d, w)]
+                if of is gru_reset_after.CELL:  # r, u, c, hc and r, u, hc
+                    parts = [
+                        (d.part(0, 2 * H, 1), w.part(0, 2 * H, 1)),
+                        (d.part(3 * H, 4 * H, 1), w.part(2 * H, 3 * H, 1)),
+                    ]
+                following = d_operand if p else gradients[0]
+                for k, (a, b) in enumerate(parts):
+                    adds = k > 0 or (p == 0 and of.carries_h)
+                    machine.product(a, b.T, following, accumulate=adds)
+
+        machine.repeat(step)
+        if is_rounded:
+            for gradient, made in zip(gradients, grads.first, strict=True):
+                machine.round(gradient, made)
