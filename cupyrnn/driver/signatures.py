@@ -20,7 +20,6 @@ import numpy as np
 from .._typing import NamedTuple
 from ..checks.arrays import NotInPlace
 from ..checks.attributes import raise_fitting
-from ..kernels import CHANGES
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -126,6 +125,14 @@ def _parts(kind: type, a: Any) -> Any:
     return a if issubclass(kind, tuple) and kind.__module__.startswith("cupyrnn.") else None
 
 
+@functools.cache
+def _changes() -> list[int]:
+    """Return where the number of changes of timed kernels is; for calls on a device alone."""
+    from ..kernels.timed import CHANGES
+
+    return CHANGES
+
+
 def _environment() -> Any:
     """Return the values of the environment variables that a call on a device reads."""
     environ: Any = os.environ
@@ -137,7 +144,7 @@ def _environment() -> Any:
 
 def of_device(device: int, addresses: int) -> tuple[Any, ...]:
     """Return the end of a signature on a device; `addresses` are those of all arrays, or-ed."""
-    return device, addresses & 15, CHANGES[0], *_environment()
+    return device, addresses & 15, _changes()[0], *_environment()
 
 
 def signature(
