@@ -109,8 +109,8 @@ class Loop:
                     state, by = machine.first_state(layer, machine.cell.before), -row
                 now[-1] = state._replace(offset=state.offset + by * state.strides[0])
             following: Any = None
+            last = grads.last if n == 0 else nulls
             for p in reversed(range(len(w_h))):
-                last = grads.last if n == 0 and p + 1 == len(w_h) else nulls
                 arrays = [
                     *now, *grads.states, *gradients, *deltas, *[None] * len(read), *last, *nulls,
                     given_row,

@@ -167,6 +167,34 @@ def test_more_sequences_than_run_at_once_are_several_launches(
     assert laid_out()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn-gru", "cudnn_rnn-rnn_tanh"])
+def test_the_loop_is_laid_out(
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
+) -> None:
+    """Steps between the first one and the last one are alike; one more is as many operations."""
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
+    counts = []
+    for steps in (1, 2, 3, 4, 6):
+        calls = calls_of(cupy, name, (steps, 3, 4, 9), dtype)
+        counts.append([operations(host, call) for call in calls])
+        assert laid_out()
+        for call in calls:
+            first, second = call(), call()
+            with monkeypatch.context() as patch:
+                patch.setattr(signatures, "signature", lambda *args: (None, []))
+                by_layers = call()
+            for a, again, b in zip(first, second, by_layers, strict=True):
+                if isinstance(a, cupy.ndarray):
+                    assert a.tobytes() == again.tobytes()
+                    assert_close(cupy.asnumpy(a), cupy.asnumpy(b), dtype, "result")
+    counts = np.array(counts)
+    of_a_step = counts[2] - counts[1]
+    assert of_a_step.tolist() == (counts[3] - counts[2]).tolist()
+    assert (2 * of_a_step).tolist() == (counts[4] - counts[3]).tolist()
+    assert (of_a_step <= 4).all()
+
+
 @WAYS
 def test_launches_that_are_refused_are_the_loops(
     host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, way: str
