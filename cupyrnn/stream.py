@@ -7,7 +7,8 @@ without a projection.
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Generic
 
 import numpy as np
@@ -20,9 +21,9 @@ from .checks.attributes import type_shown
 from .checks.calls import check_arrays, expect_rank, expect_shape
 from .derivatives.traced import enclosing_jvp, traceable
 from .driver import layer as _layer
-from .driver import step as _steps
 from .driver.layer import Layer
 from .driver.pages import page_of
+from .driver.signatures import Arguments, Calls, Checked, by_signature
 from .weights.packed import (
     CheckedParams,
     PackedParams,
@@ -30,7 +31,7 @@ from .weights.packed import (
     check_activation,
     check_model,
 )
-from .weights.packed_forms import PackedForm, weights_of
+from .weights.packed_forms import PACKED_COLUMNS, PackedForm, weights_of
 from .weights.params import InputMode, RNNMode
 
 
@@ -53,14 +54,8 @@ class StepOutputs(NamedTuple, Generic[ArrayT]):
     output_c: ArrayT | None
 
 
-# A compiled step of a cell is faster than the steps prepared here from so many numbers B * H on.
-_MANY_NUMBERS = 2048
-
-
-def _most_numbers(cell: Cell, dtype: np.dtype[Any]) -> float:
-    """Return the least B * H for which the cell's own step is faster: none without Numba."""
-    module = _layer.implementation(np, cell, 1, dtype, "forward", single=True).module
-    return inf if module is page_of(type(cell), "cells") else _MANY_NUMBERS
+# Bytes of parameters that the first caches of a core do not hold, and that the second does not.
+_LARGE, _LARGEST = 1 << 20, 1 << 22
 
 
 class PreparedStep:
@@ -71,13 +66,24 @@ class PreparedStep:
         self._xp, self._net, self._packed = xp, net, packed
         with on_device(xp, params):
             self._params = params.copy()  # what is made of it must not change with it
-            self._cells = self._cells_of(params.dtype)
+            self._cells: list[Any] = self._cells_of(params.dtype)
         self._call = enclosing_jvp() if params.dtype.kind == "c" else None
         self._names = ("h", "c") if net.rnn_mode == "lstm" else ("h",)
-        self._steps: list[_steps.Step] = []
-        if xp is np and params.dtype.kind != "c" and not net.skip:
-            self._steps = _steps.steps_of(self._cells)
-            self._most = _most_numbers(self._cells[0], params.dtype)
+        self._steps: list[Any] = []
+        if self._is_real and xp is np and not net.skip:
+            page: Any = page_of(type(self._cells[0]), "cells")
+            self._steps = [page.prepared_step(cell) for cell in self._cells]
+
+        def step(x: Any, h: Any = None, c: Any = None) -> Checked:
+            dtype = self._check(x, h, c)
+            return Checked(partial(self._run, dtype), self._lay_out)
+
+        self._step: Any = by_signature(step, Calls())
+
+    @property
+    def _is_real(self) -> bool:
+        """Whether the parameters have no tangents."""
+        return bool(self._params.dtype.kind != "c")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are prepared anew from the parameters."""
@@ -86,7 +92,9 @@ class PreparedStep:
     def _cells_of(self, dtype: np.dtype[Any]) -> list[Cell]:
         """Return the cells of a step in this dtype."""
         operands = cast(self._params, operand_dtype(self._xp, dtype))
-        weights, form = weights_of(operands, self._net), PackedForm(self._net)
+        in_numpy = self._xp is np and self._is_real and dtype == self._params.dtype
+        form = PackedForm(self._net, single=in_numpy)
+        weights = weights_of(operands, self._net)
         return [form.cell(self._xp, w) for w in weights]
 
     @traceable
@@ -133,42 +141,72 @@ class PreparedStep:
                 "prepare_step: the tangents of the step's parameters are of another call of jvp,"
                 " prepare the step in the function that jvp calls"
             )
-        states: tuple[Any, ...] = (h, c)[: len(self._names)]
-        if len(states) == 1 and c is not None:
-            raise TypeError(
-                f"prepare_step: c is {type_shown(c)}, expected None for {self._net.rnn_mode}"
-            )
-        if states[0] is None or states[-1] is None:
-            states = self._with_zeros(x, states)
-        dtype = self._check(x, states)
-        B, net, xp = x.shape[0], self._net, self._xp
+        out: StepOutputs[ArrayT] = self._step(x, h, c)
+        return out
+
+    def _lay_out(self, arguments: Arguments) -> Any:
+        """Return what runs calls like one at places or, in NumPy, by the pages of the cells."""
+        from .driver import layouts  # and with it the kernels
+
+        net, params, arrays = self._net, self._params, arguments.arrays
+        if not self._steps:
+            return None
+        in_numpy = None if len(arrays) <= len(self._names) else self._run_steps  # no state is None
+        single = len(arrays[0]) == 1
+        if params.dtype != compute_dtype(params.dtype) or (single and params.nbytes > _LARGEST):
+            return in_numpy  # BLAS is faster, or the loops have no halves
+        # In C order they are faster, but for one row and matrices larger than the caches.
+        order = np.asarray if single and params.nbytes > _LARGE else np.ascontiguousarray
+        weights = []
+        for cell in self._cells:
+            w_h, w_p = (*cell.recurrent, None)[:2]
+            matrices = [w and order(w.w) for w in (cell.inputs[0], w_h, w_p)]
+            biases = [cell.b, cell.b_hc] if net.rnn_mode == "gru" else [cell.b]
+            weights.append((*matrices, *biases))
+        more = [a for of_layer in weights for a in of_layer if a is not None]
+        sizes = layouts.Net(1, False, False, net.L, net.H, len(self._names), (), 0)
+        packed = layouts.PackedNet(sizes, net.rnn_mode, net.gate, PACKED_COLUMNS, ())
+        given = Arguments({**arguments.by_name, "weights": weights}, [*arrays, *more])
+        args = given, packed, PackedForm(net).Saved, StepOutputs
+        run = layouts.laid_out(layouts.prepared_step, *args)
+        return in_numpy if run is None else lambda arrays: run([*arrays, *more])
+
+    def _run(self, dtype: np.dtype[Any], arguments: Mapping[str, Any]) -> StepOutputs[Any]:
+        """Return what a step makes of any arrays."""
+        x, xp, net = arguments["x"], self._xp, self._net
         with on_device(xp, x):
-            output_h = xp.empty((net.L, B, net.P), dtype)
-            output_c = None if len(states) == 1 else xp.empty((net.L, B, net.H), dtype)
-            if self._steps and dtype == self._params.dtype and self._most > B * net.H:
-                self._run(x, states, output_h, output_c)
-            else:
-                self._run_cells(x, states, output_h, output_c)
-        return StepOutputs(output_h[-1], output_h, output_c)
+            states = [
+                xp.zeros((net.L, len(x), size), x.dtype)
+                if arguments[name] is None
+                else arguments[name]
+                for name, size in zip(self._names, (net.P, net.H), strict=False)
+            ]
+            if self._steps and dtype == self._params.dtype:
+                return self._run_steps([x, *states])
+            made = [xp.empty(state.shape, dtype) for state in states]
+            self._run_cells(x, states, made)
+        return StepOutputs(made[0][-1], made[0], made[1] if len(made) > 1 else None)
 
-    def _run(
-        self, x: Array, states: tuple[Any, ...], output_h: Array, output_c: Array | None
-    ) -> None:
-        """Write the states after the step, of real NumPy arrays."""
-        dtype = compute_dtype(output_h.dtype)
-        values, *given = [cast(np.asarray(a), dtype) for a in (x, *states)]
-        for layer, step in enumerate(self._steps):
-            h, c = step(values, *[s[layer] for s in given])
-            output_h[layer] = h
-            if output_c is not None:
-                output_c[layer] = c
-            values = cast(output_h[layer], dtype)
+    def _run_steps(self, arrays: Sequence[Array]) -> StepOutputs[Any]:
+        """Return what a step makes of real NumPy arrays: x, h and, in an LSTM, c."""
+        dtype, c = self._params.dtype, None
+        compute = compute_dtype(dtype)
+        with np.errstate(all="ignore"):
+            values, *states = [np.asarray(a, compute) for a in arrays]
+            h = np.empty(states[0].shape, dtype)
+            if len(states) > 1:
+                c = np.empty(states[1].shape, dtype)
+            for layer, step in enumerate(self._steps):
+                made = step(values, *[s[layer] for s in states])
+                h[layer] = made[0]
+                if c is not None:
+                    c[layer] = made[1]
+                values = np.asarray(h[layer], compute)
+        return StepOutputs(h[-1], h, c)
 
-    def _run_cells(
-        self, x: Array, states: tuple[Any, ...], output_h: Array, output_c: Array | None
-    ) -> None:
+    def _run_cells(self, x: Array, states: Sequence[Array], made: Sequence[Array]) -> None:
         """Do the same by the cells' own steps, which any arrays and any cells have."""
-        xp, dtype, net = self._xp, output_h.dtype, self._net
+        xp, dtype, net = self._xp, made[0].dtype, self._net
         values, *given = cast_all(dtype, x, *states)
         values = contiguous(xp, values)
         kind = self._cells[0].Saved
@@ -178,33 +216,24 @@ class PreparedStep:
         cells = self._cells if dtype == self._params.dtype else self._cells_of(dtype)
         for layer, cell in enumerate(cells):
             first = PackedForm(net).States(*[contiguous(xp, s[layer]) for s in given])
-            saved = kind(*others, output_h[layer])
+            saved = kind(*others, made[0][layer])
             last = _layer.forward(xp, cell, Layer(values, first, None, saved))
-            if output_c is not None:
-                output_c[layer] = last.c
+            for to, state in zip(made[1:], last[1:], strict=True):
+                to[layer] = state
             values = saved.h
 
-    def _with_zeros(self, x: Array, states: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the states, with zeros instead of None."""
-        op, net, xp = "prepare_step", self._net, self._xp
-        check_arrays(op, {"x": x, "params": self._params})
-        B, _ = expect_rank(op, "x", x, "(B, I)")
-        with on_device(xp, x):
-            return tuple(
-                xp.zeros((net.L, B, size), x.dtype) if state is None else state
-                for state, size in zip(states, (net.P, net.H), strict=False)
-            )
-
-    def _check(self, x: Array, states: tuple[Any, ...]) -> np.dtype[Any]:
+    def _check(self, x: Array, h: Any, c: Any) -> np.dtype[Any]:
         """Check the arguments; return the dtype of the step."""
-        op, net, names = "prepare_step", self._net, self._names
-        given = {"x": x, **dict(zip(names, states, strict=True)), "params": self._params}
-        _, dtype = check_arrays(op, given)
+        op, net, states = "prepare_step", self._net, {"h": h, "c": c}
+        if len(self._names) == 1 and c is not None:
+            raise TypeError(f"{op}: c is {type_shown(c)}, expected None for {net.rnn_mode}")
+        given = {name: a for name, a in states.items() if a is not None}
+        _, dtype = check_arrays(op, {"x": x, **given, "params": self._params})
         B, _ = expect_rank(op, "x", x, "(B, I)")
         expect_shape(op, "x", x, "(B, I)", (B, net.I))
-        expect_shape(op, "h", states[0], "(L, B, P)", (net.L, B, net.P))
-        for c in states[1:]:
-            expect_shape(op, "c", c, "(L, B, H)", (net.L, B, net.H))
+        for name, symbol, size in (("h", "P", net.P), ("c", "H", net.H)):
+            if name in given:
+                expect_shape(op, name, given[name], f"(L, B, {symbol})", (net.L, B, size))
         return dtype
 
 

@@ -12,7 +12,7 @@ So both slopes follow from the saved gates.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -90,3 +90,23 @@ def slope_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Callable[..., An
         np.multiply((value > 0) & (value < 1), slope, out)
 
     return between
+
+
+def with_negated(w: Array, order: Sequence[int], negated: int) -> Array:
+    """Return the columns of w by gate in this order, those of the first gates negated."""
+    gates = w.reshape(*w.shape[:-1], len(order), -1)[..., order, :]
+    gates[..., :negated, :] *= -1
+    return np.ascontiguousarray(gates.reshape(w.shape))
+
+
+def sigmoid_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
+    """Return what overwrites negated pre-activations with the gates, and returns them."""
+    inner, shift, outer = gate_of(gate, dtype)
+
+    def sigmoid(z: Array) -> Array:
+        inner(z, z)
+        np.add(z, shift, z)
+        outer(z, z)
+        return z
+
+    return sigmoid

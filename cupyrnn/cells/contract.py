@@ -111,10 +111,12 @@ class Cell(Protocol):
         backward_steps(cell, run)
         add_sums(cell, run, totals)
 
-    Two more are optional: a single step in NumPy, products included, in as few calls as possible::
+    Three more are optional: a single step in NumPy, products included, in as few calls as possible,
+    and what returns such a step of one cell that keeps nothing for a gradient::
 
         forward_step(cell, x, first, saved)
         backward_step(cell, step)
+        prepared_step(cell)
 
     A cell may also have a method ``operands(saved, h_before)``, which returns the left factor
     [N, ·] of each recurrent matrix, for N rows. Without it, or if it is None, each left factor is h

@@ -22,11 +22,13 @@ only::
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .._typing import Array, NamedTuple
 from ..arithmetic.dual import arithmetic_of
-from ..arithmetic.gates import HardSigmoid, gate_of, slope_of, unity_of
+from ..arithmetic.gates import HardSigmoid, gate_of, sigmoid_of, slope_of, unity_of, with_negated
 from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight
 
 
@@ -195,3 +197,28 @@ def backward_step(cell: GRUResetAfter, step: BackwardStep) -> None:
     dh += k  # dh = dh*u + [dhc, dr, du] @ w_h.T
     if step.x is not None:
         np.dot(d_x, w_x.w.T, step.x)
+
+
+def prepared_step(cell: GRUResetAfter) -> Callable[..., tuple[Array]]:
+    """Return a step of a cell of real numbers: of x and h_prev makes h."""
+    (w_x,), (w_h,), order = cell.inputs, cell.recurrent, (0, 1, 2) if cell.hc_last else (1, 2, 0)
+    x_matrix, b = with_negated(w_x.w, (0, 1, 2), 2), with_negated(cell.b, (0, 1, 2), 2)
+    h_matrix, b_hc = with_negated(w_h.w, order, 2), cell.b_hc
+    H, sigmoid = len(b_hc), sigmoid_of(cell.gate, b.dtype)
+
+    def step(x: Array, h_prev: Array) -> tuple[Array]:
+        z = np.dot(x, x_matrix)
+        z += b
+        product = np.dot(h_prev, h_matrix)
+        product[:, : 2 * H] += z[:, : 2 * H]
+        gates, c = sigmoid(product[:, : 2 * H]), product[:, 2 * H :]
+        c += b_hc
+        c *= gates[:, :H]
+        c += z[:, 2 * H :]
+        np.tanh(c, c)  # c = tanh(zc + r*hc)
+        h = h_prev - c
+        h *= gates[:, H:]
+        h += c  # u*(h_prev - c) + c
+        return (h,)
+
+    return step

@@ -37,7 +37,7 @@ import numpy as np
 
 from .._typing import Array, ArrayT, NamedTuple
 from ..arithmetic.dual import arithmetic_of
-from ..arithmetic.gates import HardSigmoid, gate_of, slope_of, unity_of
+from ..arithmetic.gates import HardSigmoid, gate_of, sigmoid_of, slope_of, unity_of, with_negated
 from ..arithmetic.scratch import Scratch, product
 from .contract import BackwardRun, BackwardStep, ForwardRun, Weight
 
@@ -355,3 +355,26 @@ def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
         np.multiply(dgate, cs, tmp)
         # A sum by matmul is several times more accurate than einsum's.
         total += np.dot(ones, tmp.reshape(t * B, H))
+
+
+def prepared_step(cell: LSTM) -> Callable[..., tuple[Array, Array]]:
+    """Return a step of a cell of real numbers: of x, h_prev and cs_prev makes h and cs."""
+    i, ci, f, o = cell.columns
+    (w_x,), (w_h, *projection) = cell.inputs, cell.recurrent
+    x_matrix, h_matrix, b = (with_negated(a, (i, f, o, ci), 3) for a in (w_x.w, w_h.w, cell.b))
+    w_p = [np.ascontiguousarray(weight.w) for weight in projection]
+    H, sigmoid = len(b) // 4, sigmoid_of(cell.gate, b.dtype)
+
+    def step(x: Array, h_prev: Array, cs_prev: Array) -> tuple[Array, Array]:
+        z = np.dot(x, x_matrix)
+        z += np.dot(h_prev, h_matrix)
+        z += b
+        gates, ci = sigmoid(z[:, : 3 * H]), np.tanh(z[:, 3 * H :])
+        cs = gates[:, H : 2 * H] * cs_prev
+        ci *= gates[:, :H]
+        cs += ci  # cs = i*ci + f*cs_prev
+        h = np.tanh(cs)
+        h *= gates[:, 2 * H :]  # h = o*tanh(cs)
+        return (np.dot(h, w_p[0]) if w_p else h), cs
+
+    return step

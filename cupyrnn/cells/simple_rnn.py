@@ -10,6 +10,8 @@ CudnnRNN's rnn_tanh and rnn_relu.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .._typing import Array, NamedTuple
@@ -103,3 +105,18 @@ def backward_step(cell: SimpleRNN, step: BackwardStep) -> None:
     np.dot(dz, w_h.w.T, dh)
     if step.x is not None:
         np.dot(dz, w_x.w.T, step.x)
+
+
+def prepared_step(cell: SimpleRNN) -> Callable[..., tuple[Array]]:
+    """Return a step of a cell of real numbers: of x and h_prev makes h."""
+    (w_x,), (w_h,), b = cell.inputs, cell.recurrent, cell.b
+    x_matrix, h_matrix = (np.ascontiguousarray(weight.w) for weight in (w_x, w_h))
+    relu, zero = cell.relu, np.array(0, b.dtype)
+
+    def step(x: Array, h_prev: Array) -> tuple[Array]:
+        h = np.dot(x, x_matrix)
+        h += np.dot(h_prev, h_matrix)
+        h += b
+        return (np.maximum(h, zero, out=h) if relu else np.tanh(h, h),)
+
+    return step

@@ -208,8 +208,9 @@ class OnHost:
         """
         weights: tuple[Any, ...]
         weights, saved, totals = (*layer.weights.w_x, *layer.weights.w_h), layer.saved, back[2]
-        H, I = saved[-1].shape[1], 0 if x is None else x.shape[1]
-        h, *c = [self._first(place, H) for place in layer.first]
+        (_, H), (_, P), I = saved[0].shape, saved[-1].shape, 0 if x is None else x.shape[1]
+        widths = (P, H)[: len(layer.first)]
+        h, *c = map(self._first, layer.first, widths)
         if deltas:
             saved = saved[: len(spec.formulas.saved)]
         lie: tuple[Any, ...] = _oriented(weights)
@@ -217,7 +218,7 @@ class OnHost:
             weights = lie = (None,) * (len(spec.layout.inputs) + 1)
         places = tuple((n % len(deltas), 0) for n in range(len(weights)) if deltas)
         sizes = Sizes(
-            self._B, I, H, len(saved), len(vectors), lie, places, tuple(d.shape[1] for d in deltas),
+            self._B, I, P, len(saved), len(vectors), lie, places, tuple(d.shape[1] for d in deltas),
             bool(deltas) and x is not None, 0 if totals is None else totals.size // H,
         )  # fmt: skip
         arrays = [x, h, (*c, None)[0], *back, *saved, *vectors, *weights, *deltas]
@@ -229,7 +230,7 @@ class OnHost:
         if self._in_one_loop(layer, "forward"):
             self.operations.append(self._layer(layer, vectors))
             return
-        H, b, more = saved[-1].shape[1], vectors.get("b"), vectors.get("b_more")
+        H, b, more = saved[0].shape[1], vectors.get("b"), vectors.get("b_more")
         spec, arrays = self._spec(vectors, H, "forward_step")
         if more is not None and b is not None:
             n = self._cell.both * H

@@ -201,11 +201,12 @@ def signature(
     return tuple(key), arrays
 
 
-def by_signature(op: _Function) -> _Function:
+def by_signature(op: _Function, calls: Calls | None = None) -> _Function:
     """
     Run the calls of an op, whose body checks their arguments and returns a `Checked`.
 
-    The body runs once for each signature. After it the call is laid out, if it can be.
+    The body runs once for each signature. After it the call is laid out, if it can be. What is
+    found is kept in `calls`, by default in the cache of all ops.
     """
     name, code = op.__name__, op.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -216,7 +217,8 @@ def by_signature(op: _Function) -> _Function:
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
         key, arrays = signature(name, args, kwargs)
-        found = CALLS.get(key)
+        kept = CALLS if calls is None else calls
+        found = kept.get(key)
         if found is None:
             try:
                 checked = op(*args, **kwargs)
@@ -227,7 +229,7 @@ def by_signature(op: _Function) -> _Function:
                 passed = {**dict(zip(names, args, strict=False)), **kwargs}
                 laid_out = checked.lay_out(Arguments({**passed, **defaults, **passed}, arrays))
             found = laid_out, checked.run
-            CALLS.keep(key, found)
+            kept.keep(key, found)
         laid_out, run = found
         if laid_out is not None:
             try:

@@ -13,7 +13,6 @@ from checks import assert_close, layouts
 from problems.properties import assert_same_bits
 
 import cupyrnn
-from cupyrnn.driver import step as _steps
 
 NETS = [
     ("lstm", {}),
@@ -63,21 +62,26 @@ def test_steps_are_the_sequence(
         assert c is None
 
 
-@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("L", [1, 3])
+@pytest.mark.parametrize(("mode", "more"), NETS)
 @pytest.mark.usefixtures("compiled_loops")
-def test_many_sequences_take_the_step_of_the_cell(
-    mode: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+def test_compiled_steps_are_the_steps_of_numpy(
+    mode: str, more: Any, L: int, dtype: str, rng: np.random.Generator, monkeypatch: Any
 ) -> None:
-    """With Numba that is faster from some size on, and gives the results of the op."""
-    packed = cupyrnn.init_params(num_layers=2, num_units=64, input_size=3, rnn_mode=mode)
-    step, x = cupyrnn.prepare_step(packed), rng.standard_normal((1, 40, 3)).astype(np.float32)
-    monkeypatch.setattr(step, "_run", None)  # which is for few sequences
-    expected = cupyrnn.cudnn_rnn(x, *packed.zero_state(40), packed, is_training=False)
-    for found, due in zip(step(x[0]), (expected.output[0], *expected[1:3]), strict=True):
-        if found is not None:
-            assert_close(found, due, "float32", "step")
-    with pytest.raises(TypeError, match="not callable"):
-        step(x[0, :31])
+    packed = net(mode, more, L, dtype)
+    expected, step = cupyrnn.prepare_step(packed), cupyrnn.prepare_step(packed)
+    if "input_mode" not in more:
+        monkeypatch.setattr(step, "_run", lambda *_: pytest.fail("it is not laid out"))
+    monkeypatch.setattr(expected, "_lay_out", lambda _: None)
+    for B in (1, 3):
+        x = rng.standard_normal((B, packed.input_size)).astype(dtype)
+        states = [None if s is None else s + 0.5 for s in packed.zero_state(B)]
+        for given in (states, (), states):
+            for found, due in zip(step(x, *given), expected(x, *given), strict=True):
+                assert (found is None) == (due is None)
+                if found is not None:
+                    assert_close(found, due, dtype, "step")
 
 
 def test_later_changes_of_the_parameters_are_not_seen(rng: np.random.Generator) -> None:
@@ -156,19 +160,3 @@ LSTM = net("lstm", {}, 1)
 def test_errors(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=f"^{re.escape(f'prepare_step: {message}')}$"):
         call()
-
-
-@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
-def test_a_cell_without_a_faster_step_runs_its_own(
-    rnn_mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packed = cupyrnn.init_params(
-        num_layers=2, num_units=3, input_size=4, rnn_mode=rnn_mode, dtype="float64"
-    )
-    x, (h, c) = np.ones((1, 4)), packed.zero_state(1)
-    expected = cupyrnn.prepare_step(packed)(x, h, c)
-    for name in ("LSTM", "GRUResetAfter", "SimpleRNN"):
-        monkeypatch.setattr(_steps, name, None)
-    step = cupyrnn.prepare_step(packed)
-    assert not step._steps
-    np.testing.assert_allclose(step(x, h, c).output_h, expected.output_h, rtol=1e-14)
