@@ -1,4 +1,6 @@
 """
-Steps of cells compiled by Numba, if it is installed. A file is named as its cell and has the
-same functions, and `takes`, which says whether it compiles a cell's steps for a dtype.
+The steps of cells, compiled by Numba if it is installed.
+
+The file of a cell has the cell's name and the same functions. Its `takes` says whether a cell's
+steps are compiled for a dtype.
 """

@@ -1,8 +1,8 @@
 """
-Where arrays lie, and the words by which compiled code is told.
+Addresses of arrays, and the words that pass them to compiled code.
 
-A loop reads a block of words: numbers, and addresses of a call's arrays. What is the same in every
-call is arranged once; a call copies it and puts in the addresses.
+A loop reads a block of words: numbers, and addresses of a call's arrays. The block is made once for
+calls of one signature. A call copies it and adds the addresses of its own arrays.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from .simd import VECTOR_BYTES, part, read_word, write_word
 
 
 class At(NamedTuple):
-    """Where something lies: in which of some arrays, and how many bytes behind its first."""
+    """A place in memory: the number of an array, and an offset into it in bytes."""
 
     array: int
     offset: int = 0
 
 
-# A field that is an address: an At or 0 to who writes it, an integer to the loops that read it.
+# A field with an address. Python writes an At or 0; compiled loops read an integer.
 Address: TypeAlias = Any
 
-# What `relocate` takes: a block, which of its words to add addresses of which arrays to, how many
-# these are, a tuple's items, and where an array has its address. It is -1 if nothing is to be
-# added, and the block then is an address; all others are those of objects.
+# The arguments of `relocate`. The first four are the id of the block, the id of the relocations,
+# their number, and the address of the tuple's items. The last is the offset of an array object's
+# data pointer. If it is -1, the addresses are in the block already, and the first is its address.
 Words: TypeAlias = tuple[int, int, int, int, int]
 
 
 def address_of(a: Array) -> int:
-    """Return where an array lies."""
+    """Return the address of an array."""
     address: int = a.__array_interface__["data"][0]
     return address
 
 
 class Memory:
-    """Memory of a call, taken in one piece: where each part is."""
+    """Offsets of parts in the one piece of memory that a call allocates."""
 
     def __init__(self) -> None:
         self.bytes = 0
 
     def take(self, count: int) -> int:
-        """Return where so many bytes will be."""
+        """Return the offset of `count` new bytes."""
         start = self.bytes
-        # A vector's more: a block that is copied in whole vectors may end behind the last number.
+        # One vector more, because copies in whole vectors may write past the last number.
         self.bytes = start + (count + 2 * VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES
         return start
 
 
 def words_of(words: Sequence[int | At]) -> tuple[Array, Array]:
-    """Return words without addresses, and which of them those of which arrays are added to."""
+    """Return a block of words with offsets only, and the pairs (word, array) to relocate."""
     found = [(k, w.array) for k, w in enumerate(words) if isinstance(w, At)]
     block = np.array([w.offset if isinstance(w, At) else w for w in words], np.int64)
     return block, np.array(found, np.int64)
@@ -65,9 +65,10 @@ def words_of(words: Sequence[int | At]) -> tuple[Array, Array]:
 @functools.cache
 def _data() -> tuple[int, int] | None:
     """
-    Return where a tuple holds its items, and an array its address; None where it cannot be told.
+    Return the offsets of a tuple's items and of an array's data pointer; None if unknown.
 
-    In C both begin with what all objects have; to ask NumPy for an address costs microseconds.
+    Compiled code reads these fields of the C objects, because asking NumPy for an address costs
+    microseconds.
     """
     items, data = tuple.__basicsize__, object.__basicsize__
     if sys.implementation.name != "cpython":
@@ -79,7 +80,7 @@ def _data() -> tuple[int, int] | None:
 
 
 def aligned(count: int, dtype: np.dtype[Any]) -> Array:
-    """Return memory for so many bytes that begins with a whole vector."""
+    """Return memory for `count` bytes, aligned to a vector."""
     size, places = dtype.itemsize, _data()
     owner = np.empty((count + VECTOR_BYTES) // size, dtype)
     address = (
@@ -93,7 +94,7 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
 
 @part
 def relocate(block: int, relocations: int, count: int, arrays: int, data: int) -> int:
-    """Return where words are, with their addresses."""
+    """Add the addresses of arrays to a block of words; return the address of the words."""
     if data < 0:
         return block
     words, table = read_word(block + data), read_word(relocations + data)
@@ -106,14 +107,15 @@ def relocate(block: int, relocations: int, count: int, arrays: int, data: int) -
 
 def words_for(block: Array, relocations: Array, arrays: tuple[Any, ...]) -> Words:
     """
-    Return a block of words for compiled code, which adds the addresses of arrays to them once.
+    Return the arguments of `relocate`, by which compiled code adds the addresses of arrays.
 
-    What is returned are integers: variables of the caller have to hold these three.
+    The result contains only integers, so the caller must keep references to the three arguments.
+    Use each block once, because `relocate` writes into it.
 
     Parameters
     ----------
     relocations : [·, 2]
-        Which words, and of which of the arrays.
+        Pairs: the index of a word, and the index of an array.
     """
     places = _data()
     if places is None:

@@ -1,13 +1,13 @@
 """
-Compiled functions, from the disk where they were compiled before.
+A cache of compiled functions on disk.
 
-A file has one function for one signature, processor and state of all source files here: whatever
-changes one of them, and whatever time the change has, other files are looked for. A file begins
-with a digest of what follows; one that is damaged is compiled anew and replaced. One of other
-sources that nobody has read for MOST_AGE is removed when a new one is written beside it.
+A file has one function for one signature, one processor and one state of all source files here. A
+change of any source file leads to other file names. A file begins with a digest of its content. A
+damaged file is compiled again and replaced. Writing a file removes files of other sources that
+nobody has read for MOST_AGE.
 
-Before Numba loads a function of its own cache, it loads all that it could compile with: 0.3 s for
-what takes 0.01 s. Code that was compiled needs it only if it calls it.
+Numba's own cache is not used: before it loads a function, Numba loads everything that it could need
+for compiling. That takes 0.3 s, and loading a compiled function 0.01 s.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from numba.misc.appdirs import AppDirs
 from .simd import CALLBACK_OPTIONS
 
 MOST_AGE = 30 * 24 * 3600.0  # s
-# The stamp, the signature, and the end: that of a process while it writes.
+# The stamp, the digest of the signature, and the ending: a process number while it is written.
 _NAME = re.compile(r".+?-(?:([0-9a-f]{8})-)?[0-9a-f]{32}\.(nbc|[0-9]+)")
 
 
 def _can_be_linked(data: Any) -> bool:
-    """Return whether all is there that compiled code calls; it would end the process otherwise."""
+    """Return whether all symbols of compiled code are defined; a missing one ends the process."""
     _, kind, code = data[0]
     module = binding.parse_bitcode(code[1] if kind == "object" else code)
     needed = [
@@ -55,7 +55,7 @@ def _can_be_linked(data: Any) -> bool:
 
 
 def _digest(*parts: bytes) -> bytes:
-    """Return what tells these parts from others."""
+    """Return a digest of parts and of their lengths."""
     found = hashlib.blake2b(digest_size=32)
     for one in parts:
         found.update(b"%d:" % len(one))
@@ -65,7 +65,7 @@ def _digest(*parts: bytes) -> bytes:
 
 @functools.cache
 def _stamp() -> bytes:
-    """Return what tells these files, and what compiles them, from those of another version."""
+    """Return a digest of the source files here and of the compiler's versions."""
     paths = sorted(Path(__file__).parent.glob("*.py"))
     versions = numba.__version__, llvmlite.__version__, sys.version
     return _digest(repr(versions).encode(), *(path.read_bytes() for path in paths))
@@ -74,9 +74,10 @@ def _stamp() -> bytes:
 @functools.cache
 def _remove_old(folder: Path) -> None:
     """
-    Remove what other sources left, and processes that ended while they wrote.
+    Remove old files of other sources, and files of processes that ended while they wrote.
 
-    Another process may do the same now, or read a file: it then has read it, or compiles anew.
+    Other processes may do the same, or read a file, at the same time. A process whose file is gone
+    compiles again.
     """
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
@@ -90,7 +91,7 @@ def _remove_old(folder: Path) -> None:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield where files may be, the first that can be written being that for new ones."""
+    """Yield the folders to read; new files go to the first that is writable."""
     chosen = getattr(numba.config, "CACHE_DIR", "")
     if chosen:
         yield Path(chosen, "cupyrnn")
@@ -99,11 +100,11 @@ def _folders() -> Iterator[Path]:
 
 
 class _Cache:
-    """What Numba asks for a function that it has compiled for a signature, and gives it to keep."""
+    """Numba's cache interface: loads and saves the compiled versions of one function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         if function.__closure__ is not None:
-            raise ValueError("what it refers to would not be looked at")
+            raise ValueError("the key does not cover the variables of a closure")
         source = Path(function.__code__.co_filename)
         self._key = [_stamp(), source.read_bytes(), function.__qualname__.encode()]
         self._name = f"{source.stem}.{function.__name__}"
@@ -115,7 +116,7 @@ class _Cache:
         return [folder / name for folder in _folders()]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return what was compiled for a signature, None if nothing was or if it is damaged."""
+        """Return the compiled function of a signature; None if it is missing or damaged."""
         for path in self._paths(sig, target_context.codegen()):
             try:
                 kept = path.read_bytes()
@@ -131,7 +132,7 @@ class _Cache:
         return None
 
     def save_overload(self, sig: Any, cres: Any) -> None:
-        """Keep what was compiled for a signature where that can be done."""
+        """Save the compiled function of a signature, if a folder is writable."""
         if cres.library.has_dynamic_globals:  # addresses of this process
             return
         data = dumps(cres._reduce())
@@ -159,7 +160,7 @@ def compiled_function(
         compiled._cache = _Cache(function)
         compiled.compile(signature)
         compiled.disable_compile()
-    except Exception:  # nothing of it can be kept
+    except Exception:  # compile without the cache
         compiled = numba.njit(signature, **options)(function)
     return compiled
 
@@ -178,11 +179,11 @@ def compiled_callback(function: Callable[..., Any], signature: Any, options: dic
 @functools.cache
 def compiled(function: Callable[..., None], char: str) -> Any:
     """
-    Return function(one, words) compiled for a dtype, with an address: what `simd.call` calls.
+    Return function(one, words) compiled for a dtype, with an address for `simd.call`.
 
-    None where Numba does not work.
+    Returns None if Numba does not work.
     """
-    if getattr(numba.config, "DISABLE_JIT", False):  # Not compiled it would be of no use.
+    if getattr(numba.config, "DISABLE_JIT", False):
         return None
     one = numba.from_dtype(np.dtype(char))
     try:

@@ -1,9 +1,9 @@
 """
 One call of a compiled layer.
 
-The compiled loops read a block of words: addresses, sizes and distances. All but the addresses are
-the same in every call with the same shapes, layout and attributes, so that a `Plan` of them is
-made once and kept. A call copies its block, puts in the addresses, and runs the loop.
+The compiled loops read a block of words: addresses, sizes and strides. All but the addresses are
+the same in every call with the same shapes, layout and attributes, so a `Plan` is made once for
+them. A call copies its block, adds the addresses, and runs the loop.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .plan import Plan, Shapes, Spec, most_threads, plan_of
 
 @functools.lru_cache(maxsize=64)
 def line_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Array:
-    """Return the slope and the offset of a hard sigmoid, zeros for another one."""
+    """Return the slope and the offset of a hard sigmoid; zeros for the sigmoid."""
     return np.array(gate or (0, 0), dtype)
 
 
 def _oriented(w: Array, dtype: np.dtype[Any]) -> tuple[Array, tuple[bool, int]]:
-    """Return a matrix, whether it is transposed in memory, and the bytes from row to row there."""
+    """Return a matrix, whether it is transposed in memory, and its stride in bytes there."""
     if w.dtype == dtype and w.flags.aligned:
         rows, columns = w.strides
         if (columns == w.itemsize or w.shape[1] == 1) and rows >= 0:
@@ -43,7 +43,7 @@ def _oriented(w: Array, dtype: np.dtype[Any]) -> tuple[Array, tuple[bool, int]]:
 
 def c_ordered(arrays: Sequence[Array | None], dtype: np.dtype[Any]) -> list[Any]:
     """Return arrays in C order, aligned and of this dtype."""
-    # carray is one look at what mostly holds: in C order, aligned and writable.
+    # carray is the fast test of the common case: in C order, aligned and writable.
     return [
         a
         if a is None or (a.dtype is dtype and a.flags.carray)
@@ -52,26 +52,26 @@ def c_ordered(arrays: Sequence[Array | None], dtype: np.dtype[Any]) -> list[Any]
     ]
 
 
-# What `layer_call` and `ways.ways` are given by the page of a cell.
+# Each compiled cell passes such a function to `entry_points`; `layer_call` calls it.
 SpecOf: TypeAlias = Callable[[Any, int, np.dtype[Any]], tuple[Spec, list[Array]]]
 
 
 class Back(NamedTuple):
-    """What the gradient of a layer takes besides."""
+    """The additional arguments of a layer's gradient."""
 
     first: Any  # the states before the first step
     cotangents: Any  # the gradients of each step's states
-    grads: Any  # a Gradients: written, but x, which is here of the dtype of the computation
+    grads: Any  # a Gradients, to be written; its x has the dtype of the computation
 
 
 class LayerCall(NamedTuple):
-    """A call of a layer's loop: its arrays, and what their shapes and layout decide."""
+    """A call of a layer's loop: its arrays and its signature."""
 
     spec: Spec
     shapes: Shapes
     arrays: tuple[Array | None, ...]  # all but memory and block
     back: Back | None
-    written: Sequence[Array | None]  # the gradients of the weights, as the loop takes them
+    written: Sequence[Array | None]  # the gradients of the weights, as the loop writes them
 
 
 def layer_call(
@@ -84,12 +84,13 @@ def layer_call(
     Parameters
     ----------
     spec_of
-        Returns the spec of a cell of so many units and its arrays, the first of them numbers.
+        Returns the spec of a cell for H units and a dtype, and its arrays: numbers, then vectors.
     x : [N, K]
-        In C order, as everything here.
+        In C order, like all arrays here.
     carried
-        The states before the first step, overwritten with those after the last of each sequence;
-        or the gradients of these, overwritten with those of the first.
+        The states before the first step, overwritten with those after the last step of each
+        sequence. With `back`, the gradients of the last states, overwritten with those of the
+        first.
     starts : [T+1]
         The first row of each step.
     saved
@@ -140,23 +141,23 @@ def run_layer(call: LayerCall) -> None:
 
 
 class Laid(NamedTuple):
-    """A plan with all that its calls begin with."""
+    """A plan, its loop, and the block that its calls copy."""
 
     plan: Plan
     dtype: np.dtype[Any]
     loop: int  # its address
     block: Array
-    relocations: Array  # which words of the block are addresses of which arrays
+    relocations: Array  # pairs: a word of the block, and the array whose address is added to it
 
     @classmethod
     def of(cls, spec: Spec, shapes: Shapes, most: int) -> Laid:
-        """Return the plan of a call that may have so many threads."""
+        """Return the plan of a call that may use `most` threads."""
         plan, dtype = plan_of(spec, shapes, most), spec.dtype
         loop = compiled(all_steps_back if shapes.backward else all_steps, dtype.char).address
         return cls(plan, dtype, loop, plan.block, plan.relocations)
 
     def run(self, arrays: Sequence[Array | None]) -> list[Array] | None:
-        """Do what `compute` says; None where another call has the threads."""
+        """Compute like `compute`; return None if another call has the threads."""
         plan, dtype, loop, block, relocations = self
         threads.wake(plan.threads)
         memory, block = aligned(plan.bytes, dtype), block.copy()
@@ -172,15 +173,14 @@ def compute(
     shapes: Shapes, arrays: Sequence[Array | None], laid_for: Callable[[int], Laid]
 ) -> list[Array]:
     """
-    Run the loop of a layer; return, backwards, the sums of the columns of each of its deltas.
+    Run the loop of a layer; backward, return the sums of the columns of each of its deltas.
 
     Parameters
     ----------
     arrays
-        What the words refer to, but for memory and block, which come first. What is None is not
-        looked up.
+        The arrays that the words refer to, after memory and block. None where no word does.
     laid_for
-        Returns what a call begins with that may have so many threads.
+        Returns the `Laid` of a call that may use this many threads.
     """
     most = most_threads(shapes)
     while (sums := laid_for(most).run(arrays)) is None:
@@ -191,7 +191,7 @@ def compute(
 def orientations(
     matrices: Sequence[Array | None], dtype: np.dtype[Any]
 ) -> tuple[list[Array | None], tuple[tuple[bool, int] | None, ...]]:
-    """Return matrices as the loops take them, and how they lie."""
+    """Return matrices that the loops can read, and of each: whether transposed, and the stride."""
     taken: list[Array | None] = []
     lie: list[tuple[bool, int] | None] = []
     for w in matrices:

@@ -1,9 +1,9 @@
 """
-How a cell says its formulas: of named vectors, without an address.
+How a cell states its formulas: over named vectors, without addresses.
 
-A formula takes `Vectors` and a variant, and returns by name what is stored. Here it becomes code
-for a row of units: of what a layer packs, where the gates of a vector of units lie side by side, or
-of a single step, which has them as they lie in the matrices.
+A formula takes `Vectors` and a variant, and returns a dict of the vectors to store. This module
+turns it into code for a row of units. A layer packs its gates: those of one vector of units are
+side by side. A single step has them in the order of the matrices.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from .simd import VECTOR_BYTES, Code, Vector, Word, over_units, routine, sigmoid
 
-# What the code of rows is called with behind the units and the variant, of a layer forward, of a
-# single step and of a layer backwards: addresses. `at` is how far a row is from the first of what
-# is saved, `operand` what the next product multiplies or multiplied, `through` what came through
-# the product before. The gradients given to a single step are part of those carried.
+# The addresses that the code of a row gets, after the units and the variant: in a forward layer, a
+# single step and a backward layer. `at` is the offset of the row in the saved arrays, `operand` the
+# input of the next product, `through` the result of the product before. A single step adds the
+# caller's gradients to the carried ones beforehand.
 _FORWARD = ("table", "z", "zh", "h_prev", "c_prev", "at", "operand")
 _STEP = (*_FORWARD, "dh", "through", "dc")
 _BACKWARD = (*_STEP, "given_h", "given_c")
@@ -29,37 +29,37 @@ Formula: TypeAlias = "Callable[[Vectors, int], Mapping[str, Vector]]"
 
 class Formulas(NamedTuple):
     """
-    What a cell computes of a vector of units, and the names it does so by.
+    The formulas of a cell for one vector of units, and the names that they use.
 
-    There is one formula for each recurrent product: forward behind it, backwards before it. Each
-    has the same number of variants.
+    There is one formula for each recurrent product: forward it follows the product, backward it
+    comes first. All formulas have the same number of variants.
     """
 
-    saved: Sequence[str]  # what each step leaves, in the order of the cell's Saved, but perhaps h
+    saved: Sequence[str]  # results of a step, in the order of the cell's Saved; h may be left out
     z: Sequence[str]  # the gates of a row of the first product, read as "z_" + name
-    vectors: Sequence[str]  # biases and others, by unit
+    vectors: Sequence[str]  # biases and other vectors with one number for each unit
     forward: Sequence[Formula]
     backward: Sequence[Formula]
-    zh: Sequence[str] = ()  # those of the last recurrent product, "zh_" + name, if it is apart
+    zh: Sequence[str] = ()  # gates of a last recurrent product that is not added to z: "zh_" + name
     numbers: Sequence[str] = ()
     variants: int = 1
-    c: str = ""  # what is saved of the second state
-    adds_to_dh: bool = False  # whether the last product backwards is added to a dh that is stored
-    # What is summed over all rows as the gradients of the cell's own vectors: pairs of factors.
+    c: str = ""  # the name of the second state in `saved`
+    adds_to_dh: bool = False  # whether the last backward product is added to a stored dh
+    # The gradients of the cell's own vectors: pairs of factors, whose products are summed.
     terms: Callable[[Vectors], Sequence[tuple[Vector, Vector]]] | None = None
 
     @property
     def table(self) -> list[str]:
-        """The addresses, and the distances of a single step, that the code of a row looks up."""
+        """The names in the table that the code of a row reads: addresses, and offsets of gates."""
         gates = [*(f"z_{gate}" for gate in self.z), *(f"zh_{gate}" for gate in self.zh)]
         return [*self.saved, *self.vectors, "numbers", *gates]
 
 
 class Vectors:
     """
-    The vectors of one place in a row by name, loaded when they are first asked for.
+    The vectors at one place in a row, by name; each is loaded when it is first used.
 
-    Of z and zh `packed` is whether the gates of a vector of units lie side by side.
+    `packed` says whether z and zh have the gates of one vector of units side by side.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Vectors:
         return value
 
     def put(self, values: Mapping[str, Vector]) -> None:
-        """Store vectors."""
+        """Store vectors by name."""
         for name, value in values.items():
             self._code.store(value, self._place(name))
 
@@ -106,11 +106,11 @@ class Vectors:
         return self._code.zero() + number
 
     def gate(self, hard: int, z: Vector) -> Vector:
-        """The sigmoid, or a straight line by `slope` and `offset` in its place."""
+        """The sigmoid, or the hard sigmoid with this `slope` and `offset`."""
         return (z * self.slope + self.offset).at_least(0.0).at_most(1.0) if hard else sigmoid(z)
 
     def slope_of(self, hard: int, gate: Vector) -> Vector:
-        """The slope of a gate by its value."""
+        """The derivative of a gate, computed from its value."""
         if not hard:
             return gate * (1.0 - gate)
         return self.slope.where(gate.compare(">", 0.0), 0.0).where(gate.compare("<", 1.0), 0.0)
@@ -118,16 +118,16 @@ class Vectors:
 
 class CellCode(NamedTuple):
     """
-    The code of a cell's rows, to be compiled: functions of one and of the address of their words.
+    The code of a cell's rows: functions to compile, of a number of the dtype and an address.
 
-    Variant v of the formula of stage s is s*variants + v.
+    The variant that a function gets is s*variants + v: variant v of the formula of stage s.
     """
 
     formulas: Formulas
-    functions: Mapping[str, Callable[..., None]]  # by name, as `code_of` says
+    functions: Mapping[str, Callable[..., None]]  # by the names in `code_of`
 
 
-# What a function calls that is to be compiled: each has globals of its own.
+# Replaced in each copy of `_function`, which has its own globals.
 _ROUTINE: Any = None
 
 
@@ -139,7 +139,7 @@ def code_of(formulas: Formulas, module: str) -> CellCode:
     """
     Return the code of a cell's rows, as functions of the module that has its formulas.
 
-    Closures would do the same, but what is compiled of them cannot be kept.
+    These are not closures, because the cache cannot store compiled closures.
     """
     file, cell = str(sys.modules[module].__file__), module.rpartition(".")[2]
 
@@ -153,7 +153,7 @@ def code_of(formulas: Formulas, module: str) -> CellCode:
         made.__qualname__ = made.__name__
         return made
 
-    # What follows returns how many words a function has, and what writes its code.
+    # The next two return the number of words of a function, and what emits its code.
     def of_stages(
         stages: Sequence[Formula], names: Sequence[str], packed: bool
     ) -> tuple[int, Callable[..., None]]:
@@ -166,7 +166,7 @@ def code_of(formulas: Formulas, module: str) -> CellCode:
 
     def terms(packed: bool) -> tuple[int, Callable[..., None]]:
         def emit(c: Code, more: int, u: Word, sums: Word, row: Word, *words: Word) -> None:
-            """Have the terms of one vector of units, or add them to those there are."""
+            """Store the terms of one vector of units, or add them to the stored ones."""
             vectors = Vectors(c, formulas, dict(zip(_TERMS, words, strict=True)), u, packed)
             for n, (a, b) in enumerate(formulas.terms(vectors) if formulas.terms else ()):
                 place = sums + row * n + u * VECTOR_BYTES

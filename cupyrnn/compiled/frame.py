@@ -1,14 +1,15 @@
 """
 All steps of a layer, of any cell, forward and backward: memory, threads, products and formulas.
 
-A layer is one compiled call. In it the steps are taken in parts whose pre-activations, forward, or
-deltas, backwards, stay in a core's cache from the products that make them to those that use them.
-A thread has rows of the batch of its own and meets the others only where weights are packed and
-where their gradients are summed; or, of few rows, units of its own, and meets them after each step.
+A layer is one compiled call. It splits the steps into parts. A part is small enough that its
+pre-activations (forward) or deltas (backward) stay in a core's cache until they are used. Each
+thread computes its own rows of the batch, and waits for the others only when weights are packed
+and when their gradients are summed. If there are few rows, each thread computes its own units, and
+waits for the others after each step.
 
-A step is for each recurrent matrix its product, then a formula of the cell, and backwards the
-formula, then the product. The first matrix multiplies h of the step before, a second one what the
-first formula makes; the last product of a projection is h.
+In a forward step, each recurrent matrix means a product, then a formula of the cell; backward, the
+formula, then the product. The first matrix multiplies h of the step before. A second one multiplies
+the result of the first formula. The last product of a projection is h.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .addresses import Address
-from .meeting import meet
+from .barrier import arrive_and_wait
 from .products import multiply, multiply_transposed, pack, unpack, vectors_of
 from .simd import (
     SUMMED_ROWS,
@@ -36,14 +37,15 @@ from .simd import (
     size_of,
 )
 
-# What a recurrent product is added to, but for the number of an input: nothing, or it is h.
+# Values of `Matrix.adds_to`, besides the number of an input: the product is added to nothing, or it
+# is h.
 APART, MAKES_H = -1, -2
 
 
 class Matrix(NamedTuple):
     """A matrix w[K, G*H] of a layer, its products and its gradient: addresses and sizes."""
 
-    table: Address  # of each gate its address and its stride, as `pack` reads them
+    table: Address  # the address and the stride of each gate, as `pack` reads them
     gates: int  # G
     H: int
     K: int
@@ -53,25 +55,25 @@ class Matrix(NamedTuple):
     z: Address  # pre-activations or deltas of some steps, by row
     z_stride: int  # from the memory of one thread to that of the next
     rs_z: int
-    adds_to: int  # the input to whose products this is added, itself one of them or recurrent
-    a: Address  # backwards: what it multiplied, of the rows of all steps or of these
+    adds_to: int  # the number of the input whose product this one is added to
+    a: Address  # backward: the operand of the product, for all steps or for this part
     rs_a: int
-    dw: Address  # [K, panels], summed
-    dw_table: Address  # where it goes; 0 where it is not wanted
+    dw: Address  # the gradient [K, panels], summed
+    dw_table: Address  # the places of its gates; 0 if it is not wanted
     dw_transposed: int
-    sums: Address  # of the rows of z; 0 where they are not wanted
-    variant: int  # of a recurrent one's formula
+    sums: Address  # the sums of the rows of z; 0 if they are not wanted
+    variant: int  # of the formula of a recurrent matrix
 
 
 class Frame(NamedTuple):
-    """The memory of one call: addresses, sizes in bytes or numbers. c may be missing."""
+    """The memory of one call: addresses, and sizes in bytes or numbers. Cells without c have 0."""
 
     starts: Address  # [T+1], the first row of each step
     T: int
-    rows: int  # of z: the steps of a part have no more
+    rows: int  # of z, the most that a part has
     splits: Address  # [threads+1], the first row of each thread, or the first 4 vectors of units
     by_units: int
-    meeting: Address
+    barrier: Address  # the counter of the barrier
     x: Address
     I: int
     h: Address  # of each step
@@ -79,49 +81,48 @@ class Frame(NamedTuple):
     H: int
     first_h: Address  # before the first step
     first_c: Address
-    last_h: Address  # written forward after each sequence's last step, if they are wanted
+    last_h: Address  # written after the last step of each sequence; 0 if they are not wanted
     last_c: Address
     biases: int  # how many gates add two biases
     b_x: Address
     b_h: Address
-    b: Address  # their sum, which is made
-    # h of each step is also written there; 0 where that is not wanted.
-    output: Address
+    b: Address  # their sum, computed here
+    output: Address  # a second copy of h of each step; 0 if it is not wanted
     output_row: int  # from row to row
-    # Whether the rows of output and given_h are those of steps from the last to the first; all
-    # sequences have one length then.
+    # Whether output and given_h have their steps in reverse order. All sequences then have one
+    # length.
     turned: int
     formulas: Address  # the code of the cell's rows
-    table: Address  # of what this looks up
-    dx: Address  # 0 where it is not wanted
+    table: Address  # the table that this code reads
+    dx: Address  # 0 if it is not wanted
     dh: Address  # the gradients that are carried
     dc: Address
     given_h: Address  # of each step, or zeros
     given_c: Address
-    given_h_row: int  # from row to row, none of zeros
+    given_h_row: int  # from row to row; 0 for zeros
     given_c_row: int
     before: Address  # h before each step of a part
     work: Address
     work_stride: int  # from the memory of one thread to that of the next
-    zeros: Address  # as many as a row has
-    terms: Address  # the code of what the gradients of the cell's own vectors are sums of
-    totals: Address  # of these; 0 without
-    vectors: int  # how many these are
-    writes_deltas: int  # in place of the gradients of the weights
-    inputs: int  # the matrices of x, after which come the recurrent ones
-    stages: int  # the recurrent matrices
+    zeros: Address  # one row of zeros
+    terms: Address  # the code of the terms of the gradients of the cell's own vectors
+    totals: Address  # these gradients; 0 if there are none
+    vectors: int  # the number of these vectors
+    writes_deltas: int  # whether deltas are written instead of the gradients of the weights
+    inputs: int  # the number of matrices of x; the recurrent ones follow them
+    stages: int  # the number of recurrent matrices
     adds_to_dh: int  # whether the last product backwards is added to dh
     c: Address  # of each step
 
 
 def sum_of_gates(c: Code, _: int, u: Word, z: Word, gates: Word, to: Word) -> None:
-    """The sum of all gates of one vector of units."""
+    """Store the sum of all gates of one vector of units."""
     sums = c.sum(c.word(0), gates, z + u * gates * VECTOR_BYTES, VECTOR_BYTES)
     c.store(sums, to + u * VECTOR_BYTES)
 
 
 def sum_of_two(c: Code, _: int, u: Word, a: Word, b: Word, to: Word) -> None:
-    """A vector of a + b."""
+    """Store one vector of a + b."""
     offset = u * VECTOR_BYTES
     c.store(c.load(a + offset) + c.load(b + offset), to + offset)
 
@@ -134,7 +135,7 @@ FRAME_BYTES, MATRIX_BYTES = 8 * len(Frame._fields), 8 * len(Matrix._fields)
 
 @part
 def own_rows(tid: int, f: Frame) -> tuple[int, int]:
-    """Return the rows of each step that a thread computes, up to as many as the step has."""
+    """Return the rows of each step that a thread computes; a step may have fewer."""
     if f.by_units:
         return 0, read_word(f.starts + 8)
     return read_word(f.splits + 8 * tid), read_word(f.splits + 8 * tid + 8)
@@ -142,7 +143,7 @@ def own_rows(tid: int, f: Frame) -> tuple[int, int]:
 
 @part
 def row_in_time(f: Frame, first: int) -> int:
-    """Return the first row of output and given_h of the step that has this first row."""
+    """Return the first row of a step in output and given_h, from its first row elsewhere."""
     if f.turned:
         return read_word(f.starts + 8 * f.T) - first - read_word(f.starts + 8)
     return first
@@ -160,7 +161,7 @@ def own_units(one: Any, tid: int, f: Frame) -> tuple[int, int]:
 
 @part
 def own_panels(u0: int, u1: int, gates: int) -> tuple[int, int]:
-    """Return the panels of a matrix of so many gates that belong to these vectors of units."""
+    """Return the panels of a matrix of `gates` gates that belong to these vectors of units."""
     return u0 * gates // VECTORS, (u1 * gates + VECTORS - 1) // VECTORS
 
 
@@ -181,7 +182,7 @@ def pack_all(tid: int, n: int, one: Any, f: Frame, address: int, backward: int) 
 
 @part
 def part_end(f: Frame, t0: int) -> int:
-    """Return the step after the last of the part that begins with t0."""
+    """Return the end of the part that begins with step t0 (exclusive)."""
     t1 = t0 + 1
     last = read_word(f.starts + 8 * t0) + f.rows
     while t1 < f.T and read_word(f.starts + 8 * t1 + 8) <= last:
@@ -191,7 +192,7 @@ def part_end(f: Frame, t0: int) -> int:
 
 @part
 def part_start(f: Frame, t1: int) -> int:
-    """Return the first step of the part that ends before t1."""
+    """Return the first step of the part that ends before step t1."""
     t0 = t1 - 1
     first = read_word(f.starts + 8 * t1) - f.rows
     while t0 > 0 and read_word(f.starts + 8 * t0 - 8) >= first:
@@ -201,13 +202,13 @@ def part_start(f: Frame, t1: int) -> int:
 
 @part
 def input_products(tid: int, one: Any, f: Frame, address: int, t0: int, t1: int) -> None:
-    """Compute z = x @ w of a thread's rows and units, of the steps t0..t1-1."""
+    """Compute z = x @ w for a thread's rows and units, for the steps t0..t1-1."""
     size = size_of(one)
     r0, r1 = own_rows(tid, f)
     u0, u1 = own_units(one, tid, f)
     start = read_word(f.starts + 8 * t0)
     all_rows = r0 == 0 and r1 == read_word(f.starts + 8)
-    # All rows of all steps are one matrix; a thread's own are one for each step.
+    # All rows of all steps are one matrix; a thread's own rows are one matrix for each step.
     pieces = 1 if all_rows else t1 - t0
     for k in range(f.inputs):
         m = matrix(address, k)
@@ -239,7 +240,7 @@ def multiply_back(
     one: Any, m: Matrix, rows: int, z: int, p0: int, p1: int, to: int, rs: int, columns: int,
     add: int,
 ) -> None:  # fmt: skip
-    """Compute to[rows, columns] (+)= z @ w.T, some panels of it."""
+    """Compute some panels of to[rows, columns] (+)= z @ w.T."""
     depth = vectors_of(one, m.H) * m.gates * VECTOR_BYTES // size_of(one)
     multiply(one, rows, z, m.rs_z, depth, m.packed, p0, p1, to, rs, columns, add)
 
@@ -251,7 +252,7 @@ def weight_products(
     """
     Sum the gradients of the weights and biases over the steps t0..t1-1, and write those of x.
 
-    All threads have made their deltas; when it returns they are no longer needed.
+    The deltas of all threads must be complete. They are no longer needed afterwards.
     """
     size = size_of(one)
     start = read_word(f.starts + 8 * t0)
@@ -289,11 +290,11 @@ def weight_products(
                     one, made, m.rs_z, m.dw_table, m.gates, m.H, depth, m.dw_transposed,
                     p0 * VECTORS, p1 * VECTORS, skip,
                 )  # fmt: skip
-    return meet(f.meeting, n, turn)
+    return arrive_and_wait(f.barrier, n, turn)
 
 
 def all_steps(one: Any, words: int) -> None:
-    """All steps of a thread's rows and units, for `compiled`."""
+    """Compute all steps for a thread's rows and units: a function for `compiled`."""
     tid, n, address = call_of(words)
     f = read_frame(address)
     of_x, last = matrix(address, 0), matrix(address, f.inputs + f.stages - 1)
@@ -306,8 +307,8 @@ def all_steps(one: Any, words: int) -> None:
         offset = g * row
         b = f.b_x + offset, f.b_h + offset, f.b + offset
         add_rows(one, (0, vectors_of(one, f.H), f.H, 0, *b))
-    turn = meet(f.meeting, n, 1)
-    # Of all units, which may be multiplied: with shared units it is the threads' together.
+    turn = arrive_and_wait(f.barrier, n, 1)
+    # Operands of all units. If the threads share the units, they also share this memory.
     work = f.work if f.by_units else f.work + tid * f.work_stride
     h_prev, c_prev, t0 = f.first_h, f.first_c, 0
     while t0 < f.T:
@@ -319,7 +320,7 @@ def all_steps(one: Any, words: int) -> None:
             rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
             at, in_part = first + r0, first + r0 - start
             z, h = of_x.z + tid * of_x.z_stride + in_part * of_x.rs_z, f.h + at * h_row
-            zh, to, to_row = work, h, h_row  # what the last product and the first formula make
+            zh, to, to_row = work, h, h_row  # results of the last product and the first formula
             if last.adds_to >= 0:
                 m = matrix(address, last.adds_to)
                 zh = m.z + tid * m.z_stride + in_part * m.rs_z
@@ -345,7 +346,7 @@ def all_steps(one: Any, words: int) -> None:
                     0, of_x.rs_z, last.rs_z, h_row, row, row, to_row,
                 ))  # fmt: skip
                 if f.by_units:
-                    turn = meet(f.meeting, n, turn)
+                    turn = arrive_and_wait(f.barrier, n, turn)
                 a, rs_a = work, row
             h_prev, c_prev = f.h + first * h_row, f.c + first * row
             if tid == 0 or not f.by_units:
@@ -366,7 +367,7 @@ def all_steps(one: Any, words: int) -> None:
 
 @part
 def sum_terms(tid: int, n: int, one: Any, f: Frame, address: int, t0: int, t1: int) -> None:
-    """Add the gradients of a cell's own vectors over the steps t0..t1-1: a thread's units."""
+    """Add the gradients of a cell's own vectors over the steps t0..t1-1, for a thread's units."""
     z, row = matrix(address, 0), f.H * size_of(one)
     units, sums, summed = vectors_of(one, f.H), f.work + tid * f.work_stride, 0
     u0, u1 = units * tid // n, units * (tid + 1) // n
@@ -380,7 +381,7 @@ def sum_terms(tid: int, n: int, one: Any, f: Frame, address: int, t0: int, t1: i
                 z.z + (first - start + r) * z.rs_z, c_prev + r * row, (first + r) * row,
             ))  # fmt: skip
             summed += 1
-            # A sum of many rows is one of sums of some.
+            # Sums of groups of rows are added: one long sum loses more digits.
             if summed == SUMMED_ROWS or (t == t1 - 1 and r == end - first - 1):
                 for k in range(f.vectors):
                     to = f.totals + k * row
@@ -389,7 +390,7 @@ def sum_terms(tid: int, n: int, one: Any, f: Frame, address: int, t0: int, t1: i
 
 
 def all_steps_back(one: Any, words: int) -> None:
-    """All steps of a thread's rows and units from the last to the first, and its share of sums."""
+    """Compute the gradient of all steps for a thread's rows and units, and its share of sums."""
     tid, n, address = call_of(words)
     f = read_frame(address)
     of_x, last = matrix(address, 0), matrix(address, f.inputs + f.stages - 1)
@@ -398,7 +399,7 @@ def all_steps_back(one: Any, words: int) -> None:
     u0, u1 = own_units(one, tid, f)
     row, h_row = f.H * size, f.P * size
     pack_all(tid, n, one, f, address, 1)
-    turn = meet(f.meeting, n, 1)
+    turn = arrive_and_wait(f.barrier, n, 1)
     work, t1 = f.work + tid * f.work_stride, f.T
     while t1 > 0:
         t0 = part_start(f, t1)
@@ -419,7 +420,7 @@ def all_steps_back(one: Any, words: int) -> None:
             z, zh = of_x.z + in_part * of_x.rs_z, last.z + in_part * last.rs_z
             for k in range(f.stages - 1, -1, -1):
                 m = matrix(address, f.inputs + k)
-                if m.adds_to == MAKES_H:  # what is given is of P numbers, and passes w_p
+                if m.adds_to == MAKES_H:  # the output gradient [P] passes through w_p
                     for r in range(rows):
                         add_rows(one, (
                             0, m.panels * VECTORS, f.P, 0, dh + r * h_row,
@@ -435,7 +436,7 @@ def all_steps_back(one: Any, words: int) -> None:
                     given_row, given_c_row,
                 ))  # fmt: skip
                 if f.by_units:
-                    turn = meet(f.meeting, n, turn)
+                    turn = arrive_and_wait(f.barrier, n, turn)
                 deltas, into, rs, add = z, dh, h_row, f.adds_to_dh
                 p0, p1 = own_panels(u0, u1, 1)
                 if k == f.stages - 1:
@@ -446,7 +447,7 @@ def all_steps_back(one: Any, words: int) -> None:
                 elif last.adds_to == MAKES_H:
                     p0, p1 = 0, (vectors_of(one, f.P) + VECTORS - 1) // VECTORS
                 multiply_back(one, m, rows, deltas, p0, p1, into, rs, rs // size, add)
-        turn = meet(f.meeting, n, turn)
+        turn = arrive_and_wait(f.barrier, n, turn)
         if f.totals:
             sum_terms(tid, n, one, f, address, t0, t1)
         turn = weight_products(tid, n, one, f, address, t0, t1, turn)

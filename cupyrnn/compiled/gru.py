@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .call import c_ordered, line_of
+from .entry_points import entry_points
 from .formulas import Formulas, Vectors, code_of
 from .in_place import CellInPlace
 from .plan import Layout, Spec
 from .simd import Vector, tanh
-from .ways import ways
 
 if TYPE_CHECKING:
     from .._typing import Array
@@ -32,7 +32,7 @@ def _state(v: Vectors, _: int) -> Mapping[str, Vector]:
 
 
 def _deltas_to_r(v: Vectors, hard: int) -> Mapping[str, Vector]:
-    """Behind d_hr = d_c @ w_c.T, which is `through`."""
+    """The formula after d_hr = d_c @ w_c.T, which is `through`."""
     d_hr, k_r = v.through, v.h_prev * v.slope_of(hard, v.r)
     return {"z_r": d_hr * k_r, "dh": d_hr.times_plus(v.r, v.dh * v.u), "operand": v.h_prev * v.r}
 
@@ -78,6 +78,6 @@ def in_place(gate: HardSigmoid | None) -> CellInPlace:
     return CellInPlace(takes, spec_of, (), (("b_ru",), ("b_c",)), reset=0)
 
 
-takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
+takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = entry_points(
     _CODE, _spec_of
 )

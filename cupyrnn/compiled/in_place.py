@@ -1,4 +1,4 @@
-"""Compiled calls whose arrays are at places of the arrays of a call of an op."""
+"""Compiled calls whose arrays are parts of the arrays of an op's call."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _OWN = 2  # the memory and the words of a loop, which are its first arrays
 
 class CellInPlace(NamedTuple):
     """
-    A cell with its attributes, whose arrays are at places of the arrays of a call.
+    A cell with its attributes, whose arrays are parts of the arrays of an op's call.
 
     Attributes
     ----------
     takes
-        Whether a way through the cell is compiled for a dtype.
+        Whether an entry point of the cell is compiled for a dtype.
     spec_of
-        Returns the spec for vectors by name, H and a dtype, and the arrays that its formulas read:
-        constants, or some of the vectors.
+        Takes vectors by name, H and a dtype. Returns the spec, and the arrays that its formulas
+        read: constants, or some of the vectors.
     read
         The names of the vectors that its gradient reads.
     sums
         The names of the gradients that each sum of deltas is written to.
     both
-        How many gates add two biases, which are summed once: the first ones.
+        The number of gates that add two biases, which are summed once. They are the first gates.
     reset
         Which of the saved arrays h is multiplied with before the last product, None for none.
     """
@@ -46,15 +46,16 @@ class CellInPlace(NamedTuple):
 
 
 class _Places:
-    """Where the arrays of a loop, in its order, are among those of a call: places, constants."""
+    """The places of a loop's arrays in the arrays of an op's call, and its constants."""
 
     def __init__(self, arrays: Sequence[At | Array | None]) -> None:
-        # For each array of the loop: the number of an array of the call, or -1, and an offset.
+        # For each array of the loop: the number of an array of the op's call and an offset, or -1
+        # and an address.
         self._at = np.array([*((n, 0) for n in range(_OWN)), *map(_at, arrays)])
         self._constants = [a for a in arrays if isinstance(a, np.ndarray)]  # kept alive
 
     def moved(self, block: Array, relocations: Array) -> tuple[Array, Array]:
-        """Return the words of a loop, and which of them have addresses, for arrays of a call."""
+        """Return a block of words and its relocations for the arrays of an op's call."""
         block, (words, arrays) = block.copy(), relocations.T
         numbers, offsets = self._at[arrays].T
         block[words] += offsets
@@ -63,14 +64,14 @@ class _Places:
 
 class LayerInPlace:
     """
-    The calls of a layer whose arrays are at places of the arrays of a call.
+    The calls of a layer whose arrays are parts of the arrays of an op's call.
 
     Parameters
     ----------
     spec, shapes
-        What the words of the loop depend on.
+        The cell and the signature of the loop.
     arrays
-        The arrays of the loop in order: places, constants or None.
+        The arrays of the loop in order: a place in an array of the op's call, a constant, or None.
     """
 
     def __init__(self, spec: Spec, shapes: Shapes, arrays: Sequence[At | Array | None]) -> None:
@@ -86,19 +87,19 @@ class LayerInPlace:
         return laid
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        """Do what `compute` does, of the arrays of a call."""
+        """Run `call.compute` on the arrays of an op's call."""
         return compute(self._shapes, arrays, self._laid_for)
 
 
 class StepInPlace:
-    """The calls of a single step whose arrays are at places of the arrays of a call."""
+    """The calls of a single step whose arrays are parts of the arrays of an op's call."""
 
     def __init__(self, spec: Spec, sizes: Sizes, arrays: Sequence[At | Array | None]) -> None:
         self._laid, self._places = LaidStep(spec, sizes), _Places(arrays)
         self._words = self._places.moved(self._laid.block, self._laid.relocations)
 
     def __call__(self, arrays: Sequence[Array]) -> None:
-        """Compute the step, of the arrays of a call."""
+        """Compute the step on the arrays of an op's call."""
         self._laid.run(arrays, *self._words)
 
 

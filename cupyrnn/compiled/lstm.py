@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .call import c_ordered
+from .entry_points import entry_points
 from .formulas import Formulas, Vectors, code_of
 from .frame import MAKES_H
 from .in_place import CellInPlace
 from .plan import Layout, Spec
 from .simd import Vector, tanh
-from .ways import ways
 
 if TYPE_CHECKING:
     from .._typing import Array
@@ -40,7 +40,7 @@ def _gates(v: Vectors, variant: int) -> Mapping[str, Vector]:
 
 
 def _projected(v: Vectors, variant: int) -> Mapping[str, Vector]:
-    """Behind the product with w_p, which is h."""
+    """Do nothing: the product with w_p is h."""
     return {}
 
 
@@ -58,7 +58,7 @@ def _deltas(v: Vectors, variant: int) -> Mapping[str, Vector]:
 
 
 def _operand(v: Vectors, variant: int) -> Mapping[str, Vector]:
-    """What w_p multiplied."""
+    """Return the operand of w_p."""
     return {"operand": v.o * v.co}
 
 
@@ -79,9 +79,9 @@ _CODE = code_of(FORMULAS, __name__)
 def _numbers(
     cell_clip: float | None, gate: HardSigmoid | None, dtype: np.dtype[Any], forget_bias: float = 0
 ) -> Array:
-    """Return the numbers of the formulas: nothing passes a cs that reached a clip."""
+    """Return the numbers of the formulas. A cs that reached the clip passes no gradient."""
     clips = (np.inf, 1) if cell_clip is None else (cell_clip, 0)
-    with np.errstate(all="ignore"):  # a number too large for the dtype is inf
+    with np.errstate(all="ignore"):  # a number that is too large for the dtype becomes inf
         return np.array([*clips, *(gate or (0, 0)), forget_bias], dtype)
 
 
@@ -128,6 +128,6 @@ def in_place(
     return CellInPlace(takes, spec_of, _PEEPHOLES, (("sums", "b_more"),), 4)
 
 
-takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
+takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = entry_points(
     _CODE, _spec_of
 )

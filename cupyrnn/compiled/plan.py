@@ -1,14 +1,14 @@
 """
-What is settled once for calls of a layer of the same sizes: threads, memory, the words of its loop.
+The plan of a layer's calls of one signature: threads, memory, and the words of its loop.
 
-====== ======================================================= ===========================
-Stage  What it is                                              Made
-====== ======================================================= ===========================
-Layout where a cell's gates and biases stand in its arrays     with its Spec
+====== ======================================================= ===============================
+Stage  Contents                                                Made
+====== ======================================================= ===============================
+Layout the columns of a cell's gates and biases in its arrays  with its Spec
 Spec   a cell of one size, dtype and variant                   once for each of these
-Shapes what can be compared of a call: shapes, orientation     by each call
-Plan   threads, memory and words of the calls of these shapes  once for each number of threads
-====== ======================================================= ===========================
+Shapes the signature of a call: shapes, memory order           in each call
+Plan   threads, memory and words of the calls of a signature   once for each number of threads
+====== ======================================================= ===============================
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from .simd import VECTOR_BYTES
 
 
 class Share(NamedTuple):
-    """What each thread computes."""
+    """The rows or units of each thread."""
 
     threads: int
     by_units: bool
     splits: list[int]
 
 
-# A call of less work, in multiplications, is not worth a second thread; with fewer rows than this
-# for each, units are shared instead; a matrix of so many bytes does not fit the cache of a core.
+# The least work, in multiplications, for a second thread; the least rows per thread, below which
+# threads share the units instead; the bytes of a matrix that does not fit the cache of a core.
 _LEAST_WORK, _LEAST_ROWS, _LARGE_MATRIX = 8_000_000, 2, 3 << 20
-# Forward, threads that share units meet after each step, which takes 1 to 2 µs: as long as a second
-# one saves of a step with a matrix of so many bytes.
+# Threads that share units wait for each other after each forward step, for 1 to 2 µs. Below this
+# size of the matrix, in bytes, a second thread saves less than that.
 _SMALL_MATRIX = 1 << 19
 
 
@@ -49,18 +49,18 @@ def share(
     batches: Any, H: int, recurrent_bytes: int, size: int, all_units: bool, most: int
 ) -> Share:
     """
-    Return how the rows or the units of a layer are shared among threads.
+    Divide the rows or the units of a layer among threads.
 
     Parameters
     ----------
     batches
-        The rows of each step.
+        The number of rows of each step.
     recurrent_bytes
-        Of the matrix of each step.
+        The size of the recurrent matrix.
     all_units
-        Whether each thread has to have all units of its rows.
+        Whether each thread must compute all units of its rows.
     most
-        The threads there are.
+        The number of available threads.
     """
     B, groups = int(batches[0]), -(-H * size // PANEL_BYTES)
     by_rows = min(most, B // _LEAST_ROWS) if B >= 2 * _LEAST_ROWS else 1
@@ -70,19 +70,19 @@ def share(
     n = max(by_rows, 1)
     if n == 1 or batches[-1] == B:
         return Share(n, False, [B * k // n for k in range(n + 1)])
-    # Row r has a step wherever a batch is larger: as many of these for each.
+    # Row r takes part in each step with more than r rows. Each thread gets as many row-steps.
     steps = np.cumsum(np.searchsorted(-np.asarray(batches), -np.arange(B), side="left"))
     splits = np.searchsorted(steps, steps[-1] * np.arange(n + 1) / n, side="left").tolist()
     return Share(n, False, [0, *splits[1:-1], B])
 
 
 def panels_of(columns: int, size: int) -> int:
-    """Return how many panels so many numbers fill."""
+    """Return how many panels a row of `columns` numbers fills."""
     return -(-columns * size // PANEL_BYTES)
 
 
 class Columns(NamedTuple):
-    """The columns of a matrix [K, ·]: those of each gate are H from where it starts."""
+    """The columns of a matrix [K, ·]: each gate has H of them, from its start on."""
 
     starts: Sequence[int]
     H: int
@@ -92,39 +92,39 @@ class Columns(NamedTuple):
 
     @property
     def width(self) -> int:
-        """How many numbers a packed row has."""
+        """The number of numbers in a packed row."""
         lanes = VECTOR_BYTES // self.size
         return len(self.starts) * (-(-self.H // lanes) * lanes)
 
     @property
     def row(self) -> int:
-        """How many bytes a row of what it makes has."""
+        """The bytes of a row of its product."""
         return panels_of(self.width, self.size) * PANEL_BYTES
 
 
 class Layout(NamedTuple):
-    """Where what the formulas name stands in a cell's arrays: first columns, by number."""
+    """The first columns of a cell's gates and biases in its arrays."""
 
-    inputs: Sequence[Sequence[int]]  # of the gates of each matrix of x
-    recurrent: Sequence[Sequence[int]]  # of the recurrent ones, the second of which may be missing
+    inputs: Sequence[Sequence[int]]  # of the gates in each matrix of x
+    recurrent: Sequence[Sequence[int]]  # in the recurrent ones; the second may be missing
     adds_to: Sequence[int]  # of each recurrent matrix: see `Matrix`
-    # Of each vector in which of the cell's arrays, the first of which are numbers, and where.
+    # For each vector: the number of the cell's array (0 has the numbers), and the place in it.
     vectors: Sequence[tuple[int, int]]
-    # For each of the deltas the matrix, the gate and the first column of what is summed.
+    # For each of the deltas: the matrix, the gate and the first column of each sum.
     sums: Sequence[Sequence[tuple[int, int, int]]]
 
 
 class Spec:
-    """What the frame has to know of a cell. Two are never alike: a cell's has to be kept."""
+    """A cell as the frame sees it. Specs compare by identity, so a cell must keep its own."""
 
     def __init__(
         self, code: CellCode, layout: Layout, H: int, dtype: np.dtype[Any], variant: int = 0
     ) -> None:
         self.code, self.formulas, self.layout = code, code.formulas, layout
         self.H, self.dtype, self.variant = H, dtype, variant
-        # Whether a second recurrent matrix makes h: its deltas are dh.
+        # Whether a second recurrent matrix makes h. Its deltas are then dh.
         self.projects = MAKES_H in layout.adds_to
-        # What stands behind the h of states for the c that these are without.
+        # Appended to the states of cells without c.
         self.no_c: tuple[Any, ...] = () if self.formulas.c else (None,)
 
     @property
@@ -133,12 +133,12 @@ class Spec:
         return [max(start for *_, start in gates) + self.H for gates in self.layout.sums]
 
     def address(self, name: str) -> int:
-        """Return where code of the cell's rows is, by its name in `CellCode`."""
+        """Return the address of the compiled code of the cell's rows, by its name in `CellCode`."""
         address: int = compiled(self.code.functions[name], self.dtype.char).address
         return address
 
     def variant_of(self, stage: int) -> int:
-        """Return which code of a row is the formula of a recurrent matrix."""
+        """Return the variant of a row's code that is the formula of a recurrent matrix."""
         return self.variant + stage * self.formulas.variants
 
     def columns(self, shapes: Any) -> list[Columns]:
@@ -154,7 +154,7 @@ class Spec:
         ]
 
     def table(self, saved: int) -> list[At]:
-        """Return what the code of a row looks up; arrays are the Saved, then the cell's vectors."""
+        """Return the table of a row's code, over the arrays of Saved, then the cell's vectors."""
         size = self.dtype.itemsize
         return [
             *map(At, range(len(self.formulas.saved))),
@@ -163,42 +163,42 @@ class Spec:
         ]
 
 
-# Bytes of what the products of a part leave for its steps, forward and backwards; rows that sums
-# over a part have at least.
+# The bytes of a part's pre-activations (forward) and of its deltas (backward); the least rows of a
+# part backward, where each part ends with sums.
 _FORWARD_PART, _BACKWARD_PART, _LEAST_PART = 1 << 19, 1 << 20, 256
 
 
 class Shapes(NamedTuple):
-    """What a plan is made for: all that can be compared of a call."""
+    """The signature of a call: everything that its plan depends on."""
 
     backward: bool
-    writes_deltas: bool  # in place of the gradients of the weights
+    writes_deltas: bool  # instead of the gradients of the weights
     rows: int
     work: int  # in multiplications
     I: int
     P: int
     starts: bytes
-    saved: int  # how many arrays are the cell's Saved, and with its vectors
-    kept: int
-    weights: tuple[tuple[bool, int] | None, ...]  # how they are oriented
+    saved: int  # the number of arrays in the cell's Saved
+    kept: int  # the same, with the cell's vectors
+    weights: tuple[tuple[bool, int] | None, ...]  # whether transposed, and the stride
     grads: tuple[tuple[bool, int] | None, ...]
-    given: tuple[bool, ...]  # which of the arrays that may be missing are there
-    vectors: int  # how many of the cell's own have gradients
-    biases: int = 0  # how many gates add two biases
-    # Of output and given_h the bytes from row to row, if they are not P numbers, and whether their
-    # rows are those of steps from the last to the first.
+    given: tuple[bool, ...]  # which of the optional arrays there are
+    vectors: int  # the number of the cell's own vectors with gradients
+    biases: int = 0  # the number of gates that add two biases
+    # Of output and given_h: the bytes from row to row, if they are not P numbers, and whether
+    # their steps are in reverse order.
     row: int | None = None
     turned: bool = False
 
 
-# The arrays of a call, in this order; then come what is saved, the cell's vectors, the weights and
-# their gradients.
+# The arrays of a call, in this order. The Saved, the cell's vectors, the weights and their
+# gradients follow.
 _MEMORY, _BLOCK, _X, _FIRST_H, _FIRST_C, _LAST_H, _LAST_C, _OUTPUT, _MORE = range(9)
 _DX, _DH, _DC, _GIVEN_H, _GIVEN_C, _TOTALS, _SAVED = range(9, 16)
 
 
 class Plan:
-    """What is the same in all calls of a cell with the same shapes, layout and threads."""
+    """Everything that calls of a cell with the same signature and number of threads share."""
 
     def __init__(self, spec: Spec, shapes: Shapes, most: int) -> None:
         self._spec, self._shapes, self._columns = spec, shapes, spec.columns(shapes)
@@ -211,7 +211,7 @@ class Plan:
         self.block, self.relocations = words_of(self._words)
 
     def _shared(self, most: int) -> Share:
-        """Return what each thread computes, and settle how many rows a part has."""
+        """Return the share of each thread, and set the number of rows of a part."""
         backward, rows, batches = self._shapes.backward, self._shapes.rows, np.diff(self._starts)
         of_x, columns = len(self._spec.layout.inputs), self._columns
         B, first = int(batches[0]), columns[of_x]
@@ -229,7 +229,7 @@ class Plan:
         return found
 
     def _take_memory(self) -> None:
-        """Settle where all that a call needs besides its arrays is in its memory."""
+        """Assign the offsets of everything in the memory of a call."""
         shapes, columns, memory = self._shapes, self._columns, Memory()
         H, P, size, n = self._spec.H, shapes.P, columns[0].size, self.threads
         B, part, backward = int(self._starts[1]), self._part, shapes.backward
@@ -243,8 +243,8 @@ class Plan:
             work = max(work, memory_of_transposed(size, max(depths)))
         self._work_bytes = -(-work // 4096) * 4096 + 128
         self._work = memory.take(n * self._work_bytes)
-        # Those whose products are added to others have none of their own; forward, those apart are
-        # of one step.
+        # A product that is added to another one has no memory of its own. Forward, a separate one
+        # only needs the memory of one step.
         z = [
             part * c.row * (c.adds_to == k or (backward and c.adds_to < 0))
             for k, c in enumerate(columns)
@@ -261,7 +261,7 @@ class Plan:
         self._zeros = memory.take(max(H, P, shapes.I) * size)
         self.bytes = memory.bytes
         self.zeroed = [slice(zeroed // size, None)] if backward else []
-        if backward and any(c.H * size % VECTOR_BYTES for c in columns):  # what no unit writes
+        if backward and any(c.H * size % VECTOR_BYTES for c in columns):  # lanes without a unit
             self.zeroed += [
                 slice(place // size, (place + count) // size)
                 for place, count in zip(self._z, z, strict=True)
@@ -269,7 +269,7 @@ class Plan:
         self.sums = [self._places_of_sums(of) for of in self._spec.layout.sums if backward]
 
     def _places_of_sums(self, gates: Sequence[tuple[int, int, int]]) -> Array:
-        """Return of each column that is summed its place in the memory."""
+        """Return the place in memory of each column that is summed."""
         columns, lanes = self._columns, VECTOR_BYTES // self._columns[0].size
         places = np.empty(max(start + columns[k].H for k, _, start in gates), np.intp)
         for k, gate, start in gates:
@@ -279,14 +279,14 @@ class Plan:
         return places
 
     def _put(self, values: Sequence[int | At]) -> At:
-        """Put words behind all others; return where they are."""
+        """Append words; return their place."""
         self._words.extend(values)
         return At(_BLOCK, 8 * (len(self._words) - len(values)))
 
     def _gates(
         self, array: int, oriented: tuple[bool, int] | None, c: Columns
     ) -> tuple[int | At, bool]:
-        """Put where each gate's columns begin, and the bytes from row to row."""
+        """Append the place of each gate's columns, and the bytes from row to row."""
         if oriented is None:
             return 0, False
         transposed, stride = oriented
@@ -296,8 +296,8 @@ class Plan:
         return self._put(table), transposed
 
     def _write_words(self) -> None:
-        """Make the words of the block, or say of which array's address each is."""
-        # Frame and matrices stand first: what they refer to comes after them.
+        """Make the words of the block; words that are addresses are At."""
+        # Frame and matrices come first; the words that they refer to follow.
         count = len(Frame._fields) + len(self._columns) * len(Matrix._fields)
         self._words += [0] * count
         matrices = [word for k in range(len(self._columns)) for word in self._matrix(k)]
@@ -345,7 +345,7 @@ class Plan:
             rows=self._part,
             splits=self._put(self._share.splits),
             by_units=self._share.by_units,
-            meeting=self._put([0]),
+            barrier=self._put([0]),
             x=At(_X),
             I=shapes.I,
             h=At(_SAVED + saved - 1),
@@ -387,7 +387,7 @@ class Plan:
 
 
 def most_threads(shapes: Shapes) -> int:
-    """Return how many threads a call may have, which is not asked where one will do."""
+    """Return how many threads a call may use: one if its work is small."""
     return threads.most() if shapes.work >= _LEAST_WORK else 1
 
 
@@ -396,6 +396,6 @@ _MANY_STEPS = 4096
 
 
 def plan_of(spec: Spec, shapes: Shapes, most: int) -> Plan:
-    """Return the plan of a call; those of long sequences, where it costs little, are not kept."""
+    """Return the plan of a call; plans of long sequences, which cost little, are not cached."""
     small = len(shapes.starts) <= 8 * _MANY_STEPS
     return _kept_plan(spec, shapes, most) if small else Plan(spec, shapes, most)

@@ -1,12 +1,12 @@
 """
-Vectors of a CPU in compiled loops: the micro-kernel, blocks that are transposed, formulas.
+Vectors of the CPU in compiled loops: the micro-kernel, transposed blocks, formulas.
 
-Numba compiles loops over addresses and sizes; what such a loop calls here is written as LLVM IR on
-vectors of the host's width: 16 float32 numbers with AVX-512, 8 with AVX2, 4 with SSE and NEON. LLVM
-makes the machine's code of it, so that neither a C compiler nor a source per CPU is needed. Each
-routine is one function of the compiled module, however often it is called. All numbers that Numba
-sees are 64-bit integers, addresses among them; the first argument of a routine, a number of the
-dtype, says which dtype it is for.
+Numba compiles the loops over addresses and sizes. The routines that a loop calls are written here
+as LLVM IR, on vectors of the host's width: 16 float32 numbers with AVX-512, 8 with AVX2, 4 with SSE
+and NEON. LLVM compiles them for the CPU, so neither a C compiler nor a source for each CPU is
+needed. Each routine is one function of the compiled module, however often it is called. All numbers
+that Numba sees are 64-bit integers, including addresses. The first argument of a routine is a
+number whose type selects the dtype.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from llvmlite.binding import get_process_triple
 from numba.core import cgutils, codegen, types
 from numba.extending import intrinsic as _intrinsic
 
-# Of compiled code that has an address; of functions that Python calls.
+# Options of compiled code that has an address, and of functions that Python calls.
 CALLBACK_OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
 OPTIONS = {**CALLBACK_OPTIONS, "nogil": True}
 
-# Of no type that could be checked.
-intrinsic: Any = _intrinsic
+intrinsic: Any = _intrinsic  # Numba has no types for it
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
@@ -39,8 +38,8 @@ if _features is None:  # "" is what a generic processor has
 VECTOR_BYTES = (
     64 if "+avx512f" in _features.split(",") else 32 if "+avx2" in _features.split(",") else 16
 )
-# Of a panel, the vectors side by side; of a tile, the rows: as many as there are registers for, 32
-# with AVX-512 and NEON, 16 with AVX2 and SSE.
+# Vectors per panel, and rows per tile: as many as fit the registers, of which AVX-512 and NEON have
+# 32, AVX2 and SSE 16.
 VECTORS = 4
 _X86 = get_process_triple().startswith(("x86", "i386", "i686"))
 ROWS = 3 if _X86 and VECTOR_BYTES < 64 else 6
@@ -48,16 +47,16 @@ ROWS = 3 if _X86 and VECTOR_BYTES < 64 else 6
 _Integer: TypeAlias = "Word | int"
 
 
-# Of what only compiled code calls.
+# Options of functions that only compiled code calls.
 _PART_OPTIONS = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def part(function: Callable[..., Any]) -> Any:
     """
-    Have a function compiled as part of the loops that call it: it cannot be called from Python.
+    Compile a function for use inside compiled loops only, not from Python.
 
-    It is compiled once for all integers. Numba would do so anew for each call in whose arguments
-    other literals stand, a third of the time that a loop took.
+    It is compiled once for all integers. By default Numba compiles it again for other literal
+    arguments, which was a third of the compile time of a loop.
     """
     compiled: Any = numba.njit(function, **_PART_OPTIONS)
     found = compiled.get_call_template
@@ -70,7 +69,7 @@ def part(function: Callable[..., Any]) -> Any:
 
 
 def _operator(name: str, *, swapped: bool = False) -> Any:
-    """Return the method of an operator, of a value and of another one or a number."""
+    """Return the method of a binary operator, whose right operand may be a number."""
 
     def apply(self: Any, other: Any) -> Any:
         operands = self.value, self._other(other)
@@ -81,7 +80,7 @@ def _operator(name: str, *, swapped: bool = False) -> Any:
 
 
 class Word:
-    """A 64-bit integer of the IR, with Python's operators; // of what is not negative."""
+    """A 64-bit integer of the IR, with Python's operators; // needs non-negative operands."""
 
     __add__, __sub__, __mul__, __floordiv__ = map(_operator, ("add", "sub", "mul", "sdiv"))
 
@@ -92,11 +91,11 @@ class Word:
         return other.value if isinstance(other, Word) else ir.Constant(I64, other)
 
     def compare(self, operator: str, other: _Integer) -> Any:
-        """Return a bit of the IR."""
+        """Return the result of a comparison, a bit of the IR."""
         return self.builder.icmp_signed(operator, self.value, self._other(other))
 
     def where(self, bit: Any, otherwise: _Integer) -> Word:
-        """Self if a bit is set."""
+        """Return self if a bit is set, else `otherwise`."""
         return Word(self.builder, self.builder.select(bit, self.value, self._other(otherwise)))
 
 
@@ -119,12 +118,12 @@ class Vector:
         return Vector(self.builder, value)
 
     def _by_llvm(self, name: str, *others: Vector | float) -> Vector:
-        """Return what a function of LLVM's has of vectors of one type: another one of it."""
+        """Return the result of a function of LLVM's, of vectors of one type."""
         operands = [self.value, *map(self._other, others)]
         return self._make(llvm(self.builder, name, operands, self.value.type, self.value.type))
 
     def times_plus(self, factor: Vector | float, term: Vector | float) -> Vector:
-        """self*factor + term, rounded once where the CPU can."""
+        """Return self*factor + term, rounded once if the CPU can."""
         return self._by_llvm("fmuladd", factor, term)
 
     def rounded(self) -> Vector:
@@ -144,12 +143,12 @@ class Vector:
         return self.where(self.compare(">", other, nan=True), other)
 
     def compare(self, operator: str, other: Vector | float, *, nan: bool = False) -> Any:
-        """Return where a comparison is true or, if `nan`, one of the two is NaN: bits."""
+        """Return bits: where a comparison is true or, if `nan`, one of the two is NaN."""
         compare = self.builder.fcmp_unordered if nan else self.builder.fcmp_ordered
         return compare(operator, self.value, self._other(other))
 
     def where(self, bits: Any, otherwise: Vector | float) -> Vector:
-        """Self where a bit is set."""
+        """Return self where a bit is set, else `otherwise`."""
         return self._make(self.builder.select(bits, self.value, self._other(otherwise)))
 
     def two_to_the(self) -> Vector:
@@ -168,7 +167,7 @@ class Vector:
 def llvm(
     builder: Any, name: str, operands: Sequence[Any], vector: Any, result: Any, **options: Any
 ) -> Any:
-    """Call a function of LLVM's own that it has for each type of vectors; return the result."""
+    """Call an intrinsic function of LLVM for this type of vectors; return the result."""
     kind = ir.FunctionType(result, [operand.type for operand in operands])
     name = f"llvm.{name}.v{vector.count}f{64 if isinstance(vector.element, ir.DoubleType) else 32}"
     if POINTER in kind.args:
@@ -177,9 +176,9 @@ def llvm(
     return builder.call(function, operands, **options)
 
 
-# By the size of an item: the terms of the series, ln(2) in two parts, of which n times the first is
-# exact, and the bounds of what is looked at and of n. expm1(r) for abs(r) <= ln(2)/2 by its Taylor
-# series: what is left out is less than half a unit in the last place.
+# By the size of an item: the number of terms of the Taylor series of expm1(r) for abs(r) <=
+# ln(2)/2, whose remainder is less than half a unit in the last place; ln(2) in two parts, where n
+# times the first is exact; the bounds of x and of n.
 _SERIES = {4: 7, 8: 13}
 _LN2 = {4: (0.693359375, -2.12194440e-4), 8: (0.693145751953125, 1.42860682030941723212e-6)}
 _BOUNDS = {4: (-87.0, 89.0, 127.0), 8: (-708.0, 710.0, 1023.0)}
@@ -216,7 +215,7 @@ def sigmoid(z: Vector) -> Vector:
 
 def tanh(z: Vector) -> Vector:
     """expm1(2*z)/(expm1(2*z) + 2)."""
-    e = expm1((z * 2.0).at_most(60.0))  # it is 1 long before; expm1 is not to overflow
+    e = expm1((z * 2.0).at_most(60.0))  # tanh is 1 long before, and expm1 must not overflow
     return e / (e + 2.0)
 
 
@@ -236,11 +235,11 @@ class Code:
         return Word(self.builder, ir.Constant(I64, n))
 
     def pointer(self, address: Word) -> Any:
-        """Return an address as LLVM has it."""
+        """Return an address as a pointer of LLVM."""
         return self.builder.inttoptr(address.value, POINTER)
 
     def load(self, address: Word) -> Vector:
-        """Return a vector; zeros in the lanes that the mask leaves out."""
+        """Return a vector; lanes that are not in the mask are zero."""
         pointer = self.pointer(address)
         if self.mask is None:
             value = self.builder.load(pointer, align=self.size, typ=self.vector)
@@ -250,7 +249,7 @@ class Code:
         return Vector(self.builder, value)
 
     def store(self, vector: Vector, address: Word) -> None:
-        """Store a vector, but the lanes that the mask leaves out."""
+        """Store a vector, only the lanes in the mask."""
         value, pointer = vector.value, self.pointer(address)
         if self.mask is None:
             self.builder.store(value, pointer, align=self.size)
@@ -267,19 +266,19 @@ class Code:
         return Word(self.builder, self.builder.load(self.pointer(address), align=8, typ=I64))
 
     def everywhere(self, address: Word) -> Vector:
-        """Return a vector of one number."""
+        """Return a vector with the number at an address in every lane."""
         pointer = self.pointer(address)
         number = self.builder.load(pointer, align=self.size, typ=self.real)
         return Vector(self.builder, self._spread(number))
 
     def first_lanes(self, count: Word) -> Any:
-        """Return the mask of so many lanes, none if the count is not positive."""
+        """Return the mask of the first `count` lanes; it is empty if `count` is not positive."""
         counts = self._spread(count.value)
         numbers = ir.Constant(counts.type, list(range(self.lanes)))
         return self.builder.icmp_signed("<", numbers, counts)
 
     def _spread(self, value: Any) -> Any:
-        """Return a vector of the IR, a value in each lane."""
+        """Return a vector of the IR with one value in every lane."""
         nothing = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
         first = self.builder.insert_element(nothing, value, ir.Constant(I32, 0))
         zeros = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
@@ -293,14 +292,14 @@ class Code:
         return total.now()
 
     def either(self, bit: Any, emit: Callable[[bool], None]) -> None:
-        """Have emit(True) done if a bit is set, else emit(False)."""
+        """Run the code of emit(True) if a bit is set, else the code of emit(False)."""
         with self.builder.if_else(bit) as branches:
             for branch, is_set in zip(branches, (True, False), strict=True):
                 with branch:
                     emit(is_set)
 
     def cases(self, of: Word, numbers: Iterable[int]) -> Iterator[int]:
-        """Yield numbers: what is written after one is done where `of` is that number."""
+        """Yield the numbers of a switch: code emitted after a number runs if `of` equals it."""
         done = self.builder.append_basic_block("done")
         switch = self.builder.switch(of.value, done)
         for number in numbers:
@@ -313,7 +312,7 @@ class Code:
 
     @contextmanager
     def loop(self, start: Word, stop: Word) -> Iterator[Word]:
-        """Repeat what stands in the context."""
+        """Emit a loop whose body is the code of the context; yield its index."""
         with cgutils.for_range_slice(
             self.builder, start.value, stop.value, ir.Constant(I64, 1), intp=I64
         ) as (index, _):
@@ -321,18 +320,18 @@ class Code:
 
 
 class Sum:
-    """A vector that a loop adds to, 0 at first."""
+    """A vector that a loop adds to; it starts at 0."""
 
     def __init__(self, code: Code) -> None:
         self._builder, self._kind = code.builder, code.vector
         self._place = cgutils.alloca_once_value(code.builder, code.zero().value)
 
     def now(self) -> Vector:
-        """Return what it is."""
+        """Return the current value."""
         return Vector(self._builder, self._builder.load(self._place, typ=self._kind))
 
     def become(self, sum_: Vector) -> None:
-        """Have it be another one."""
+        """Set the value."""
         self._builder.store(sum_.value, self._place)
 
 
@@ -340,9 +339,8 @@ def routine(emit: Callable[..., None]) -> Any:
     """
     Return a routine, called as name(one, (integers...)) where `one` is a number of the dtype.
 
-    ``emit(code, *integers)`` writes it. It becomes one function that all calls of a module share.
-    What is kept of several processes is linked by names alone: that of a function that is given a
-    routine has the routine's, which is to be its own.
+    ``emit(code, *integers)`` emits its code. It becomes one function that all calls of a module
+    share. Code from the cache is linked by name, so every routine needs a name of its own.
     """
     own = f"cupyrnn_{emit.__module__.replace('.', '_')}_{emit.__name__}"
 
@@ -570,10 +568,10 @@ def over_units(
     """
     Return what writes a routine that applies a formula to a row, a vector of units at a time.
 
-    The routine takes the first and the last vector of units, their number H, the variant and what
-    the formula takes: ``emit(code, variant, u, *integers)`` of vector u. Of the last vector only
-    the lanes below H are loaded and stored. One for `rows` takes their number before all else, and
-    behind all else how much larger each of those integers is from row to row.
+    The routine takes the first and the last vector of units, the number of units H, the variant and
+    the integers of the formula: ``emit(code, variant, u, *integers)`` emits the code of vector u.
+    Only lanes below H are loaded and stored. With `rows`, the number of rows comes first, and the
+    distance from row to row of each integer comes last.
     """
 
     def units(c: Code, n: int, first: Word, last: Word, H: Word, integers: Sequence[Word]) -> None:
@@ -603,7 +601,7 @@ def over_units(
 
 
 def on_word(emit: Callable[..., Any]) -> Any:
-    """Have compiled code call emit(builder, pointer[, value]) of an address; it returns one."""
+    """Return an intrinsic of an address, or two; its code is emit(builder, pointer[, value])."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return emit(builder, builder.inttoptr(args[0], POINTER), *args[1:])
@@ -631,7 +629,7 @@ def write_word(builder: Any, place: Any, value: Any) -> Any:
 
 
 def read_fields(kind: Any) -> Any:
-    """Return what finds a NamedTuple of integers where they lie one after the other."""
+    """Return an intrinsic that reads a NamedTuple of consecutive integers at an address."""
     record = numba.from_dtype(np.dtype([(name, np.int64) for name in kind._fields]))
 
     def typed(typingctx: Any, address: Any) -> Any:
@@ -659,5 +657,5 @@ def call(typingctx: Any, function: Any, one: Any, integers: Any) -> Any:
 
 @part
 def call_of(words: int) -> tuple[int, int, int]:
-    """Return which thread a loop is called as, of how many, and its argument."""
+    """Return the arguments of a loop: the number of its thread, of how many, and the words."""
     return read_word(words), read_word(words + 8), read_word(words + 16)

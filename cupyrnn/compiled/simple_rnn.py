@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .call import c_ordered, line_of
+from .entry_points import entry_points
 from .formulas import Formulas, Vectors, code_of
 from .in_place import CellInPlace
 from .plan import Layout, Spec
 from .simd import Vector, tanh
-from .ways import ways
 
 if TYPE_CHECKING:
     from .._typing import Array
@@ -56,6 +56,6 @@ def in_place(relu: bool) -> CellInPlace:
     return CellInPlace(takes, spec_of, (), (("b", "b_more"),), 1)
 
 
-takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
+takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = entry_points(
     _CODE, _spec_of
 )

@@ -1,9 +1,9 @@
 """
-One step of any cell, forward or backward: a compiled call, its products included.
+One step of any cell, forward or backward, as one compiled call that includes the products.
 
-A layer packs its matrices once for many steps. A single step uses each of them once, as it lies.
-Its loop reads words, as that of a layer does: what the formulas are called with, then its products
-one after the other, each with the formula that comes behind it or, backwards, before it.
+A layer packs its matrices once for many steps. A single step uses each matrix once, so it does not
+pack. Like a layer's loop, its loop reads words: the arguments of the formulas, then the products in
+order, each with the formula that follows it or, backward, comes before it.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ import numpy as np
 from .._typing import Array
 from . import threads
 from .addresses import Address, At, Memory, words_for, words_of
+from .barrier import arrive_and_wait
 from .cache import compiled
 from .call import c_ordered, orientations
 from .frame import APART, MAKES_H, add_rows
-from .meeting import meet
 from .plan import Spec, panels_of
 from .products import PRODUCT_BYTES, multiply_in_place, vectors_of
 from .simd import SUMMED_ROWS, VECTOR_BYTES, VECTORS, call, call_of, part, read_fields, size_of
 
-# Multiplications from which on a step is worth a second thread, whose waking takes a virtual
-# machine 0.1 ms and more; fewer rows than these wait for the matrix, as long as these take.
+# The least multiplications for a second thread, because waking it takes a virtual machine 0.1 ms or
+# more. A step with fewer rows than this takes as long as with this many: it waits for the matrix.
 _LEAST_WORK, _LEAST_ROWS = 30_000_000, 4
 
 
 class Product(NamedTuple):
-    """to[B, gates*H] (+)= a[B, K] @ w, and a formula: addresses, distances in bytes, numbers."""
+    """to[B, gates*H] (+)= a[B, K] @ w, and a formula: addresses, strides in bytes, numbers."""
 
     a: Address
     rs_a: int
     K: int
-    w: Address  # 0 where the product is not wanted
-    rs_w: int  # from row to row as it lies
+    w: Address  # 0 if the product is not wanted
+    rs_w: int  # from row to row in memory
     transposed: int
     gates: int
     H: int
     to: Address
     rs_to: int
     adds: int
-    meets: int  # whether all threads have to be here first
+    meets: int  # whether all threads wait for each other first
     variant: int = -1  # of the formula; -1 for none
-    through: Address = 0  # what this formula has of the product before
+    through: Address = 0  # the result of the product before, which the formula reads
     rs_through: int = 0
 
 
 class Step(NamedTuple):
-    """What a step computes with: addresses, distances in bytes, numbers."""
+    """The arguments of a step: addresses, strides in bytes, numbers."""
 
-    met: int  # how many threads have met
+    met: int  # the counter of the barrier
     B: int
     H: int
-    products: int  # how many, behind these words
+    products: int  # the number of products, whose words follow
     backward: int
     memory: Address  # for products
     formulas: Address
@@ -75,7 +75,7 @@ class Step(NamedTuple):
     terms: Address
     totals: Address
     vectors: int
-    sums: Address  # memory for what is added to totals
+    sums: Address  # memory for partial sums, which are added to totals
 
 
 _read_step, _read_product = read_fields(Step), read_fields(Product)
@@ -84,7 +84,7 @@ _STEP_BYTES, _EACH_BYTES = 8 * len(Step._fields), 8 * len(Product._fields)
 
 @part
 def own_vectors(one: Any, tid: int, n: int, H: int) -> tuple[int, int]:
-    """Return the vectors of units that a thread computes, whole panels of them but the last."""
+    """Return the vectors of units that a thread computes: whole panels, except at the end."""
     units = vectors_of(one, H)
     panels = (units + VECTORS - 1) // VECTORS
     return panels * tid // n * VECTORS, min(units, panels * (tid + 1) // n * VECTORS)
@@ -92,7 +92,7 @@ def own_vectors(one: Any, tid: int, n: int, H: int) -> tuple[int, int]:
 
 @part
 def multiply_columns(tid: int, n: int, one: Any, p: Product, B: int, memory: int) -> None:
-    """Compute a thread's units of each gate of a product."""
+    """Compute a product for a thread's units of each gate."""
     u0, u1 = own_vectors(one, tid, n, p.H)
     lanes = VECTOR_BYTES // size_of(one)
     for g in range(1 if n == 1 else p.gates):
@@ -106,7 +106,7 @@ def multiply_columns(tid: int, n: int, one: Any, p: Product, B: int, memory: int
 
 
 def one_step(one: Any, words: int) -> None:
-    """One step of a thread's units, for `compiled`."""
+    """Compute one step for a thread's units: a function for `compiled`."""
     tid, n, address = call_of(words)
     s = _read_step(address)
     row = s.H * size_of(one)
@@ -115,7 +115,7 @@ def one_step(one: Any, words: int) -> None:
     for k in range(s.products):
         p = _read_product(address + _STEP_BYTES + k * _EACH_BYTES)
         if p.meets:
-            meet(address, n, 1)
+            arrive_and_wait(address, n, 1)
         for now in range(2):
             if now == s.backward:
                 if p.w:
@@ -138,22 +138,22 @@ def one_step(one: Any, words: int) -> None:
                 add_rows(one, (0, u1, s.H, 0, s.sums + k * row, to, to))
 
 
-# The arrays of a step, in this order; then come what is saved, the cell's vectors, the weights and,
-# backwards, their deltas.
+# The arrays of a step, in this order. The Saved, the cell's vectors, the weights and, backward,
+# their deltas follow.
 _MEMORY, _BLOCK, _X, _H_PREV, _C_PREV, _DH, _DC, _TOTALS, _SAVED = range(9)
 
 
 class Sizes(NamedTuple):
-    """All that the words of a step depend on but for its spec."""
+    """Everything that the words of a step depend on, besides its spec."""
 
     B: int
     I: int
     P: int
-    saved: int  # how many arrays are the cell's Saved, and its vectors
-    vectors: int
-    weights: tuple[tuple[bool, int] | None, ...]  # how they lie
-    # Backwards of each matrix the number of its deltas and the first column, and how many numbers
-    # a row of each of the deltas has; none forward.
+    saved: int  # the number of arrays in the cell's Saved
+    vectors: int  # the number of the cell's vectors
+    weights: tuple[tuple[bool, int] | None, ...]  # whether transposed, and the stride
+    # Backward: for each matrix the number of its deltas and the first column in them, and the width
+    # of each of the deltas. Empty forward.
     places: tuple[tuple[int, int], ...] = ()
     deltas: tuple[int, ...] = ()
     wants_x: bool = False
@@ -161,7 +161,7 @@ class Sizes(NamedTuple):
 
 
 class LaidStep:
-    """The words of a step but for addresses, which words have these, its memory and its loop."""
+    """The words of a step without addresses, their relocations, its memory and its loop."""
 
     def __init__(self, spec: Spec, sizes: Sizes) -> None:
         self._spec, self._sizes, self._of_x = spec, sizes, len(spec.layout.inputs)
@@ -171,7 +171,7 @@ class LaidStep:
         row, back = spec.H * self._size, bool(sizes.deltas)
         if back:
             products, z, zh = self._backward()
-            operand, rs_operand = self._take(row), 0  # it is known, and not looked at
+            operand, rs_operand = self._take(row), 0  # written, but not read
         else:
             operand, rs_operand = At(_SAVED + sizes.saved - 1), sizes.P * self._size
             if len(self._columns) > self._of_x + 1:
@@ -221,7 +221,7 @@ class LaidStep:
     def _product(
         self, k: int, a: tuple[Any, int], to: tuple[Any, int], back: bool, *more: Any
     ) -> Product:
-        """Return a product with a matrix, backwards with its transpose."""
+        """Return a product with a matrix; backward, with its transpose."""
         c, lies = self._columns[k], self._sizes.weights[k]
         transposed, rs_w = lies or (False, 0)
         width = len(c.starts) * c.H
@@ -231,7 +231,7 @@ class LaidStep:
         )  # fmt: skip
 
     def _forward(self, operand: At, rs_operand: int) -> Any:
-        """Return the products forward, and where z and zh are, with the bytes from row to row."""
+        """Return the forward products, and the places of z and zh with their strides."""
         sizes, size, columns = self._sizes, self._size, self._columns
         rows = [len(c.starts) * c.H * size for c in columns]
         z = [(self._take(sizes.B * row), row) for row in rows[: self._of_x]]
@@ -251,7 +251,7 @@ class LaidStep:
         return products, z[0], zh
 
     def _backward(self) -> Any:
-        """Return the products backwards, and where z and zh are, with the bytes from row to row."""
+        """Return the backward products, and the places of z and zh with their strides."""
         sizes, size, columns = self._sizes, self._size, self._columns
         first = self._first + len(sizes.weights)
         deltas = [
@@ -273,12 +273,12 @@ class LaidStep:
 
     def run(self, arrays: Sequence[Array | None], block: Array, relocations: Array) -> None:
         """
-        Compute the step by as many threads as it is worth.
+        Compute the step in the planned threads.
 
         Parameters
         ----------
         arrays
-            What the relocations refer to, but for memory and block, which come first.
+            The arrays that the relocations refer to, after memory and block.
         """
         n = min(threads.most(), self.threads) if self.threads > 1 else 1
         while True:
@@ -294,7 +294,7 @@ _laid_step = functools.lru_cache(maxsize=256)(LaidStep)
 
 
 def _run(spec: Spec, sizes: Sizes, *arrays: Array | None) -> None:
-    """Compute a step; arrays in C order, as in `_X`, ...."""
+    """Compute a step; arrays are in C order, numbered from `_X` on."""
     laid = _laid_step(spec, sizes)
     laid.run(arrays, laid.block, laid.relocations)
 
@@ -303,7 +303,7 @@ def forward(
     spec: Spec, x: Array, first: Any, weights: Sequence[Array], vectors: Sequence[Array],
     saved: Sequence[Array],
 ) -> None:  # fmt: skip
-    """One step of a cell with all its products; `saved` is written."""
+    """Compute one step of a cell with all its products into `saved`."""
     (B, I), P = x.shape, first[0].shape[1]
     matrices, lie = orientations(weights, spec.dtype)
     x, h_prev, c_prev = c_ordered((x, *first, *spec.no_c), spec.dtype)
@@ -320,17 +320,17 @@ def backward(
     vectors: Sequence[Array],
 ) -> None:
     """
-    One step of a cell backwards.
+    Compute the gradient of one step of a cell.
 
     Parameters
     ----------
     step
-        What a `BackwardStep` has; its deltas are in C order.
+        The fields of a `BackwardStep`; its deltas are in C order.
     weights, places
-        Each matrix with the number of its deltas and their first column; none where the gradient
-        ends at the deltas.
+        Each matrix, with the number of its deltas and the first column in them. Empty if the
+        gradient ends at the deltas.
     widths
-        How wide each of the deltas is.
+        The width of each of the deltas.
     """
     (given, before, carried, deltas, totals, x), dtype = step, spec.dtype
     matrices: Sequence[Array | None]

@@ -1,29 +1,28 @@
 """
-Threads that compute parts of one call: how many, and how they are handed their parts.
+Threads that compute the parts of one call.
 
-As many as the BLAS of NumPy has, so that whoever limits that limits these. A call that comes while
-another one has the threads is computed in its own. What calls them lays its arguments out for so
-many threads, and once more for one if it does not get them::
+There are as many as NumPy's BLAS has, so a limit of the BLAS also limits these. Only one call can
+use the threads at a time; any other call runs in the thread that made it. A caller prepares its
+arguments for n threads, and again for one if the threads are taken::
 
     most = threads.most()
     while True:
         ...                   # lay out for n threads, at most that many
-        threads.wake(n)       # may be left out: waking takes longer than what is still to prepare
+        threads.wake(n)       # optional: waking takes time, so do it before preparing the rest
         ...
         if threads.run(n, loop, double, addresses.words_for(block, relocations, arrays)):
             break
         most = 1
 
-``loop`` is the address of a compiled loop (``cache.compiled``), whose three words `simd.call_of`
-reads: which thread it is, of how many, and where the call's words are.
+``loop`` is the address of a compiled loop (``cache.compiled``). `simd.call_of` reads its three
+arguments: the number of the thread, the number of threads, and the address of the call's words.
 
-One compiled call takes the threads, has them compute, waits for them and gives them back: no
-statement of Python stands in between at which an interrupt could leave them taken, or free memory
-that one of them still writes. A thread is the system's, knows nothing of Python, and sleeps between
-its parts; the memory that it looks at then is never freed. So calls may come while the interpreter
-ends, too.
+One compiled call takes the threads, runs the parts, waits, and releases the threads. No Python
+statement is in between, so an interrupt can neither leave the threads taken nor free memory that
+they still write. The threads belong to the system and know nothing of Python. Between their parts
+they sleep, on memory that is never freed. So calls also work while the interpreter ends.
 
-On Windows, where nobody has run them, a call has one thread.
+On Windows, where this never ran, a call has one thread.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ from numba.core import types
 
 from ..arithmetic.blas import count
 from .addresses import Words, relocate
+from .barrier import add_and_get, exchange, load_acquire, spin_until, wait_for
 from .cache import compiled_callback, compiled_function
-from .meeting import add_and_get, came_to, exchange, look_at, wait_for
 from .simd import CALLBACK_OPTIONS, OPTIONS, call, part, read_word, write_word
 
-# Threads that a call has at most; how often one that finds no core idle does not look again.
+# The most threads of a call; the parts that a thread computes before it looks for an idle core
+# again.
 _MOST, _PATIENCE = 256, 7
-# Words that threads share, where compiled code finds them. Whether a call has the threads, and how
-# many there are. Of its job: the loop's address, its threads, its argument, whether it is for
-# float64, and how many threads are done. On which core the caller is, how many there are, and a
-# file's name. Each thread has words of its own behind: a lock and a
-# condition of the system's, for which 128 bytes are enough everywhere, how many parts it was given,
-# how often it was told that one will come, which thread it is, where the shared words are, what the
-# system calls it, and what it leaves the caller's core with.
+# Offsets of the words that threads share: whether a call has the threads, and their number; of the
+# job, the loop's address, the number of threads, the argument, whether it is float64, and how many
+# threads are done; the caller's core, the number of cores, and the name of a file. Behind them each
+# thread has its own words: a lock and a condition of the system (128 bytes are enough everywhere),
+# how many parts it got, how often it was woken early, its number, the address of the shared words,
+# its system handle, and the words of `_leave`.
 _TAKEN, _SIZE, _LOOP, _N, _ARGUMENT, _DOUBLE, _DONE = 0, 64, 128, 136, 144, 152, 192
 _CPU, _CPUS, _FILE = 256, 264, 320
 _OWN, _CONDITION, _PARTS, _TOLD, _K, _JOB, _NAME = 1024, 128, 256, 320, 384, 392, 400
@@ -72,7 +71,7 @@ _make_thread = _external("pthread_create", types.int32(_int64, _int64, _int64, _
 
 @part
 def _call(k: int, n: int, loop: int, double: int, argument: int) -> None:
-    """Compute a part."""
+    """Compute part k of n."""
     if double:
         call(loop, np.float64(1), (k, n, argument))
     else:
@@ -81,7 +80,7 @@ def _call(k: int, n: int, loop: int, double: int, argument: int) -> None:
 
 @part
 def _raise(own: int, word: int) -> None:
-    """Add 1 to a word that a thread waits for."""
+    """Add 1 to a word that a thread waits for, and wake the thread."""
     _lock(own)
     add_and_get(own + word, 1)
     _signal(own + _CONDITION)
@@ -100,9 +99,9 @@ if sys.platform == "linux":
 
     @part
     def _running(own: int, file: int) -> int:
-        """Return how many threads of the system run or could: 0.00 0.00 0.00 RUNNING/ALL 0."""
+        """Return the number of runnable threads, from a line 0.00 0.00 0.00 RUNNING/ALL 0."""
         opened, place = _open(file, 0), own + _TEXT
-        length = _read(opened, place, 63)  # a zero is left behind it
+        length = _read(opened, place, 63)  # the byte after it stays zero
         _close(opened)
         for _ in range(3 if length > 0 else 0):
             place = _next(place, 32) + 1
@@ -110,17 +109,17 @@ if sys.platform == "linux":
 
     @part
     def _note_core(job: int) -> None:
-        """Note where the caller is."""
+        """Store the core of the caller."""
         write_word(job + _CPU, _core())
 
     @part
     def _leave(own: int, job: int) -> None:
         """
-        Leave the caller's core, if another one is idle.
+        Leave the caller's core if another one is idle.
 
-        The system wakes a thread beside the one that wakes it, and there, in virtual machines, it
-        stays for milliseconds, whatever is idle. Two on one core and as many in all as there are
-        cores, or fewer: another one is idle.
+        The system wakes a thread on the core of the thread that wakes it. In virtual machines it
+        stays there for milliseconds, even if other cores are idle. If two threads share a core, and
+        there are at most as many runnable threads as cores, another core is idle.
         """
         core = read_word(job + _CPU)
         if _core() != core or core >= 1024:
@@ -144,29 +143,29 @@ else:
 
     @part
     def _note_core(job: int) -> None:
-        """Where the caller is cannot be told."""
+        """Do nothing: this system does not tell the core."""
 
     @part
     def _leave(own: int, job: int) -> None:
-        """Stay."""
+        """Do nothing."""
 
 
 @part
 def _wait_for_part(own: int, job: int, turn: int, told: int) -> int:
-    """Wait for the turn-th part, asleep but for a while after a word that it will come."""
+    """Wait for the turn-th part: sleep, and spin for a while after an early wake-up."""
     while True:
         _lock(own)
-        while look_at(own + _PARTS) < turn and look_at(own + _TOLD) == told:
+        while load_acquire(own + _PARTS) < turn and load_acquire(own + _TOLD) == told:
             _sleep(own + _CONDITION, own)
         _unlock(own)
         _leave(own, job)
-        told = look_at(own + _TOLD)
-        if came_to(own + _PARTS, turn):
+        told = load_acquire(own + _TOLD)
+        if spin_until(own + _PARTS, turn):
             return told
 
 
 def _serve(own: int) -> None:
-    """What a thread does for ever."""
+    """Compute parts for ever: the body of a thread."""
     k, job, turn, told = read_word(own + _K), read_word(own + _JOB), 0, 0
     while True:
         turn += 1
@@ -178,8 +177,8 @@ def _serve(own: int) -> None:
 
 @part
 def _have(job: int, serve: int, size: int) -> bool:
-    """Have so many threads besides the caller's; return whether the system gives them."""
-    for k in range(look_at(job + _SIZE) + 1, size + 1):
+    """Start threads until there are `size` besides the caller; return whether that worked."""
+    for k in range(load_acquire(job + _SIZE) + 1, size + 1):
         own = job + k * _OWN
         _make_lock(own, 0)
         _make_condition(own + _CONDITION, 0)
@@ -192,9 +191,9 @@ def _have(job: int, serve: int, size: int) -> bool:
 
 
 def _tell(job: int, n: int) -> None:
-    """Tell those there are of n - 1 threads that a part will come."""
+    """Wake the first n - 1 threads, as far as they exist, because a part will come."""
     _note_core(job)
-    for k in range(1, min(n, look_at(job + _SIZE) + 1)):
+    for k in range(1, min(n, load_acquire(job + _SIZE) + 1)):
         _raise(job + k * _OWN, _TOLD)
 
 
@@ -202,7 +201,7 @@ def _run(
     job: int, serve: int, n: int, loop: int, double: int,
     block: int, relocations: int, count: int, arrays: int, data: int,
 ) -> bool:  # fmt: skip
-    """Compute a call by this thread, which has part 0, and n - 1 others, if they can be had."""
+    """Compute part 0 of a call here, the others in n - 1 threads; return whether that worked."""
     argument = relocate(block, relocations, count, arrays, data)
     if n == 1:
         _call(0, 1, loop, double, argument)
@@ -232,7 +231,7 @@ def _compiled(function: Callable[..., Any], result: str, arguments: int) -> Call
 
 @functools.cache
 def _serving() -> int:
-    """Return the address of what threads do for ever: of code that is never freed."""
+    """Return the address of `_serve`, compiled; its code is never freed."""
     code = compiled_callback(_serve, types.void(_int64), CALLBACK_OPTIONS)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))
     address: int = code.address
@@ -240,7 +239,7 @@ def _serving() -> int:
 
 
 def _shared_words() -> int:
-    """Return where the words are that threads share, zeros; 0 where there is no memory for them."""
+    """Allocate the words that threads share, all zero; return their address, 0 if that fails."""
     if not _POSIX:
         return 0
     take = ctypes.CDLL(None).calloc
@@ -256,7 +255,7 @@ _job = _shared_words()
 
 
 def _after_fork() -> None:
-    """A child has no threads but one."""
+    """Start without threads in a child process, which inherits none."""
     global _job
     _job = _shared_words()
 
@@ -270,17 +269,17 @@ def _word(place: int) -> int:
 
 
 def most() -> int:
-    """Return how many threads a call may have: one while another call has them."""
+    """Return how many threads a call may use: one while another call has them."""
     return 1 if not _job or _word(_TAKEN) else min(count(), _MOST)
 
 
 def size() -> int:
-    """Return how many threads there are, with that of a call."""
+    """Return how many threads exist, including the caller's."""
     return _word(_SIZE) + 1
 
 
 def wake(n: int) -> None:
-    """Wake those that will compute a call with this one; they go to sleep again if none comes."""
+    """Wake the threads of a coming call; they sleep again if it does not come."""
     if n > 1:
         _compiled(_tell, "void", 2)(_job, n)
 
@@ -293,9 +292,9 @@ def _compiled_run() -> Callable[..., bool]:
 
 def run(n: int, loop: int, double: int, words: Words) -> bool:
     """
-    Call a compiled loop as thread k of n for all k < n at once.
+    Run a compiled loop in n threads at once, as thread k of n for each k < n.
 
-    Returns whether it did: for n > 1 the threads may be another call's, or the system has no more.
+    Returns False if it did not run: another call has the threads, or the system has no more.
     """
     serve = _serving() if n > 1 else 0
     return _compiled_run()(_job, serve, n, loop, double, *words)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from cupyrnn.compiled.entry_points import entry_points
 from cupyrnn.compiled.formulas import Formulas, Vectors, code_of
 from cupyrnn.compiled.plan import Layout, Spec
 from cupyrnn.compiled.simd import Vector, sigmoid, tanh
-from cupyrnn.compiled.ways import ways
 
 from ..cifg import CIFG
 
@@ -49,6 +49,6 @@ def _spec_of(cell: CIFG, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Any]]
     return _spec(H, dtype), [np.zeros(2, dtype)]
 
 
-takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
+takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = entry_points(
     _CODE, _spec_of
 )

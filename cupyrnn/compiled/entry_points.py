@@ -1,4 +1,4 @@
-"""The ways through a cell that are compiled, as the driver asks for them."""
+"""The functions of a compiled cell that the driver calls, made from the cell's formulas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..cells.contract import BackwardStep
 
 
-# What takes the formulas of a cell through it.
+# The loops that run the formulas of a cell.
 _LOOPS = {
     "forward_layer": all_steps,
     "backward_layer": all_steps_back,
@@ -30,16 +30,16 @@ _LOOPS = {
 }
 
 
-def ways(code: CellCode, spec_of: SpecOf) -> tuple[Callable[..., Any], ...]:
+def entry_points(code: CellCode, spec_of: SpecOf) -> tuple[Callable[..., Any], ...]:
     """
-    Return what a page of a cell has for the driver: takes, layer_call and four ways through it.
+    Return the functions of a compiled cell: takes, layer_call and four entry points.
 
-    Those are forward_layer, backward_layer, forward_step and backward_step, each of them one
+    The entry points are forward_layer, backward_layer, forward_step and backward_step. Each is one
     compiled call with all products.
     """
 
     def takes(cell: Any, dtype: np.dtype[Any], way: str = "") -> bool:
-        """Return whether this way through a cell is compiled for a dtype."""
+        """Return whether this entry point of a cell is compiled for a dtype."""
         return way in _LOOPS and all(
             compiled(function, dtype.char) is not None
             for function in (_LOOPS[way], code.functions[way])
