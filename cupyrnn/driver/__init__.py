@@ -1,1 +1,1 @@
-"""From one cell to a net: runs of sequences, layers, directions, for all cells and arrays."""
+"""What runs any cell: sequences of different lengths, layers, directions, dropout, gradients."""

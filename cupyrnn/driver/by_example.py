@@ -1,10 +1,10 @@
 """
 The gradients of weights for each example of the batch, or their norms.
 
-B examples, T steps; a is what a matrix w[K, M] multiplied, d the gradient of the product. Each
-example's gradient is the sum over its steps of outer(a, d). Its squared norm is also the sum over
-all pairs of steps of (a·a')(d·d'): where the steps are few beside K and M that takes less time and
-memory than the matrix, and matrices that share d share the half of it.
+B examples, T steps. A matrix w[K, M] multiplies a, and d is the gradient of the product. The
+gradient of an example is the sum over its steps of outer(a, d). Its squared norm is also the sum
+over all pairs of steps of (a·a')(d·d'). If T is small compared with K and M, this takes less time
+and memory than the matrix. Matrices that share d share half of the work.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .pages import products_of
 
 _T = TypeVar("_T")
 
-# Steps that are paired at once with those before them.
+# The number of steps that are paired at once with earlier ones.
 _STEPS = 256
 # Cost of a pair of steps relative to a full product: most symmetric products are half computed.
 _PAIRS = 0.7
 
 
 class Factors(NamedTuple):
-    """What the gradients of weights are products of, of some rows: [n, ·] each."""
+    """The factors of the gradients of weights for some rows, [n, ·] each."""
 
     x: Array
     before: Any  # the states before each row
@@ -40,7 +40,7 @@ class Factors(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What a layer leaves for the gradients of its weights, [T, B, ·], zeros in the padding."""
+    """The factors of the gradients of a layer's weights, [T, B, ·]; the padding is zero."""
 
     operands: Sequence[Array]  # what each of the inputs and of the recurrent matrices multiplied
     deltas: Sequence[Array]
@@ -50,7 +50,7 @@ class Rows(NamedTuple):
 def take_rows(
     xp: ModuleType, cell: Cell, layer: Any, deltas: Sequence[Array], grads: Gradients
 ) -> None:
-    """Write the gradients of the weights by example, of the deltas of all steps."""
+    """Write the gradients of the weights by example, from the deltas of all steps."""
     x, first, packing, saved = layer
     saved = each(saved, lambda a: a.reshape(math.prod(a.shape[:-1]), a.shape[-1]))
     dtype, after = operand_dtype(xp, x.dtype), cell.states(saved)
@@ -68,7 +68,7 @@ def take_rows(
 def take(
     xp: ModuleType, cell: Cell, rows: Factors, padded: Callable[[Array], Array], grads: Gradients
 ) -> None:
-    """Write the gradients of the weights by example, of all rows; `padded` makes them [T, B, ·]."""
+    """Write the gradients of the weights by example, from rows that `padded` makes [T, B, ·]."""
     x, before, saved, deltas = rows
     compute, terms = compute_dtype(x.dtype), []
     if grads.vectors is not None:
@@ -80,7 +80,7 @@ def take(
 
 
 def operands(xp: ModuleType, cell: Cell, rows: Factors) -> list[Array]:
-    """Return what the inputs and the recurrent matrices multiplied."""
+    """Return the operands of the inputs' and the recurrent matrices."""
     operand = operand_dtype(xp, rows.x.dtype)
     h_before = cast(rows.before.h, operand)
     of_recurrent = [h_before] * len(cell.recurrent)
@@ -90,7 +90,7 @@ def operands(xp: ModuleType, cell: Cell, rows: Factors) -> list[Array]:
 
 
 def wanted(deltas: Sequence[_T], sums: Sequence[Array | None] | None) -> list[tuple[_T, Array]]:
-    """Return each of the deltas whose sums are wanted with where these go."""
+    """Return the deltas whose sums are wanted, each with the array that gets the sums."""
     if sums is None:
         return []
     return [(d, a) for d, a in zip(deltas, sums, strict=True) if a is not None]
@@ -193,7 +193,7 @@ def _norm_by_pairs(xp: ModuleType, operands: Sequence[Array], delta: Array) -> A
     total = xp.zeros(n, delta.dtype)
     for start in range(0, T, _STEPS):
         end = min(start + _STEPS, T)
-        # The steps with themselves, and with those before, which count twice.
+        # The pairs of a step with itself, and with earlier steps, which count twice.
         for first, last, count in ((start, end, 1), (0, start, 2)):
             if last == first:
                 continue

@@ -1,11 +1,12 @@
 """
 One layer in one direction, forward and backward: the driver of every cell.
 
-A layer is a list of matrix products around a recurrence. A cell says which; the products over many
-steps, the gradients of all weights and biases and the bookkeeping of states are done here, once
-for all cells and both array modules. The recurrence is a cell's `forward_steps` and
-`backward_steps`: in NumPy in ``cells/<name>.py``, in CUDA in ``kernels/<name>.py`` and, for some,
-compiled in ``compiled/<name>.py``. A cell of a user's own may give them by its class.
+A layer is a list of matrix products around a recurrence. A cell names the products and computes the
+recurrence. This module does the rest, once for all cells and both array modules: the products over
+many steps, the gradients of all weights and biases, and the bookkeeping of states. The recurrence
+is a cell's `forward_steps` and `backward_steps`: in NumPy in ``cells/<name>.py``, in CUDA in
+``kernels/<name>.py``, and compiled in ``compiled/<name>.py``. A user's own cell may have them as
+methods of its class.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .pages import page_of, products_of
 
 
 class Layer(NamedTuple):
-    """What a layer reads and what it leaves, by rows N of `packing`, or [T, B, ·] as they are."""
+    """The inputs and outputs of a layer, as packed rows [N, ·] or as they are, [T, B, ·]."""
 
     x: Array  # [N, K]
     first: Any  # the states before the first step of each of the S sequences
@@ -40,9 +41,9 @@ class Layer(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A layer of some steps, and its gradients."""
+    """The gradient of some steps of a layer: its inputs and outputs."""
 
-    layer: Layer  # what `forward` read and left
+    layer: Layer  # the inputs and results of `forward`
     cotangents: Any  # the gradients of each step's states, [N, ·]; each may be None, and all
     # The gradients of the last states, [S, ·], in the dtype of the computation; overwritten with
     # those of the first.
@@ -51,7 +52,7 @@ class Cut(NamedTuple):
 
 
 class Implementation(NamedTuple):
-    """What computes a cell: a module, and what of it."""
+    """The code that computes a cell: a module, and the kind of its functions."""
 
     module: Any
     # "layer": all steps in one call, products included; "step": one step, products included;
@@ -69,7 +70,7 @@ def implementation(
     whole: bool = False,
 ) -> Implementation:
     """
-    Return what computes so many rows: the one choice between NumPy, Numba and CUDA.
+    Return the code that computes `rows` rows: the one choice between NumPy, Numba and CUDA.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ def implementation(
     single
         Whether the rows are those of one step.
     whole
-        Whether all that the rows take may be one call.
+        Whether one compiled call may compute the whole layer.
     """
     kind, compute = type(cell), compute_dtype(dtype)
     if xp is not np:
@@ -105,29 +106,29 @@ def implementation(
 
 @functools.cache
 def _in_numpy(page_of: Any, kind: type, way: str) -> Implementation:
-    """Return NumPy's way of a step through cells of a kind, that of many where it has no such."""
+    """Return the NumPy functions of a cell: for a single step if it has them, else for many."""
     page = page_of(kind, "cells")
     return Implementation(page, "step" if hasattr(page, way) else "steps")
 
 
 def _with_rows(xp: ModuleType, layer: Layer) -> Layer:
-    """Return a layer with rows, if it is a single step."""
+    """Return a layer whose single step has rows like a longer one."""
     return layer if layer.packing is not None else layer._replace(packing=Rows(xp, 1, len(layer.x)))
 
 
-# A whole layer in one call packs its matrices first. Measured, that pays from so many rows on:
-# always where all matrices together have no more elements than the first of these numbers, and from
-# few rows on up to the second. A single step uses them as they are: packing them pays for fewer.
+# A whole layer in one call packs its matrices first. Measured: this pays from the first number of
+# rows on; with few rows if all matrices together have at most _MEDIUM_MATRICES elements; and always
+# up to _SMALL_MATRICES. A single step does not pack otherwise, so its limit is lower.
 _LEAST_ROWS_OF_LAYER, _FEW_ROWS_OF_LAYER = {"forward": 12, "backward": 40}, 5
 _SMALL_MATRICES, _MEDIUM_MATRICES, _MATRICES_OF_A_STEP = 1 << 16, 1 << 18, 1 << 15
 
 
 def pays(size: int, rows: int, direction: str, single: bool, in_order: bool) -> bool:
     """
-    Return whether so many rows are worth a layer in one call.
+    Return whether a layer of `rows` rows is faster as one compiled call.
 
-    `size` is the number of elements of all matrices. `in_order` says that the first matrix of x is
-    in C order.
+    `size` is the number of elements of all matrices. `in_order` says whether the first matrix of x
+    is in C order.
     """
     if single:
         return size <= _MATRICES_OF_A_STEP and not (in_order and direction == "forward")
@@ -137,7 +138,7 @@ def pays(size: int, rows: int, direction: str, single: bool, in_order: bool) -> 
 
 @functools.cache
 def compiled_page(cell: type) -> Any:
-    """Return a cell's compiled steps, None where there are none or Numba is not installed."""
+    """Return the module of a cell's compiled steps; None without one, or without Numba."""
     if os.environ.get("CUPYRNN_NUMBA", "1") == "0":
         return None
     try:
@@ -147,18 +148,18 @@ def compiled_page(cell: type) -> Any:
 
 
 def _part(arrays: Any, run: Run, dtype: np.dtype[Any]) -> Any:
-    """Return the rows of a run of what is saved, or of the gradients of states, in this dtype."""
+    """Return the rows of a run in arrays of states or of their gradients, in this dtype."""
     return each(arrays, lambda a: cast(run.of(a), dtype))
 
 
 def _running(states: Any, run: Run) -> Any:
-    """Return the states of the sequences that have a row in the first step."""
+    """Return the states of the sequences that are not empty."""
     running = run.batches[0]
     return states if running == len(states.h) else each(states, lambda s: s[:running])
 
 
 def _carried(first: Any, compute: np.dtype[Any]) -> Any:
-    """Return new memory with the first states."""
+    """Return copies of the first states, to be overwritten."""
     return each(first, lambda s: s.astype(compute, order="C"))
 
 
@@ -169,7 +170,8 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     Parameters
     ----------
     layer
-        Its `saved` is written. All of that but h may have the rows of the largest block only.
+        Its `saved` is written. Except for h, these arrays may have only the rows of the largest
+        block.
 
     Returns
     -------
@@ -187,7 +189,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
 
 
 def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) -> Any:
-    """Do what `forward` does where the recurrence is what lies between the products."""
+    """`forward` for a recurrence that leaves the matrix products to the driver."""
     x, first, packing, saved = layer
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     factor = products_of(xp).factor
@@ -226,28 +228,28 @@ def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) ->
 
 
 def _unrounded(arrays: Sequence[Array], compute: np.dtype[Any]) -> Sequence[Array]:
-    """Return arrays if compiled code can write them, else memory for what they are to have."""
+    """Return the arrays that compiled code can write, and memory instead of the others."""
     # Halves are computed in float32 and rounded once.
     ready = all(a.dtype == compute and a.flags.c_contiguous for a in arrays)
     return arrays if ready else [np.empty(a.shape, compute) for a in arrays]
 
 
 def _round(made: Sequence[Array], arrays: Sequence[Array]) -> None:
-    """Write what was made to arrays, unless it was there."""
+    """Copy results to their arrays, unless they are already there."""
     for a, value in zip(arrays, made, strict=True):
         if a is not value:
             a[...] = value
 
 
 def _as_compute(a: Array, dtype: np.dtype[Any]) -> Array:
-    """Return rows [N, ·] as compiled code takes them: in C order, aligned and of this dtype."""
+    """Return rows [N, ·] as compiled code needs them: in C order, aligned and of this dtype."""
     a = np.asarray(flat(a), dtype)
     flags = a.flags
     return a if flags.c_contiguous and flags.aligned else a.copy()
 
 
 def _forward_whole(recurrence: Any, cell: Cell, layer: Layer, compute: np.dtype[Any]) -> Any:
-    """Do what `forward` does where all steps are one compiled call, products included."""
+    """`forward` as one compiled call that includes the products."""
     x, first, packing, saved = layer
     carried = _carried(first, compute)
     *others, h = (flat(a) for a in saved)
@@ -270,7 +272,7 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer, compute: np.dtype[
 
 
 def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> None:
-    """Do what `backward` does where all steps are one compiled call, products included."""
+    """`backward` as one compiled call that includes the products."""
     (x, first, packing, saved), cotangents, carried, grads = cut
     compute = compute_dtype(x.dtype)
 
@@ -310,7 +312,7 @@ def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
 
 
 def _forward_step(recurrence: Any, cell: Cell, layer: Layer) -> Any:
-    """Do what `forward` does where the recurrence has a way of its own for one step."""
+    """`forward` for a cell that has a function for a single step."""
     x, first, _, saved = layer
     compute = compute_dtype(x.dtype)
     if saved[0].ndim > 2:
@@ -325,7 +327,7 @@ def _forward_step(recurrence: Any, cell: Cell, layer: Layer) -> Any:
 
 
 def _input_product(xp: ModuleType, x: Array, weight: Weight, out: Array) -> None:
-    """Compute out = x @ w, or have x for every gate where there is no w."""
+    """Compute out = x @ w; without w, copy x to every gate."""
     if weight.w is None:
         by_gate = out.reshape(len(out), weight.width // x.shape[1], x.shape[1])
         by_gate[...] = x[:, None]
@@ -337,8 +339,9 @@ def backward(xp: ModuleType, cell: Cell, cut: Cut) -> None:
     """
     The gradient of a layer.
 
-    The weight_gradients of a single step may be "deltas": with these alone, [B, ·] each in place of
-    the gradients of weights, the cell may have no matrices, and x of `grads` may be None.
+    The weight_gradients of a single step may be "deltas": the result has [B, ·] for each of the
+    deltas instead of the gradients of the weights. The cell may then have no matrices, and x of
+    `grads` may be None.
     """
     x, _, packing, _ = cut.layer
     single, whole = packing is None or packing.single, packing is not None
@@ -349,7 +352,7 @@ def backward(xp: ModuleType, cell: Cell, cut: Cut) -> None:
     layer, cotangents = _with_rows(xp, cut.layer), cut.cotangents
     if cotangents is None:
         cotangents = cut.carried._make([None] * len(cut.carried))
-    elif xp is np:  # Zeros, as PyTorch gives them for what is not used, are as good as None.
+    elif xp is np:  # PyTorch passes zeros for unused outputs; they are treated like None.
         others = [g if g is None or g.any() else None for g in cotangents[1:]]
         cotangents = cotangents._make([cotangents.h, *others])
     run = _backward_whole if kind == "layer" else _backward_steps
@@ -357,7 +360,7 @@ def backward(xp: ModuleType, cell: Cell, cut: Cut) -> None:
 
 
 def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> None:
-    """Do what `backward` does where the recurrence is what lies between the products."""
+    """`backward` for a recurrence that leaves the matrix products to the driver."""
     layer, cotangents, carried, grads = cut
     x, first, packing, saved = layer
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
@@ -372,7 +375,7 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
         for a in grads.weights:
             if a is not None and not grads.adds:
                 a[...] = 0
-    # Those of all blocks are needed at once where examples are taken one by one.
+    # Gradients by example need the deltas of all blocks at once.
     whole = [xp.empty((len(x), k), operand) for k in cell.widths] if kept else []
     if by == "deltas":
         whole = list(grads.weights)
@@ -385,7 +388,7 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
         if first.h is not None:
             h_before = packing.before(block.row, block.end, first.h, after.h, operand)
         for run in reversed(block.runs):
-            # In NumPy as many steps at once as the caches hold.
+            # In NumPy, as many steps at once as fit the caches.
             size = run.batches[0] * saved[0].shape[-1]
             for part in run.parts(max(1, CHUNK // max(size, 1))):
                 before = [None if h_before is None else part.of(h_before, block.row)]
@@ -428,7 +431,7 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
 def _weight_gradients(
     xp: ModuleType, cell: Cell, rows: Factors, grads: Gradients, scratch: Scratch | None = None
 ) -> None:
-    """Write the gradients of matrices and biases of some rows or, with memory for it, add them."""
+    """Write the gradients of matrices and biases from some rows or, given memory, add them."""
     on, multiplied = products_of(xp), by_example.operands(xp, cell, rows)
     weights = (*cell.inputs, *cell.recurrent)
     for weight, left, grad in zip(weights, multiplied, grads.weights, strict=True):
@@ -453,7 +456,7 @@ def input_gradient(
     total: Scratch | None = None,
     product: Scratch | None = None,
 ) -> None:
-    """Write the gradient of the input of some rows; memory to work in may be given."""
+    """Write the gradient of the input of some rows; `work` may be scratch memory."""
     weight, *others = weights
     delta = deltas[weight.delta][:, weight.columns]
     compute = compute_dtype(x_grad.dtype)
@@ -476,7 +479,7 @@ def input_gradient(
 
 
 def _backward_step(recurrence: Any, cell: Cell, cut: Cut) -> None:
-    """Do what `backward` does where the recurrence has a way of its own for one step."""
+    """`backward` for a cell that has a function for a single step."""
     (x, before, _, saved), cotangents, carried, grads = cut
     if saved[0].ndim > 2:
         saved, cotangents = each(saved, flat), each(cotangents, flat)
@@ -498,8 +501,7 @@ def _backward_step(recurrence: Any, cell: Cell, cut: Cut) -> None:
     if cell.recurrent or B * H <= CHUNK:
         recurrence.backward_step(cell, step)
     else:
-        # Where the gradient ends at the gates one row does not depend on another: they are taken
-        # as many as the caches hold.
+        # If the gradient ends at the gates, rows are independent. As many at once as fit caches.
         n = max(1, CHUNK // H)
         for rows in (slice(start, start + n) for start in range(0, B, n)):
             some = [each(a, lambda a, rows=rows: a[rows]) for a in step[:3]]  # type: ignore[misc]

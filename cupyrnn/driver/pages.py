@@ -1,4 +1,4 @@
-"""Where functions are that have twins: those of cells, of products and of dropout."""
+"""Finds the twins of functions in NumPy, CUDA and Numba: of cells, products and dropout."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import numpy as np
 @functools.cache
 def page_of(cell: type, room: str) -> Any:
     """
-    Return what has the functions of a cell as its attributes, None where there is nothing.
+    Return the module or class with the functions of a cell; None if there is none.
 
     Parameters
     ----------
     cell
         The class.
     room
-        "cells" for those in NumPy: methods of the class, or functions of its module. "kernels" and
-        "compiled" are attributes of the class: modules, or names of modules. For a class without
-        them in a module ``package.cells.name`` they are ``package.kernels.name`` and
-        ``package.compiled.name``, where there are such modules.
+        "cells" for the NumPy functions: methods of the class, or functions of its module. "kernels"
+        and "compiled" are attributes of the class: modules, or names of modules. Without them a
+        class of a module ``package.cells.name`` has ``package.kernels.name`` and
+        ``package.compiled.name``, if these exist.
     """
     if room == "cells":
         found = (cell, sys.modules.get(cell.__module__))
@@ -46,11 +46,11 @@ def page_of(cell: type, room: str) -> Any:
 
 @functools.cache
 def twin_of(xp: ModuleType, name: str) -> Any:
-    """Return the module for arrays of an array module: of `arithmetic`, or its twin in CUDA."""
+    """Return a module of `arithmetic`, or its CUDA twin, for the arrays of an array module."""
     room = "arithmetic" if xp is np else "kernels"
     return importlib.import_module(f"..{room}.{name}", __package__)
 
 
 def products_of(xp: ModuleType) -> Any:
-    """Return the products of arrays of a module."""
+    """Return the module with the products of an array module's arrays."""
     return twin_of(xp, "products")

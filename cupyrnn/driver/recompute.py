@@ -1,10 +1,10 @@
 """
-Layers that keep some of their states only: what else the gradient needs is computed again.
+Recomputation: keep some states only, and compute the rest again for the gradient.
 
-A layer is taken in pieces of whole steps, each of them a layer of its own. Forward, a piece leaves
-the states that are asked for. Backwards, from the last piece to the first, what its steps saved is
-computed again as in the forward pass, from the state kept before the first of them; or, where the
-states of all are kept and no compiled layer is faster, of all steps at once. What steps save is in
+A layer is computed in pieces of whole steps, each as a layer of its own. Forward, a piece keeps the
+requested states. Backward, from the last piece to the first, the arrays that its steps saved are
+computed again, as in the forward pass, from the state before the piece. If the states of every step
+are kept and no compiled layer is faster, all steps are recomputed at once. Saved arrays are in
 memory for one piece at a time.
 """
 
@@ -24,9 +24,9 @@ from .layer import Cut, Layer, implementation
 from .packing import Rows
 from .pages import products_of
 
-# Blocks of rows in a piece that is one compiled call, which packs the weights each time.
+# The number of blocks of rows in a piece that is one compiled call, because each call packs.
 _BLOCKS = 4
-# Elements [n, H] of steps computed again at once: a core's cache holds what they make.
+# The elements [n, H] that are recomputed at once: their results fit a core's cache.
 _CHUNK = 65536
 
 
@@ -72,7 +72,7 @@ class Taken:
 
 
 class _Piece(NamedTuple):
-    """Consecutive steps, their rows, and those of the kept states that they leave."""
+    """Consecutive steps: their rows, and the rows of the states that they keep."""
 
     steps: slice
     rows: slice
@@ -90,7 +90,7 @@ def count_kept(rows: Rows, every: int) -> int:
 
 
 def largest(xp: ModuleType, cell: Cell, rows: Rows, every: int, dtype: np.dtype[Any]) -> int:
-    """Return the rows of the largest piece: of the memory that `forward` and `backward` take."""
+    """Return the rows of the largest piece, for which `forward` and `backward` need memory."""
     pieces = _pieces(xp, cell, rows, every, dtype)
     return max((p.rows.stop - p.rows.start for p in pieces), default=0)
 
@@ -98,7 +98,7 @@ def largest(xp: ModuleType, cell: Cell, rows: Rows, every: int, dtype: np.dtype[
 def _pieces(
     xp: ModuleType, cell: Cell, rows: Rows, every: int, dtype: np.dtype[Any]
 ) -> Iterator[_Piece]:
-    """Yield the pieces in order: as many steps as a multiple of `every`, but the last."""
+    """Yield the pieces in order. All but the last have a multiple of `every` as their steps."""
     most, batches, kept = products_of(xp).ROWS, rows.starts[1:] - rows.starts[:-1], 0
     if implementation(xp, cell, min(rows.rows, most), dtype, "forward", whole=True).kind == "layer":
         most *= _BLOCKS
@@ -116,7 +116,7 @@ def _taken(arrays: Any, rows: slice) -> Any:
 
 
 def kept_rows(rows: Rows, steps: slice, every: int) -> Any:
-    """Return which rows of some steps are the states that these leave."""
+    """Return the indices of the rows of some steps whose states are kept."""
     if every == 1:
         return slice(None)
     starts, t0, end = rows.starts, steps.start, steps.stop + 1
@@ -134,7 +134,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
     layer
         Its `saved` is a Kept, whose states are written.
     memory
-        For what the steps of the largest piece save, h not included.
+        For the saved arrays of the largest piece, without h.
     h : [N, P]
         Written: h of every step. If the states of every step are kept, it is theirs.
 
@@ -164,7 +164,7 @@ def backward(
     xp: ModuleType, cells: tuple[Cell, Cell], cut: Cut, memory: Sequence[Array]
 ) -> Iterator[Cut]:
     """
-    Cut a layer into pieces, the last first: for each, what `layer.backward` is to compute.
+    Yield the pieces of a layer from last to first, each as an argument of `layer.backward`.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def backward(
         Of the layer, what `forward` read and left, or what `layer.forward` did, and all of it was
         saved. Unless gradients are by example, its x, cotangents.h and grads.x may be a Taken.
     memory
-        For what the steps of the largest piece save, where not all of it was.
+        For the saved arrays of the largest piece, if not all of them were kept.
     """
     (cell, again), (layer, cotangents, carried, grads) = cells, cut
     x, first, rows, kept = layer
@@ -209,7 +209,7 @@ def backward(
 
 
 def _compute_again(xp: ModuleType, cell: Cell, layer: Layer, kept: Kept, piece: _Piece) -> None:
-    """Compute what the steps of a piece save."""
+    """Compute the saved arrays of a piece again."""
     part = layer.packing
     kind = implementation(xp, cell, part.rows, layer.x.dtype, "forward", whole=True).kind
     if kept.every == 1 and kind != "layer":
@@ -229,7 +229,7 @@ def _entering(rows: Rows, piece: _Piece, saved: Kept, first: Any, n: int) -> Any
 
 
 def _all_at_once(xp: ModuleType, cell: Cell, layer: Layer, after: Any) -> None:
-    """Compute what the steps save, of the states after each: all rows as those of one step."""
+    """Compute the saved arrays from the states after each step, all rows as if in one step."""
     x, first, rows, saved = layer
     compute = compute_dtype(x.dtype)
     states = zip(first, after, strict=True)

@@ -1,17 +1,19 @@
 """
-The CUDA twins of the recurrences, and what runs them.
+The CUDA twins of the recurrences, and the code that runs them.
 
-`common` holds the scalar functions that all cells share, as CUDA source.
-Each cell has a file of the name its NumPy twin has in the package, with its equations as a struct
-of plain scalar C++ (`cell` says what is in one), and the Python functions that launch the kernels,
-named like their NumPy twins. The kernels of any cell are in `step`, of a single step, and in
-`rows`, `grid` and `cluster`, of all steps, whose loops are in `all_steps`.
-`products` and `dropout` have twins in `arithmetic`.
-`launch` has the sums that every cell takes. `compile` is the only user of cupy.RawModule, `blas`
-the only user of cuBLAS. Nothing here is imported before a CuPy array arrives.
+* The file of a cell has the name of its NumPy twin. It contains the cell's equations as a struct of
+  plain scalar C++, described in `cell`, and Python functions with the names of their NumPy twins,
+  which launch the kernels.
+* `step` has the kernels of a single step. `rows`, `grid` and `cluster` compute all steps in one
+  launch; their loops are in `all_steps`.
+* `common` has the scalar functions that all cells share, `launch` the sums that all cells use.
+* `products` and `dropout` have twins in `arithmetic`.
+* `compile` is the only user of cupy.RawModule, `blas` the only user of cuBLAS.
 
-Every pointer argument of a kernel says what it points to: `[T, B, H]` is the shape, "read",
-"written" or "updated" what the kernel does with it. All arrays are C-contiguous. T is the storage
-type and A = Acc<T>::type the type of the computation, which is float for the two half formats. For
-complex arrays both are Dual, a value and its slope, and the equations are the same.
+Nothing here is imported before the first CuPy array.
+
+The comment of a pointer argument has its shape, such as `[T, B, H]`, and "read", "written" or
+"updated". All arrays are C-contiguous. T is the storage type, and A = Acc<T>::type the type of the
+computation, which is float for the two half formats. For complex arrays both are Dual, a value and
+its tangent, and the equations are the same.
 """

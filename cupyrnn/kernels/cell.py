@@ -1,4 +1,4 @@
-"""What a cell is to the frames of kernels: a struct of C++, its size, and its fields."""
+"""A cell as the kernels see it: a C++ struct, its size, and its fields."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class Cell(NamedTuple):
     more: tuple[str, ...] = ()
 
     def is_plain(self, struct: np.void) -> bool:
-        """Return whether a struct has none of what is optional: a kernel may leave that out."""
+        """Return whether a struct uses no optional member; kernels may leave these out."""
         return not any(
             struct[name]["hard"] if self.fields[name] == "gate" else struct[name]
             for name in self.optional
@@ -248,7 +248,7 @@ def _word(value: Array | int | None) -> int:
 
 
 def stored(compute: np.dtype[Any], *vectors: Array | None) -> bool:
-    """Return whether vectors have the storage type, not the type of the computation."""
+    """Return whether vectors have the storage type; else they have the computation's type."""
     return any(v is not None and v.dtype != compute for v in vectors)
 
 

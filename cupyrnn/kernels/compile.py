@@ -7,7 +7,7 @@ from typing import Any
 
 from .common import ACCUMULATORS, TYPES, source
 
-# C++17 is what both NVRTC and the host compiler of the tests default to from some version on.
+# C++17 is the default of recent versions of NVRTC and of the tests' host compiler.
 OPTIONS = ("-std=c++17",)
 
 
@@ -35,7 +35,7 @@ def kernel(cell: str, kernels: tuple[str, ...], dtype_name: str, name: str) -> A
     dtype_name
         The dtype of the arrays.
     name
-        The one that is wanted.
+        The kernel to return.
     """
     return _module(cell, kernels, dtype_name).get_function(instance(name, dtype_name))
 

@@ -1,4 +1,4 @@
-"""How kernels are laid out over a grid, the one time loop on a device, and the sums of columns."""
+"""Grids of kernels, the time loop on a device, and the sums of columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LARGEST_GRID_Y = 65535
 
 
 class Block(NamedTuple):
-    """What a block of a launch has."""
+    """The threads and the shared memory of a block of a launch."""
 
     threads: tuple[int, int] = BLOCK
     shared: int = 0  # bytes of shared memory beside what stands in the source
@@ -40,20 +40,20 @@ _BUSY = 512
 
 def step_grid(rows: int, columns: int) -> tuple[int, int]:
     """Return the grid that covers rows x columns, a thread each."""
-    # Rows past the largest grid are taken by the loop inside the kernel.
+    # The loop inside the kernel computes rows beyond the largest grid.
     return -(-columns // BLOCK[0]), min(-(-rows // BLOCK[1]), _LARGEST_GRID_Y)
 
 
 def sum_grid(rows: int, columns: int) -> tuple[int, int]:
-    """Return the grid of a sum over the rows, in slices that do not depend on the device."""
+    """Return the grid of a sum over rows, in slices that do not depend on the device."""
     blocks = -(-columns // BLOCK[0])
-    # Few columns make up for it by more slices, until adding up these takes as long as a slice.
+    # Fewer columns get more slices, until adding the slices takes as long as one slice.
     slices = max(_SLICES, min(_BUSY // max(blocks, 1), isqrt(rows)))
     return blocks, max(1, min(slices, rows // (8 * BLOCK[1])))
 
 
 def _addresses(values: Sequence[Any]) -> tuple[Any, Any]:
-    """Return the places of a kernel's arguments, whole words each, and their addresses."""
+    """Return memory for a kernel's arguments, one word each, and the addresses of these words."""
     words = [-(-v.nbytes // 8) if isinstance(v, np.void) else 1 for v in values]
     places, at = np.zeros(sum(words), np.uint64), [0, *accumulate(words)][:-1]
     for n, value in zip(at, values, strict=True):
@@ -67,10 +67,10 @@ def _addresses(values: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def make_context_current() -> None:
-    """Have the current device's context be that of this thread, for what asks the driver."""
+    """Make the current device's context current in this thread; driver calls need one."""
     import cupy
 
-    # A thread has none before its first call of the runtime, and CuPy's pool may spare it that.
+    # A thread has none before its first call of the CUDA runtime, which CuPy's pool may avoid.
     cupy.cuda.runtime.setDevice(cupy.cuda.runtime.getDevice())
 
 
@@ -101,7 +101,7 @@ def launch(
 def function_of(
     cell: str, kernels: tuple[str, ...], name: str, dtype: np.dtype[Any], block: Block
 ) -> int:
-    """Return the driver's handle of a kernel that can be launched with such blocks."""
+    """Return the driver's handle of a kernel, prepared for launches with these blocks."""
     function = kernel(cell, kernels, dtype.name, name)
     if block.shared:  # Without this the driver refuses more than 48 KB.
         function.max_dynamic_shared_size_bytes = block.shared
@@ -110,7 +110,7 @@ def function_of(
 
 
 def blocks_at_once(cell: str, name: str, dtype: np.dtype[Any], block: Block) -> int:
-    """Return how many blocks of a kernel a multiprocessor runs at once, as the driver says."""
+    """Ask the driver how many blocks of a kernel a multiprocessor can run at once."""
     import cupy
 
     make_context_current()
@@ -126,16 +126,16 @@ class Loop:
     """
     The time loop on a device: the stages of every step in order, on the current stream.
 
-    The arrays that the stages take are rows [n, ·], those of a step after those of the step
-    before, or states [B, ·], whose first rows a step takes. What does not change from step to
-    step is settled once.
+    Arrays are rows [n, ·], where the rows of a step follow those of the step before, or states
+    [B, ·], of which a step uses the first rows. Everything that is equal in all steps is prepared
+    once.
 
     Parameters
     ----------
     batches
         The rows of each step.
     cell, kernels
-        The source of the kernels, and all of them, as `kernel` takes them.
+        The source of the kernels and their templates: see `kernel`.
     """
 
     def __init__(self, batches: Sequence[int], cell: str, kernels: tuple[str, ...]) -> None:
@@ -207,7 +207,7 @@ class Loop:
         unset = np.int64(0)
         places, addresses = _addresses((*arrays, unset, unset, *more))
         changing = np.array([self._starts[:-1], self._batches], np.int64)
-        # Row by row what the driver reads of a step: the addresses of all its arguments.
+        # For each step a row with the addresses of the kernel's arguments, for the driver.
         table = np.repeat(addresses[None], len(self._batches), axis=0)
         table[:, len(arrays) : len(arrays) + 2] = (
             (changing.ctypes.data + 8 * np.arange(changing.size, dtype=np.uint64))
@@ -225,7 +225,7 @@ class Loop:
         return lambda s: start(*calls[s])
 
     def run(self, *stages: Stage, backwards: bool = False) -> None:
-        """Do the stages of every step."""
+        """Run the stages of every step."""
         steps = range(len(self._batches))
         with without_rounding(self._rounds):
             for s in reversed(steps) if backwards else steps:
@@ -233,7 +233,7 @@ class Loop:
                     stage(s)
 
     def keep_last(self, rows: Array, state: Array) -> None:
-        """Have the state be what stands in the rows of the last step."""
+        """Copy the rows of the last step to the state."""
         state[: self._batches[-1]] = rows[self._starts[-2] :]
 
 
@@ -255,8 +255,8 @@ def add_column_sums(g: Array, sums: Array) -> None:
     add_slices("", SUMS, g.dtype, slices, sums)
 
 
-# What gives biases their gradients: slices of the rows, if these are many, and the sums of the
-# slices, or of the rows themselves.
+# Kernels for the gradients of biases: sums of slices of the rows if there are many rows, then the
+# sums of the slices, or of the rows themselves.
 BIAS_SUMS = ("column_sums<{T}, {A}>", "bias_sums<{A}, {T}>", "bias_sums<{T}, {T}>")
 
 

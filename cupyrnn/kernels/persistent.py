@@ -1,10 +1,10 @@
 """
-Which kernel takes a device through the time steps, decided in one place.
+Chooses the kernel that runs the time steps.
 
-``loop`` is a product and a kernel in every step, and does everything. ``rows`` is one launch, for
-what fits into the registers of a block. ``hybrid`` is ``rows`` with a part of the matrix in shared
-memory. ``grid`` spreads it over blocks that wait for each other, and ``cluster`` over the blocks of
-a cluster.
+``loop`` launches a product and a kernel in every step, and supports everything. ``rows`` is one
+launch for all steps, with the recurrent matrix in the registers of a block. ``hybrid`` is ``rows``
+with a part of the matrix in shared memory. ``grid`` spreads the matrix over blocks that wait for
+each other, and ``cluster`` over the blocks of a cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REGISTERS_BESIDE_PART = {2: 112, 4: 86, 8: 128, 16: 208}
 _REGISTERS_BESIDE_HALF = {2: 256, 4: 92, 8: 128, 16: 208}
 # What a second matrix needs there.
 _OF_A_SECOND = 24
-# How many numbers of a thread are there at least, as that is where the others come through.
+# The least numbers of the matrix in a thread's registers; the others pass through them.
 _LEAST_IN_SHARED = 32
 # The most that a thread may have, and those of a multiprocessor, which gives them out to four warps
 # at a time, one for each of its schedulers.
@@ -60,7 +60,7 @@ _COOPERATIVE_LAUNCH_TOO_LARGE, _INVALID_CLUSTER_SIZE = 720, 912
 
 
 class Kernels(NamedTuple):
-    """The kernels that a cell has for one direction."""
+    """The kernels of a cell for one direction."""
 
     name: str  # of the cell and the direction
     cell: Cell
@@ -82,7 +82,7 @@ def kernels_of(cell: Cell) -> tuple[Kernels, Kernels]:
 
 
 class Device(NamedTuple):
-    """What the choice depends on."""
+    """The properties of a device that the choice depends on."""
 
     processors: int  # multiprocessors
     architecture: int  # 90 for compute capability 9.0
@@ -98,18 +98,18 @@ class Device(NamedTuple):
 
 class KernelChoice(NamedTuple):
     """
-    What takes a device through the time steps of a call.
+    The kernel that computes the time steps of a call.
 
     Attributes
     ----------
     kernel : {"loop", "rows", "hybrid", "grid", "cluster"}
-        Products and kernels in every step, or one launch for all steps, with the matrix in the
-        registers of a block, in its registers and shared memory, over many blocks, or over the
-        blocks of a cluster.
+        "loop" launches products and kernels in every step. The others are one launch for all steps,
+        with the matrix in the registers of a block, in its registers and shared memory, spread
+        over many blocks, or over the blocks of a cluster.
     sequences : int
-        How many sequences a block takes; 0 for "loop".
+        The number of sequences of a block; 0 for "loop".
     reason : str
-        Why this one, and not another.
+        Why this kernel was chosen.
     """
 
     kernel: str
@@ -118,7 +118,7 @@ class KernelChoice(NamedTuple):
 
 
 class Recurrence(NamedTuple):
-    """What is to be taken through its steps, and where."""
+    """A recurrence to compute: its kernels, its sizes and its device."""
 
     kernels: Kernels
     dtype: np.dtype[Any]
@@ -128,7 +128,7 @@ class Recurrence(NamedTuple):
 
 
 def _asked() -> str:
-    """Return what the user asks for."""
+    """Return the kernel that the user asks for with CUPYRNN_PERSISTENT."""
     asked = os.environ.get("CUPYRNN_PERSISTENT", "auto")
     if asked not in _MODES:
         raise ValueError(f"CUPYRNN_PERSISTENT is {asked!r}, expected one of {', '.join(_MODES)}")
@@ -136,7 +136,7 @@ def _asked() -> str:
 
 
 def choose(of: Recurrence) -> KernelChoice:
-    """Return what takes the steps of a recurrence."""
+    """Return the kernel for the steps of a recurrence."""
     asked = _asked()
     if asked == "auto":
         return _by_times(of)
@@ -146,7 +146,7 @@ def choose(of: Recurrence) -> KernelChoice:
 
 
 def fastest_engine(of: Recurrence, call: str) -> str | None:
-    """Return the engine that was the fastest in a call of such a size, None if none was timed."""
+    """Return the engine that was fastest in a call near this size; None if none was timed."""
     name, (B, H) = f"{of.kernels.cell.name}_{call} {of.dtype.name}", of.shape
     if _asked() != "auto" or of.steps < 2:
         return None
@@ -157,7 +157,7 @@ def fastest_engine(of: Recurrence, call: str) -> str | None:
 
 
 def _by_times(of: Recurrence) -> KernelChoice:
-    """Return what was the fastest near this size, of what can take it and had NumPy's values."""
+    """Return the fastest kernel near this size, of those that support it and are right."""
     kernels, dtype, (B, H), _, device = of
     if not device.kept:
         why = "'auto' takes what was timed on this GPU or one like it, and nothing was"
@@ -182,7 +182,7 @@ def _by_times(of: Recurrence) -> KernelChoice:
 
 
 def _by_way(way: str, of: Recurrence) -> KernelChoice:
-    """Return a way other than the loop if it can do this, else the loop."""
+    """Return the named kernel if it supports this recurrence, else the loop."""
     if of.steps < 2 or not all(of.shape):
         return KernelChoice("loop", 0, f"{way} needs two steps at least, and B and H above 0")
     if math.prod(of.shape) > _MOST_NUMBERS:
@@ -191,7 +191,7 @@ def _by_way(way: str, of: Recurrence) -> KernelChoice:
 
 
 def _by_rows(of: Recurrence) -> KernelChoice:
-    """Return rows if they fit, with shared memory where they need it, else the loop."""
+    """Return "rows", or "hybrid" if that needs shared memory; the loop if neither fits."""
     kernels, dtype, (B, H), _, device = of
     sequences = sequences_of(B, H, device)
     layout = layout_for(kernels.rows.size, H, dtype, device.available, rows.SPLITS, sequences)
@@ -206,7 +206,7 @@ def _by_rows(of: Recurrence) -> KernelChoice:
 
 
 def sequences_of(B: int, H: int, device: Device) -> int:
-    """Return the sequences of a block: the least for which all blocks run at once, if any."""
+    """Return the sequences per block: the fewest for which all blocks run at once, if any."""
     at_once = device.processors * next((n for most, n in _BLOCKS if most >= H), 1)
     return next((n for n in (1, 2) if -(-B // n) <= at_once), 4)
 
@@ -283,7 +283,7 @@ def _by_blocks(way: str, of: Recurrence) -> KernelChoice:
 
 
 def _expect_right(kernels: Kernels, dtype: np.dtype[Any], device: Device) -> None:
-    """Raise an error if the loop, which is all that is left, was wrong on this GPU."""
+    """Raise an error if the loop, the only kernel left, was wrong on this GPU."""
     for kept in device.kept:
         seen = kept.refused.get(f"{kernels.name} {dtype.name}", {}).get("loop")
         if seen is not None:
@@ -293,7 +293,7 @@ def _expect_right(kernels: Kernels, dtype: np.dtype[Any], device: Device) -> Non
 
 
 def current_device() -> Device:
-    """Return what the current device is."""
+    """Return the properties of the current device."""
     import cupy
 
     number = cupy.cuda.runtime.getDevice()
@@ -317,7 +317,7 @@ def _device(number: int) -> Device:
 
 
 def _starts(batches: Sequence[int]) -> Array | None:
-    """Return the first row of each step on the device, None where all have as many rows."""
+    """Return the first row of each step on the device; None if all steps have as many rows."""
     import cupy
 
     if batches[0] == batches[-1]:
@@ -328,7 +328,7 @@ def _starts(batches: Sequence[int]) -> Array | None:
 
 class OneLaunch(NamedTuple):
     """
-    A kernel that takes all steps, in one launch or, by the grid, in several.
+    A kernel for all steps, in one launch or, by the grid, in several.
 
     Attributes
     ----------
@@ -339,7 +339,7 @@ class OneLaunch(NamedTuple):
     places
         The blocks of a launch.
     block
-        What each of them has.
+        The threads and shared memory of each block.
     exchanged
         The words of ``Exchanged`` behind the memory, by launch; empty where blocks exchange none.
     memory
@@ -355,8 +355,8 @@ class OneLaunch(NamedTuple):
 
 
 def is_refused(error: Exception) -> bool:
-    """Return whether a device has no room for blocks that wait for each other."""
-    # Another process may have multiprocessors, and a part of a GPU no room for a cluster.
+    """Return whether a launch failed because the device has no room for all blocks at once."""
+    # Another process may use multiprocessors, and a part of a GPU may be too small for a cluster.
     refused = _COOPERATIVE_LAUNCH_TOO_LARGE, _INVALID_CLUSTER_SIZE
     return getattr(error, "status", None) in refused
 
@@ -371,7 +371,7 @@ def one_launch(
     padded: bool = False,
 ) -> OneLaunch | None:
     """
-    Return the launch that takes all steps on the current device, None where the loop takes them.
+    Return the launch of all steps on the current device; None if the loop computes them.
 
     `plain` is whether all sequences have all steps and the cell has nothing that is optional,
     `padded` whether they have the lengths and resets of ``Steps``.
@@ -408,7 +408,7 @@ def _over_blocks(
     block = Block((32 * grid.WARPS, 1), over.shared, is_grid)
     if not is_grid:
         return OneLaunch(kernel, name, over.blocks, block, [(over.stride, 0, 0)])
-    # Blocks that wait for one which has no room would wait for ever.
+    # Blocks would wait for ever for a block that has no room.
     at_once = blocks_at_once(kernel.source, name, dtype, block)
     if math.prod(over.blocks) > at_once * device.processors:
         return None
@@ -439,7 +439,7 @@ def run(
     back: bool = False,
 ) -> bool:
     """
-    Take all steps in one launch, on the current stream; return False if the loop is to take them.
+    Compute all steps in one launch, on the current stream; return False if the loop must do it.
 
     Parameters
     ----------

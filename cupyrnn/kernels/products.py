@@ -1,4 +1,4 @@
-"""The CUDA twin of ``cupyrnn.arithmetic.products``: cuBLAS takes matrices as they lie."""
+"""The CUDA twin of ``cupyrnn.arithmetic.products``: cuBLAS accepts matrices in any layout."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ matmul, matmul_each = gemm, gemm_each
 
 
 def factor(w: Array, rows: int, steps: int) -> Array:
-    """Return w as it is."""
+    """Return w unchanged."""
     return w
 
 
 def for_products(a: Array) -> Array:
-    """Return a matrix as it is."""
+    """Return a matrix unchanged."""
     return a
 
 

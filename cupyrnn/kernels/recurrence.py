@@ -1,4 +1,4 @@
-"""A run of steps on a device: in one launch where that is chosen, else by the loop."""
+"""Runs the time steps on a device: in one launch if one was chosen, else step by step."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def forward(kernels: persistent.Kernels, struct: np.void, run: ForwardRun) -> None:
     """
-    Take the steps of a run: a product and a kernel for each recurrent matrix, and a projection.
+    Compute the steps of a run: a product and a kernel for each recurrent matrix.
 
-    With a projection the kernel leaves what is projected, and a last product makes h of it.
+    With a projection the kernel writes the operand of the projection, and a last product is h.
     """
     import cupy
 
@@ -64,10 +64,10 @@ def backward(
     kernels: persistent.Kernels, struct: np.void, run: BackwardRun, read: Sequence[Array]
 ) -> None:
     """
-    Take the steps of a run backwards: a kernel and a product for each recurrent matrix.
+    Compute the gradient of a run: a kernel and a product for each recurrent matrix.
 
-    With a projection the gradient of h is written down, rounded, before each step, and a second
-    product makes of it that of what was projected. `read` is ``Read`` of the cell.
+    With a projection the gradient of h is stored, rounded, before each step, and another product
+    computes from it the gradient of the projection's operand. `read` is ``Read`` of the cell.
     """
     import cupy
 

@@ -1,14 +1,13 @@
 """
-Recurrences that one launch takes through all time steps: a block has a few sequences.
+All time steps in one launch, with a few sequences in each block.
 
-Sequences do not depend on each other, so no block waits for another one: there is nothing
-cooperative about the launch, and every architecture can do it. The recurrent matrices stay in the
-registers of a block for the whole time, or in its registers and its shared memory, and a step
-costs one barrier of the block for each product. ``kernels/persistent.py`` says when these kernels
-are taken.
+Sequences are independent, so no block waits for another one. The launch is an ordinary one, and
+every architecture supports it. The recurrent matrices stay in the registers of a block, or in its
+registers and its shared memory, during all steps. A step costs one barrier of the block for each
+product. ``kernels/persistent.py`` chooses these kernels.
 
-The sums of a sequence are made in one order whatever the number of sequences of a block: its bits
-do not depend on the sequences beside it.
+The order of the sums of a sequence does not depend on the number of sequences of a block. So the
+bits of a sequence do not depend on the sequences beside it.
 """
 
 from __future__ import annotations
@@ -329,7 +328,7 @@ SPLITS = (4, 2)
 
 
 class Size(NamedTuple):
-    """What a kernel multiplies, and how it is laid out over the threads of a block by rows."""
+    """The sizes of a kernel's products, and their layout over the threads of a block."""
 
     units: int  # that neighboring lanes share; of a grid, its layout says how many
     vectors: tuple[int, ...]  # for each matrix how many numbers of a unit it multiplies,
@@ -337,7 +336,7 @@ class Size(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel over all steps: its source, its template, what this is of, its size."""
+    """A kernel over all steps: its source, its template and their arguments, its size."""
 
     source: str
     name: str
@@ -346,7 +345,7 @@ class Kernel(NamedTuple):
 
 
 def kernel(of: cell.Cell, direction: str, way: str, source: str) -> Kernel:
-    """Return the kernel of a cell for one direction, of the source of rows or grid."""
+    """Return the kernel of a cell for one direction, from the source of rows or grid."""
     once = (1,) * len(of.widths)
     if direction == "backward":
         size = Size(4, of.widths, once)
@@ -358,7 +357,7 @@ def kernel(of: cell.Cell, direction: str, way: str, source: str) -> Kernel:
 
 class Layout(NamedTuple):
     """
-    Where a block has its matrices.
+    How the matrices are spread over the threads of a block.
 
     Attributes
     ----------
@@ -398,7 +397,7 @@ def layout_of(
     threads: int | None = None,
 ) -> Layout:
     """
-    Return the layout with at most so many registers of a thread, or all in registers.
+    Return the layout with at most `registers` registers per thread, or with all in registers.
 
     A block has the threads of all units, or as many as there are of it.
     """
@@ -431,8 +430,8 @@ def template_of(
     """
     Return the name of a kernel for a number of sequences a block, with its storage type open.
 
-    `plain` is whether all sequences have all steps, and the cell has none of what it calls
-    optional, `padded` whether they have lengths and resets: kernels are compiled apart for these.
+    `plain` is whether all sequences have all steps and the cell uses no optional member. `padded`
+    is whether they have lengths and resets. Both have their own compiled kernels.
     """
     matrices = zip(layout.slices, layout.kept, strict=True)
     numbers = [layout.split, sequences, layout.threads, *(n for pair in matrices for n in pair)]

@@ -1,7 +1,7 @@
 """
-A step by a kernel for each of its products: what the loop launches between them.
+The kernels of a single step: one for each product, launched by the loop.
 
-The thread of a column takes its rows one after the other, where a grid has not enough threads.
+If the grid has too few threads, the thread of a column computes its rows one after the other.
 """
 
 from __future__ import annotations
@@ -145,12 +145,12 @@ class Module(NamedTuple):
 
 
 def template_of(of: cell.Cell, direction: str, product: int) -> str:
-    """Return the name of the kernel beside a product, with its storage type open."""
+    """Return the template of the kernel that follows or precedes a product."""
     return f"{direction}_step<{of.struct}, {{T}}, {product}>"
 
 
 def module(of: cell.Cell) -> Module:
-    """Return the kernels of a cell's steps, and what else its page has."""
+    """Return the kernels of a cell's steps, and the other kernels of its file."""
     names = [
         template_of(of, direction, product)
         for direction in ("forward", "backward")

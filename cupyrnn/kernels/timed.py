@@ -1,9 +1,9 @@
 """
-What was timed on the GPUs of this machine, kept in a folder of the user's.
+Measured times of the kernels on the GPUs of this machine, in a folder of the user.
 
-There is one file for each card, driver and state of these kernels, which ``python -m
-cupyrnn.device`` writes and "auto" of ``persistent`` reads. What such a file says of one card comes
-with the package, for cards of the same architecture of which there is no file.
+There is one file for each card, driver and state of these kernels. ``python -m cupyrnn.device``
+writes it, and "auto" of ``persistent`` reads it. The package contains such a file of one card, for
+cards of the same architecture without a file of their own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CALLS = ("inference", "training")
 
 class Timed(NamedTuple):
     """
-    What was the fastest at a size.
+    The fastest kernel or engine at a size.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Timed(NamedTuple):
     way
         One of WAYS, or one of ENGINES if a whole call was timed.
     where
-        What was timed where, if it was not this kernel on the card of the file.
+        What was timed on which card, if not this kernel on the card of the file.
     """
 
     H: int
@@ -52,7 +52,7 @@ class Timed(NamedTuple):
 @dataclass(frozen=True, eq=False)  # one is like itself alone, and so can be the key of a cache
 class Kept:
     """
-    What is known of a card.
+    The measurements of a card.
 
     Names are those of a cell and a direction, or one of CALLS, and of a dtype, as in
     "CELL_forward float32" and "CELL_training float32".
@@ -60,13 +60,13 @@ class Kept:
     Attributes
     ----------
     path : Path
-        The file that it stands in.
+        Their file.
     card : str
         Its name.
     fastest : mapping
-        What was timed.
+        The fastest kernels and engines.
     refused : mapping
-        The kernels with other values than NumPy's, or none, and what was seen of them.
+        The kernels whose values differ from NumPy's, or that failed, each with what was seen.
     """
 
     path: Path
@@ -76,7 +76,7 @@ class Kept:
 
     @cache  # noqa: B019 - there are few, and the sizes of calls are few too
     def near(self, name: str, H: int, B: int) -> list[Timed]:
-        """Return what was timed at sizes near this one, the nearest first."""
+        """Return the measurements at sizes near this one, the nearest first."""
 
         def away(timed: Timed) -> tuple[float, float]:
             found = sorted(abs(log2(max(a, 1) / b)) for a, b in ((H, timed.H), (B, timed.B)))
@@ -87,7 +87,7 @@ class Kept:
 
 
 def folder() -> Path | None:
-    """Return where choices are kept, None where CUPYRNN_CACHE_DIR is empty: nowhere."""
+    """Return the folder of the files; None if CUPYRNN_CACHE_DIR is empty."""
     given = os.environ.get("CUPYRNN_CACHE_DIR")
     if given is None:
         given = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "cupyrnn")
@@ -101,12 +101,12 @@ def _files() -> list[Path]:
 
 @cache
 def anything() -> bool:
-    """Return whether there is a choice of any card."""
+    """Return whether there are measurements of any card."""
     return bool(_files())
 
 
 def path_of(number: int) -> Path | None:
-    """Return the file of a device of this machine, None where nothing is kept."""
+    """Return the file of a device of this machine; None if there is no folder."""
     import cupy
 
     at, runtime = folder(), cupy.cuda.runtime
@@ -119,7 +119,7 @@ def path_of(number: int) -> Path | None:
 
 @cache
 def of(number: int, architecture: int) -> tuple[Kept, ...]:
-    """Return what is kept of a device, as when it was first asked for, and what comes with us."""
+    """Return the measurements of a device, as first read, and those that come with the package."""
     path = path_of(number) if anything() else None
     own = None if path is None else read(path)
     return (() if own is None else (own,)) + of_architecture(architecture)
@@ -127,13 +127,13 @@ def of(number: int, architecture: int) -> tuple[Kept, ...]:
 
 @cache
 def of_architecture(architecture: int) -> tuple[Kept, ...]:
-    """Return what the package has of a card of this architecture, if anything."""
+    """Return the package's own measurements of a card of this architecture, if any."""
     kept = read(Path(__file__).with_name(f"sm_{architecture}.json"))
     return () if kept is None else (kept,)
 
 
 def read(path: Path) -> Kept | None:
-    """Return what is kept in a file, None where there is no such file."""
+    """Return the measurements in a file; None if there is no such file."""
     if not path.exists():
         return None
     try:
@@ -159,7 +159,7 @@ def _checked(name: str, H: Any, B: Any, way: Any, where: Any = "") -> Timed:
 
 
 def keep(kept: Kept) -> None:
-    """Write down what is known of a card."""
+    """Write the measurements of a card to its file."""
     found = {name: value for name, value in vars(kept).items() if name != "path"}
     kept.path.parent.mkdir(parents=True, exist_ok=True)
     whole = kept.path.with_suffix(f".{os.getpid()}")
@@ -169,7 +169,7 @@ def keep(kept: Kept) -> None:
 
 
 def forget() -> list[Path]:
-    """Remove what is kept of all cards, and return the files that it stood in."""
+    """Remove the files of all cards, and return their paths."""
     files = _files()
     for path in files:
         path.unlink(missing_ok=True)
@@ -182,7 +182,7 @@ CHANGES = [0]
 
 
 def read_anew() -> None:
-    """Read the files again when they are next asked for."""
+    """Make the next call read the files again."""
     CHANGES[0] += 1
     anything.cache_clear()
     of.cache_clear()

@@ -1,9 +1,9 @@
 """
 Tensors as arrays and arrays as tensors, in the same memory, on PyTorch's device and stream.
 
-On a device an op works on PyTorch's current stream, and all its memory, that of its results too,
-is of PyTorch's allocator. So the rules are those of PyTorch's own ops: what an op frees is used
-again by the same stream only, and `Tensor.record_stream` holds for its results.
+On a device an op uses PyTorch's current stream and PyTorch's allocator, also for its results. So it
+follows the rules of PyTorch's own ops: only the same stream reuses memory that an op frees, and
+`Tensor.record_stream` works for its results.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Any]
     """
     Return the memory of tensors of one device by name, without those that are None.
 
-    NumPy has no bfloat16: of those on the host these are copies in float32, the dtype that an op
-    computes half formats in.
+    NumPy has no bfloat16. On the host such tensors are copied to float32, in which the ops compute
+    half formats.
     """
     found: dict[str, Any] = {}
     first: Any = None
@@ -54,7 +54,7 @@ def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Any]
 
 
 def joined(pieces: Sequence[Any]) -> Any:
-    """Return tensors flat, one after the other; one alone as it is."""
+    """Return tensors flattened and joined; a single tensor unchanged."""
     return pieces[0] if len(pieces) == 1 else torch.cat([p.reshape(-1) for p in pieces])
 
 
@@ -68,14 +68,14 @@ def check_device(op: str, named: tuple[str, torch.Tensor], like: tuple[str, torc
 
 
 def _check_dense(op: str, name: str, t: torch.Tensor) -> None:
-    """Check that a tensor is no sparse one, whose memory is not that of its elements."""
+    """Check that a tensor is not sparse: then its memory does not contain its elements in order."""
     if t.layout is not torch.strided:
         layout = str(t.layout).removeprefix("torch.")
         raise TypeError(f"{op}: {name} has layout {layout}, expected a dense tensor")
 
 
 def _check_tensor(op: str, named: tuple[str, torch.Tensor], like: tuple[str, torch.Tensor]) -> None:
-    """Check a tensor that is not plainly one of the host with the dtype of the first one."""
+    """Check a tensor that is not simply on the host with the dtype of the first one."""
     (name, t), (first, other) = named, like
     if t is other and not (t.is_cpu or t.is_cuda):
         raise TypeError(f"{op}: {name} is on device {t.device}, expected cpu or cuda")
@@ -87,7 +87,7 @@ def _check_tensor(op: str, named: tuple[str, torch.Tensor], like: tuple[str, tor
             " float32, float64"
         )
     if t.dtype is not other.dtype and torch.bfloat16 in (t.dtype, other.dtype):
-        # Of the others the op itself says so.
+        # The op itself checks the other dtypes.
         raise TypeError(
             f"{op}: {name} has dtype {name_of(t.dtype)}, expected {name_of(other.dtype)}"
             f" like {first}"
@@ -97,7 +97,7 @@ def _check_tensor(op: str, named: tuple[str, torch.Tensor], like: tuple[str, tor
 def host_arrays_of(
     op: str, names: Sequence[str], tensors: Sequence[torch.Tensor | None]
 ) -> dict[str, Array | None]:
-    """Return the memory of tensors that are on the host whatever the device of the others."""
+    """Return the memory of tensors that must be on the host."""
     found: dict[str, Array | None] = dict.fromkeys(names)
     for name, t in zip(names, tensors, strict=True):
         if t is None:
@@ -111,15 +111,15 @@ def host_arrays_of(
 
 class _Exported:
     """
-    A tensor for DLPack's protocol, whose reader is on the stream that the tensor is ready on.
+    A tensor for DLPack's protocol. Its reader must use the stream on which the tensor is ready.
 
-    PyTorch's own `Tensor.__dlpack__` looks streams up, which takes longer than all the rest.
+    PyTorch's own `Tensor.__dlpack__` looks up streams, which takes longer than all the rest.
     """
 
     __slots__ = ("_tensor",)
 
     def __init__(self, t: torch.Tensor) -> None:
-        # With its sign where that is but a mark on the tensor.
+        # A lazily negated tensor is written out.
         self._tensor = t.resolve_neg() if t.is_neg() else t
 
     def __dlpack_device__(self) -> Any:
@@ -134,9 +134,9 @@ _to_dlpack: Any = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
 
 def array_of(t: torch.Tensor) -> Array:
     """
-    Return the memory of a tensor, which stays PyTorch's.
+    Return the memory of a tensor, which PyTorch still owns.
 
-    `Tensor.numpy` marks the storage for good as one that cannot be resized, which FSDP does.
+    `Tensor.numpy` would forbid resizing the storage from then on, but FSDP resizes it.
     """
     if t.is_cpu:
         return np.from_dlpack(_Exported(t))
@@ -150,7 +150,7 @@ def array_of(t: torch.Tensor) -> Array:
 
 
 def tensors_of(arrays: Sequence[Array | None], like: torch.Tensor) -> list[torch.Tensor | None]:
-    """Return the memory of arrays that an op has made as tensors of the dtype of its first one."""
+    """Return the memory of an op's results as tensors of the dtype of its first argument."""
     found = [None if a is None else _tensor_of(a) for a in arrays]
     if like.dtype is torch.bfloat16 and like.is_cpu:
         return [None if t is None else t.to(torch.bfloat16) for t in found]
@@ -166,12 +166,12 @@ def _tensor_of(a: Array) -> torch.Tensor:
         return _part_of_block(a)
     a = np.asarray(a, order="C")
     t = torch.from_numpy(a)
-    # The strides of what is empty are others in NumPy, and the compiler asks for PyTorch's.
+    # Empty arrays have other strides in NumPy, and the compiler needs PyTorch's.
     return t if a.size else t.new_empty(a.shape)
 
 
 def _part_of_block(a: Any) -> torch.Tensor:
-    """Return a CuPy array as the part of PyTorch's own block of memory that it is."""
+    """Return a CuPy array as a tensor on the block of PyTorch's memory that contains it."""
     import cupy
 
     if a.size == 0:
@@ -192,7 +192,7 @@ def _block_class() -> Any:
     import cupy
 
     class Block(cupy.cuda.UnownedMemory):
-        """Memory of PyTorch's allocator, which goes back to it with the last array in it."""
+        """Memory of PyTorch's allocator, returned to it when the last array is deleted."""
 
         tensor: torch.Tensor
 
@@ -200,7 +200,7 @@ def _block_class() -> Any:
 
 
 def _allocate(size: int) -> Any:
-    """Be CuPy's allocator."""
+    """Allocate memory for CuPy from PyTorch's allocator."""
     import cupy
 
     t = torch.empty(size, dtype=torch.uint8, device="cuda")
@@ -211,20 +211,20 @@ def _allocate(size: int) -> Any:
 
 @lru_cache(maxsize=256)
 def stream_of(address: int, device: int) -> Any:
-    """Return a stream of PyTorch's as CuPy has it."""
+    """Return a stream of PyTorch as CuPy's object."""
     import cupy
 
     return cupy.cuda.ExternalStream(address, device)
 
 
 def current_stream(device: int) -> Any:
-    """Return PyTorch's current stream on a device as CuPy has it."""
+    """Return PyTorch's current stream on a device as CuPy's object."""
     return stream_of(torch._C._cuda_getCurrentRawStream(device), device)
 
 
 @contextmanager
 def on_device_of(t: torch.Tensor) -> Iterator[None]:
-    """Have CuPy work on the device of a tensor, on PyTorch's stream there, in its memory."""
+    """Make CuPy use the device of a tensor, PyTorch's current stream and PyTorch's memory."""
     if t.is_cpu:
         yield
         return
