@@ -134,33 +134,22 @@ class Product:
         import cupy
 
         (_, N), K = out.shape, a.shape[1]
-        a, op_a, ld_a = _operand(a)
-        b, op_b, ld_b = _operand(b)
-        kind = a.dtype.name
-        type_in, type_out = _CUDA_TYPE[kind], _CUDA_TYPE[out.dtype.name]
-        compute = _compute_type(kind)
-        scalars = _SCALARS.get(kind, _SCALARS["float32"])
-        beta = scalars.ctypes.data + (scalars.itemsize if accumulate else 0)
-        alpha = scalars.ctypes.data + scalars.itemsize
-        parts = _parts(a, b, out, (beta, alpha))
-        b_ptr = strided_address(b)
-        ld_out = max(out.strides[0] // out.itemsize, N, 1)
+        a, b = _operand(a)[0], _operand(b)[0]
+        calls = [
+            (first[:3], first[4:], of_b, of_a, last, behind)
+            for first, of_b, of_a, last, behind in gemm_calls(a, b, out, accumulate=accumulate)
+        ]
         handle = cupy.cuda.device.get_cublas_handle()
-        gemm_ex = cupy.cuda.cublas.gemmEx
+        gemm_ex, b_ptr = cupy.cuda.cublas.gemmEx, strided_address(b)
         self.a, self.out = strided_address(a), strided_address(out)
         self._alive = a, b, out
         self._nothing = None if accumulate else out
 
         def run(M: int, a_ptr: int, out_ptr: int) -> None:
-            # cuBLAS counts columns first: out.T = b.T @ a.T.
-            for terms, scale, a_behind, b_behind in parts:
+            for before, behind, of_b, of_a, last, (b_behind, a_behind) in calls:
                 gemm_ex(
-                    handle, op_b, op_a, N, M, terms, alpha,
-                    b_ptr + b_behind, type_in, ld_b,
-                    a_ptr + a_behind, type_in, ld_a,
-                    scale,
-                    out_ptr, type_out, ld_out,
-                    compute, _GEMM_DEFAULT,
+                    handle, *before, M, *behind, b_ptr + b_behind, *of_b,
+                    a_ptr + a_behind, *of_a, out_ptr, *last,
                 )  # fmt: skip
 
         self.rounds = out.dtype.itemsize == 2 and N > 0 and K > 0
@@ -234,6 +223,7 @@ def gemm_calls(a: Any, b: Any, out: Any, *, accumulate: bool) -> list[tuple[Any,
     ld_out = max(out.strides[0] // out.itemsize, N, 1)
     last = type_out, ld_out, _compute_type(kind), _GEMM_DEFAULT
     calls = []
+    # cuBLAS counts columns first: out.T = b.T @ a.T.
     for terms, scale, a_behind, b_behind in _parts(a, b, out, (one if accumulate else zero, one)):
         first = op_b, op_a, N, M, terms, one
         calls.append((first, (type_in, ld_b), (type_in, ld_a, scale), last, (b_behind, a_behind)))
