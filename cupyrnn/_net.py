@@ -36,6 +36,7 @@ from .driver.padded import Padded
 from .driver.pages import page_of
 from .driver.reserve import Layers as Widths
 from .driver.reserve import Leaves, Note, Sizes, fingerprint, make_host_reserved
+from .driver.reserve import with_sequences as fingerprint_with
 from .driver.stack import Stack
 from .weights.block_forms import BlockCall, prepared
 from .weights.entries import NetWeights, PackedWeights
@@ -347,7 +348,7 @@ def packed_fingerprint(net: Net, run: Run) -> int:
     """Return the fingerprint of a call with packed parameters."""
     (*of_net, gate), (T, B, *_) = net, run.sizes
     # Which order it is in differs from module to module.
-    in_time = any(map(run.packing.saved_in_time, range(net.D)))
+    in_time = run.xp is not np and (run.reverse or net.D > 1)
     order = ["in the order of time"] if in_time else []
     return fingerprint(run, run.sizes.drops(net), *of_net, T, B, gate, *order)
 
@@ -388,11 +389,11 @@ class NetCall:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its arrays may be used where they are: all steps of layers that are alike."""
+        """Whether its arrays may be used where they are: those of layers that are alike."""
         (T, B, *_), (widths, *others), run = self.run.sizes, self.net.widths, self.run
         return not (
             run.sizes.drops(self.net) or not T * B
-            or any(a is not None for a in (run.lengths, run.resets, run.every))
+            or run.every is not None
             or widths[0] != widths[1] or any(other != widths for other in others)
         )  # fmt: skip
 
@@ -487,6 +488,15 @@ class PackedCall(NetCall):
     def size(self) -> int:
         """The size of reserve_space, if all is saved."""
         return self.leaves.size
+
+    def reserved_of(self, lengths: Any, resets: Any) -> NDArray[np.int8]:
+        """Return what belongs to the reserve_space of a call with lengths and resets."""
+        number = fingerprint_with(self._fingerprint, self.run, lengths, resets)
+        return make_host_reserved(self.engine, number, self.run.every)
+
+    @cached_property
+    def _fingerprint(self) -> int:
+        return packed_fingerprint(self.net, self.run._replace(lengths=None, resets=None))
 
     @cached_property
     def host_reserved(self) -> NDArray[np.int8]:

@@ -7,7 +7,7 @@ layers run step by step or in pieces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -27,20 +27,66 @@ from .._typing import (
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs
 from ..checks.arrays import NotInPlace, compute_dtype
+from ..checks.calls import check_lengths, check_resets
 from . import layer as _layer
 from .net import Cells, GradientPlaces, LayerPlaces, Weights, backward, forward
 from .places import Place, Table
-from .signatures import Arguments
+from .signatures import Arguments, ByValue
 
 _PEEPHOLES = ("wci", "wcf", "wco")
 
 
-def laid_out(make: Callable[..., Any], arguments: Arguments, *args: Any) -> Any:
-    """Return what runs calls like one, as `make` lays them out; None where nothing does."""
+def laid_out(
+    make: Callable[..., Any],
+    arguments: Arguments,
+    *args: Any,
+    reserved_of: Any = None,
+) -> Any:
+    """
+    Return what runs calls like one, as `make` lays them out; None where nothing does.
+
+    `reserved_of` returns the host_reserved of a call, of its lengths and resets, if it has one.
+    """
     try:
-        return make(arguments, *args)
+        found = make(arguments, *args)
     except NotInPlace:
         return None
+    if arguments.length is not None:
+        return found
+    return ByValue(_OfSequences(found, arguments, reserved_of))
+
+
+class _OfSequences:
+    """Runs the calls of a signature whose sequences differ in length, or have resets."""
+
+    def __init__(self, call: Any, arguments: Arguments, reserved_of: Any) -> None:
+        self._call, self._op, (self._T, self._B) = call, arguments.op, arguments.steps
+        self._is_major = arguments.by_name.get("time_major", True)
+        self._returns_reserved = "host_reserved" not in arguments.by_name
+        self._reserved_of = reserved_of
+
+    def __call__(self, arrays: Sequence[Any], by_name: Mapping[str, Any]) -> Any:
+        """Run a call."""
+        import cupy
+
+        op, T, B = self._op, self._T, self._B
+        steps, axes = ((T, B), "(T, B)") if self._is_major else ((B, T), "(B, T)")
+        marks = check_resets(op, by_name.get("resets"), *steps, symbols=axes)
+        lengths = check_lengths(op, by_name.get("sequence_lengths"), T, B)
+        if marks is not None and not self._is_major:
+            marks = marks.T
+        reserved = self._reserved_of and self._reserved_of(lengths, marks)
+        if reserved is not None and not self._returns_reserved:
+            given = by_name.get("host_reserved")
+            if given is not None and given.tobytes()[1:] != reserved.tobytes()[1:]:
+                raise NotInPlace("this is an error")
+        text = b"".join(a.tobytes() for a in (lengths, marks) if a is not None)
+        on_device = cupy.empty(len(text), np.uint8)
+        on_device.set(np.frombuffer(text, np.uint8))
+        found = self._call([*arrays, on_device])
+        if reserved is not None and self._returns_reserved:
+            return found._replace(host_reserved=reserved)
+        return found
 
 
 def _matrices(arguments: Arguments) -> set[int]:
@@ -78,7 +124,7 @@ def _machine(
     back, saves
         See `on_host.start`.
     """
-    if any(a.size == 0 for a in arguments.arrays):
+    if arguments.length == 0 or any(a.size == 0 for a in arguments.arrays):
         raise NotInPlace("an array is empty")
     on = _place_of(arguments.arrays[0])
     matrices = _matrices(arguments)
@@ -154,8 +200,10 @@ def _block_forward(
     # h is often kept without the others.
     others = table.take("others", (count - 1, *shape))
     saved = [*(others.at(k) for k in range(count - 1)), table.take("h", shape)]
-    rows, nothing = tuple(a.rows for a in saved), (None,) * len(states)
-    forward(machine, [[LayerPlaces((x.rows,), back, weights, states, rows, nothing)]])
+    rows, nothing = tuple(_rows(table, a) for a in saved), (None,) * len(states)
+    for a in saved:
+        _clear(table, machine, a)
+    forward(machine, [[LayerPlaces((_rows(table, x),), back, weights, states, rows, nothing)]])
     return saved
 
 
@@ -163,6 +211,17 @@ def _saved(table: Table, kind: Any) -> list[Place]:
     """Return what the steps saved; h, which no gradient of a single step reads, may be missing."""
     found: list[Any] = [table.arguments.get(name) for name in kind._fields]
     return [*found[:-1], found[0] if found[-1] is None else found[-1]]
+
+
+def _rows(table: Table, a: Place) -> Place:
+    """Return the rows of an array that are computed, of [T, B, K] or, of one step, [B, K]."""
+    return a.rows if len(a.shape) == 2 else a.part(0, table.length).rows
+
+
+def _clear(table: Table, machine: Any, a: Place) -> None:
+    """Have zeros behind these rows."""
+    if len(a.shape) > 2 and table.length < a.shape[0]:
+        machine.clear(a.part(table.length, a.shape[0]))
 
 
 # How many arrays the steps of a cell with one or two products save.
@@ -175,12 +234,13 @@ def _block_backward(
     """Lay out the gradient of a block op; return the gradients of x and of the first states."""
     x, (first, cotangents) = table.arguments["x"], states
     B, H = x.shape[-2], entry.weights.w_h[-1].shape[0]
-    rows, nothing = tuple(a.rows for a in saved), (None,) * len(first)
-    layer = LayerPlaces((x.rows,), back, entry.weights, first, rows, nothing)
+    rows, nothing = tuple(_rows(table, a) for a in saved), (None,) * len(first)
+    layer = LayerPlaces((_rows(table, x),), back, entry.weights, first, rows, nothing)
     x_grad = table.take("x", x.shape)
+    _clear(table, machine, x_grad)
     of_first = tuple(table.take("weights", (B, H)) for _ in first)
-    given = tuple(None if g is None else g.rows for g in cotangents)
-    grads = GradientPlaces(given, nothing, of_first, x_grad.rows, entry.gradients)
+    given = tuple(None if g is None else _rows(table, g) for g in cotangents)
+    grads = GradientPlaces(given, nothing, of_first, _rows(table, x_grad), entry.gradients)
     backward(machine, table, [[layer]], [[grads]])
     _round(machine, [entry])
     return [x_grad, *of_first]
@@ -299,9 +359,12 @@ class Net(NamedTuple):
     reserved: Sequence[tuple[slice, tuple[int, int]]]
     reserve_size: int
 
-    def saved_of(self, reserve: Place) -> list[tuple[Place, ...]]:
-        """Return what the steps save, by layer and direction."""
-        parts = [reserve.part(s.start, s.stop).reshape(*shape) for s, shape in self.reserved]
+    def saved_of(self, reserve: Place, rows: int) -> list[tuple[Place, ...]]:
+        """Return what the steps save in these rows, by layer and direction."""
+        parts = [
+            reserve.part(s.start, s.stop).reshape(*shape).part(0, rows)
+            for s, shape in self.reserved
+        ]
         n = len(parts) // self.LD
         return [tuple(parts[k : k + n]) for k in range(0, len(parts), n)]
 
@@ -366,21 +429,24 @@ def _net_forward(
     x, *states = (axes.read(table.arguments[n]) for n in ("input", *_STATES[: net.states]))
     table.arguments["input"] = x
     (T, B, _), H, D = x.shape, net.H, net.D
-    output = axes.take("output", T, B, D * H)
+    output, n = axes.take("output", T, B, D * H), table.length * B
+    _clear(table, machine, output)
     last = [axes.take("states", net.LD, B, H) for _ in states]
     zeros = machine.zeros(2 - len(last) + (not is_training))
     if is_training:
         reserve = table.take("reserve", (net.reserve_size,))
-        all_saved = net.saved_of(reserve)
+        all_saved = net.saved_of(reserve, n)
     else:  # what no gradient reads is there for one direction at a time, but h
         kept = len(net.reserved) // net.LD - 1
-        others = [table.reuse(f"saved{k}", (T * B, H)) for k in range(kept)]
-        all_saved = [(*others, table.take("work", (T * B, H))) for _ in range(net.LD)]
+        others = [table.reuse(f"saved{k}", (n, H)) for k in range(kept)]
+        all_saved = [(*others, table.take("work", (n, H))) for _ in range(net.LD)]
     layers = []
     for n, (entry, saved) in enumerate(zip(weights, all_saved, strict=True)):
         entered, left, d = _at(states, n), _at(last, n), n + D - net.LD
-        again = output.rows.part(d * H, (d + 1) * H, 1) if d >= 0 else None
-        layers.append(LayerPlaces((x.rows,), net.back(n), entry, entered, saved, left, again))
+        again = _rows(table, output).part(d * H, (d + 1) * H, 1) if d >= 0 else None
+        layers.append(
+            LayerPlaces((_rows(table, x),), net.back(n), entry, entered, saved, left, again)
+        )
     forward(machine, net.by_layer(layers))
     found = [axes.returned("output", output), *(axes.returned("states", a) for a in last)]
     return [*found, *zeros[: 2 - len(last)], reserve if is_training else zeros[-1]]
@@ -401,17 +467,20 @@ def _net_backward(
                          for names in (_STATES, _COTANGENTS))  # fmt: skip
     B, H = x.shape[1], net.H
     x_grad = axes.take("x", *x.shape) if input_gradient else None
+    if x_grad is not None:
+        _clear(table, machine, x_grad)
     first = [axes.take("weights", net.LD, B, H) for _ in states]
     zeros = machine.zeros(2 - len(first))
     layers, grads = [], []
     nothing: tuple[None, ...] = (None,) * len(states)
     for n, ((entry, of_entry), saved) in enumerate(
-        zip(entries, net.saved_of(reserve), strict=True)
+        zip(entries, net.saved_of(reserve, table.length * B), strict=True)
     ):
         entered, d = _at(states, n), n % net.D
-        layers.append(LayerPlaces((x.rows,), net.back(n), entry, entered, saved, nothing))
-        of_x = x_grad.rows if x_grad is not None else None
-        of_h = None if dy is None else dy.rows.part(d * H, (d + 1) * H, 1)
+        read = (_rows(table, x),)
+        layers.append(LayerPlaces(read, net.back(n), entry, entered, saved, nothing))
+        of_x = _rows(table, x_grad) if x_grad is not None else None
+        of_h = None if dy is None else _rows(table, dy).part(d * H, (d + 1) * H, 1)
         made: Any = _at(first, n)
         grads.append(GradientPlaces((of_h, *nothing[1:]), _at(of_states, n), made, of_x, of_entry))
     backward(machine, table, net.by_layer(layers), net.by_layer(grads))

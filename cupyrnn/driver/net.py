@@ -70,6 +70,9 @@ class Machine(Protocol):
     def round(self, a: Place, to: Place) -> None:
         """Add that numbers of the computation are written in the storage type."""
 
+    def clear(self, a: Place) -> None:
+        """Add that memory of results is zeros."""
+
     def exchange(self, a: Place, to: Place) -> None:
         """Add that `to` is `a` with its first two axes exchanged."""
 

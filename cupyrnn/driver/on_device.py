@@ -15,6 +15,7 @@ import numpy as np
 
 from ..checks.arrays import FLOATS, NotInPlace, compute_dtype
 from ..kernels import blas, gru, gru_reset_after, lstm, persistent, simple_rnn
+from ..kernels.cell import SOURCE as CELL_SOURCE
 from ..kernels.cell import CellInPlace
 from ..kernels.compile import kernel
 from ..kernels.launch import BIAS_SUMS, BLOCK, OF_A_STEP, Block, function_of, sum_grid
@@ -50,6 +51,41 @@ __global__ void exchanged(const T* from, T* to, long long M, long long N, long l
 """
 _COPIES_KERNELS = "rounded<{A}, {T}>", "exchanged<{T}>"
 _MOST_BLOCKS = 4096
+# A kernel that copies rows, with zeros past the end of each sequence.
+_MASKED = (
+    CELL_SOURCE
+    + r"""
+template <typename T> struct Masked {
+    const T* from;            // [steps, B, width]
+    const T* first;           // [B, width], null: zeros
+    T* to;
+    long long width, before;  // 1: of each step what is before it, in the first one `first`
+};
+template <typename T> struct AllMasked { Masked<T> of[5]; };
+template <typename T> __global__ void masked(const AllMasked<T> all, const Steps at)
+{
+    const Masked<T> of = all.of[blockIdx.y];
+    const long long threads = (long long)gridDim.x * blockDim.x * blockDim.y;
+    const long long begin = ((long long)blockIdx.x * blockDim.y + threadIdx.y) * blockDim.x;
+    for (long long n = begin + threadIdx.x; n < at.steps * at.B * of.width; n += threads) {
+        const long long row = n / of.width, b = row % at.B, t = row / at.B;
+        const long long ends = at.lengths ? at.lengths[b] : at.steps;
+        const long long past = at.back ? t + 1 : t - 1, later = t + at.back;
+        const bool is_cut = later < ends && at.resets && at.resets[later * at.B + b];
+        T v;
+        store(&v, typename Acc<T>::type(0.f));
+        if (t < ends && !of.before) v = of.from[n];
+        else if (t < ends && !is_cut) {
+            if (past >= 0 && past < ends) v = of.from[n + (past - t) * at.B * of.width];
+            else if (of.first) v = of.first[b * of.width + n % of.width];
+        }
+        of.to[n] = v;
+    }
+}
+"""
+)
+_MASKED_KERNELS = ("masked<{T}>",)
+_MOST_MASKED, _WORDS_OF_MASKED = 5, 5
 _BYTES_OF_ZEROS = 16  # that a launch over all steps writes
 
 
@@ -147,6 +183,10 @@ class OnDevice:
         """Add that numbers of the computation are written in the storage type."""
         self._copy(0, a, to, a.size)
 
+    def clear(self, a: Place) -> None:
+        """Add that memory of results is zeros."""
+        self.fill(a, 0)
+
     def exchange(self, a: Place, to: Place) -> None:
         """Add that `to` is `a` with its first two axes exchanged."""
         self._copy(1, a, to, *a.shape)
@@ -171,16 +211,22 @@ class OnDevice:
         """
         kernels, (struct, plain) = self.cell.kernels[direction], self._struct(layer)
         shape = self.B, layer.saved[-1].shape[1]
-        found = persistent.one_launch(kernels, self.dtype, shape, self.T, plain=plain)
+        sequences = self.table.sequences
+        plain, padded = plain and sequences is None, sequences is not None
+        found = persistent.one_launch(
+            kernels, self.dtype, shape, self.T, plain=plain, padded=padded
+        )
         scalars, self._scalars = self._scalars, None
         if found is None:
+            if padded:
+                raise NotInPlace("the loop takes rows without padding")
             if scalars is not None:
                 self.fill(scalars, 0)
             return Loop(self, layer, struct)
         function = function_of(
             found.kernel.source, (found.name,), found.name, self.dtype, found.block
         )
-        time, memory = [None, self.T, *shape, int(layer.back), scalars, None, None], None
+        time, memory = self._time(layer, shape[1], scalars), None
         if found.memory:
             memory = self.table.reuse("told", (found.memory,), np.dtype(np.uint8))
             self.fill(memory, 0xFF)
@@ -216,6 +262,41 @@ class OnDevice:
         if T > 1:
             step(T - 1)
 
+    def _time(self, layer: LayerPlaces, H: int, scalars: Place | None = None) -> list[Any]:
+        """Return the words of ``Steps``."""
+        sequences = self.table.sequences or (None, None)
+        return [None, self.T, self.B, H, int(layer.back), scalars, *sequences]
+
+    def _masked(self, layer: LayerPlaces, *, sums_terms: bool) -> LayerPlaces:
+        """
+        Return a layer as one step of all rows: with zeros past the ends, and states before rows.
+
+        What is past the end of a sequence may be NaN, which a product with zeros would not remove.
+        """
+        jobs: list[Any] = []
+
+        def masked(a: Place, first: Place | None = None, *, before: bool = False) -> Place:
+            to = self.table.reuse(f"masked{len(jobs)}", a.shape)
+            jobs.append([a, first, to, a.shape[1], int(before)])
+            return to
+
+        saved, (h, *c), cell = [*layer.saved], layer.first, self.cell.cell
+        x = tuple(masked(part) for part in layer.x)
+        first = [masked(saved[-1], h, before=True)]
+        if cell is lstm.CELL:
+            first.append(masked(saved[1], *c, before=True))
+            if sums_terms:
+                saved[1] = masked(saved[1])
+        elif cell is gru.CELL:
+            saved[0] = masked(saved[0])
+        N, H = saved[-1].shape
+        blocks = min(_MOST_BLOCKS, -(-N * max(job[3] for job in jobs) // (BLOCK[0] * BLOCK[1])))
+        rest = [0] * (_WORDS_OF_MASKED * (_MOST_MASKED - len(jobs)))
+        words = [*(word for job in jobs for word in job), *rest]
+        function = kernel(_MASKED, _MASKED_KERNELS, self.dtype.name, _MASKED_KERNELS[0])
+        self.launch(function.kernel.ptr, (blocks, len(jobs)), [words, self._time(layer, H)])
+        return layer._replace(x=x, back=False, saved=tuple(saved), first=tuple(first))
+
     def first_state(self, layer: LayerPlaces, k: int) -> Place:
         """Return a state before the first step, for what reads memory of it."""
         place = layer.first[k]
@@ -248,14 +329,19 @@ class OnDevice:
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of one direction of a layer."""
-        x, _, (w_x, w_h, _), _, saved, *_ = layer
+        steps, saved = layer, layer.saved
+        if self.table.sequences is not None:
+            layer = self._masked(layer, sums_terms=bool(grads.weights.vectors.get("terms")))
+        x, _, (w_x, w_h, _), *_ = layer
         (N, H), cell, reuse = saved[-1].shape, self.cell, self.table.reuse
         is_packed = cell.cell is gru_reset_after.CELL
         widths = [w.shape[1] * 4 // 3 if is_packed else w.shape[1] for w in w_h]
         deltas = [reuse(f"deltas{n}", (N, width)) for n, width in enumerate(widths)]
         read = [saved[k] for k in cell.read]
         before: list[Any] = [None] * len(read)
-        if cell.before is not None:
+        if cell.before is not None and layer is not steps:
+            read[-1] = layer.first[cell.before]  # type: ignore[assignment]
+        elif cell.before is not None:
             before[-1] = self.first_state(layer, cell.before)
         states = grads.states
         row = 0 if states[0] is None else states[0].strides[0] // states[0].itemsize
@@ -264,7 +350,7 @@ class OnDevice:
             *self._matrices(w_h), *read, *states, *nulls, *deltas, *before, *grads.last,
             *grads.first, row,
         ]  # fmt: skip
-        loop = self._steps(1, layer, arrays)
+        loop = self._steps(1, steps, arrays)
         if loop is not None:
             loop.backward(grads, read, deltas, row)
         dx: Any = grads.x
@@ -297,9 +383,13 @@ class OnDevice:
         """Refuse a gradient that ends at the gates: a kernel goes on to the state before."""
         raise NotInPlace("no kernel ends at the gates")
 
+    def _of_a_step(self, layer: LayerPlaces) -> int:
+        """Return how many rows a step has; all of them in what `_masked` returns."""
+        return self.B if layer.first[0] is None else layer.first[0].shape[0]
+
     def _recurrent_gradient(self, layer: LayerPlaces, deltas: Place, dw: Place) -> None:
         """Add the gradient of a matrix that multiplies h of the step before."""
-        N, B, h = deltas.shape[0], self.B, layer.saved[-1]
+        N, B, h = deltas.shape[0], self._of_a_step(layer), layer.saved[-1]
         at_first, others = ((N - B, N), (0, N - B)) if layer.back else ((0, B), (B, N))
         before = (B, N) if layer.back else (0, N - B)
         if N > B:
@@ -319,7 +409,7 @@ class OnDevice:
         found = self.table.reuse("operands", (N, width))
         grid = -(-width // BLOCK[0]), min(-(-N // BLOCK[1]), _MOST_BLOCKS)
         args = (x[0] if x else None), more, r, h, layer.first[0], found
-        sizes = N, K[0] if x else 0, sum(K[1:]), H, self.B, int(layer.back)
+        sizes = N, K[0] if x else 0, sum(K[1:]), H, self._of_a_step(layer), int(layer.back)
         name = gru.OPERANDS_KERNELS[0]
         self._launch_one(gru.OPERANDS_SOURCE, gru.OPERANDS_KERNELS, name, grid, *args, *sizes)
         return found
@@ -349,7 +439,8 @@ class OnDevice:
         into = (sums, more), whole
         if S > 1:
             into = (self.table.reuse("slices", (S, sums.size), self.compute), None), by_slices
-        args = deltas, layer.saved[1], first_c, *into[0], N, H, self.B, int(layer.back), sums.size
+        B, back = self._of_a_step(layer), int(layer.back)
+        args = deltas, layer.saved[1], first_c, *into[0], N, H, B, back, sums.size
         self._launch_one(lstm.SUMS_SOURCE, lstm.SUMS_KERNELS, into[1], (blocks, S), *args, *at)
         if S > 1:
             self._whole_sums(into[0][:1], sums, more, width)
@@ -508,4 +599,4 @@ def start(
             raise NotInPlace("an array is not in order")
         aligned |= a.data.ptr & 15
     table = Table(arguments)
-    return table, OnDevice(table, cell, T, B, aligned)
+    return table, OnDevice(table, cell, table.length, B, aligned)

@@ -96,6 +96,10 @@ class OnHost:
             self._table.begin(place, None)
         return places
 
+    def clear(self, a: Place) -> None:
+        """Have the new array of a place begin as zeros."""
+        self._table.begin(a, None)
+
     def exchange(self, a: Place, to: Place) -> None:
         """Add that `to` is `a` with its first two axes exchanged."""
         n = to.array - self._table.inputs
@@ -377,7 +381,9 @@ def start(
     if dtype.char not in "fd" or (back and T > 1) or pieces:
         raise NotInPlace("the layers compute it in pieces, or by copies")
     table = HostTable(arguments, matrices)
-    return table, OnHost(table, cell, T, B)
+    if table.sequences is not None:
+        raise NotInPlace("sequences differ in length")
+    return table, OnHost(table, cell, table.length, B)
 
 
 def _at(a: Place | Array | None) -> At | Array | None:

@@ -132,6 +132,11 @@ class Rows:
         return Rows(self._xp, steps, len(lengths), None if lengths[-1] == steps else lengths)
 
     @property
+    def saved_rows(self) -> int:
+        """How many rows a net keeps of what its steps save."""
+        return self.rows
+
+    @property
     def alike(self) -> bool:
         """Whether all sequences are as long."""
         return self._lengths is None
@@ -380,14 +385,29 @@ class Packing(Rows):
         steps = np.arange(self._T - 1 - rows.start // B, self._T - 1 - rows.stop // B, -1)
         return self._index((steps[:, None] * B + np.arange(B)).reshape(-1))
 
+    @property
+    def saved_rows(self) -> int:
+        """How many rows a net keeps of what its steps save: on a device those of all steps."""
+        return self.rows if self._xp is np else self._T * self._B
+
     def saved_in_time(self, d: int) -> bool:
         """
-        Return whether what a direction saves whose time is reversed is in the order of time.
+        Return whether a net keeps what a direction saves as padded rows in another order.
 
-        On a device it is, where all sequences have all steps: kernels run backwards there. Else
-        its rows are in the order of its steps.
+        On a device all rows are in the order of time, as kernels run backwards there. In NumPy they
+        are in the order of the direction's steps.
         """
-        return self._xp is not np and self._segments is None and self._backwards != (d == 1)
+        moves = self._segments is not None or self._backwards != (d == 1)
+        return self._xp is not np and moves
+
+    def to_time(self, rows: Array, d: int, out: Array) -> None:
+        """Write rows of a direction in the order of its steps to padded rows [T*B, K]."""
+        self.unpack(self.reverse(rows) if d else rows, out.reshape(self._T, self._B, out.shape[1]))
+
+    def from_time(self, padded: Array, d: int) -> Array:
+        """Return the rows of a direction in the order of its steps, of padded rows [T*B, K]."""
+        rows = self.pack(padded.reshape(self._T, self._B, padded.shape[1]))
+        return self.reverse(rows) if d else rows
 
     @property
     def reorders(self) -> bool:

@@ -31,10 +31,6 @@ class Extent(NamedTuple):
     resets: NDArray[np.bool_] | None = None
     reverse: bool = False
 
-    def complete(self, T: int) -> bool:
-        """Return whether all steps are computed, in one order or the other."""
-        return self.steps == T and self.lengths is None and self.resets is None
-
     def packing(self, xp: ModuleType, B: int) -> Packing:
         """Return the sequences without padding."""
         return Packing(xp, self.steps, B, self.lengths, self.resets, self.reverse)
@@ -112,10 +108,10 @@ class Steps(NamedTuple):
         x, lengths, resets = arrays["x"], arrays["sequence_lengths"], arrays["resets"]
         return check_extent(self.op, x, self.seq_len_max, lengths, self.reverse, resets)
 
-    def complete(self, x: Array, lengths: object, resets: object) -> bool:
-        """Check the same; return whether a call computes all steps, in one order or the other."""
-        extent = self.extent({"x": x, "sequence_lengths": lengths, "resets": resets})
-        return extent.complete(len(x))
+    def check(self, x: Array, lengths: object, resets: object) -> Steps:
+        """Check the same; return these attributes."""
+        self.extent({"x": x, "sequence_lengths": lengths, "resets": resets})
+        return self
 
 
 def _layer_of(

@@ -1,8 +1,8 @@
 """
 reserve_space: what the forward pass of a net leaves for its gradient.
 
-By layer the dropout mask of its input, then by direction what its steps saved, in their order or,
-as `Packing.saved_in_time` says, in the order of time. Where only states are kept, these, and where
+By layer the dropout mask of its input, then by direction what its steps saved: in NumPy in their
+order, on a device all steps in the order of time. Where only states are kept, these, and where
 they are of every k-th step, below the last layer also h of every step, which the layer above reads.
 What then stands last tells which steps these are and what else the steps need to be computed again:
 small whole numbers, which every dtype can hold.
@@ -26,6 +26,7 @@ from ..checks.arrays import array_kind
 from ..checks.attributes import shown
 from . import recompute
 from .recompute import Kept
+from .signatures import FINGERPRINT_SIZE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,10 +87,12 @@ class Leaves(_Net):
     def _shapes(self) -> Iterator[tuple[int, int]]:
         """Yield the shape of every part of reserve_space, in the order of `parts`."""
         net, rows, below = self.net, self.rows.rows, 0
-        n = rows if self.every is None else recompute.count_kept(self.rows, self.every)
+        n = self.rows.saved_rows
+        if self.every is not None:
+            n = recompute.count_kept(self.rows, self.every)
         for layer, (H, P) in enumerate(net.widths):
             if layer and self.sizes.drops(net):
-                yield rows, net.D * below
+                yield self.rows.saved_rows, net.D * below
             columns = [P] + [H] * (len(self.states._fields) - 1)
             if self.every is None:
                 columns = columns_of(self.saved, H, P)
@@ -218,24 +221,32 @@ def check_reserve(
 # Each algorithm of cuDNN has its own.
 OWNERS = ("cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic", "cudnn_persist_static")
 _OWN = OWNERS.index("cupy")
-_FINGERPRINT_SIZE, _EVERY_SIZE = 4, 8  # bytes
+_EVERY_SIZE = 8  # bytes
 
 
 def fingerprint(run: Any, drops: bool, *net: object) -> int:
     """Return a number that tells a call from those with other sizes, attributes or lengths."""
     # Without the seeds, as the masks themselves are in reserve_space.
-    lengths, resets, (T, _, _, dropout, *_) = run.lengths, run.resets, run.sizes
-    rate = dropout if drops else 0.0
-    full = None if lengths is None or (lengths == T).all() else lengths.tolist()
-    marks = None if resets is None or not resets.any() else resets.tobytes()
-    said = net, rate, real_dtype(run.dtype).str, full, marks, *(["reverse"] * run.reverse)
-    return zlib.crc32(repr(said).encode())
+    rate = run.sizes.dropout if drops else 0.0
+    said = net, rate, real_dtype(run.dtype).str, None, None, *(["reverse"] * run.reverse)
+    return with_sequences(zlib.crc32(repr(said).encode()), run, run.lengths, run.resets)
+
+
+def with_sequences(number: int, run: Any, lengths: Any, resets: Any) -> int:
+    """Return the fingerprint of a call with lengths and resets, of that without them."""
+    # Which rows there are differs from module to module.
+    name = run.xp.__name__.encode()
+    if lengths is not None and not (lengths == run.sizes.T).all():
+        number = zlib.crc32(name + b" lengths" + lengths.tobytes(), number)
+    if resets is not None and resets.any():
+        number = zlib.crc32(name + b" resets" + resets.tobytes(), number)
+    return number
 
 
 def make_host_reserved(engine: str, call: int, every: int | None) -> NDArray[np.int8]:
     """Return whose reserve_space it is, of what call, and k if it has every k-th state only."""
     owner = _OWN if engine == "numpy" else OWNERS.index(engine)
-    text = bytes([owner]) + call.to_bytes(_FINGERPRINT_SIZE, "little")
+    text = bytes([owner]) + call.to_bytes(FINGERPRINT_SIZE, "little")
     if every is not None:
         text += every.to_bytes(_EVERY_SIZE, "little")
     return np.frombuffer(text, np.int8).copy()

@@ -23,6 +23,9 @@ from ..checks.attributes import raise_fitting
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+# The bytes of the fingerprint of a call in host_reserved, behind the first one.
+FINGERPRINT_SIZE = 4
+
 # The types of attributes whose values are all that is read of them.
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
@@ -49,11 +52,37 @@ _MOST_ARGUMENTS = 4096
 _MOST_ENTRIES = 512
 
 
+# What a signature has of lengths and resets whose values differ from call to call.
+_ANY = "any"
+
+
+def _common_length(lengths: Any) -> Any:
+    """Return what a signature has of sequence_lengths: their length, where all have the same."""
+    if lengths is None:
+        return None
+    kind = lengths.dtype.kind if type(lengths) is np.ndarray else ""
+    if kind in ("i", "u") and lengths.ndim == 1 and lengths.size:
+        length = lengths.min()
+        if length == lengths.max():
+            return lengths.size, int(length)
+    return _ANY
+
+
+def _marks(resets: Any) -> Any:
+    """Return what a signature has of resets: their shape, where none is set."""
+    if resets is None:
+        return None
+    if type(resets) is np.ndarray and resets.dtype == np.bool_ and not resets.any():
+        return resets.shape
+    return _ANY
+
+
 class Arguments(NamedTuple):
     """The arguments of a call."""
 
     by_name: Mapping[str, Any]
     arrays: Sequence[Any]  # all among them, in the order of the signature
+    op: str = ""
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -62,6 +91,17 @@ class Arguments(NamedTuple):
         *lead, _ = self.by_name[next(names)].shape
         T, B = (1, *lead)[-2:]
         return (T, B) if self.by_name.get("time_major", True) else (B, T)
+
+    @property
+    def length(self) -> int | None:
+        """How many steps all sequences have in all calls of the signature; None: that differs."""
+        get, (T, _) = self.by_name.get, self.steps
+        steps, common = get("seq_len_max"), _common_length(get("sequence_lengths"))
+        if _ANY in (common, _marks(get("resets"))):
+            return None
+        if steps is not None:
+            return int(steps)
+        return T if common is None else int(common[1])
 
     def with_arrays(self, others: Sequence[Any]) -> dict[str, Any]:
         """Return the arguments with others instead of the arrays."""
@@ -90,11 +130,17 @@ class Checked(NamedTuple):
     run
         Runs a call of its arguments by name.
     lay_out
-        Returns what runs a call of its arrays alone, in order, or None.
+        Returns what runs a call of its arrays alone, in order, or a `ByValue`, or None.
     """
 
     run: Callable[[Mapping[str, Any]], Any]
     lay_out: Callable[[Arguments], Any] | None = None
+
+
+class ByValue(NamedTuple):
+    """Runs calls of their arrays in order and of their arguments by name."""
+
+    run: Callable[[Sequence[Any], Mapping[str, Any]], Any]
 
 
 class Calls(dict[Any, Any]):
@@ -112,10 +158,12 @@ class Calls(dict[Any, Any]):
 CALLS = Calls()
 
 
-def _value(kind: type, a: Any) -> Any:
-    """Return the value of an argument that is read as a whole, None where there is none."""
-    plain = kind is np.ndarray and a.dtype == np.int8 and a.ndim == 1
-    return a.tobytes() if plain else None
+def _reserved(a: Any, *, steps_differ: bool) -> Any:
+    """Return what a signature has of host_reserved, None where it has nothing."""
+    if type(a) is not np.ndarray or a.dtype != np.int8 or a.ndim != 1:
+        return None
+    value = a.tobytes()
+    return value[:1] + value[1 + FINGERPRINT_SIZE :] if steps_differ else value
 
 
 def _parts(kind: type, a: Any) -> Any:
@@ -154,11 +202,15 @@ def signature(
     key: list[Any] = [op, len(args), *kwargs]
     arrays: list[Any] = []
     values: list[Any] = [*args]
+    steps = None
+    if "sequence_lengths" in kwargs or "resets" in kwargs:
+        steps = _common_length(kwargs.get("sequence_lengths")), _marks(kwargs.get("resets"))
+    key.append(steps)
     for name, a in kwargs.items():
         if name in _BY_TYPE:
             key.append(type(a))
         elif name == "host_reserved" and a is not None:
-            key.append(_value(type(a), a))
+            key.append(_reserved(a, steps_differ=steps is not None and _ANY in steps))
             if key[-1] is None:
                 return None, arrays
         else:
@@ -227,12 +279,15 @@ def by_signature(op: _Function, calls: Calls | None = None) -> _Function:
             laid_out = None
             if key is not None and checked.lay_out is not None:
                 passed = {**dict(zip(names, args, strict=False)), **kwargs}
-                laid_out = checked.lay_out(Arguments({**passed, **defaults, **passed}, arrays))
+                by_name = {**passed, **defaults, **passed}
+                laid_out = checked.lay_out(Arguments(by_name, arrays, name))
             found = laid_out, checked.run
             kept.keep(key, found)
         laid_out, run = found
         if laid_out is not None:
             try:
+                if isinstance(laid_out, ByValue):
+                    return laid_out.run(arrays, kwargs)
                 return laid_out(arrays)
             except NotInPlace:  # a device has refused a launch
                 pass

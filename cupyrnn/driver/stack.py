@@ -55,14 +55,20 @@ class _Memory:
         return self._arrays[key]
 
 
-def _draw_mask(xp: ModuleType, sizes: Sizes, packing: Packing, layer: int, mask: Array) -> None:
-    """Fill the mask of a layer's input. What it is for a value does not depend on the lengths."""
+def _draw_mask(xp: ModuleType, sizes: Sizes, packing: Packing, layer: int, mask: Array) -> Array:
+    """
+    Fill the mask of a layer's input; return the rows of it that are computed.
+
+    What it is for a value does not depend on the lengths.
+    """
     T, B, _, rate, *seeds = sizes
     columns = mask.shape[1]
     keys = key_words(*seeds)
     draw = twin_of(xp, "dropout").keep_mask
     drawn = draw((T * B, columns), mask.dtype, threshold(rate), keys, layer)
-    mask[...] = packing.pack(drawn.reshape(T, B, columns))
+    rows = packing.pack(drawn.reshape(T, B, columns))
+    mask[...] = drawn if packing.saved_in_time(0) else rows
+    return rows
 
 
 def _drop(values: Array, mask: Array, sizes: Sizes) -> Array:
@@ -93,7 +99,7 @@ def _inputs(xp: ModuleType, packing: Packing, below: Sequence[Array]) -> Array:
 def _in_order_of_steps(packing: Packing, reserved: Reserved) -> Reserved:
     """Return what a layer has saved, of each direction in the order of its steps."""
     saved = [
-        each(a, packing.reverse) if packing.saved_in_time(d) else a
+        a._make(packing.from_time(rows, d) for rows in a) if packing.saved_in_time(d) else a
         for d, a in enumerate(reserved.saved)
     ]
     return reserved._replace(saved=saved, h=[a.h for a in saved])
@@ -134,8 +140,7 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
     values, made = packing.pack(contiguous(xp, input)), False
     for layer, (widths, (mask, saved, h)) in enumerate(zip(net.widths, reserves, strict=True)):
         if mask is not None:
-            _draw_mask(xp, sizes, packing, layer, mask)
-            values = _drop(values, mask, sizes)
+            values = _drop(values, _draw_mask(xp, sizes, packing, layer, mask), sizes)
         if not h:
             # Of the last layer it is made where it is returned, if it can be.
             made = layer == net.L - 1 and net.D == 1 and not packing.reorders
@@ -150,18 +155,20 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
                 states = recompute.forward(xp, cells[pl], of_layer, memory(pl), h[d])
             else:
                 into = saved[d] if saved else leaves.saved(*memory(pl), h[d])
+                in_time = bool(saved) and packing.saved_in_time(d)
+                if in_time:
+                    shapes = [(packing.rows, a.shape[1]) for a in into]
+                    into = into._make(xp.empty(shape, dtype) for shape in shapes)
+                    h[d] = into.h
                 states = _layer.forward(xp, cells[pl], Layer(x, entered, packing, into))
+                for rows, a in zip(into, saved[d], strict=True) if in_time else ():
+                    packing.to_time(rows, d, a)
             for to, state in zip(last, states, strict=True):
                 if to is not None:
                     to[pl][...] = packing.leave(state, d == 1)
         values = _inputs(xp, packing, h)
     if not made:
         packing.unpack(values, output)
-    if every is None:
-        for reserved in reserves:
-            for d, saved in enumerate(reserved.saved):
-                for a in saved if packing.saved_in_time(d) else ():
-                    a[...] = packing.reverse(a)
     return output, last, reserve_space
 
 
@@ -297,6 +304,8 @@ def backward(
         reserves = [_in_order_of_steps(packing, reserved) for reserved in reserves]
     for layer in reversed(range(net.L)):
         mask, saved, _ = reserves[layer]
+        if mask is not None and packing.saved_in_time(0):
+            mask = packing.from_time(mask, 0)
         read = reserves[layer - 1].h if layer else [flat(contiguous(xp, input))]
         # What two directions give is added, and what is dropped scaled, before it is rounded.
         wide = compute if D > 1 or mask is not None else dtype

@@ -235,22 +235,39 @@ def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> Leaves:
     return call.leaves
 
 
-def _lay_out(call: PackedCall, arguments: Arguments) -> Any:
+def _lay_out(call: PackedCall, engine: str, arguments: Arguments) -> Any:
     """Lay out cudnn_rnn."""
     from ..driver import layouts  # and with it the kernels
 
-    run = call.run
-    reserved = call.host_reserved if run.sizes.is_training else np.zeros((), np.int8)
-    args = _net_in_place(call), run.sizes.is_training, reserved
-    return layouts.laid_out(layouts.cudnn_rnn, arguments, *args)
+    if not _is_of_engine(call, engine, arguments):
+        return None
+    is_training, make = call.run.sizes.is_training, layouts.cudnn_rnn
+    reserved = call.host_reserved if is_training else np.zeros((), np.int8)
+    args, of_call = (_net_in_place(call), is_training, reserved), is_training and call.reserved_of
+    return layouts.laid_out(make, arguments, *args, reserved_of=of_call)
 
 
-def _lay_out_backprop(call: PackedCall, input_gradient: bool, arguments: Arguments) -> Any:
+def _is_of_engine(call: PackedCall, engine: str, arguments: Arguments) -> bool:
+    """Return whether all calls of a signature have the engine of one."""
+    if arguments.length is not None or arguments.by_name.get("host_reserved") is not None:
+        return True
+    # cuDNN takes some lengths and not others.
+    run = call.run._replace(lengths=None)
+    found = _engine(arguments.op, engine, run, call.net, arguments.by_name["input"])
+    return bool(found == call.engine)
+
+
+def _lay_out_backprop(
+    call: PackedCall, engine: str, input_gradient: bool, arguments: Arguments
+) -> Any:
     """Lay out cudnn_rnn_backprop."""
     from ..driver import layouts
 
+    if not _is_of_engine(call, engine, arguments):
+        return None
     args = _net_in_place(call), input_gradient
-    return layouts.laid_out(layouts.cudnn_rnn_backprop, arguments, *args)
+    make, reserved_of = layouts.cudnn_rnn_backprop, call.reserved_of
+    return layouts.laid_out(make, arguments, *args, reserved_of=reserved_of)
 
 
 def _net_in_place(call: PackedCall) -> Any:
@@ -417,7 +434,7 @@ def cudnn_rnn(
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
     resolved = resolve_net(op, params, attributes)
     call = _check(op, (input, input_h, input_c), resolved, run, engine)
-    lay_out = partial(_lay_out, call) if _may_be_laid_out(call) else None
+    lay_out = partial(_lay_out, call, engine) if _may_be_laid_out(call) else None
     return Checked(partial(_run, op, call, engine), lay_out)  # type: ignore[return-value]
 
 
@@ -678,6 +695,6 @@ def cudnn_rnn_backprop(
     _check_by_cudnn(op, call, output, weight_gradients)
     lay_out = None
     if weight_gradients == "sum" and _may_be_laid_out(call) and reserve_space.shape == (call.size,):
-        lay_out = partial(_lay_out_backprop, call, input_gradient)
+        lay_out = partial(_lay_out_backprop, call, engine, input_gradient)
     run_backprop = partial(_run_backprop, op, call, wanted)
     return Checked(run_backprop, lay_out)  # type: ignore[return-value]

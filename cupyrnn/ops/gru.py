@@ -192,9 +192,8 @@ def block_gru(
         (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
     call = check_block(op, GRU_FORM, arrays, {}, attributes)
-    steps, lay_out = Steps(op, seq_len_max, reverse), None
-    if steps.complete(x, sequence_lengths, resets):
-        lay_out = partial(block.lay_out_gru, call, reverse)
+    steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
+    lay_out = partial(block.lay_out_gru, call, reverse)
     return Checked(partial(block.run_gru, call, steps), lay_out)  # type: ignore[return-value]
 
 
@@ -456,7 +455,7 @@ def block_gru_grad(
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
     call = check_block(op, GRU_FORM, arrays, biases, attributes)
     check_weight_gradients(op, weight_gradients)
-    steps, lay_out = Steps(op, seq_len_max, reverse), None
-    if weight_gradients == "sum" and steps.complete(x, sequence_lengths, resets):
+    steps, lay_out = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets), None
+    if weight_gradients == "sum":
         lay_out = partial(block.lay_out_gru, call, reverse)
     return Checked(partial(block.run_gru_grad, call, steps, weight_gradients), lay_out)  # type: ignore[return-value]

@@ -258,9 +258,8 @@ def block_lstm(
     peephole = {"wci": wci, "wcf": wcf, "wco": wco}
     attributes = forget_bias, cell_clip, gate_order, recurrent_activation
     call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
-    steps, lay_out = Steps(op, seq_len_max, reverse), None
-    if steps.complete(x, sequence_lengths, resets):
-        lay_out = partial(block.lay_out_lstm, call, reverse)
+    steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
+    lay_out = partial(block.lay_out_lstm, call, reverse)
     return Checked(partial(block.run_lstm, call, steps), lay_out)  # type: ignore[return-value]
 
 
@@ -584,7 +583,7 @@ def block_lstm_grad(
     attributes = cell_clip, gate_order, recurrent_activation
     call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
     check_weight_gradients(op, weight_gradients)
-    steps, lay_out = Steps(op, seq_len_max, reverse), None
-    if weight_gradients == "sum" and steps.complete(x, sequence_lengths, resets):
+    steps, lay_out = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets), None
+    if weight_gradients == "sum":
         lay_out = partial(block.lay_out_lstm, call, reverse)
     return Checked(partial(block.run_lstm_grad, call, steps, weight_gradients), lay_out)  # type: ignore[return-value]

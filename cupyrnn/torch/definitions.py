@@ -62,19 +62,19 @@ def _sizes(inputs: Named, rest: Named) -> tuple[int, int, int, int]:
     return state[0 if rest["time_major"] else 1] // D, D, H, state[2]
 
 
-def _leaves_of(inputs: Named, rest: Named, own: bool = False) -> Leaves:
-    """Return what the steps of sequences of length T, or of their own lengths, leave."""
+def _leaves_of(inputs: Named, rest: Named, xp: Any = None) -> Leaves:
+    """Return what the steps of sequences of length T, or in a module of their own ones, leave."""
     (T, B), major = inputs["input"].shape[:2], rest["time_major"]
     T, B = (T, B) if major else (B, T)
     every = rest["save"] or None
     rows = Rows(np, T, B)
-    if own:
+    if xp is not None:
         lengths, resets = rest["sequence_lengths"], rest["resets"]
         if every is None:  # however they lie
             rows = Rows(np, 1, count_rows(T, B, lengths))
         else:
             marks = resets if resets is None or major else resets.T
-            rows = Packing(np, T, B, lengths, marks)
+            rows = Packing(xp, T, B, lengths, marks)
     L, D, H, P = _sizes(inputs, rest)
     # What the net reads does not enter.
     net = Net(rest.get("rnn_mode", "lstm"), False, L, H, 0, D, P)
@@ -106,9 +106,10 @@ def _with_whole_reserve(found: Named, inputs: Named, rest: Named) -> Named:
 def _own_reserve(inputs: Named, results: Named, rest: Named) -> Any:
     """Return the reserve_space that the op itself returned."""
     reserve = results["reserve_space"]
-    if not rest["save"] and rest["sequence_lengths"] is None:
+    is_whole = rest["sequence_lengths"] is None or module_of(reserve) is not np
+    if not rest["save"] and is_whole:
         return reserve
-    size = reserve_size(_leaves_of(inputs, rest, own=True))
+    size = reserve_size(_leaves_of(inputs, rest, module_of(reserve)))
     if size <= reserve.size:
         return reserve[:size]
     parts = reserve[:-NOTE_SIZE], reserve[:1], reserve[-NOTE_SIZE:]  # any number before the note

@@ -346,18 +346,30 @@ def test_the_engine_of_cupy_arrays(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.cuda_on_cpu
 def test_the_reserve_of_one_module_is_that_of_the_other(cupy_on_cpu: Any) -> None:
-    """What NumPy left for the backward pass serves on the device, and the other way round."""
-    args, back = CALLS["cudnn_rnn"], CALLS["cudnn_rnn_backprop"]
-    dropout = {"dropout": 0.5, "seed": 3}
-    out = cupyrnn.cudnn_rnn(**args, **dropout)
-    there = cupyrnn.cudnn_rnn(**on_device(cupy_on_cpu, "cudnn_rnn"), **dropout, engine="cupy")
-    expected = cupyrnn.cudnn_rnn_backprop(**{**back, **out._asdict()}, **dropout)
+    """
+    What NumPy left for the backward pass serves on the device, and the other way round.
+
+    Sequences of one length, in one direction: of others the device keeps more, in another order.
+    """
+    rng, net = np.random.default_rng(0), {"dropout": 0.5, "seed": 3}
+    params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(2, 4, 3))
+    x, h, c, dy = (rng.standard_normal(n) for n in ((5, 2, 3), (2, 2, 4), (2, 2, 4), (5, 2, 4)))
+    out = cupyrnn.cudnn_rnn(x, h, c, params, **net)
+    arrays = [cupy_on_cpu.asarray(a) for a in (x, h, c, params)]
+    there = cupyrnn.cudnn_rnn(*arrays, **net, engine="cupy")
+    nothing = (None,) * 3
+    expected = cupyrnn.cudnn_rnn_backprop(
+        x, h, c, params, *nothing, dy, None, None, out.reserve_space,
+        host_reserved=there.host_reserved, **net,
+    )  # fmt: skip
     for result in (out, there):
-        saved = {n: host(a) for n, a in result._asdict().items()}
-        arrays = on_device(cupy_on_cpu, "cudnn_rnn_backprop", **saved)
-        g = cupyrnn.cudnn_rnn_backprop(**arrays, **dropout, engine="cupy")
-        found = expected._make(map(host, g))
-        assert_all_close(found, expected, table.Case("cudnn_rnn-lstm"), "gradient")
+        more = cupy_on_cpu.asarray(dy), None, None, cupy_on_cpu.asarray(host(result.reserve_space))
+        g = cupyrnn.cudnn_rnn_backprop(
+            *arrays, *nothing, *more, host_reserved=result.host_reserved, **net, engine="cupy"
+        )
+        assert_all_close(
+            expected._make(map(host, g)), expected, table.Case("cudnn_rnn-lstm"), "gradient"
+        )
 
 
 @pytest.mark.compiled

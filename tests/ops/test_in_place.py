@@ -69,7 +69,8 @@ def twice(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 # What the layers run step by step or in pieces is not laid out.
-WHOLE: dict[str, Any] = {"extent": "full", "rows": None, "memory": "C", "dtype": "float64"}
+EXTENTS = ["full", "lengths", "resets", "lengths+resets", "steps"]
+WHOLE: dict[str, Any] = {"extent": EXTENTS, "rows": None, "memory": "C", "dtype": "float64"}
 WHOLE |= {"dropout": 0.0, "save": "all", "input_mode": "linear_input", "projected": False}
 WHOLE |= {"tapered": False, "size": [(T, n, I, H) for n in (1, B)], "layers": [1, 3]}
 STATES = ("cs_prev", "h_prev", "input_h", "input_c")
@@ -81,7 +82,9 @@ LAID_OUT.remove("stacked_rnn-CIFG")
 def test_calls_of_the_table_are_laid_out(ops: Ops, case: Case, rng: np.random.Generator) -> None:
     """Also for states of None, which are zeros, and without the gradient of the input."""
     call = call_of(case, rng)
-    record, given = case.op.record, ops.to_device(call.arguments(ops))
+    record, arguments = case.op.record, call.arguments(ops)
+    of_host = {n: a for n, a in arguments.items() if n in ("sequence_lengths", "resets")}
+    given = ops.to_device(arguments) | of_host
     first = {n: ops.xp.zeros_like(given[n]) for n in STATES if given.get(n) is not None}
     states: list[Any] = [first, dict.fromkeys(first)]
     results = []
@@ -102,6 +105,72 @@ def test_calls_of_the_table_are_laid_out(ops: Ops, case: Case, rng: np.random.Ge
             assert same(ops.xp, others, expected)
         signatures.CALLS.clear()
     assert same(ops.xp, results[0], results[-1])
+
+
+LENGTHS = np.array([[5, 2, 4], [1, 5, 0], [3, 4, 5]])
+MARKS = np.arange(T * B).reshape(T, B) % 4 == 1
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("with_resets", [False, True])
+def test_a_signature_has_calls_of_all_lengths(
+    cupy_on_gpu: Any, with_resets: bool, reverse: bool
+) -> None:
+    """Their gradients by example, which go layer by layer, read what they left."""
+    cupy, net = cupy_on_gpu, {"reverse": reverse, "engine": "cupy"}
+    params = arrays_of(np, (cupyrnn.cudnn_rnn_params_size(2, H, I),))[0]
+    arrays = arrays_of(np, (T, B, I), (2, B, H), (2, B, H), (T, B, H))
+    *given, dy = map(cupy.asarray, arrays)
+    given.append(cupy.asarray(params))
+    found = []
+    for n, lengths in enumerate(LENGTHS):
+        extent = {"sequence_lengths": lengths, "resets": MARKS[:, ::-1] if with_resets else None}
+        out = cupyrnn.cudnn_rnn(*given, **net, **extent)
+        saved = *given, *out[:3], dy, None, None, out.reserve_space
+        told = {"host_reserved": out.host_reserved, **net, **extent}
+        grads = cupyrnn.cudnn_rnn_backprop(*saved, **told)
+        if n == 1:
+            assert len(signatures.CALLS) == 4  # these two, by example, in NumPy
+            with pytest.raises(ValueError, match="with other sizes, attributes, lengths or resets"):
+                cupyrnn.cudnn_rnn_backprop(*saved, **told | {"sequence_lengths": LENGTHS[0]})
+            with pytest.raises(ValueError, match=r"sequence_lengths\[2\] is 9, expected in"):
+                cupyrnn.cudnn_rnn(*given, **net, **extent | {"sequence_lengths": [5, 0, 9]})
+        expected = cupyrnn.cudnn_rnn(
+            *arrays[:3], params, **extent, reverse=reverse, is_training=False
+        )
+        by_example = cupyrnn.cudnn_rnn_backprop(*saved, **told, weight_gradients="examples")
+        assert_close(cupy.asnumpy(out.output), expected.output, "float64", "output")
+        sums = cupy.asnumpy(by_example.params_backprop.sum(0))
+        assert_close(cupy.asnumpy(grads.params_backprop), sums, "float64", "gradient")
+        found.append(grads.params_backprop.tobytes())
+    assert len(set(found)) == len(LENGTHS)
+
+
+@pytest.mark.parametrize("op", ["block_lstm", "block_gru"])
+def test_what_was_saved_past_the_end_is_not_read(cupy_on_gpu: Any, op: str) -> None:
+    cupy, extent = cupy_on_gpu, {"sequence_lengths": LENGTHS[0], "resets": MARKS}
+    x, *others = lstm_arguments(cupy)
+    c, h, w, b = others
+    is_past = cupy.asarray(np.arange(T)[:, None] >= LENGTHS[0])
+    more: dict[str, Any] = dict(zip(("wci", "wcf", "wco"), h, strict=True))
+    given, dh = (x, c, h, w), cupy.ones((T, B, H))
+    if op == "block_gru":
+        given, more = (x, h, w[:, : 2 * H].copy(), w[:, 2 * H : 3 * H].copy()), {}
+    biases = [b] if op == "block_lstm" else [b[: 2 * H], b[:H]]
+    out = getattr(cupyrnn, op)(*given, *biases, **more, **extent)
+    grads = []
+    for poison in (0.0, np.nan):
+        saved = [a.copy() for a in (*out, dh)]
+        for a in saved:
+            a[is_past] = poison
+        *of_op, dh = saved
+        cotangents = (None, dh) if op == "block_lstm" else (dh,)
+        of_x = given[0].copy()
+        of_x[is_past] = poison
+        gradient = getattr(cupyrnn, f"{op}_grad")
+        grads.append(gradient(of_x, *given[1:], *of_op, *cotangents, **more, **extent))
+    assert all(in_place())
+    assert same(cupy, *grads)
 
 
 def flat(grads: Any) -> list[Any]:

@@ -226,6 +226,21 @@ def test_launches_that_are_refused_are_the_loops(
         calls[0]()
 
 
+@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn-lstm"])
+def test_lengths_are_one_copy_to_the_device(host: Any, cupy: Any, name: str) -> None:
+    """And one more operation backwards, for what is past the ends."""
+    of_all, of_some = (
+        [host.counted(call) for call in calls_of(cupy, name, (T, 3, I, H), "float32", lengths)]
+        for lengths in (None, np.array([T, 1, 5]))
+    )
+    for n, (whole, padded) in enumerate(zip(of_all, of_some, strict=True)):
+        assert padded.copies_to_device == 1
+        assert padded.copies_to_host == padded.synchronizations == padded.copies_on_device == 0
+        assert padded.launches <= whole.launches + n
+        assert padded.products <= whole.products
+        assert padded.memsets <= whole.memsets
+
+
 def test_all_is_on_the_stream_of_the_caller(host: Any, cupy: Any) -> None:
     """So that a CUDA graph that is being captured has all of it: no wait, no copy."""
     stream = cupy.cuda.Stream(non_blocking=True)
