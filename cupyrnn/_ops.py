@@ -51,7 +51,7 @@ class Record(NamedTuple):
     def gradient_arguments(
         self, arguments: Mapping[str, Any], results: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the gradient op's arguments but for the cotangents; a missing result is None."""
+        """Return the gradient op's arguments except the cotangents; a missing result is None."""
         shared = {n: a for n, a in arguments.items() if n not in self.not_in_gradient}
         return shared | {n: results.get(n) for n in self.results}
 
@@ -66,7 +66,7 @@ class Record(NamedTuple):
         return self.gradient_arguments(arguments, results) | renamed
 
     def by_input(self, found: Any) -> dict[str, Any]:
-        """Return what the gradient op returned by the names of the inputs."""
+        """Return the results of the gradient op by the names of the inputs."""
         slopes = zip(self.inputs, _written(self.slope, self.inputs), strict=True)
         return {n: getattr(found, slope) for n, slope in slopes}
 

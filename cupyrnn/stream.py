@@ -1,5 +1,5 @@
 """
-Single steps of a CudnnRNN net, with everything but the step itself done beforehand.
+Single steps of a CudnnRNN net, with everything else prepared beforehand.
 
 Symbols: B batch, I input size, H num_units, L layers, P the size of the output: num_proj, or H
 without a projection.
@@ -37,7 +37,7 @@ from .weights.params import InputMode, RNNMode
 
 class StepOutputs(NamedTuple, Generic[ArrayT]):
     """
-    What a step returns.
+    The results of a step.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class StepOutputs(NamedTuple, Generic[ArrayT]):
     output_c: ArrayT | None
 
 
-# Bytes of parameters that the first caches of a core do not hold, and that the second does not.
+# Sizes of parameters, in bytes, that exceed a core's first and second cache.
 _LARGE, _LARGEST = 1 << 20, 1 << 22
 
 
@@ -82,7 +82,7 @@ class PreparedStep:
 
     @property
     def _is_real(self) -> bool:
-        """Whether the parameters have no tangents."""
+        """Whether the parameters are real: without tangents."""
         return bool(self._params.dtype.kind != "c")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -145,7 +145,7 @@ class PreparedStep:
         return out
 
     def _lay_out(self, arguments: Arguments) -> Any:
-        """Return what runs calls like one at places or, in NumPy, by the pages of the cells."""
+        """Return a function that runs calls of this signature, laid out or by the cells' steps."""
         from .driver import layouts  # and with it the kernels
 
         net, params, arrays = self._net, self._params, arguments.arrays
@@ -172,7 +172,7 @@ class PreparedStep:
         return in_numpy if run is None else lambda arrays: run([*arrays, *more])
 
     def _run(self, dtype: np.dtype[Any], arguments: Mapping[str, Any]) -> StepOutputs[Any]:
-        """Return what a step makes of any arrays."""
+        """Run a step on any arrays."""
         x, xp, net = arguments["x"], self._xp, self._net
         with on_device(xp, x):
             states = [
@@ -188,7 +188,7 @@ class PreparedStep:
         return StepOutputs(made[0][-1], made[0], made[1] if len(made) > 1 else None)
 
     def _run_steps(self, arrays: Sequence[Array]) -> StepOutputs[Any]:
-        """Return what a step makes of real NumPy arrays: x, h and, in an LSTM, c."""
+        """Run a step on real NumPy arrays: x, h and, in an LSTM, c."""
         dtype, c = self._params.dtype, None
         compute = compute_dtype(dtype)
         with np.errstate(all="ignore"):
@@ -205,7 +205,7 @@ class PreparedStep:
         return StepOutputs(h[-1], h, c)
 
     def _run_cells(self, x: Array, states: Sequence[Array], made: Sequence[Array]) -> None:
-        """Do the same by the cells' own steps, which any arrays and any cells have."""
+        """Run a step by the cells' own functions, which support any arrays and any cells."""
         xp, dtype, net = self._xp, made[0].dtype, self._net
         values, *given = cast_all(dtype, x, *states)
         values = contiguous(xp, values)

@@ -1,1 +1,1 @@
-"""CudnnRNN by cuDNN itself: `engine` for both of its versions, `library` as the wall around 9."""
+"""CudnnRNN computed by cuDNN 9: `engine` works on arrays, `library` calls cuDNN."""

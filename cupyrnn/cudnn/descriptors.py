@@ -1,4 +1,4 @@
-"""A call, as cuDNN needs to know it."""
+"""The description of a call for cuDNN."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """CudnnRNN by cuDNN 9, on arrays.
 
-It gets time-major, C-contiguous arrays with padding and gives the same results as the other
-engines. Only `reserve` is cuDNN's own: what it is made of, and its size.
+It takes time-major, C-contiguous arrays with padding and returns the same results as the other
+engines. Only the content and the size of `reserve` are cuDNN's own.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def _described(net: Problem, dtype_name: str, lengths: Lengths) -> nine.Nine:
 
 def why_not(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
     """
-    Return None if cuDNN can be loaded and supports a call, else why not. Never raises.
+    Return None if cuDNN can be loaded and supports a call, else the reason. Never raises.
 
-    The reason is a `Fault` where cuDNN is there, or was said to be, and fails.
+    The reason is a `Fault` if cuDNN is installed, or was configured, and fails.
     """
     try:
         return _why_not(net, dtype_name, lengths)
@@ -59,11 +59,11 @@ def why_not(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
 
 
 class Fault(str):
-    """A reason that is no property of the call."""
+    """A reason that does not depend on the call."""
 
 
 def _unsupported(error: CudnnError, lengths: Lengths) -> bool:
-    """Return whether cuDNN answers that it has no such net, as it does for some dtypes."""
+    """Return whether cuDNN answers that it does not support the net, as for some dtypes."""
     # Versions that have no sequences of length 0 call them a bad parameter.
     empty = lengths is not None and not lengths.all()
     return error.status // 1000 == 3 or (error.status // 1000 == 2 and empty)
@@ -113,14 +113,14 @@ def _why_not(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
     return None
 
 
-# The largest H that cuDNN's kernels for a small one take, in inference and in training.
+# The largest H of cuDNN's SMALL_H algorithm, in inference and in training.
 _SMALL_H = {"lstm": (192, 128), "gru": (192, 128), "rnn_tanh": (384, 256), "rnn_relu": (384, 256)}
 # What H is a multiple of in float16: on an H100, what PyTorch gets of them at H = 40 was wrong.
 _OF_HALVES = 64
 
 
 def _beyond_the_algorithm(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
-    """Return what of a call the algorithm that was asked for cannot do."""
+    """Return the property of a call that the requested algorithm does not support."""
     if net.engine == "cudnn":
         return None
     lack = None
@@ -148,7 +148,7 @@ def _beyond_the_algorithm(net: Problem, dtype_name: str, lengths: Lengths) -> st
 
 
 def _beyond_persist_static(net: Problem, dtype_name: str) -> str | None:
-    """Return what of a call PyTorch does not ask PERSIST_STATIC for."""
+    """Return the property of a call for which PyTorch does not use PERSIST_STATIC."""
     lacks = (
         (dtype_name != "float16", dtype_name),
         (net.rnn_mode == "gru", "GRUs"),
@@ -165,7 +165,7 @@ _KERNELS = {"lstm": "lstm", "gru": "gru_reset_after"}
 
 
 def is_exact(engine: str, dtype_name: str) -> bool:
-    """Return whether "auto" may take an engine: some algorithms are less exact than float32."""
+    """Return whether "auto" may use an engine: some algorithms are less exact than float32."""
     return engine in ("cupy", "cudnn") or dtype_name in ("float16", "bfloat16")
 
 
@@ -208,12 +208,12 @@ def _workspace(made: nine.Nine, params: Array) -> Any:
 
 
 def _aligned(a: Array | None) -> Any:
-    """Return an array, or a copy of one that begins where cuDNN may not expect it."""
+    """Return an array, or a copy if its address is not aligned as cuDNN needs it."""
     return a if address(a) % _ALIGNMENT == 0 else a.copy()  # type: ignore[union-attr]
 
 
 def _outputs(shape: tuple[int, ...], dtype: np.dtype[Any], lengths: Lengths) -> Array:
-    """Return memory that is zero where cuDNN may not write: in the padding."""
+    """Return memory whose padding, where cuDNN may not write, is zero."""
     import cupy
 
     new: Callable[..., Array] = cupy.empty if lengths is None else cupy.zeros
@@ -221,7 +221,7 @@ def _outputs(shape: tuple[int, ...], dtype: np.dtype[Any], lengths: Lengths) -> 
 
 
 def _pass_through(lengths: Lengths, pairs: list[tuple[Array | None, Array | None]]) -> None:
-    """Copy, for each pair (to, from) of states, what a sequence of length 0 leaves as it was."""
+    """Copy the states of sequences of length 0, which stay unchanged, in each pair (to, from)."""
     if lengths is None or lengths.all():
         return
     import cupy
@@ -233,7 +233,7 @@ def _pass_through(lengths: Lengths, pairs: list[tuple[Array | None, Array | None
 
 
 class Inputs(NamedTuple):
-    """What both passes read: C-contiguous CuPy arrays of the current device, and lengths."""
+    """The inputs of both passes: C-contiguous CuPy arrays of the current device, and lengths."""
 
     input: Array  # [T, B, I]
     input_h: Array  # [L*D, B, P]
@@ -249,8 +249,8 @@ def forward(net: Problem, inputs: Inputs) -> tuple[Array, Array, Array | None, A
     Returns
     -------
     output, output_h, output_c, reserve
-        [T, B, D*P], zero in the padding; like input_h; like input_c; what `backward` needs, in
-        elements of the input's dtype, none in inference.
+        [T, B, D*P], zero in the padding; like input_h; like input_c; the reserve for `backward`, in
+        elements of the input's dtype, empty in inference.
     """
     import cupy
 
@@ -283,7 +283,7 @@ def backward(
     net, inputs
         As in `forward`.
     output, reserve
-        What `forward` returned.
+        The results of `forward`.
     cotangents
         The gradients of output, output_h and output_c, None for zeros.
 
@@ -311,7 +311,7 @@ def backward(
     dhx = cupy.empty(input_h.shape, dtype)
     dcx = None if input_c is None else cupy.empty(input_c.shape, dtype)
     dw = cupy.zeros(params.shape, dtype)  # cuDNN adds to it
-    # cuDNN changes the reserve, so that a second call on it would give other gradients.
+    # cuDNN changes the reserve, so a second call with it would return other gradients.
     reserve = reserve.copy()
     y, hx, spaces = address(output), address(input_h), (address(work), address(reserve))
     h, c = (hx, address(dhy), address(dhx)), (address(input_c), address(dcy), address(dcx))

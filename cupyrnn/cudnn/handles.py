@@ -1,4 +1,4 @@
-"""Handles of cuDNN, and what is kept from call to call with each."""
+"""Handles of cuDNN, and the descriptors and generator states that each keeps between calls."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SEEDED = 2
 
 
 class Kept(Generic[T]):
-    """The latest few things, by key."""
+    """A cache of the most recently used things, by key."""
 
     def __init__(self, most: int, drop: Callable[[T], None] = lambda _: None) -> None:
         self._most, self._drop = most, drop
         self._things: dict[Hashable, T] = {}  # the least recently used first
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what is kept under a key, or make it and drop what was longest not asked for."""
+        """Return the entry of a key; make a missing one, and drop the least recently used."""
         thing = self._things.pop(key) if key in self._things else make()
         self._things[key] = thing
         while len(self._things) > self._most:
@@ -36,7 +36,7 @@ class Kept(Generic[T]):
 
 
 class Handle:
-    """A handle, what was described for it and the states of its generators."""
+    """A handle, its descriptors and the states of its generators."""
 
     def __init__(self, address: int, destroy: Callable[[int], None]) -> None:
         self.address, self._destroy = address, destroy

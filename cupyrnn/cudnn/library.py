@@ -1,6 +1,6 @@
-"""The thin wall around cuDNN 9: found, loaded, and called with its prototypes.
+"""The thin wall around cuDNN 9: finds it, loads it, and calls it by its prototypes.
 
-It knows no arrays, only integers: sizes, addresses and what cuDNN calls handles and descriptors.
+It knows no arrays, only integers: sizes, addresses, handles and descriptors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WGRAD_ADD = 0
 DATA = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
 DEFAULT_MATH, TENSOR_OP_MATH, FMA_MATH = 0, 1, 3
 
-# What cuDNN loads when it is first used; where one is missing, that call ends the process.
+# The libraries that cuDNN loads at its first use. A missing one would end the process.
 _SUBLIBRARIES = ("libcudnn_graph.so.9", "libcudnn_ops.so.9", "libcudnn_adv.so.9")
 
 _TEMPORARY = (c_size_t, c_void_p) * 3  # weights, workspace and reserve: sizes and addresses
@@ -75,13 +75,13 @@ class CudnnError(RuntimeError):
 
 
 def dotted(version: int) -> str:
-    """Return a version as people write it; before cuDNN 9 the major one counted thousands."""
+    """Return a version with dots; before cuDNN 9 the major number counted thousands."""
     major, rest = divmod(version, 10000 if version >= 10000 else 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def missing_sublibrary(folder: str, names: Sequence[str]) -> str | None:
-    """Return why one of the libraries cannot be loaded, None if all can, and then they are."""
+    """Load all these libraries; return None, or why one of them cannot be loaded."""
     for name in names:
         try:
             ctypes.CDLL(os.path.join(folder, name))
@@ -94,7 +94,7 @@ class Library:
     """cuDNN 9, loaded from `path`: a file, or a name for the system's search."""
 
     def __init__(self, path: str) -> None:
-        """Load it; OSError says why that is not possible. Nothing is called that could exit."""
+        """Load it; raises OSError with the reason if that fails. Calls nothing that could exit."""
         self.path = path
         self._dll = dll = ctypes.CDLL(path)
         # cuDNN 8 lacks this function. Asking it for its version could end the process.
@@ -128,18 +128,18 @@ class Library:
             )
 
     def _written(self, kind: Any, name: str, *args: Any) -> int:
-        """Call a function, and return what it writes where its last argument says."""
+        """Call a function, and return what it writes to the address of its last argument."""
         found = kind()
         self.call(name, *args, ctypes.byref(found))
         return found.value or 0
 
     def create(self, name: str) -> int:
-        """Call a function that makes something, and return its address."""
+        """Call a function that creates an object, and return its address."""
         return self._written(c_void_p, name)
 
     @contextmanager
     def _descriptor(self, kind: str, name: str, *args: Any) -> Iterator[int]:
-        """Make a descriptor, and set it by a function that takes it first."""
+        """Create a descriptor, and set it by a function whose first argument it is."""
         address = self.create(f"cudnnCreate{kind}Descriptor")
         try:
             self.call(name, address, *args)
@@ -148,13 +148,13 @@ class Library:
             self.call(f"cudnnDestroy{kind}Descriptor", address)
 
     def dropout_states_size(self, handle: int) -> int:
-        """Return the bytes that the states of the generator take on the device."""
+        """Return the bytes of the generator's states on the device."""
         return self._written(c_size_t, "cudnnDropoutGetStatesSize", handle)
 
     def dropout(
         self, handle: int, rate: float, states: int, size: int, seed: int | None
     ) -> AbstractContextManager[int]:
-        """Make a dropout descriptor; with a seed the states are set, else left as they are."""
+        """Create a dropout descriptor; with a seed the states are set, else left unchanged."""
         name = f"cudnn{'Restore' if seed is None else 'Set'}DropoutDescriptor"
         return self._descriptor("Dropout", name, handle, rate, states or None, size, seed or 0)
 
@@ -237,7 +237,7 @@ def _from_variable() -> str:
 
 @cache
 def _attempt(setting: str) -> Library | str:
-    """Return the library, or what was looked for. A path that is set is the only one tried."""
+    """Return the library, or a list of the places tried. A configured path is the only one."""
     looked_for = []
     searches = (_from_variable,) if setting else (_from_pathfinder, _from_wheel, lambda: SONAME)
     for search in searches:
@@ -250,5 +250,5 @@ def _attempt(setting: str) -> Library | str:
 
 
 def find() -> Library | str:
-    """Return cuDNN 9, or all that was looked for and the line that installs it. Never raises."""
+    """Return cuDNN 9, or the places tried and the line that installs it. Never raises."""
     return _attempt(os.environ.get(PATH_VARIABLE, ""))

@@ -16,12 +16,12 @@ from .library import INFERENCE, TRAINING, WGRAD_ADD, Library
 
 class Nine:
     """
-    cuDNN's descriptors of all calls that differ in addresses and seeds, and these calls.
+    The descriptors and calls of cuDNN for all calls that differ only in addresses and seeds.
 
     Attributes
     ----------
     params_bytes, work_bytes, reserve_bytes : int
-        The sizes of what a call is given; `reserve_bytes` is 0 in inference.
+        The sizes of the memory that a call needs; `reserve_bytes` is 0 in inference.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Nine:
         return self._library.dropout(self.handle, net.dropout, address(self._states), size, None)
 
     def begin(self, seed: int | None) -> None:
-        """Have what follows run on the current stream; a seed is that of the dropout masks."""
+        """Use the current stream for the next calls; `seed` is that of the dropout masks."""
         import cupy
 
         stream = cupy.cuda.get_current_stream().ptr
@@ -91,7 +91,7 @@ class Nine:
         return (*weights, max(self.work_bytes, 1), work, self.reserve_bytes, reserve)
 
     def forward(self, x: int, y: int, h: Pair, c: Pair, w: int, work: int, reserve: int) -> None:
-        """`h` and `c` are the first states and the last ones."""
+        """Run forward; `h` and `c` are the first and the last states."""
         self._call(
             "cudnnRNNForward",
             *(self.handle, self.rnn, self._mode, address(self._lengths)),
@@ -102,7 +102,7 @@ class Nine:
     def backward_data(
         self, y: int, dy: int, dx: int, h: Triple, c: Triple, w: int, work: int, reserve: int
     ) -> None:
-        """`h` and `c` are the first states, the gradients of the last ones and of the first."""
+        """Compute gradients; `h`, `c`: first states, gradients of the last, of the first ones."""
         self._call(
             "cudnnRNNBackwardData_v8",
             *(self.handle, self.rnn, address(self._lengths)),
@@ -111,7 +111,7 @@ class Nine:
         )
 
     def backward_weights(self, x: int, hx: int, y: int, dw: int, work: int, reserve: int) -> None:
-        """Adds to `dw`. Needs what `backward_data` has left in the reserve."""
+        """Add the gradient of the weights to `dw`. `backward_data` must have run before."""
         self._call(
             "cudnnRNNBackwardWeights_v8",
             *(self.handle, self.rnn, WGRAD_ADD, address(self._lengths)),

@@ -1,7 +1,7 @@
 """
-Which kernels take a device through the time steps of a call, and what was timed of them.
+The kernels that compute the time steps of a call on a GPU, and their measured times.
 
-``python -m cupyrnn.device`` runs and times them: see ``cli``.
+``python -m cupyrnn.device`` checks and times them: see ``cli``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def __dir__() -> list[str]:
 
 class RecurrenceKernels(NamedTuple):
     """
-    What `recurrence_kernels` returns.
+    The result of `recurrence_kernels`.
 
     Attributes
     ----------
@@ -68,8 +68,8 @@ def recurrence_kernels(
     """
     Return which kernels a GPU would use for the time steps of a call, and why not others.
 
-    The environment variable CUPYRNN_PERSISTENT decides. What it asks for and cannot be done is done
-    by the loop.
+    The environment variable CUPYRNN_PERSISTENT decides. If the kernel that it names does not
+    support the call, the loop computes it.
 
     * "loop": a product and a kernel in every step.
     * "rows": one launch for all steps, if the recurrent matrix fits into the registers of a block,
@@ -101,8 +101,8 @@ def recurrence_kernels(
         The number of multiprocessors of the GPU; by default that of CuPy's current device.
     architecture : int, optional
         90 for a GPU of compute capability 9.0; by default that of CuPy's current device. The shared
-        memory of a block depends on it. What was timed on the current device is left aside if this
-        or `processors` is given.
+        memory of a block depends on it. If this or `processors` is passed, the measurements of the
+        current device are ignored.
 
     Returns
     -------
@@ -158,9 +158,9 @@ def forget_kernels() -> None:
     """
     Forget which kernels were the fastest on the GPUs of this machine.
 
-    "auto" then takes what it does where ``python -m cupyrnn.device`` never ran. The
-    environment variable CUPYRNN_CACHE_DIR names the folder where this is kept, by default
-    ``~/.cache/cupyrnn``; where it is empty, nothing is kept or read.
+    "auto" then chooses as if ``python -m cupyrnn.device`` had never run. The environment variable
+    CUPYRNN_CACHE_DIR names the folder of the measurements, by default ``~/.cache/cupyrnn``. If it
+    is empty, nothing is stored or read.
 
     Raises
     ------

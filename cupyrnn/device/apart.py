@@ -1,4 +1,4 @@
-"""A process of its own for what may crash or hang there without ending its caller."""
+"""A separate process for code that may crash or hang without harm to its caller."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 _START = 60.0  # seconds that its imports may take
-# A fresh interpreter: what this one knows of a device is of no use in another process.
+# A fresh interpreter, because the CUDA state of this process is useless in another one.
 _FRESH = multiprocessing.get_context("spawn")
 
 
 class Apart:
     """
-    What answers questions in another process, which is started anew after a crash.
+    Answers questions in another process, which is started again after a crash.
 
     Parameters
     ----------
     begin, arguments
-        A function of a module, which that process calls: it returns what is said first, and what
-        answers a question. Its ValueError says in one line why it cannot.
+        A function of a module, which that process calls. It returns a first message, and a function
+        that answers questions. If it cannot, it raises a ValueError of one line.
     seconds
-        What an answer may take.
+        The longest time of an answer.
     name
-        What the process imports, for errors.
+        The module that the process imports, for errors.
 
     Attributes
     ----------
     told : dict
-        What it said first.
+        The first message.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Apart:
         self.told = told
 
     def _answer(self, seconds: float) -> tuple[Any, str]:
-        """Return the next answer, or None and what has become of the process."""
+        """Return the next answer, or None and what happened to the process."""
         why = f"gave no answer within {seconds:g} s"
         try:
             if self._end.poll(seconds):
@@ -72,7 +72,7 @@ class Apart:
         return None, why
 
     def ask(self, question: Any) -> tuple[Any, str]:
-        """Return the answer, or None and what has become of the process."""
+        """Return the answer to a question, or None and what happened to the process."""
         if not self._process.is_alive():
             self._start()
         with contextlib.suppress(OSError):  # it has just ended, as `_answer` finds out

@@ -1,4 +1,4 @@
-"""The command line: what each kernel gives and takes on a GPU, and which one "auto" is to take."""
+"""The command line: check and time each kernel on a GPU, and choose the one that "auto" uses."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .problems import DTYPES, NETS, Problem, dtype_of
 from .worker import begin
 
 UNITS, BATCHES = (9, 16, 33, 64, 95, 128, 255, 512), (1, 3, 9, 33, 128, 512, 1024)
-# T of the calls that are compared and of those that are timed; B*H*T of the latter, for memory.
+# T of the compared calls and of the timed ones; the largest B*H*T of the timed ones, for memory.
 STEPS, TIMED_STEPS, LARGEST = 24, 96, 2**24
 USUAL = DTYPES[:2]  # dtypes
 SECONDS = 300.0  # that an answer may take, in which kernels are compiled
-# What is faster by less than this is left to the loop or to "cupy", which can do everything.
+# A kernel that is faster by less than this is not chosen; the loop or "cupy" supports everything.
 LEAST_GAIN = 1.03
 
 
 class Row(NamedTuple):
-    """What was found of the kernels of a direction, or of the engines of a call, at a size."""
+    """The results for the kernels of a direction, or the engines of a call, at one size."""
 
     name: str  # with the dtype
     timed: Timed
@@ -53,7 +53,7 @@ TITLES += "".join(f"{kernel:>9}" for kernel in KERNELS) + f"  {'taken':<8}values
 
 
 class Trial:
-    """What a process of its own finds of kernels; those that were wrong are not run again."""
+    """Checks and times kernels in a separate process; wrong ones are not run again."""
 
     def __init__(self, process: Apart) -> None:
         self._process = process
@@ -63,9 +63,9 @@ class Trial:
         self, cell: str, dtype: str, sizes: Iterable[tuple[int, int]], *, net: bool = False
     ) -> Iterator[Row]:
         """
-        Yield what is found at each (H, B), without lengths and peepholes and with them.
+        Yield the results at each (H, B), without lengths and peepholes and with them.
 
-        With `net` that is what is found of the engines of `cudnn_rnn`, without lengths.
+        With `net`, the results are those of the engines of `cudnn_rnn`, without lengths.
         """
         for H, B in sizes:
             of = (False,) if net else (False, True)
@@ -88,7 +88,7 @@ class Trial:
                 seen, why = self._process.ask(("wrong", problem, direction, way))
                 if seen != "":
                     refused[kernel] = f"{seen or f'its process {why}'} at {problem.like}"
-                    self._process.close()  # its device may refuse all that follows
+                    self._process.close()  # its device may refuse all later calls
         usual = next(iter(kernels))  # the loop, or "cupy"
         right = [way for way, kernel in kernels.items() if kernel not in refused]
         times = dict.fromkeys(right, 0.0)
@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _keep(path: Path, card: str, rows: Iterable[Row], refused: dict[str, dict[str, str]]) -> None:
-    """Add to what is kept of the card; what was refused once stays so until it is forgotten."""
+    """Add to the stored measurements; a refused kernel stays refused until `forget_kernels`."""
     before = timed.read(path) or Kept(path, card, {}, {})
     fastest = {name: {t[:2]: t for t in sizes} for name, sizes in before.fastest.items()}
     for row in rows:

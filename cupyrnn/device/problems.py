@@ -1,4 +1,4 @@
-"""The calls that every kernel is checked and timed by."""
+"""The calls by which every kernel is checked and timed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
     @property
     def like(self) -> str:
-        """What it is like, in words."""
+        """The call in words."""
         more = "with lengths" + " and peepholes" * (self.cell == "lstm")
         return f"H = {self.H}, B = {self.B}" + f", {more}" * self.general
 

@@ -1,4 +1,4 @@
-"""The time of a call on the device alone, by CUDA events, whatever the host needs for it."""
+"""The time of a call on the device alone, by CUDA events, without the time of the host."""
 
 from __future__ import annotations
 

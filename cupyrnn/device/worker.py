@@ -1,7 +1,7 @@
 """
-A process of its own for the kernels: their values beside NumPy's, and their times.
+The separate process of the kernels: compares their values with NumPy's, and times them.
 
-A kernel that is wrong may end the process, or leave a device that refuses all that follows.
+A wrong kernel may end the process, or leave the device in a state that refuses all later calls.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .timing import DeviceTime, DeviceTimer
 
 FORWARD, BACKWARD = DIRECTIONS = ("forward", "backward")
 INFERENCE, TRAINING = CALLS
-# The largest error, as a part of the largest magnitude: ten times what rounding does here, as a
-# kernel that is wrong is off by far more.
+# The largest error, relative to the largest magnitude: ten times the rounding error here. A wrong
+# kernel is off by far more.
 TOLERANCES = {"float16": 1e-2, "bfloat16": 8e-2, "float32": 2e-5, "float64": 1e-12}
 # The median of up to _MOST calls is taken, if _SECONDS allow; the clocks need _WARM_UP seconds.
 _MOST, _SECONDS, _WARM_UP = 9, 0.3, 0.02
@@ -50,15 +50,15 @@ def asked(way: str) -> Iterator[None]:
 
 class Calls:
     """
-    An op and its gradient on the device, each on its own.
+    An op and its gradient on the device, called separately.
 
-    The gradient is given what NumPy found forwards; with arguments for the device alone, what the
-    op found there.
+    The gradient gets the results of NumPy's forward call or, if its arguments exist on the device
+    only, those of the op there.
 
     Attributes
     ----------
     expected
-        By direction or call, and by name, what NumPy found.
+        NumPy's results, by direction or call, and by name.
     there
         The op's arguments, on the device.
     """
@@ -93,7 +93,7 @@ class Calls:
             self._results = self.run(FORWARD)
 
     def run(self, direction: str) -> dict[str, Any]:
-        """Return what a call gives on the device, by name."""
+        """Return the results of a call on the device, by name."""
         if direction == BACKWARD:
             return self._record.grads(self.there, self._results, self._cotangents)
         more = {"is_training": False} if direction == INFERENCE else {}
@@ -119,7 +119,7 @@ class Calls:
         return ""
 
     def times(self, direction: str, ways: list[str]) -> list[float]:
-        """Return the milliseconds of the device in a call by each way, measured in turns."""
+        """Return the milliseconds of the device in a call by each kernel, measured in turns."""
         timer, waits = DeviceTimer(), dict.fromkeys(ways, 0.0)
 
         def one(way: str) -> DeviceTime:
@@ -135,7 +135,7 @@ class Calls:
                 found.append([one(way) for way in ways])
             return found
 
-        # The first call compiles. The second one shows how long the host needs.
+        # The first call compiles. The second one shows the time of the host.
         rounds(2, sys.maxsize, _WARM_UP)
         of_ways = zip(*rounds(1, _MOST, _SECONDS), strict=True)
         return [
@@ -166,7 +166,7 @@ def engines_of(problem: Problem) -> dict[str, dict[str, str]]:
 
 
 def kernels_of(problem: Problem) -> dict[str, dict[str, str]]:
-    """Return the kernels of each way that has one, by direction."""
+    """Return the kernels that exist, by direction."""
     if problem.net:
         return engines_of(problem)
     sizes = {"batch_size": problem.B, "num_units": problem.H, "num_steps": problem.T}
@@ -182,7 +182,7 @@ def kernels_of(problem: Problem) -> dict[str, dict[str, str]]:
 
 
 def _wrong(problem: Problem, direction: str, way: str) -> str:
-    """Return what is wrong with the values of a way, nothing if they are right."""
+    """Return what is wrong with the values of a kernel; empty if they are right."""
     calls = _calls(problem)
     try:
         with asked(way):
@@ -199,12 +199,12 @@ def _answer(question: Any) -> Any:
 
 
 def be_strict() -> None:
-    """Have this package's own kernels compute strict float32, and NumPy what they are beside."""
+    """Make this package's kernels compute in strict float32, so that they can equal NumPy's."""
     os.environ |= {"CUPYRNN_ENGINE": "cupy", "CUPY_TF32": "0", "CUPYRNN_NUMBA": "0"}
 
 
 def begin() -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """Return the card and where its choice is kept, and what answers a question."""
+    """Return the card and the file of its measurements, and a function that answers questions."""
     try:
         import cupy
 

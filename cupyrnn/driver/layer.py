@@ -456,7 +456,7 @@ def input_gradient(
     total: Scratch | None = None,
     product: Scratch | None = None,
 ) -> None:
-    """Write the gradient of the input of some rows; `work` may be scratch memory."""
+    """Write the gradient of the input of some rows, with two pieces of scratch memory."""
     weight, *others = weights
     delta = deltas[weight.delta][:, weight.columns]
     compute = compute_dtype(x_grad.dtype)
