@@ -65,9 +65,10 @@ def _form_of(op: str, weights: object) -> Form:
     entries: Any = weights
     if not entries:
         raise ValueError(f"{op}: weights has 0 entries, expected L*D, at least 1")
-    form: Form | None = getattr(entries[0], "form", None)
+    forms = [getattr(a, "form", None) if isinstance(a, tuple) else None for a in entries]
+    form: Form | None = forms[0]
     for n, entry in enumerate(entries):
-        if form is None or getattr(entry, "form", None) is not form:
+        if form is None or forms[n] is not form:
             expected = "a " + " or ".join(_KNOWN)
             if form is not None and n > 0:
                 expected = f"the weights of {form.name} like weights[0]"

@@ -140,6 +140,8 @@ def test_nothing_is_asked_of_what_is_no_array(name: str) -> None:
     given: dict[str, Any] = arguments() | {"b": np.ones(4 * H), name: Raising()}
     with pytest.raises(TypeError, match=f"^block_lstm: {name} is "):
         cupyrnn.block_lstm(**given)
+    with pytest.raises(TypeError, match=r"^stacked_rnn: weights\[0\] is "):
+        cupyrnn.stacked_rnn(given["x"], None, None, [Raising()])
 
 
 def turned(a: Any, axes: bool) -> Any:
