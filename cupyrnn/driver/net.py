@@ -1,7 +1,7 @@
 """
-The walks over the layers of a net whose arrays are places: one forwards, one backwards.
+The loops over the layers of a net whose arrays are places: one forward, one backward.
 
-A walk hands each layer, as places by name, to a machine, which makes its own operations of it.
+A loop passes each layer, as places by name, to a machine, which turns it into its own operations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Weights(NamedTuple):
 
 
 class LayerPlaces(NamedTuple):
-    """What one direction of a layer reads and writes; N = T*B rows in the order of time."""
+    """The inputs and outputs of one direction of a layer; N = T*B rows in the order of time."""
 
     x: tuple[Place, ...]  # [N, K], or the parts of it that are side by side
     back: bool  # whether its steps run backwards in time
@@ -47,7 +47,7 @@ class GradientPlaces(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """What a machine has the cells by: functions of their attributes."""
+    """The cells of a machine, as functions of their attributes."""
 
     lstm: Callable[..., Any]  # of columns, cell_clip, gate and forget_bias
     gru: Callable[..., Any]  # of gate
@@ -56,7 +56,7 @@ class Cells(NamedTuple):
 
 
 class Machine(Protocol):
-    """What computes layers."""
+    """Computes layers."""
 
     def forward_layer(self, layer: LayerPlaces) -> None:
         """Add the operations of one direction of a layer."""
@@ -68,13 +68,13 @@ class Machine(Protocol):
         """Add the gradient of a single step up to its gates, written to `deltas`."""
 
     def round(self, a: Place, to: Place) -> None:
-        """Add that numbers of the computation are written in the storage type."""
+        """Add an operation that converts computed numbers to the storage type."""
 
     def clear(self, a: Place) -> None:
         """Add that memory of results is zeros."""
 
     def exchange(self, a: Place, to: Place) -> None:
-        """Add that `to` is `a` with its first two axes exchanged."""
+        """Add an operation that writes `a` with its first two axes exchanged to `to`."""
 
 
 def forward(machine: Machine, layers: Sequence[Sequence[LayerPlaces]]) -> None:
@@ -89,7 +89,7 @@ def forward(machine: Machine, layers: Sequence[Sequence[LayerPlaces]]) -> None:
 
 
 def with_inputs(layers: Sequence[Sequence[LayerPlaces]]) -> list[list[LayerPlaces]]:
-    """Return the layers with what each one reads."""
+    """Return the layers, each with its input."""
     found = [list(layers[0])]
     for below, directions in pairwise(layers):
         x = tuple(layer.saved[-1] for layer in below)

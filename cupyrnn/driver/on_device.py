@@ -1,7 +1,7 @@
 """
-What a device does in a call: launches and products whose arguments are ready but for addresses.
+A call on a device as a list of launches and products, prepared except for addresses.
 
-The operations of a layer are the products of its input, one launch for all steps and, backwards,
+The operations of a layer are the products with its input, one launch for all steps and, backward,
 the products and sums of the gradients of its weights.
 """
 
@@ -148,7 +148,7 @@ class OnDevice:
         self.operations.append(("launch", head, block.cooperative, np.array(at, np.uint64)))
 
     def fill(self, memory: Place, byte: int) -> None:
-        """Add that all bytes of memory are this one."""
+        """Add an operation that fills memory with one byte."""
         self.operations.append(("fill", len(self._words), byte, memory.size * memory.itemsize))
         self._word(memory)
 
@@ -173,14 +173,14 @@ class OnDevice:
             self.operations.append(("product", first, row, of_b, of_a, last))
 
     def zeros(self, count: int) -> list[Place]:
-        """Return the places of up to two scalars that are zero; the next layer writes them."""
+        """Return the places of up to two scalar zeros, which the next layer writes."""
         if count == 0:
             return []
         self._scalars = self.table.take("zeros", (_BYTES_OF_ZEROS // self.dtype.itemsize,))
         return [self._scalars.at(n) for n in range(count)]
 
     def round(self, a: Place, to: Place) -> None:
-        """Add that numbers of the computation are written in the storage type."""
+        """Add an operation that converts computed numbers to the storage type."""
         self._copy(0, a, to, a.size)
 
     def clear(self, a: Place) -> None:
@@ -188,7 +188,7 @@ class OnDevice:
         self.fill(a, 0)
 
     def exchange(self, a: Place, to: Place) -> None:
-        """Add that `to` is `a` with its first two axes exchanged."""
+        """Add an operation that writes `a` with its first two axes exchanged to `to`."""
         self._copy(1, a, to, *a.shape)
 
     def _copy(self, kernel: int, a: Place, to: Place, *sizes: int) -> None:
@@ -298,7 +298,7 @@ class OnDevice:
         return layer._replace(x=x, back=False, saved=tuple(saved), first=tuple(first))
 
     def first_state(self, layer: LayerPlaces, k: int) -> Place:
-        """Return a state before the first step, for what reads memory of it."""
+        """Return a state before the first step in memory; zeros if it has none."""
         place = layer.first[k]
         if place is not None:
             return place
@@ -380,7 +380,7 @@ class OnDevice:
         self._sums(layer, deltas, grads.weights.vectors)
 
     def backward_gates(self, *_: Any) -> None:
-        """Refuse a gradient that ends at the gates: a kernel goes on to the state before."""
+        """Refuse a gradient that ends at the gates: kernels go on to the state before."""
         raise NotInPlace("no kernel ends at the gates")
 
     def _of_a_step(self, layer: LayerPlaces) -> int:
@@ -402,7 +402,7 @@ class OnDevice:
     def _operands(
         self, layer: LayerPlaces, x: Sequence[Place] = (), r: Place | None = None
     ) -> Place:
-        """Return x and h of the step before each one, and again with r times it, side by side."""
+        """Return, side by side, x and h of the step before; and x and r times that h."""
         h, K = layer.saved[-1], [part.shape[1] for part in x]
         (N, H), (more, *_) = h.shape, (*x[1:], None)
         width = (sum(K) + H) * (1 if r is None else 2)
@@ -448,7 +448,7 @@ class OnDevice:
     def _bias_sums(
         self, deltas: Sequence[Place], b: Place | None, more: Place | None, both: int
     ) -> None:
-        """Add the gradients of two biases, which have the sums of so many columns both."""
+        """Add the gradients of two biases, which are the same sums of columns."""
         N, columns = deltas[0].shape[0], sum(d.shape[1] for d in deltas)
         _, S = sum_grid(N, columns)
         if S > 1:
@@ -463,7 +463,7 @@ class OnDevice:
     def _whole_sums(
         self, parts: Sequence[Place], b: Place | None, more: Place | None, both: int
     ) -> None:
-        """Add the sums of the columns of rows, of slices or not, as gradients of biases."""
+        """Add the sums of the columns of rows, or of partial sums, as gradients of biases."""
         assert b is not None
         rows, (others, *_) = parts[0], (*parts[1:], None)
         name = BIAS_SUMS[1 if rows.dtype == self.compute else 2]
@@ -473,7 +473,7 @@ class OnDevice:
         self._launch_one("", BIAS_SUMS, name, grid, rows, others, b, more, *sizes)
 
     def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> Call:
-        """Return what runs such calls: it returns these arrays, and copies of `more`, as a kind."""
+        """Return an object that runs these calls; its result is a `kind` of arrays and `more`."""
         return Call(self.table, (self._words, self._moved), self.operations, self.rounds,
                     (list(returned), kind, more))  # fmt: skip
 
@@ -501,7 +501,7 @@ class Call:
         self._rounds = rounds
         self._cuda, self._ndarray = cupy.cuda, cupy.ndarray
         self._device = cupy.cuda.runtime.getDevice()
-        # What the words of one call at a time are in: as many as there are calls at once.
+        # Memory for the words of a call: one piece for each call that runs at the same time.
         self._free: list[Any] = []
 
     def _ready(self) -> tuple[Any, ...]:
@@ -588,7 +588,7 @@ class Call:
 def start(
     arguments: Arguments, cell: CellInPlace, matrices: set[int], *, back: bool, saves: bool
 ) -> tuple[Table, OnDevice]:
-    """Return the table of a call, and what makes its operations: see `on_host.start`."""
+    """Return the table of a call, and the machine of its operations: see `on_host.start`."""
     arrays, aligned = arguments.arrays, 0
     T, B = arguments.steps
     # More rows are computed in pieces, which bounds the memory.

@@ -1,8 +1,8 @@
 """
-What NumPy and compiled loops do in a call: operations over arrays at settled places.
+A call on the host as a list of operations of NumPy and compiled loops, over arrays at fixed places.
 
-The operations of a layer are one call of a compiled loop. On the host a new array is cheaper than
-a view, so that every place that is taken is an array of its own.
+A layer is one call of a compiled loop. On the host a new array is cheaper than a view, so every new
+place is an array of its own.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .signatures import Arguments
 
 CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
 
-# Steps up to which a call is laid out: of more, what that saves does not count.
+# The most steps of a call that is laid out. In longer calls that saves too little.
 _MOST_STEPS = 4096
-# Rows up to which inference may have memory for all that the steps save.
+# The most rows for which inference has memory for all saved arrays.
 _MOST_ROWS = 1024
 
 
@@ -103,7 +103,7 @@ class OnHost:
     def exchange(self, a: Place, to: Place) -> None:
         """Add that `to` is `a` with its first two axes exchanged."""
         n = to.array - self._table.inputs
-        if a.array < self._table.inputs:  # before what begins as `to` is made
+        if a.array < self._table.inputs:  # before an array that begins as `to` is made
             new = self._table.new[n]
             self._table.new[n] = new._replace(copied=a.array, exchanged=True)
             return
@@ -112,7 +112,7 @@ class OnHost:
         self.operations.append(lambda arrays: np.copyto(write(arrays), read(arrays)))
 
     def _copy(self, a: Place, to: Place, *, turned: bool, adds: bool = False) -> None:
-        """Add to = a, or to += a, of rows whose steps are turned or not."""
+        """Add to = a, or to += a; the steps of either may be in reverse order."""
         read, write = view_of(self._by_step(a, turned)), view_of(self._by_step(to, False))
 
         def copy(arrays: Arrays) -> None:
@@ -126,7 +126,7 @@ class OnHost:
         self.operations.append(add if adds else copy)
 
     def _by_step(self, rows: Place, turned: bool) -> Place:
-        """Return rows [T*B, K] as [T, B, K], the last step first if they are turned."""
+        """Return rows [T*B, K] as [T, B, K], with the steps in reverse order if `turned`."""
         (row, column), T = rows.strides, self._T
         step = self._B * row
         shape, strides = (T, self._B, rows.shape[1]), (-step if turned else step, row, column)
@@ -134,8 +134,8 @@ class OnHost:
         return rows._replace(offset=offset, shape=shape, strides=strides)
 
     def _input_of(self, layer: LayerPlaces) -> Place:
-        """Return what a layer reads, in the order of its steps."""
-        # What steps save is in their order.
+        """Return the input of a layer, in the order of its steps."""
+        # Saved arrays are in the order of the steps.
         turned = [layer.back] if len(layer.x) == 1 else [False, True]
         given: Any = self._table.arguments.get("x", self._table.arguments.get("input"))
         if layer.x[0].array == given.array:
@@ -156,7 +156,7 @@ class OnHost:
         return place
 
     def _in_one_loop(self, layer: LayerPlaces, direction: str) -> bool:
-        """Return whether the loop of a layer computes it, not that of a single step."""
+        """Return whether the loop over all steps computes a layer, not that of a single step."""
         (w_x, w_h, _), dtype = layer.weights, self._table.dtype
         size, in_order = sum(w.size for w in (*w_x, *w_h)), w_x[0].strides[1] == dtype.itemsize
         whole = _layer.pays(size, self._T * self._B, direction, self._T == 1, in_order)
@@ -178,7 +178,7 @@ class OnHost:
         self, layer: LayerPlaces, vectors: dict[str, Place | None], back: tuple[Any, ...] = (),
         grads: Sequence[Place] = (),
     ) -> LayerInPlace:  # fmt: skip
-        """Return the compiled call of a layer, backwards with the gradients in `back`."""
+        """Return the compiled call of a layer or, with `back`, of its gradient."""
         x, (w_x, w_h, _), saved = self._input_of(layer), layer.weights, layer.saved
         last, output = layer.last, layer.output
         (N, I), H, weights = x.shape, saved[-1].shape[1], (*w_x, *w_h)
@@ -280,7 +280,7 @@ class OnHost:
     def _sums(
         self, layer: LayerPlaces, vectors: dict[str, Place | None]
     ) -> list[tuple[list[Place], int]]:
-        """Return where the sums of each of the deltas go, and how many numbers these are."""
+        """Return the places for the sums of each of the deltas, and their lengths."""
         spec, _ = self._cell.spec_of({}, layer.saved[-1].shape[1], self._table.dtype)
         found = []
         for names, n in zip(self._cell.sums, spec.widths, strict=True):
@@ -355,7 +355,7 @@ class OnHost:
         self.operations.append(compute)
 
     def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> Call:
-        """Return what runs such calls: it returns these arrays, and copies of `more`, as a kind."""
+        """Return an object that runs these calls; its result is a `kind` of arrays and `more`."""
         return Call(self._table, self.operations, (list(returned), kind, more))
 
 
@@ -363,7 +363,7 @@ def start(
     arguments: Arguments, cell: CellInPlace, matrices: set[int], *, back: bool, saves: bool
 ) -> tuple[HostTable, OnHost]:
     """
-    Return the table of a call, and what makes its operations.
+    Return the table of a call, and the machine that makes its operations.
 
     Parameters
     ----------
@@ -372,9 +372,9 @@ def start(
     matrices
         The numbers of the arrays that may be in Fortran order.
     back
-        Whether steps run backwards, and what they save is in the order of time.
+        Whether the steps run backwards while their saved arrays are in the order of time.
     saves
-        Whether the caller has all that the steps save.
+        Whether the caller gets all saved arrays.
     """
     (T, B), dtype = arguments.steps, arguments.arrays[0].dtype
     pieces = T > _MOST_STEPS or not (saves or T * B <= _MOST_ROWS)
@@ -387,12 +387,12 @@ def start(
 
 
 def _at(a: Place | Array | None) -> At | Array | None:
-    """Return a place as the compiled loops have it."""
+    """Return a place as an `At` of the compiled loops."""
     return At(a.array, a.offset) if isinstance(a, Place) else a
 
 
 def _oriented(matrices: Sequence[Place]) -> tuple[tuple[bool, int], ...]:
-    """Return whether matrices are transposed in memory, and the bytes from row to row there."""
+    """Return whether matrices are transposed in memory, and their strides in bytes."""
     found = []
     for w in matrices:
         rows, columns = w.strides
@@ -405,7 +405,7 @@ def _column_sums(rows: Array, sums: Array) -> None:
 
 
 def view_of(place: Place, n: int | None = None) -> Callable[[Arrays], Array]:
-    """Return what makes the view of a place, or of its first n numbers."""
+    """Return a function that makes the view of a place, or of its first n numbers."""
     array, offset, shape, strides, dtype = place
     shape = shape if n is None else (n,)
     return lambda arrays: np.ndarray(shape, dtype, arrays[array], offset, strides)
@@ -463,7 +463,7 @@ def _exchanged(a: Array) -> Array:
 
 
 def _maker(new: New, dtype: np.dtype[Any]) -> tuple[Any, Any, np.dtype[Any] | None]:
-    """Return what makes a new array, of a shape and a dtype, or of an array alone."""
+    """Return a function that makes a new array, from a shape and a dtype or from an array."""
     if new.copied is not None:
         return _exchanged if new.exchanged else np.ndarray.copy, new.copied, None
     return (np.zeros if new.zeros else np.empty), new.shape, dtype

@@ -1,9 +1,10 @@
 """Sequences of different lengths as one array without padding.
 
-The sequences are ordered by falling length, and the rows of a step, one for each sequence that is
-still running, follow those of the step before. So every step is a block of rows, and its states
-are the first rows of the states before it: a recurrence written for sequences of one length serves
-for all. A sequence that is cut at its resets is several shorter ones, which run side by side.
+The sequences are ordered by length, the longest first. A step has one row for each sequence that is
+still running, and the rows of a step follow those of the step before. So every step is a block of
+rows, and its states are the first rows of the states before it. A recurrence for sequences of one
+length therefore works for all. A sequence with resets is cut into shorter ones, which run side by
+side.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Run(NamedTuple):
-    """Consecutive steps that one call of a cell's steps takes."""
+    """Consecutive steps that one call of `forward_steps` or `backward_steps` computes."""
 
     row: int  # the first
     end: int  # the one after the last
@@ -30,7 +31,7 @@ class Run(NamedTuple):
     alike: bool  # whether all have as many: then arrays are [t, B, ·], else [n, ·]
 
     def parts(self, most: int) -> Iterator[Run]:
-        """Yield the run from its end in parts of no more steps than `most`, if all are alike."""
+        """Yield the run from its end in parts of at most `most` steps, if all have as many rows."""
         if len(self.batches) <= most or not self.alike:
             yield self
             return
@@ -57,7 +58,7 @@ def flat(a: Array) -> Array:
 
 
 class Block(NamedTuple):
-    """Runs whose rows are taken together in the products over many steps."""
+    """Consecutive runs, whose rows share the products over many steps."""
 
     row: int
     end: int
@@ -70,7 +71,7 @@ def count_rows(T: int, B: int, lengths: NDArray[Any] | None) -> int:
 
 
 class _Segments(NamedTuple):
-    """What the sequences are cut into at their resets, by falling length."""
+    """The segments that resets cut the sequences into, the longest first."""
 
     sequence: NDArray[np.intp]  # that each is of
     start: NDArray[np.intp]
@@ -99,7 +100,7 @@ def _cut(T: int, B: int, lengths: NDArray[Any], resets: NDArray[np.bool_] | None
 
 class Rows:
     """
-    The rows of steps that follow each other, each step's those of the sequences still running.
+    The rows of consecutive steps: in each step one for each sequence that is still running.
 
     Parameters
     ----------
@@ -156,7 +157,7 @@ class Rows:
     @cached_property
     def _places(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """The step and the sequence of each row."""
-        # Not by a mask of steps by segments: one long document among many short ones makes it huge.
+        # A mask of steps by segments would be huge for one long document among many short ones.
         t = np.repeat(np.arange(self.steps), self._batches)
         return t, np.arange(self.rows) - self._starts[t]
 
@@ -179,9 +180,9 @@ class Rows:
 
     def pieces(self, most: int, every: int = 1) -> Iterator[tuple[slice, slice]]:
         """
-        Yield the steps and the rows of pieces of so many rows or a few more, the last of fewer.
+        Yield the steps and the rows of pieces of about `most` rows; the last has fewer.
 
-        They have as many steps as a multiple of `every`, but the last.
+        The number of steps of a piece is a multiple of `every`, except in the last one.
         """
         if 0 < self.rows <= most:
             yield slice(0, self.steps), slice(0, self.rows)
@@ -211,7 +212,7 @@ class Rows:
 
     def before(self, row: int, end: int, first: Array, after: Array, dtype: np.dtype[Any]) -> Array:
         """
-        Return the states before the rows row..end-1 of whole steps, a view where it can be.
+        Return the states before the rows row..end-1 of whole steps, as a view if possible.
 
         Parameters
         ----------
@@ -238,7 +239,7 @@ class Rows:
         return out
 
     def last(self, first: Array, after: Array) -> Array:
-        """Return the states after the last row of each sequence, of what `before` takes."""
+        """Return the states after the last row of each sequence; arguments as in `before`."""
         if self._lengths is None:
             return after[self.rows - self.sequences :] if self.rows else first
         last = first.astype(after.dtype)
@@ -248,7 +249,7 @@ class Rows:
 
 class Packing(Rows):
     """
-    The way from padded arrays [T, B, ·] to packed rows [N, ·] and back.
+    Converts padded arrays [T, B, ·] to packed rows [N, ·] and back.
 
     Parameters
     ----------
@@ -294,18 +295,18 @@ class Packing(Rows):
         assert self._segments is not None
         return self._segments
 
-    # The indices are made when they are asked for: most calls need some of them only.
+        # The indices are computed when they are first used: most calls need only some of them.
 
     @cached_property
     def _padded(self) -> Array:
-        """Where each row is among those of the padded array."""
+        """The index of each row among the rows of the padded array."""
         t, s = self._places
         start = self._cuts.start * self._B + self._cuts.sequence
         return self._index(t * self._B + start[s])
 
     @cached_property
     def _mirrored(self) -> Array:
-        """Which row each is when time runs backwards."""
+        """The index of each row if time runs backwards."""
         t, s = self._places
         return self._index(self._starts[self._cuts.length[s] - 1 - t] + s)
 
@@ -336,7 +337,7 @@ class Packing(Rows):
         return taken
 
     def pack(self, a: Array) -> Array:
-        """Return the rows [N, K] of a[T, B, K] in C order, a view where they do not move."""
+        """Return the rows [N, K] of a[T, B, K] in C order; a view if they do not move."""
         if self._segments is None:
             # Reversed rows of one sequence could be a view with a negative stride.
             a = self._xp.ascontiguousarray(a[::-1]) if self._backwards else a
@@ -366,14 +367,14 @@ class Packing(Rows):
 
     def places(self, rows: slice, reverse: bool, *, padded: bool) -> Any:
         """
-        Return where the rows of some whole steps are, a slice where it can be.
+        Return the indices of the rows of some whole steps, as a slice if possible.
 
         Parameters
         ----------
         rows
             In the order of `pack`, time reversed in every segment if `reverse`.
         padded
-            Whether they are looked for among those of the padded array, else among those of `pack`.
+            Whether the indices are those of the padded array, else those of `pack`.
         """
         reverse = reverse != (padded and self._backwards)
         if self._segments is not None:
@@ -411,11 +412,11 @@ class Packing(Rows):
 
     @property
     def reorders(self) -> bool:
-        """Whether rows lie elsewhere than in the padded array."""
+        """Whether the order of the rows differs from that of the padded array."""
         return self._backwards or self._segments is not None
 
     def like(self, a: Array) -> Array:
-        """Return memory for the rows of a new a[T, B, K]: `a` itself where they do not move."""
+        """Return memory for the rows of a new a[T, B, K]; it is `a` itself if they do not move."""
         if not self.reorders:
             return a
         return self._xp.empty((self.rows, a.shape[2]), a.dtype)
@@ -428,24 +429,24 @@ class Packing(Rows):
         return self._xp.ascontiguousarray(by_step[::-1]).reshape(rows.shape)
 
     def enter(self, states: Array, reverse: bool = False) -> Array:
-        """Return the first states [..., S, K] of the segments, of those [..., B, K] given."""
+        """Return the first states [..., S, K] of segments, from those [..., B, K] of sequences."""
         return self._moved(states, reverse, enter=True, back=False)
 
     def enter_grad(self, grads: Array, reverse: bool = False) -> Array:
-        """Return the gradients of what `enter` takes, of those of what it returns."""
+        """Return the gradient of the argument of `enter`, from that of its result."""
         return self._moved(grads, reverse, enter=True, back=True)
 
     def leave(self, states: Array, reverse: bool = False) -> Array:
-        """Return the last states [..., B, K] of the sequences, of those [..., S, K]."""
+        """Return the last states [..., B, K] of sequences, from those [..., S, K] of segments."""
         return self._moved(states, reverse, enter=False, back=True)
 
     def leave_grad(self, grads: Array, reverse: bool = False) -> Array:
-        """Return the gradients of what `leave` takes, of those of what it returns."""
+        """Return the gradient of the argument of `leave`, from that of its result."""
         return self._moved(grads, reverse, enter=False, back=False)
 
 
 def _equal(row: int, batches: list[int]) -> Iterator[Run]:
-    """Yield runs of steps with equally many rows."""
+    """Yield runs of steps with the same number of rows."""
     start = 0
     for t in range(1, len(batches) + 1):
         if t == len(batches) or batches[t] != batches[start]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Extent(NamedTuple):
-    """Which steps of [T, B, ·] are computed, and in which order."""
+    """The steps of [T, B, ·] to compute, and their order."""
 
     steps: int
     lengths: NDArray[np.int32] | None = None
@@ -37,14 +37,14 @@ class Extent(NamedTuple):
 
 
 class Recomputed(NamedTuple):
-    """In place of what the steps save: some of their states, and the cell that makes the rest."""
+    """Stands for `saved` when recomputing: the kept states, and the forward pass's cell."""
 
     cell: Cell  # of the forward pass
     kept: Kept  # by rows
 
 
 class Padded(NamedTuple):
-    """What a layer reads and what it leaves; without an extent one step, [B, ·] all."""
+    """The inputs and outputs of a layer; without an extent, of one step: [B, ·]."""
 
     x: Array  # [T, B, I]
     first: Any  # the states before the first step, [B, ·]
@@ -54,9 +54,9 @@ class Padded(NamedTuple):
 
 def ready(xp: ModuleType, dtype: np.dtype[Any], given: Any, cotangents: Any) -> tuple[Any, Any]:
     """
-    Return what is given for a gradient in the dtype of a call, and that of a step in order.
+    Return the arguments of a gradient in the dtype of the call, those of a step in C order.
 
-    Some may have a tangent and some not. `given` is a Padded, or the Layer of a step.
+    Only some may have tangents. `given` is a Padded, or the Layer of a step.
     """
     (x, first, saved), again = (given.x, given.first, given.saved), None
     if isinstance(saved, Recomputed):
@@ -123,7 +123,7 @@ def _layer_of(
 
 
 def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
-    """Run a cell; padded.saved, new arrays in C order, is written, zeros where nothing is."""
+    """Run a cell; write padded.saved, new arrays in C order, with zeros in the padding."""
     x, _, outputs, extent = padded
     assert extent is not None
     packing, steps = extent.packing(xp, x.shape[1]), extent.steps
@@ -141,7 +141,7 @@ def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
 
 
 def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Kept:
-    """Return every k-th of the states [T, B, ·] that `forward` left, for the gradient."""
+    """Return every k-th of the states [T, B, ·] that `forward` wrote, for the gradient."""
     packing, steps = extent.packing(xp, states.h.shape[1]), extent.steps
     kept = recompute.kept_rows(packing, slice(0, packing.steps), every)
 
@@ -149,7 +149,7 @@ def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Kept:
         packed = packing.pack(a[:steps])
         if every > 1:
             return packed[xp.asarray(kept)]
-        # h has memory of its own, and the caller mostly keeps it. The others share theirs.
+        # h has its own memory, and most callers keep it. The others share theirs.
         return packed if a is states.h or packing.reorders else packed.copy()
 
     return Kept(every, each(states, rows))
@@ -164,7 +164,7 @@ def backward_step(
     `grads` are written: see `layer.backward`.
     """
     compute, shape = compute_dtype(layer.x.dtype), layer.saved[0].shape
-    # One array less: what is carried in begins as what is given.
+    # One array less: the carried gradients begin as those of the states after the step.
     given = [xp.zeros(shape, compute) if g is None else g.astype(compute, "C") for g in cotangents]
     carried = cotangents._make(given)
     _layer.backward(xp, cell, Cut(layer, None, carried, grads))
@@ -180,7 +180,7 @@ def backward(
     Parameters
     ----------
     padded
-        What `forward` read and left, or in its place a Recomputed with what `keep` returned.
+        The inputs and results of `forward`, or a Recomputed with the result of `keep`.
     cotangents : [T, B, ·]
         The gradients of each step's states; each may be None.
     grads

@@ -1,4 +1,4 @@
-"""The table of places: where the arrays of a call are, computed from sizes alone."""
+"""The table of places of the arrays of a call, computed from sizes alone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Place(NamedTuple):
 
     @property
     def rows(self) -> Place:
-        """An array [T, B, K] as [T*B, K]; one of a single step, [B, K], is that already."""
+        """An array [T, B, K] as [T*B, K]; [B, K] of a single step is returned unchanged."""
         return self if len(self.shape) == 2 else self.reshape(prod(self.shape[:2]), self.shape[2])
 
 
@@ -71,8 +71,8 @@ class Table:
     """
     The arrays of a call: its arguments, and the memory that it allocates.
 
-    That memory is a few allocations. Arrays that a caller may keep apart from each other are in
-    different ones: an array that is kept keeps the whole allocation.
+    That memory is a few allocations. An array keeps its whole allocation alive, so arrays that a
+    caller may keep without the others are in different allocations.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class Table:
         return place if a.flags.c_contiguous else place._replace(strides=a.strides)
 
     def begin(self, place: Place, value: Place | None) -> None:
-        """Have a new array begin as an argument, or as zeros; `place` may be a part of it."""
+        """Initialize a new array, or a part of one, with an argument or with zeros."""
         raise NotInPlace("the memory of a device is not written beforehand")
 
     def take(
@@ -139,7 +139,7 @@ class Table:
         return place
 
     def reuse(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> Place:
-        """Return memory to work in, the same for all of this name and shape: one layer needs it."""
+        """Return scratch memory. Layers share it by name and shape, because they run one by one."""
         key = name, shape, dtype
         if key not in self._reused:
             self._reused[key] = self.take("work", shape, dtype)

@@ -1,8 +1,8 @@
 """
 Matrix products through cuBLAS, accumulated in float32 or float64. The only user of cuBLAS.
 
-Those of dual numbers are complex ones: what they have beyond the first order, the product of two
-tangents taken from a value, vanishes beside it.
+Products of dual numbers are complex products. Their term of second order, a product of two
+tangents, vanishes beside the value.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _GEMM_DEFAULT = -1
 # cublasMath_t: without it partial sums may be rounded to a half format before they are added.
 _NO_REDUCED_PRECISION_REDUCTION = 16
 
-# Of some long sums of halves cuBLAS 13.1 leaves out what is no whole tile at the end, it is said
-# (github.com/facebookexperimental/triton/pull/2767), and so it looked on an H100: a product apart.
+# cuBLAS 13.1 leaves the end of some long sums of halves out, if it is no whole tile (reported in
+# github.com/facebookexperimental/triton/pull/2767, and seen on an H100). The end is a product of
+# its own.
 _LONG_SUM, _TILE = 1024, 128
 
 # Scalars that cuBLAS reads from the host; they must outlive the calls.
@@ -40,7 +41,7 @@ _SCALARS = {
 
 
 def _layout(a: Array) -> tuple[int, int] | None:
-    """Return cuBLAS's operation and leading dimension of a[..., M, N], None where it has none."""
+    """Return cuBLAS's operation and leading dimension of a[..., M, N]; None if it has none."""
     rows, columns = a.strides[-2:]
     M, N = a.shape[-2:]
     if (columns == a.itemsize or N == 1) and rows >= max(N, 1) * a.itemsize:
@@ -51,7 +52,7 @@ def _layout(a: Array) -> tuple[int, int] | None:
 
 
 def _operand(a: Array) -> tuple[Array, int, int]:
-    """Return `a`, or a copy if no leading dimension describes it, with its operation and that."""
+    """Return `a`, its operation and its leading dimension; of a copy if `a` has none."""
     import cupy
 
     a = aligned(cupy, a)
@@ -63,7 +64,7 @@ def _operand(a: Array) -> tuple[Array, int, int]:
 
 
 def _compute_type(kind: str) -> int:
-    """Return how products of matrices of a dtype are computed."""
+    """Return cuBLAS's compute type for products of matrices of a dtype."""
     # float32 is strict unless the user asks CuPy for TF32 with its own environment variable.
     if kind == "float32" and tf32_allowed():
         return _COMPUTE_32F_FAST_TF32
@@ -72,10 +73,10 @@ def _compute_type(kind: str) -> int:
 
 def _parts(a: Array, b: Array, out: Array, scales: tuple[int, int]) -> list[tuple[int, ...]]:
     """
-    Return the parts that a sum of products is computed in, one after the other.
+    Return the parts of a sum of products, which are computed one after the other.
 
-    Each has its number of terms, the address of what scales the result before it, of two of which
-    the second is 1, and how many bytes behind the first its factors lie.
+    A part has its number of terms, the address of the factor of the previous result (1 for a
+    second part), and the offset of its operands in bytes.
     """
     K, start, one = a.shape[-1], *scales
     rest = K % _TILE if K > _LONG_SUM and a.itemsize == 2 and out.itemsize == 4 else 0
@@ -88,7 +89,7 @@ _AS_IT_IS = nullcontext()
 
 
 def without_rounding(needed: bool) -> AbstractContextManager[None]:
-    """Have partial sums not be rounded to a half format, in all products of a call."""
+    """Keep partial sums from being rounded to a half format, in all products of a call."""
     return _without_rounding() if needed else _AS_IT_IS
 
 
@@ -97,7 +98,7 @@ def _without_rounding() -> Iterator[None]:
     import cupy
 
     cublas: Any = cupy.cuda.cublas
-    # The handle is CuPy's, and so the user's: its mode is theirs again afterwards.
+    # The handle belongs to CuPy, and so to the user: its mode is restored afterwards.
     handle = cupy.cuda.device.get_cublas_handle()
     mode = cublas.getMathMode(handle)
     cublas.setMathMode(handle, mode | _NO_REDUCED_PRECISION_REDUCTION)
@@ -109,9 +110,9 @@ def _without_rounding() -> Iterator[None]:
 
 class Product:
     """
-    out = a @ b, or out += a @ b, for many products of one shape but for the rows of a and out.
+    out = a @ b, or out += a @ b, for many products that differ only in the rows of a and out.
 
-    What does not change is settled once: a call of `run` costs little more than cuBLAS itself.
+    Everything else is prepared once, so a call of `run` costs little more than cuBLAS itself.
 
     Parameters
     ----------
