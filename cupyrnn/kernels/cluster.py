@@ -26,69 +26,75 @@ from . import grid, rows
 SOURCE = (
     grid.SOURCE
     + r"""
+typedef unsigned long long Barrier;
+
+#ifndef CUDA_ON_CPU
+__device__ __forceinline__ void sync_cluster(int)
+{
+    asm volatile("barrier.cluster.arrive;" ::: "memory");
+    asm volatile("barrier.cluster.wait;" ::: "memory");
+}
+__device__ __forceinline__ void begin_barrier(Barrier* barrier)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(in_shared(barrier)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void expect(Barrier* barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :: "r"(in_shared(barrier)), "r"(bytes) : "memory");
+}
+// Waits for a microsecond at most.
+__device__ __forceinline__ bool has_come(Barrier* barrier, unsigned parity)
+{
+    unsigned come;
+    asm volatile("{ .reg .pred %%come; "
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %%come, [%1], %2, %3; "
+                 "selp.u32 %0, 1, 0, %%come; }"
+                 : "=r"(come) : "r"(in_shared(barrier)), "r"(parity), "r"(1000) : "memory");
+    return come;
+}
+__device__ __forceinline__ unsigned at_block(void* here, int block)
+{
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(in_shared(here)), "r"(block));
+    return there;
+}
+// Stores a value in the shared memory of another block, at the same place as here.
+#define STORE_ASYNC "st.async.shared::cluster.mbarrier::complete_tx::bytes"
+template <typename V>
+__device__ __forceinline__ void store_async(V* to, V v, Barrier* barrier, int block, int)
+{
+    const unsigned there = at_block(to, block), counter = at_block(barrier, block);
+    if constexpr (sizeof(V) == 4)
+        asm volatile(STORE_ASYNC ".b32 [%0], %1, [%2];"
+                     :: "r"(there), "r"(*array_of<unsigned>(v)), "r"(counter) : "memory");
+    else
+#pragma unroll
+        for (int n = 0; n < sizeof(V) / 8; ++n)
+            asm volatile(STORE_ASYNC ".b64 [%0], %1, [%2];"
+                         :: "r"(there + 8 * n), "l"(array_of<unsigned long long>(v)[n]),
+                            "r"(counter) : "memory");
+}
+#endif
+
 template <int CLUSTER, int WARPS, bool OF_SUMS> struct InCluster {
     static const bool SHARED = true, SUMS = OF_SUMS;
     static const int BLOCKS = CLUSTER, MEMORY = 2 * WARPS * 8;
     static_assert(WARPS % CLUSTER == 0, "a warp for the sums of each block");
-    unsigned long long* barriers;  // [2][WARPS]
-    int blocks;                    // that have units
-    unsigned turns;
+    Barrier* barriers;  // [2][WARPS]
+    int blocks;         // that have units
+    unsigned turns = 0;
     __device__ __forceinline__ InCluster(void* memory, int with_units)
-        : barriers(static_cast<unsigned long long*>(memory)), blocks(with_units), turns(0) {}
-    static __device__ __forceinline__ void meet()
-    {
-#ifdef CUDA_ON_CPU
-        cuda_on_cpu::meet_cluster(CLUSTER);
-#else
-        asm volatile("barrier.cluster.arrive;" ::: "memory");
-        asm volatile("barrier.cluster.wait;" ::: "memory");
-#endif
-    }
+        : barriers(static_cast<Barrier*>(memory)), blocks(with_units) {}
     __device__ __forceinline__ void begin() const
     {
-        if (threadIdx.x < 2 * WARPS) {
-#ifdef CUDA_ON_CPU
-            cuda_on_cpu::begin_barrier(barriers + threadIdx.x);
-#else
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
-                         :: "r"(in_shared(barriers + threadIdx.x)) : "memory");
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-        }
-        meet();
+        if (threadIdx.x < 2 * WARPS) begin_barrier(barriers + threadIdx.x);
+        sync_cluster(CLUSTER);
     }
-    __device__ __forceinline__ unsigned long long* barrier(int slice) const
+    __device__ __forceinline__ Barrier* barrier(int slice) const
     {
         return barriers + turns % 2 * WARPS + slice;
-    }
-    static __device__ __forceinline__ unsigned at_block(void* here, int block)
-    {
-        unsigned there = 0;
-#ifndef CUDA_ON_CPU
-        asm("mapa.shared::cluster.u32 %0, %1, %2;"
-            : "=r"(there) : "r"(in_shared(here)), "r"(block));
-#endif
-        return there;
-    }
-    // Stores a value in the shared memory of another block, at the same place as here.
-    template <typename V>
-    __device__ __forceinline__ void store_at(int block, V* to, V v, int slice) const
-    {
-#ifdef CUDA_ON_CPU
-        cuda_on_cpu::store_async(to, v, barrier(slice), block, CLUSTER);
-#else
-        const unsigned there = at_block(to, block), counter = at_block(barrier(slice), block);
-#define STORE_ASYNC "st.async.shared::cluster.mbarrier::complete_tx::bytes"
-        if constexpr (sizeof(V) == 4)
-            asm volatile(STORE_ASYNC ".b32 [%0], %1, [%2];"
-                         :: "r"(there), "r"(*array_of<unsigned>(v)), "r"(counter) : "memory");
-        else
-#pragma unroll
-            for (int n = 0; n < sizeof(V) / 8; ++n)
-                asm volatile(STORE_ASYNC ".b64 [%0], %1, [%2];"
-                             :: "r"(there + 8 * n), "l"(array_of<unsigned long long>(v)[n]),
-                                "r"(counter) : "memory");
-#endif
     }
     template <typename W>
     __device__ __forceinline__ void send(
@@ -99,34 +105,18 @@ template <int CLUSTER, int WARPS, bool OF_SUMS> struct InCluster {
 #pragma unroll
             for (int block = 0; block < CLUSTER; ++block)
                 if (block < blocks && (step == 1 || block % 2 == first))
-                    store_at(block, to, word, slice);
+                    store_async(to, word, barrier(slice), block, CLUSTER);
     }
-    template <typename V> __device__ __forceinline__ void leave(V* to, V v) const
+    template <typename V> __device__ __forceinline__ void store_sum(V* to, V v) const
     {
-        if (SUMS) store_at(threadIdx.x / 32 % CLUSTER, to, v, 0);
+        if (SUMS) store_async(to, v, barrier(0), threadIdx.x / 32 % CLUSTER, CLUSTER);
         else *to = v;
     }
     __device__ __forceinline__ void wait(int slice, int bytes, bool first) const
     {
-        unsigned come = 0, looks = 0;
-#ifdef CUDA_ON_CPU
-        if (first) cuda_on_cpu::expect(barrier(slice), bytes);
-        while (!(come = cuda_on_cpu::has_come(barrier(slice), turns / 2 % 2))) count_looks(looks);
-#else
-        const unsigned here = in_shared(barrier(slice));
-        if (first)
-            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                         :: "r"(here), "r"(bytes) : "memory");
-        while (true) {
-            asm volatile(  // at most a microsecond
-                "{ .reg .pred %%come; "
-                "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %%come, [%1], %2, %3; "
-                "selp.u32 %0, 1, 0, %%come; }"
-                : "=r"(come) : "r"(here), "r"(turns / 2 % 2), "r"(1000) : "memory");
-            if (come) break;
-            count_looks(looks);
-        }
-#endif
+        if (first) expect(barrier(slice), bytes);
+        unsigned looks = 0;
+        while (!has_come(barrier(slice), turns / 2 % 2)) count_looks(looks);
     }
 };
 
@@ -147,7 +137,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) st
     if (blockIdx.x * UNITS < at.H)
         steps_over_blocks<Exchange, PADDED, TENSOR_CORES, UNITS, ROWS, THREADS, PARTS...>(
             cell, arrays, at, exchanged);
-    else Exchange::meet();
+    else sync_cluster(CLUSTER);
 }
 #endif
 """
@@ -157,6 +147,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) st
 BLOCKS, UNITS = (2, 4, 8), (16, 32)
 SEQUENCES = {"numbers": (1, 2, 3, 4, 8), "tensor cores": (8,)}
 _FROM = 90  # the first architecture that has clusters
+_MOST_CLUSTERS = 65535  # of a launch
 _LINE = 128  # bytes that all banks of shared memory have side by side
 
 
@@ -198,9 +189,10 @@ def layout_of(
                 *(halves, units, sequences, (blocks, clusters), 1),
                 *(fit.parts, shared, stride // itemsize),
             )
-            # As few sequences as keep all clusters on the device at once, by 10 of 11 processors.
+            # As few sequences as let all clusters run at once, on 10 of 11 multiprocessors.
             if clusters <= processors * 10 // 11 // blocks:
                 break
         if layout is not None:
-            return layout
+            most = _MOST_CLUSTERS * layout.sequences
+            return layout if most >= B else f"cluster takes B up to {most}, and B is {B}"
     return why

@@ -2,10 +2,10 @@
 Recurrences that one launch takes through all time steps, with the matrix spread over blocks.
 
 A block has all columns of a few units, and each of its warps a slice of their rows. A row of the
-grid, a group of blocks, takes a few sequences. What a step makes of them goes through the memory
-of the device, as words that say by themselves whether they are there. A warp waits only for the
-words that it multiplies. Blocks that wait must all run at once, so the launch is cooperative, and
-never larger than the driver says can run together. More sequences take several launches.
+grid, a group of blocks, computes a few sequences. Blocks exchange numbers through the memory of the
+device. A word there shows whether it has been written, and a warp waits only for the words that it
+multiplies. Blocks that wait must all run at once, so the launch is cooperative, and never larger
+than the driver says can run together. More sequences need several launches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ struct Exchanged {
                         // in shared memory
     long long stride;   // numbers of a vector, whole lines
     long long first;    // the first sequence of the launch
-    long long patient;  // whether a look at one place comes before those at all places
+    long long patient;  // whether to look at one place before all others
 };
 
 // The thread of a unit and a sequence, of UNITS units and ROWS sequences of a block.
@@ -208,32 +208,20 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_grid(
 
 # Warps of a block: each has a slice of the rows of the matrix.
 WARPS = 8
-# Units of a block, and its sequences. The fewer units, the more blocks have to meet.
+# Units of a block, and its sequences. The fewer units, the more blocks wait for each other.
 UNITS = {"numbers": (16, 8, 4), "tensor cores": (16, 32)}
 SEQUENCES = {"numbers": (1, 2, 4, 8, 16), "tensor cores": (8,)}
 # The first architecture with these tensor cores, and the bytes of a half format.
 _TENSOR_CORES_FROM, _HALF = 80, 2
-# 32 numbers of a vector, and 4 KB of shared memory of a warp to load the matrices by.
+# Rows of a chunk, and bytes of shared memory through which a warp loads matrices.
 _CHUNK, _TO_LOAD = 32, 4096
 
 
-class Room(NamedTuple):
-    """How many registers of a thread its part of the matrices may have."""
-
-    all: int  # if they have all of it,
-    part: int  # or else beside what is in shared memory
-
-
-# By dtype. What a thread needs beside them: tests/benchmarks/results/registers.md.
-_ROOM = {
-    "float16": Room(128, 96),
-    "bfloat16": Room(128, 96),
-    "float32": Room(128, 96),
-    "float64": Room(128, 80),
-    "complex64": Room(112, 64),
-    "complex128": Room(48, 24),
-}
-# With more blocks than these a look at one place before all others is worth it.
+# How many registers of a thread its part of the matrices may have: if all of it is there, or else
+# beside shared memory. What a thread needs for the rest: tests/benchmarks/results/registers.md.
+_REGISTERS = dict.fromkeys(("float16", "bfloat16", "float32"), (128, 96))
+_REGISTERS |= {"float64": (128, 80), "complex64": (112, 64), "complex128": (48, 24)}
+# With more blocks than this, it is faster to look at one place before all others.
 _MANY_BLOCKS = 64
 
 
@@ -244,19 +232,20 @@ class Layout(NamedTuple):
     Attributes
     ----------
     tensor_cores
-        Whether they multiply.
+        Whether tensor cores multiply.
     units, sequences
         Of a block.
     blocks
-        Of a group, and how many groups: the grid.
+        The blocks of a group, and the number of groups.
     launches
-        How many launches take all sequences.
+        How many launches all sequences need.
     parts
-        Of each matrix: what a thread or a warp has of it.
+        How many rows of each matrix a lane has, and how many of them in registers; with tensor
+        cores, how many chunks of 32 rows a warp has.
     shared
-        Bytes of shared memory that a launch asks for.
+        Bytes of dynamic shared memory.
     stride
-        Numbers of a vector that blocks exchange.
+        How many numbers lie between the first numbers of two vectors.
     """
 
     tensor_cores: bool
@@ -276,9 +265,9 @@ def layout_of(
     """
     Return a layout for states of `shape` = (B, H), or None where there is none.
 
-    `device` has so many multiprocessors, this architecture, and so many bytes of shared memory for
-    a block. All blocks of a launch, one a multiprocessor, run at once. A layout has as many units a
-    block as fit into registers, and then as few sequences a block and launches as there may be.
+    `device` has the number of multiprocessors, the architecture, and the bytes of shared memory
+    that a block may have. All blocks of a launch run at once, one on each multiprocessor. A block
+    has as many units as fit into registers, and then as few sequences and launches as possible.
     """
     (B, H), (processors, architecture, available) = shape, device
     tensor_cores = dtype.itemsize == _HALF and architecture >= _TENSOR_CORES_FROM
@@ -303,7 +292,7 @@ def layout_of(
             *(tensor_cores, units, sequences, (blocks, -(-groups // launches)), launches),
             *(fit.parts, shared, stride),
         )
-        # The sums by numbers depend on the units of a block: these do not depend on B.
+        # Sums by numbers depend on the units of a block, so these must not depend on B.
         preferred = 0 if tensor_cores else UNITS[how].index(units)
         found.append((fit.beside, preferred, launches, len(found), layout))
     return min(found)[-1] if found else None
@@ -337,39 +326,33 @@ def fit_of(
     `columns` are those of a unit, `vectors` how many numbers and how many slices each vector has,
     by matrix; `shape` has the units and the sequences of a block.
     """
-    (units, sequences), compute, room = shape, compute_dtype(dtype), _ROOM[dtype.name]
-    row = max(columns) * units * compute.itemsize + 16
-    sums = 2 * WARPS * sequences * row
+    (units, sequences), compute, (most, left) = shape, compute_dtype(dtype), _REGISTERS[dtype.name]
+    sums = 2 * WARPS * sequences * (max(columns) * units * compute.itemsize + 16)
     if tensor_cores:
         chunks = tuple(-(-n // (_CHUNK * slices)) for n, slices in vectors)
         # A chunk of sixteen rows is eight registers.
-        held = zip(columns, chunks, strict=True)
-        if sum(units * n // 16 * chunk * 8 for n, chunk in held) > room.all:
+        pieces = zip(columns, chunks, strict=True)
+        if sum(units * n // 16 * chunk * 8 for n, chunk in pieces) > most:
             return None
         return Fit(chunks, sums + WARPS * _TO_LOAD, max(chunks) * _CHUNK * dtype.itemsize, 0)
     # The rest is in shared memory where registers are too few.
     pack, split = 16 // compute.itemsize, 32 // units
-    share = [4 if n == 1 else 2 for n in columns]
-    lanes = [split * n for n in share]
-    rows_of = [
-        _up(-(-n // (slices * of_lanes)), pack)
-        for (n, slices), of_lanes in zip(vectors, lanes, strict=True)
-    ]
-    of_a_row = [a * b * compute.itemsize // 4 for a, b in zip(share, columns, strict=True)]
-    kept = rows_of.copy()
-    if sum(a * b for a, b in zip(rows_of, of_a_row, strict=True)) > room.all:
-        left = room.part
-        for m in sorted(range(len(rows_of)), key=lambda m: rows_of[m] * of_a_row[m]):
-            kept[m] = min(rows_of[m], left // of_a_row[m])
-            left -= kept[m] * of_a_row[m]
-    packs = [
-        -(-(a - b) * 4 * registers // 16)
-        for a, b, registers in zip(rows_of, kept, of_a_row, strict=True)
-    ]
-    beside = 16 * 32 * WARPS * sum(packs)
-    # Of a vector, the parts of lanes are an odd number of packs apart.
-    vector = 16 * max(n * ((a // pack) | 1) for n, a in zip(lanes, rows_of, strict=True))
-    parts = tuple(n for pair in zip(rows_of, kept, strict=True) for n in pair)
+    held, vector, beside = [], 0, 0  # by matrix: its rows, and registers of a row
+    for n, (numbers, slices) in zip(columns, vectors, strict=True):
+        lanes = split * (4 if n == 1 else 2)
+        count = _up(-(-numbers // (slices * lanes)), pack)
+        held.append((count, lanes // split * n * compute.itemsize // 4))
+        # The parts of lanes are an odd number of packs apart.
+        vector = max(vector, 16 * lanes * (count // pack | 1))
+    if sum(count * row for count, row in held) <= most:
+        left = most
+    kept = {}
+    for m in sorted(range(len(held)), key=lambda m: held[m][0] * held[m][1]):
+        count, row = held[m]
+        kept[m] = min(count, left // row)
+        left -= kept[m] * row
+        beside += 16 * 32 * WARPS * -(-(count - kept[m]) * row // 4)
+    parts = tuple(n for m, (count, _) in enumerate(held) for n in (count, kept[m]))
     return Fit(parts, sums + beside, vector, beside)
 
 

@@ -22,7 +22,7 @@ from . import rows
 #   send(to, word, slice, first, step)
 #                           stores a word of a vector, which this slice reads. A cluster stores it
 #                           in every step-th block, from the first one on
-#   leave(to, sum)          stores a sum
+#   store_sum(to, sum)      stores a sum
 #   wait(slice, bytes, first)
 #                           waits for this many bytes of a slice. One thread of a warp is the first
 #
@@ -79,39 +79,37 @@ template <typename W> struct alignas(16) Words {
     }
 };
 
+#ifndef CUDA_ON_CPU
+template <typename W> __device__ __forceinline__ void store_word(W* to, W word)
+{
+    if constexpr (sizeof(W) == 4)
+        asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(to), "r"(word) : "memory");
+    else asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(to), "l"(word) : "memory");
+}
+template <typename W> __device__ __forceinline__ Words<W> load_words(const Words<W>* from)
+{
+    Words<W> v;
+    if constexpr (sizeof(W) == 4)
+        asm volatile(
+            "ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+            : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(from) : "memory");
+    else asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+                      : "=l"(v.w[0]), "=l"(v.w[1]) : "l"(from) : "memory");
+    return v;
+}
+#endif
+
 // Through the memory of the device.
 struct InMemory {
     static const bool SHARED = false, SUMS = false;
     static const int BLOCKS = 1, MEMORY = 0;
     unsigned turns = 0;
     __device__ __forceinline__ InMemory(void*, int) {}
-    template <typename V> static __device__ __forceinline__ void leave(V* to, V v) { *to = v; }
+    template <typename V> static __device__ __forceinline__ void store_sum(V* to, V v) { *to = v; }
     template <typename W>
     static __device__ __forceinline__ void send(W* to, W word, int, int = 0, int = 1)
     {
-#ifdef CUDA_ON_CPU
-        cuda_on_cpu::store_word(to, word);
-#else
-        if constexpr (sizeof(W) == 4)
-            asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(to), "r"(word) : "memory");
-        else asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(to), "l"(word) : "memory");
-#endif
-    }
-    template <typename W>
-    static __device__ __forceinline__ Words<W> load(const Words<W>* place)
-    {
-        Words<W> v;
-#ifdef CUDA_ON_CPU
-        for (W& word : v.w) word = cuda_on_cpu::load_relaxed(place->w + (&word - v.w));
-#else
-        if constexpr (sizeof(W) == 4)
-            asm volatile(
-                "ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(place) : "memory");
-        else asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
-                          : "=l"(v.w[0]), "=l"(v.w[1]) : "l"(place) : "memory");
-#endif
-        return v;
+        store_word(to, word);
     }
 };
 // A wait ends after about a second. The launch fails then, and the next call that waits for the
@@ -154,14 +152,14 @@ __device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place, 
 #pragma unroll
     for (int n = 0; n < COUNT; ++n) {
         found[n] = {};
-        if (wanted >> n & 1) found[n] = InMemory::load(place(n));
+        if (wanted >> n & 1) found[n] = load_words(place(n));
     }
     for (unsigned looks = 0;; count_looks(looks)) {
         bool missing = false;
 #pragma unroll
         for (int n = 0; n < COUNT; ++n)
             if (found[n].missing()) {
-                found[n] = InMemory::load(place(n));
+                found[n] = load_words(place(n));
                 missing = true;
             }
         if (!missing) break;
@@ -315,7 +313,7 @@ struct ByNumbers : Share<Exchange, OF_BLOCK> {
             if (item < AT_ONCE * SHARE)
 #pragma unroll
                 for (int c = 0; c < WIDTH; ++c)
-                    exchange.leave(to + slot * row_of(WIDTH) + c, of_item[c]);
+                    exchange.store_sum(to + slot * row_of(WIDTH) + c, of_item[c]);
         }
     }
 };
@@ -499,7 +497,7 @@ struct ByTensorCores : Share<Exchange, OF_BLOCK> {
                     both[u] = part[t * PARTS][2 * u + r];
                     if (PARTS == 2) both[u] += part[t * PARTS + 1][2 * u + r];
                 }
-                exchange.leave(
+                exchange.store_sum(
                     reinterpret_cast<float2*>(sums + (2 * q + r) * row_of(WIDTH) + 16 * t + 2 * g),
                     make_float2(both[0], both[1]));
             }

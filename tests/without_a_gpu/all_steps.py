@@ -130,7 +130,7 @@ class Frame(NamedTuple):
         if (self.mode, self.dtype) == ("grid", "float32"):
             has_device(monkeypatch, 200)
             for registers in (128, 9):
-                monkeypatch.setitem(grid._ROOM, "float32", grid.Room(registers, registers))
+                monkeypatch.setitem(grid._REGISTERS, "float32", (registers, registers))
                 grid.layout_of.cache_clear()
                 yield
 

@@ -33,16 +33,29 @@ from without_a_gpu.ptx.parser import PtxError
 
 
 @pytest.mark.parametrize(
-    ("dtype", "cell", "B", "H"),
-    [("float32", "lstm", 2, 448), ("float16", "lstm", 3, 256), ("float64", "gru", 1, 512)],
+    ("mode", "dtype", "cell", "B", "H"),
+    [
+        ("grid", "float32", "lstm", 2, 448),
+        ("grid", "float16", "lstm", 3, 256),
+        ("grid", "float64", "gru", 1, 512),
+        ("cluster", "float32", "lstm", 40, 256),
+        ("cluster", "float16", "gru_reset_after", 9, 160),
+        ("cluster", "float64", "gru", 2, 128),
+    ],
 )
 @pytest.mark.slow
 def test_the_grid_at_full_size(
-    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: str, cell: str, B: int, H: int
+    cupy_on_cpu: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    dtype: str,
+    cell: str,
+    B: int,
+    H: int,
 ) -> None:
     """On an H100's 132 multiprocessors, with almost as many threads as a process may have."""
     monkeypatch.setattr(runner, "_MOST_LIBRARIES", 1)  # none of the kernels before keeps its own
-    found = taken_by(monkeypatch, "grid")
+    found = taken_by(monkeypatch, mode)
     has_device(monkeypatch, 132)
     function, (sequences, weights) = calls(2, B, H, dtype)[cell]
     call = function, (sequences, [w / np.asarray(H**0.5, w.dtype) for w in weights])
@@ -314,6 +327,8 @@ def test_what_clusters_take_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert found == [1, 1, 2, 4, 8, 8]
     assert choices(num_units=256, batch_size=32).forward.sequences == 3
+    reason = choices(num_units=16, batch_size=10**6).forward.reason
+    assert reason == "cluster takes B up to 524280, and B is 1000000"
 
 
 def test_clusters_start_by_an_ordinary_launch(

@@ -194,13 +194,15 @@ CLUSTERS = {
         "lstm", "exchange.blocks * of_block", "(exchange.blocks - 1) * of_block", {ORDERS}
     ),
     "no wait for the numbers of a slice": Wrong("gru_reset_after", "wait(product);", ";"),
-    "a slice that another barrier counts": Wrong("lstm", "to, word, slice);", "to, word, 0);"),
+    "a slice that another barrier counts": Wrong(
+        "lstm", "word, barrier(slice)", "word, barrier(0)"
+    ),
     "a block that is sent nothing": Wrong("lstm", "int block = 0;", "int block = 1;"),
     "a block that ends before its last numbers have come": Wrong("lstm", "products.end();", ""),
     "the sums of another block": Wrong(
         "simple_rnn",
-        "threadIdx.x / 32 % CLUSTER, to",
-        "(threadIdx.x / 32 + 1) % CLUSTER, to",
+        "threadIdx.x / 32 % CLUSTER, C",
+        "(threadIdx.x / 32 + 1) % CLUSTER, C",
         {ORDERS},
     ),
     "one place for the sums of all blocks": Wrong(
@@ -210,7 +212,7 @@ CLUSTERS = {
         "lstm", f"if (Exchange::SUMS) {BARRIER}", ""
     ),
     "a block without a unit that does not meet": Wrong(
-        "gru_reset_after", "else Exchange::meet();", "", {ORDERS}
+        "gru_reset_after", "else sync_cluster(CLUSTER);", "", {ORDERS}
     ),
     "a place of another sequence": Wrong(
         "gru", "(slice * ROWS + slot) * m", "(slice * ROWS + slot / 2) * m"

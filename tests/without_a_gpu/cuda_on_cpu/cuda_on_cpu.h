@@ -681,6 +681,13 @@ T load_relaxed(const T* address) {
   return value;
 }
 
+template <class V>
+V load_words(const V* address) {
+  V v;
+  for (size_t n = 0; n < sizeof v.w / sizeof *v.w; ++n) v.w[n] = load_relaxed(address->w + n);
+  return v;
+}
+
 template <class T>
 T load_acquire(const T* address) {
   return load_relaxed(address);
@@ -699,7 +706,7 @@ static Block& in_cluster(unsigned number, unsigned blocks) {
   const size_t here = resident - all_blocks;
   return all_blocks[here / blocks * blocks + number];
 }
-inline void meet_cluster(unsigned blocks, int line = __builtin_LINE()) {
+inline void sync_cluster(unsigned blocks, int line = __builtin_LINE()) {
   Block& first = in_cluster(0, blocks);
   const size_t all = blocks * thread_count, awaited = (first.met++ / all + 1) * all;
   ++state_changes;
@@ -783,6 +790,15 @@ bool has_come(T* barrier, unsigned parity) {
 }
 
 }  // namespace cuda_on_cpu
+
+// What kernels wrap in functions of their own elsewhere.
+using cuda_on_cpu::begin_barrier;
+using cuda_on_cpu::expect;
+using cuda_on_cpu::has_come;
+using cuda_on_cpu::load_words;
+using cuda_on_cpu::store_async;
+using cuda_on_cpu::store_word;
+using cuda_on_cpu::sync_cluster;
 
 // The default argument is the line of the caller, for messages.
 inline void __syncthreads(int line = __builtin_LINE()) {
