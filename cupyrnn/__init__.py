@@ -49,7 +49,7 @@ _INSTEAD = {
 
 
 def _hint_for(name: str) -> str:
-    """Return what the error about an unknown name adds: what to use, where that is known."""
+    """Return the end of the error for an unknown name: what to use instead, if that is known."""
     if name in _INSTEAD:
         return f"; use {_INSTEAD[name]}"
     for module in ("weights", "typing", "device", "raw_ops", "cells"):

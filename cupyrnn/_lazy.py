@@ -20,7 +20,7 @@ def attach_stub(
     """
     Return ``__all__``, ``__dir__`` and ``__getattr__`` of the package with these globals.
 
-    `hint_for` returns what the error about an unknown name adds.
+    `hint_for` returns the end of the error for an unknown name.
     """
     package, spec = namespace["__name__"], namespace["__spec__"]
     stub = f"{spec.submodule_search_locations[0]}/__init__.pyi"

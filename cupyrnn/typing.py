@@ -1,4 +1,4 @@
-"""The types of what the functions return, for annotations."""
+"""The types of the functions' results, for annotations."""
 
 from ._typing import CudnnRNNGrads as CudnnRNNGrads
 from ._typing import CudnnRNNOutputs as CudnnRNNOutputs

@@ -1,16 +1,16 @@
 """
-Products of matrices, packed or as they lie, as compiled loops over addresses.
+Products of matrices, packed or in place, as compiled loops over addresses.
 
-A packed matrix is panels of 4 vectors of columns, each [K, 4 vectors] in one piece. Its columns are
-those of G gates with H units each, in the order of vectors of units: of the first units all gates,
-of the next units all gates, the last of each filled up with zeros. So what a product leaves for
-some units lies together. Backwards the rows of a matrix are in that order.
+A packed matrix consists of panels of 4 vectors of columns, each panel [K, 4 vectors] in one piece.
+The columns of G gates with H units are ordered by vectors of units: all gates of the first units,
+then all gates of the next units, padded with zeros. So the results of a product for some units are
+side by side. Backward, the rows of a matrix have that order.
 
-A matrix that is used once is read where it lies if A has few rows; for more of them a panel at a
-time is packed, which then stays in a core's cache for all rows.
+A matrix that is used once is read in place if A has few rows. For more rows, one panel at a time is
+packed, which then stays in a core's cache for all rows.
 
-An element of a product is one sum in the order of k, in pieces of _DEPTH: it does not depend on
-how many rows are computed together, nor by which thread.
+An element of a product is one sum in the order of k, in pieces of _DEPTH. It depends neither on the
+number of rows that are computed together nor on the thread.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any
 from .simd import ROWS, VECTOR_BYTES, VECTORS, block, copy, part, read_word, row_sums, size_of, tile
 
 PANEL_BYTES = VECTORS * VECTOR_BYTES
-# Rows of a panel, which stay in the fastest cache; rows of A, which stay in the next.
+# Rows of a panel that fit the first cache; rows of A that fit the second.
 _DEPTH, _HEIGHT = 256, 192
 # Panels of B that are packed together in a product with a transposed matrix.
 _PANELS = 8
-# Rows of A up to which B is read in place; up to which products with a transposed matrix are sums
-# along its rows.
+# The most rows of A for which B is read in place; for which a product with a transposed matrix is
+# sums along its rows.
 _IN_PLACE, _FEW_ROWS = 2 * ROWS, 4
-# Bytes that a product with a matrix as it lies needs to pack a panel in.
+# The bytes that a product with a matrix in place needs to pack one panel.
 PRODUCT_BYTES = _DEPTH * PANEL_BYTES + VECTOR_BYTES
 
 
 @part
 def vectors_of(one: Any, H: int) -> int:
-    """Return how many vectors H numbers fill."""
+    """Return the number of vectors that H numbers fill."""
     lanes = VECTOR_BYTES // size_of(one)
     return (H + lanes - 1) // lanes
 
@@ -44,7 +44,7 @@ def pack(
     to: int, tid: int, threads: int,
 ) -> None:  # fmt: skip
     """
-    Pack w[K, gates*H] or, backwards, its transpose; this thread's part of it.
+    Pack this thread's part of w[K, gates*H] or, backward, of its transpose.
 
     `table` holds for each gate the address of its w[K, H] and the bytes from row to row or, if w is
     `transposed` in memory, from column to column.
@@ -62,7 +62,7 @@ def pack(
         for d in range(across):
             gated, across_units = (d, j) if backward else (j, d)
             u, g = gated // gates, gated % gates
-            # The rows and columns of the block as it lies in memory.
+            # The rows and columns of the block in memory.
             r, c = across_units * lanes, u * lanes
             in_rows, in_columns = min(lanes, K - r), min(lanes, H - c)
             if transposed:
@@ -84,8 +84,8 @@ def unpack(
     transposed: int, first: int, last: int, skip: int,
 ) -> None:  # fmt: skip
     """
-    Write the vectors first..last-1 of each row of source[K, gates*H] to what `pack` reads, from its
-    row `skip` on.
+    Write the vectors first..last-1 of each row of source[K, gates*H] to the matrices that `pack`
+    reads, from row `skip` on.
     """
     size = size_of(one)
     lanes = VECTOR_BYTES // size
@@ -111,7 +111,7 @@ def column_of_tiles(
     """
     C[M, ·] (+)= A[M, K] @ B[K, 4 vectors], in tiles of nearly the same height.
 
-    A may be `packed`: the columns of each tile one after the other, `rs_a` then being K numbers.
+    A may be `packed`: the columns of each tile follow each other, and `rs_a` is K numbers.
     """
     size, i = size_of(one), 0
     for n in range((M + ROWS - 1) // ROWS, 0, -1):
@@ -128,7 +128,7 @@ def multiply(
     one: Any, M: int, a: int, rs_a: int, K: int, b: int, first: int, last: int,
     c: int, rs_c: int, columns: int, add: int,
 ) -> None:  # fmt: skip
-    """C[M, columns] (+)= A[M, K] @ B, the panels first..last-1 of B and of C."""
+    """Compute C[M, columns] (+)= A[M, K] @ B for the panels first..last-1 of B and of C."""
     size = size_of(one)
     width = PANEL_BYTES // size
     for row in range(0, M, _HEIGHT):
@@ -192,7 +192,7 @@ def multiply_in_place(
     """
     Compute C[M, first:last] (+)= A[M, K] @ B[K, first:last], or with the rows of B[last, K].
 
-    `rs_b` is from row to row of B as it lies, `memory` has PRODUCT_BYTES.
+    `rs_b` is the stride of B's rows in memory; `memory` has PRODUCT_BYTES.
     """
     size = size_of(one)
     if transposed and M <= _FEW_ROWS:

@@ -208,7 +208,7 @@ class LaidStep:
         gates = [start * self._size for start in (*spec.layout.inputs[0], *of_zh)]
         words = [word for product in products for word in product]
         self.block, self.relocations = words_of([*step, *words, *table, *gates])
-        self.bytes = self._memory.bytes + VECTOR_BYTES  # what a product packs is aligned
+        self.bytes = self._memory.bytes + VECTOR_BYTES  # packed panels are aligned
         self.threads, self.double = 1, int(char == "d")
         work = max(sizes.B, _LEAST_ROWS) * sum(p.K * p.gates * p.H for p in products)
         if not back and work > _LEAST_WORK:

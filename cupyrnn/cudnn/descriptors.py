@@ -32,7 +32,7 @@ class Problem(NamedTuple):
     num_proj: int  # 0 for none
     T: int
     B: int
-    gate: HardSigmoid | None = None  # in place of the sigmoid
+    gate: HardSigmoid | None = None  # None is the sigmoid
     dropout: float = 0.0
     seed: int = 0
     seed2: int = 0

@@ -47,7 +47,7 @@ class RecurrenceKernels(NamedTuple):
         What computes the steps of the op and of its gradient. ``kernel`` is "loop", a product and
         a kernel in every step, or "rows", "hybrid", "grid" or "cluster", one launch for all steps.
         ``sequences`` is how many sequences a block of that launch computes, and 0 for "loop".
-        ``reason`` says why, and where that is kept.
+        ``reason`` says why, and which file says so.
     """
 
     forward: KernelChoice

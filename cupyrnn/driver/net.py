@@ -30,7 +30,7 @@ class LayerPlaces(NamedTuple):
     back: bool  # whether its steps run backwards in time
     weights: Weights
     first: tuple[Place | None, ...]  # the states before the first step, [B, H]; None: zeros
-    saved: tuple[Place, ...]  # what the steps save, [N, H], h the last
+    saved: tuple[Place, ...]  # the saved arrays, [N, H]; h is the last
     last: tuple[Place | None, ...]  # the states after the last step, written forwards
     output: Place | None = None  # [N, H], where h is written a second time
 

@@ -97,7 +97,7 @@ class OnHost:
         return places
 
     def clear(self, a: Place) -> None:
-        """Have the new array of a place begin as zeros."""
+        """Initialize the new array of a place with zeros."""
         self._table.begin(a, None)
 
     def exchange(self, a: Place, to: Place) -> None:
@@ -207,8 +207,8 @@ class OnHost:
         """
         Add the compiled call of a single step.
 
-        `x` is what it reads or, backwards, its gradient. `back` are the gradients that it carries
-        and those of peephole weights.
+        `x` is its input or, backward, the gradient of it. `back` are the carried gradients and
+        those of peephole weights.
         """
         weights: tuple[Any, ...]
         weights, saved, totals = (*layer.weights.w_x, *layer.weights.w_h), layer.saved, back[2]
@@ -345,7 +345,7 @@ class OnHost:
                 self._compute(_column_sums, delta, to.part(0, n))
 
     def _compute(self, function: Callable[..., Any], *places: Place) -> None:
-        """Add a function of arrays, the last of which it writes."""
+        """Add a function of arrays that writes to the last one."""
         views = [view_of(place) for place in places]
 
         def compute(arrays: Arrays) -> None:

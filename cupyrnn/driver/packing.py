@@ -388,15 +388,15 @@ class Packing(Rows):
 
     @property
     def saved_rows(self) -> int:
-        """How many rows a net keeps of what its steps save: on a device those of all steps."""
+        """The number of rows that a net saves: on a device those of all steps."""
         return self.rows if self._xp is np else self._T * self._B
 
     def saved_in_time(self, d: int) -> bool:
         """
-        Return whether a net keeps what a direction saves as padded rows in another order.
+        Return whether the order of the saved rows differs from that of a direction's steps.
 
-        On a device all rows are in the order of time, as kernels run backwards there. In NumPy they
-        are in the order of the direction's steps.
+        On a device the saved rows have padding and are in the order of time, because kernels can
+        run backwards. In NumPy they are in the order of the direction's steps.
         """
         moves = self._segments is not None or self._backwards != (d == 1)
         return self._xp is not np and moves

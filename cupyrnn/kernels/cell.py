@@ -185,23 +185,23 @@ class Cell(NamedTuple):
     Attributes
     ----------
     name
-        Of the module.
+        The name of its module.
     struct
-        Of C++.
+        The name of its C++ struct.
     source
-        Of that, and of what it needs.
+        The CUDA source of the struct, and of everything that it needs.
     fields
-        Its members by name: "pointer", "real", "gate", or a dtype of NumPy.
+        The members of the struct by name: "pointer", "real", "gate", or a dtype of NumPy.
     widths
-        How many columns of a unit each product has.
+        The number of columns of a unit in each product.
     apart
-        Whether products are kept apart from z, as something comes between the two.
+        Whether products are not added to z before the kernel.
     carries_h
-        Whether h_prev stands in the equations beside the products.
+        Whether the equations use h_prev outside the products.
     within
-        How many states there are within a step alone.
+        The number of states that exist only within a step.
     optional
-        The members that are zero or null in a plain cell, as its ``plain()`` in C++ makes them.
+        The members that are zero or null in a plain cell, as set by ``plain()`` in C++.
     more
         The other kernels of the source, as templates.
     """

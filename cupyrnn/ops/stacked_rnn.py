@@ -54,7 +54,7 @@ _KNOWN = ("BlockLSTMParams", "PeepholeLSTMParams", "BlockGRUParams")
 
 
 def _form_of(op: str, weights: object) -> Form:
-    """Return the form of all weights, after a check of what they are a list of."""
+    """Check that all weights have one form; return it."""
     check_list(op, "weights", weights, "weight tuples")
     packed = isinstance(weights, PackedParams)
     if packed or hasattr(weights, "form"):  # itself a tuple, of arrays

@@ -81,7 +81,7 @@ class NetWeights:
     entries
         The weights, named tuples.
     like
-        Backwards, weights of which there are gradients: only their shapes are looked at.
+        For a gradient, weights whose shapes say which gradients are wanted.
 
     Attributes
     ----------
