@@ -216,8 +216,9 @@ def test_what_comes_with_the_package(
         choice = choices(B, H, "float16", **h100)[0]
         assert choice.kernel == "grid"
         assert f"the fastest at H = {H} and B = {B} {where} an NVIDIA H" in choice.reason
+    assert taken(16, 100, **h100) == ["cluster"] * 2
     # Rows, the fastest at H = 128, do not fit: what was at H = 256.
-    assert taken(16, 150, **h100) == ["grid"] * 2
+    assert taken(16, 150, "float16", **h100) == ["grid"] * 2
     # A card's own times go before.
     monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "90")
     _forget_what_was_read()
@@ -244,13 +245,13 @@ def test_what_comes_with_the_package_was_the_fastest_on_the_device() -> None:
         if len(of) > 1 and len({len(found) for found in of.values()}) == 1:
             total = {way: sum(found) for way, found in of.items()}
             found = [t for t in shipped.fastest[name] if t[:2] == (H, B)]
-            if not found or found[0].where:  # the grid, which was another one then
+            if not found or found[0].where:  # a prototype, or the grid, which was another one then
                 assert "grid" in total, (name, H, B)
                 continue
             way = found[0].way
             assert total[way] < LEAST_GAIN * min(total.values()), (name, H, B, total)
             compared += 1
-    assert compared > 60
+    assert compared > 57
 
 
 def test_a_ways_name_is_a_mode() -> None:
