@@ -20,7 +20,7 @@ Pair: TypeAlias = tuple[int, int]
 Triple: TypeAlias = tuple[int, int, int]
 
 
-class Problem(NamedTuple):
+class CudnnCall(NamedTuple):
     """A net and the sizes of a call."""
 
     rnn_mode: str
@@ -50,6 +50,6 @@ class Problem(NamedTuple):
         return self.is_training and self.dropout > 0 and self.L > 1
 
 
-def all_lengths(net: Problem, lengths: Lengths) -> list[int]:
+def all_lengths(net: CudnnCall, lengths: Lengths) -> list[int]:
     """Return the length of every sequence."""
     return [net.T] * net.B if lengths is None else lengths.tolist()

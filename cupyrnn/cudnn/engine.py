@@ -19,14 +19,14 @@ from .._typing import Array
 from ..checks.arrays import address, tf32_allowed
 from ..kernels import persistent
 from . import nine
-from .descriptors import Lengths, Problem
+from .descriptors import CudnnCall, Lengths
 from .library import PATH_VARIABLE, CudnnError, Library, find
 
 _LONGEST = 65535  # of a sequence, says cuDNN's manual
 _ALIGNMENT = 16  # bytes that cuDNN's kernels may read at once
 
 
-def _described(net: Problem, dtype_name: str, lengths: Lengths) -> nine.Nine:
+def _described(net: CudnnCall, dtype_name: str, lengths: Lengths) -> nine.Nine:
     """Return cuDNN's descriptors for a call that `why_not` allows, from an earlier one if any."""
     import cupy
 
@@ -44,7 +44,7 @@ def _described(net: Problem, dtype_name: str, lengths: Lengths) -> nine.Nine:
     return found
 
 
-def why_not(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
+def why_not(net: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
     """
     Return None if cuDNN can be loaded and supports a call, else the reason. Never raises.
 
@@ -92,7 +92,7 @@ def _level_of_caller() -> int:
     return level
 
 
-def _why_not(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
+def _why_not(net: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
     for symbol in ("T", "B", "I", "H", "L"):
         if getattr(net, symbol) == 0:
             return f"cuDNN does not support {symbol} = 0"
@@ -119,7 +119,7 @@ _SMALL_H = {"lstm": (192, 128), "gru": (192, 128), "rnn_tanh": (384, 256), "rnn_
 _OF_HALVES = 64
 
 
-def _beyond_the_algorithm(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
+def _beyond_the_algorithm(net: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
     """Return the property of a call that the requested algorithm does not support."""
     if net.engine == "cudnn":
         return None
@@ -147,7 +147,7 @@ def _beyond_the_algorithm(net: Problem, dtype_name: str, lengths: Lengths) -> st
     return None if lack is None else f"cuDNN's {algorithm} does not support {lack}"
 
 
-def _beyond_persist_static(net: Problem, dtype_name: str) -> str | None:
+def _beyond_persist_static(net: CudnnCall, dtype_name: str) -> str | None:
     """Return the property of a call for which PyTorch does not use PERSIST_STATIC."""
     lacks = (
         (dtype_name != "float16", dtype_name),
@@ -169,7 +169,7 @@ def is_exact(engine: str, dtype_name: str) -> bool:
     return engine in ("cupy", "cudnn") or dtype_name in ("float16", "bfloat16")
 
 
-def fastest(net: Problem, dtype: np.dtype[Any], lengths: Lengths) -> str:
+def fastest(net: CudnnCall, dtype: np.dtype[Any], lengths: Lengths) -> str:
     """
     Return the engine of a call for which `why_not` has no reason against cuDNN.
 
@@ -191,7 +191,7 @@ def fastest(net: Problem, dtype: np.dtype[Any], lengths: Lengths) -> str:
     return "cudnn" if persistent.choose(of).kernel == "loop" else "cupy"
 
 
-def reserve_size(net: Problem, dtype_name: str, lengths: Lengths) -> int:
+def reserve_size(net: CudnnCall, dtype_name: str, lengths: Lengths) -> int:
     """Return the elements of the reserve of a training call."""
     training = net._replace(is_training=True)
     itemsize = {"float32": 4, "float64": 8}.get(dtype_name, 2)
@@ -242,7 +242,7 @@ class Inputs(NamedTuple):
     lengths: Lengths  # on the host; None if all are T
 
 
-def forward(net: Problem, inputs: Inputs) -> tuple[Array, Array, Array | None, Array]:
+def forward(net: CudnnCall, inputs: Inputs) -> tuple[Array, Array, Array | None, Array]:
     """
     Return output, output_h, output_c and reserve of a call that `why_not` allows.
 
@@ -273,7 +273,11 @@ def forward(net: Problem, inputs: Inputs) -> tuple[Array, Array, Array | None, A
 
 
 def backward(
-    net: Problem, inputs: Inputs, output: Array, cotangents: Sequence[Array | None], reserve: Array
+    net: CudnnCall,
+    inputs: Inputs,
+    output: Array,
+    cotangents: Sequence[Array | None],
+    reserve: Array,
 ) -> tuple[Array, Array, Array | None, Array]:
     """
     Return the gradients of input, input_h, input_c and params.

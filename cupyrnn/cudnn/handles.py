@@ -15,7 +15,7 @@ _DESCRIBED = 8
 _SEEDED = 2
 
 
-class Kept(Generic[T]):
+class RecentlyUsed(Generic[T]):
     """A cache of the most recently used things, by key."""
 
     def __init__(self, most: int, drop: Callable[[T], None] = lambda _: None) -> None:
@@ -40,8 +40,10 @@ class Handle:
 
     def __init__(self, address: int, destroy: Callable[[int], None]) -> None:
         self.address, self._destroy = address, destroy
-        self.described: Kept[Any] = Kept(_DESCRIBED, lambda descriptors: descriptors.close())
-        self.seeded: Kept[Any] = Kept(_SEEDED)
+        self.described: RecentlyUsed[Any] = RecentlyUsed(
+            _DESCRIBED, lambda descriptors: descriptors.close()
+        )
+        self.seeded: RecentlyUsed[Any] = RecentlyUsed(_SEEDED)
 
     def __del__(self) -> None:
         # When the interpreter ends, CUDA may have ended before.

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .descriptors import ALGORITHMS, Problem
+from .descriptors import ALGORITHMS, CudnnCall
 
 # The environment variable with the path of the library, a file or its folder.
 PATH_VARIABLE = "CUPYRNN_CUDNN"
@@ -159,7 +159,7 @@ class Library:
         return self._descriptor("Dropout", name, handle, rate, states or None, size, seed or 0)
 
     def rnn(
-        self, net: Problem, dtype_name: str, *, dropout: int, tf32: bool
+        self, net: CudnnCall, dtype_name: str, *, dropout: int, tf32: bool
     ) -> AbstractContextManager[int]:
         """Make the descriptor of a net."""
         data = DATA[dtype_name]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..checks.arrays import address, tf32_allowed
-from .descriptors import Lengths, Pair, Problem, Triple, all_lengths
+from .descriptors import CudnnCall, Lengths, Pair, Triple, all_lengths
 from .handles import Handle, Handles
 from .library import INFERENCE, TRAINING, WGRAD_ADD, Library
 
@@ -25,7 +25,7 @@ class Nine:
     """
 
     def __init__(
-        self, library: Library, handle: Handle, net: Problem, dtype_name: str, lengths: Lengths
+        self, library: Library, handle: Handle, net: CudnnCall, dtype_name: str, lengths: Lengths
     ) -> None:
         import cupy
 
@@ -58,7 +58,7 @@ class Nine:
         """Destroy the descriptors."""
         self._open.close()
 
-    def _dropout(self, net: Problem) -> AbstractContextManager[int]:
+    def _dropout(self, net: CudnnCall) -> AbstractContextManager[int]:
         if not net.drops:
             return self._library.dropout(self.handle, 0.0, 0, 0, 0)
         import cupy

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..kernels import timed
-from ..kernels.timed import ENGINES, KERNELS, Kept, Timed
+from ..kernels.timed import ENGINES, KERNELS, Measurements, Timed
 from . import CELLS
 from .apart import Apart
 from .problems import CELLS as CELLS_IN_TURN
@@ -142,13 +142,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _keep(path: Path, card: str, rows: Iterable[Row], refused: dict[str, dict[str, str]]) -> None:
     """Add to the stored measurements; a refused kernel stays refused until `forget_kernels`."""
-    before = timed.read(path) or Kept(path, card, {}, {})
+    before = timed.read(path) or Measurements(path, card, {}, {})
     fastest = {name: {t[:2]: t for t in sizes} for name, sizes in before.fastest.items()}
     for row in rows:
         fastest.setdefault(row.name, {})[row.timed[:2]] = row.timed
     wrong = {n: {**before.refused.get(n, {}), **seen} for n, seen in refused.items()}
     sizes = {name: [*of.values()] for name, of in fastest.items()}
-    timed.keep(Kept(path, card, sizes, {**before.refused, **wrong}))
+    timed.keep(Measurements(path, card, sizes, {**before.refused, **wrong}))
 
 
 def _run(given: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ class Factors(NamedTuple):
     deltas: Sequence[Any]
 
 
-class Rows(NamedTuple):
+class LayerFactors(NamedTuple):
     """The factors of the gradients of a layer's weights, [T, B, ·]; the padding is zero."""
 
     operands: Sequence[Array]  # what each of the inputs and of the recurrent matrices multiplied
@@ -76,7 +76,7 @@ def take(
         terms = cell.terms(*wide, [cast(d, compute) for d in deltas])  # type: ignore[attr-defined]
     arrays = operands(xp, cell, rows), deltas, terms
     parts = ([padded(a) for a in some] for some in arrays)
-    write(xp, cell, Rows(*parts), grads)
+    write(xp, cell, LayerFactors(*parts), grads)
 
 
 def operands(xp: ModuleType, cell: Cell, rows: Factors) -> list[Array]:
@@ -96,7 +96,7 @@ def wanted(deltas: Sequence[_T], sums: Sequence[Array | None] | None) -> list[tu
     return [(d, a) for d, a in zip(deltas, sums, strict=True) if a is not None]
 
 
-def write(xp: ModuleType, cell: Cell, rows: Rows, grads: Gradients) -> None:
+def write(xp: ModuleType, cell: Cell, rows: LayerFactors, grads: Gradients) -> None:
     """Write the gradients of the weights of a layer: of each example, or their norms."""
     for delta, sums in wanted(rows.deltas, grads.sums):
         sums += _sums_of_steps(xp, delta, sums.dtype)
@@ -128,7 +128,7 @@ def _products(xp: ModuleType, a: Array, d: Array, out: Array) -> None:
     products_of(xp).matmul_each(a.transpose(1, 2, 0), d.transpose(1, 0, 2), out)
 
 
-def _write_norms(xp: ModuleType, cell: Cell, rows: Rows, grads: Gradients) -> None:
+def _write_norms(xp: ModuleType, cell: Cell, rows: LayerFactors, grads: Gradients) -> None:
     """Append the norms of the matrices of each weight to its list."""
     alike: dict[Any, list[int]] = {}
     weights = (*cell.inputs, *cell.recurrent)

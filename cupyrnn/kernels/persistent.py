@@ -87,7 +87,7 @@ class Device(NamedTuple):
     processors: int  # multiprocessors
     architecture: int  # 90 for compute capability 9.0
     shared: int | None = None  # bytes that a block may have, None where it cannot be asked
-    kept: Sequence[timed.Kept] = ()  # what was timed on it, or on one of its architecture
+    kept: Sequence[timed.Measurements] = ()  # what was timed on it, or on one of its architecture
     cooperative: bool = True  # whether blocks may wait for each other
 
     @property

@@ -50,7 +50,7 @@ class Timed(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)  # one is like itself alone, and so can be the key of a cache
-class Kept:
+class Measurements:
     """
     The measurements of a card.
 
@@ -118,7 +118,7 @@ def path_of(number: int) -> Path | None:
 
 
 @cache
-def of(number: int, architecture: int) -> tuple[Kept, ...]:
+def of(number: int, architecture: int) -> tuple[Measurements, ...]:
     """Return the measurements of a device, as first read, and those that come with the package."""
     path = path_of(number) if anything() else None
     own = None if path is None else read(path)
@@ -126,13 +126,13 @@ def of(number: int, architecture: int) -> tuple[Kept, ...]:
 
 
 @cache
-def of_architecture(architecture: int) -> tuple[Kept, ...]:
+def of_architecture(architecture: int) -> tuple[Measurements, ...]:
     """Return the package's own measurements of a card of this architecture, if any."""
     kept = read(Path(__file__).with_name(f"sm_{architecture}.json"))
     return () if kept is None else (kept,)
 
 
-def read(path: Path) -> Kept | None:
+def read(path: Path) -> Measurements | None:
     """Return the measurements in a file; None if there is no such file."""
     if not path.exists():
         return None
@@ -142,7 +142,7 @@ def read(path: Path) -> Kept | None:
         for text in [found["card"], *(s for of in found["refused"].values() for s in of.values())]:
             if not isinstance(text, str):
                 raise TypeError(f"{text!r} is not a string")
-        return Kept(path, found["card"], fastest, found["refused"])
+        return Measurements(path, found["card"], fastest, found["refused"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         remedy = "python -m cupyrnn.device --forget removes it"
         said = f"{type(error).__name__}: {error}"
@@ -158,7 +158,7 @@ def _checked(name: str, H: Any, B: Any, way: Any, where: Any = "") -> Timed:
     return Timed(H, B, way, where)
 
 
-def keep(kept: Kept) -> None:
+def keep(kept: Measurements) -> None:
     """Write the measurements of a card to its file."""
     found = {name: value for name, value in vars(kept).items() if name != "path"}
     kept.path.parent.mkdir(parents=True, exist_ok=True)

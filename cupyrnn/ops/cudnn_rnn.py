@@ -38,7 +38,7 @@ from ..weights.params import Direction, InputMode, Net, RNNMode
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..cudnn.descriptors import Problem
+    from ..cudnn.descriptors import CudnnCall
 
 Engine: TypeAlias = Literal[
     "auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic", "cudnn_persist_static"
@@ -49,13 +49,13 @@ ENGINE_VARIABLE = "CUPYRNN_ENGINE"
 _ENGINES = get_args(Engine)
 
 
-def _problem(call: PackedCall) -> Problem:
+def _problem(call: PackedCall) -> CudnnCall:
     """Return a call as cuDNN is told of it, by the algorithm of its engine."""
-    from ..cudnn.descriptors import Problem
+    from ..cudnn.descriptors import CudnnCall
 
     *of_net, gate = call.net
     T, B, training, *dropout = call.run.sizes
-    return Problem._make([*of_net, T, B, gate, *dropout, training, call.engine])
+    return CudnnCall._make([*of_net, T, B, gate, *dropout, training, call.engine])
 
 
 def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:

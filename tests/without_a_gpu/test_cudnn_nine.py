@@ -514,12 +514,14 @@ def test_times_of_ones_own_card_go_before(
     assert auto(cupy_on_cpu, "float16", 128, 128) == "cupy"
     name, way = "lstm_training float16", "cudnn_small_h"
     for refused, expected in (({}, way), ({name: {way: "output is off by 3"}}, "cupy")):
-        own = timed.Kept(tmp_path, "A card", {name: [timed.Timed(128, 128, way)]}, refused)
+        own = timed.Measurements(tmp_path, "A card", {name: [timed.Timed(128, 128, way)]}, refused)
         kept = own, *timed.of_architecture(90)
         monkeypatch.setattr(timed, "of", lambda *_, kept=kept: kept)
         assert auto(cupy_on_cpu, "float16", 128, 128, T=len(refused) + 4) == expected
     # Less exact than float32, whoever timed it.
-    own = timed.Kept(tmp_path, "A card", {"lstm_training float32": [timed.Timed(128, 16, way)]}, {})
+    own = timed.Measurements(
+        tmp_path, "A card", {"lstm_training float32": [timed.Timed(128, 16, way)]}, {}
+    )
     monkeypatch.setattr(timed, "of", lambda *_: (own,))
     assert auto(cupy_on_cpu, "float32", 16, 128) == "cudnn"
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")

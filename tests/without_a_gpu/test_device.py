@@ -19,7 +19,7 @@ import pytest
 from cupyrnn.device import cli, timing, worker
 from cupyrnn.device.problems import Problem, draw
 from cupyrnn.kernels import timed
-from cupyrnn.kernels.timed import Kept, Timed
+from cupyrnn.kernels.timed import Measurements, Timed
 from without_a_gpu.cupy_on_host import host
 
 RULE = ["--cells", "lstm", "--dtypes", "float32", "--units", "9", "--batches", "3"]
@@ -195,7 +195,9 @@ def test_every_size_in_between_is_near_one_that_is_timed() -> None:
     for sizes, name in ((cli.UNITS, "H"), (cli.BATCHES, "B")):
         for size in range(sizes[0], 2 * sizes[-1] + 1):
             given = [Timed(**{"H": 9, "B": 9, name: n}, way="rows") for n in sizes]
-            near = Kept(Path(), "", {"a": given}, {}).near("a", **{"H": 9, "B": 9, name: size})
+            near = Measurements(Path(), "", {"a": given}, {}).near(
+                "a", **{"H": 9, "B": 9, name: size}
+            )
             assert near, (name, size)
 
 

@@ -18,7 +18,7 @@ import cupyrnn
 from cupyrnn.device import CELLS
 from cupyrnn.device.cli import LEAST_GAIN
 from cupyrnn.kernels import persistent, timed
-from cupyrnn.kernels.timed import Kept, Timed
+from cupyrnn.kernels.timed import Measurements, Timed
 
 FASTEST = {
     "lstm_forward float32": [Timed(16, 4, "rows"), Timed(64, 4, "rows"), Timed(64, 64, "loop")],
@@ -31,7 +31,9 @@ WAYS = set(persistent._MODES) - {"auto"}
 
 
 @pytest.fixture
-def kept(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Kept]:
+def kept(
+    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Measurements]:
     """The choice of the current device, which is kept in a folder of the test's."""
     monkeypatch.delenv("CUPYRNN_PERSISTENT", raising=False)
     monkeypatch.setenv("CUPYRNN_CACHE_DIR", str(tmp_path / "here"))
@@ -43,7 +45,7 @@ def kept(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
     _forget_what_was_read()
     path = timed.path_of(0)
     assert path is not None
-    found = Kept(path, CARD, FASTEST, REFUSED)
+    found = Measurements(path, CARD, FASTEST, REFUSED)
     timed.keep(found)
     yield found
     _forget_what_was_read()
@@ -65,14 +67,14 @@ def taken(B: int, H: int, dtype: str = "float32", **device: int) -> list[str]:
     return [choice.kernel for choice in choices(B, H, dtype, **device)]
 
 
-def test_nothing_is_kept_of_another_gpu(kept: Kept) -> None:
+def test_nothing_is_kept_of_another_gpu(kept: Measurements) -> None:
     assert taken(4, 64) == ["rows", "loop"]
     for device in ({"processors": 132}, {"processors": 132, "architecture": 80}):
         assert taken(4, 64, **device) == ["loop"] * 2
         assert "python -m cupyrnn.device" in choices(4, 64, **device)[0].reason
 
 
-def test_auto_takes_the_fastest_at_the_nearest_size(kept: Kept) -> None:
+def test_auto_takes_the_fastest_at_the_nearest_size(kept: Measurements) -> None:
     for B, H in ((4, 64), (2, 33), (7, 128), (8, 15), (3, 8)):
         assert taken(B, H) == ["hybrid" if H > 96 else "rows", "loop"], (B, H)
     for B, H in ((64, 64), (32, 100), (128, 64)):
@@ -88,14 +90,14 @@ def test_auto_takes_the_fastest_at_the_nearest_size(kept: Kept) -> None:
     assert taken(0, 64) == taken(4, 0) == ["loop"] * 2
 
 
-def test_a_kernel_with_wrong_values_is_not_taken(kept: Kept) -> None:
+def test_a_kernel_with_wrong_values_is_not_taken(kept: Measurements) -> None:
     assert taken(4, 64, "float64") == ["rows", "loop"]
     assert taken(4, 96, "float64") == ["loop", "loop"]
     reason = choices(4, 96, "float64")[0].reason
     assert reason == f"hybrid is wrong on {CARD}, h is off by 3: {kept.path}"
 
 
-def test_the_reason_says_where_the_choice_comes_from(kept: Kept) -> None:
+def test_the_reason_says_where_the_choice_comes_from(kept: Measurements) -> None:
     (forward, _), (loop, _) = choices(5, 60), choices(50, 60)
     source = f"the fastest at H = 64 and B = {{}} on {CARD}: {kept.path}"
     assert forward.reason.endswith(f"registers a thread hold the matrix; {source.format(4)}")
@@ -105,7 +107,7 @@ def test_the_reason_says_where_the_choice_comes_from(kept: Kept) -> None:
 
 @pytest.mark.parametrize("asked", ["loop", "rows"])
 def test_what_is_asked_for_goes_before(
-    kept: Kept, asked: str, monkeypatch: pytest.MonkeyPatch
+    kept: Measurements, asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUPYRNN_PERSISTENT", asked)
     assert set(taken(64, 64)) == {asked}
@@ -113,7 +115,7 @@ def test_what_is_asked_for_goes_before(
 
 @pytest.mark.parametrize("what", ["name", "driver", "kernels"])
 def test_another_card_driver_or_version_has_a_choice_of_its_own(
-    kept: Kept, cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
+    kept: Measurements, cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
 ) -> None:
     runtime = cupy_on_cpu.cuda.runtime
     if what == "name":
@@ -128,7 +130,7 @@ def test_another_card_driver_or_version_has_a_choice_of_its_own(
     assert "nothing was" in choices(4, 64)[0].reason
 
 
-def test_what_is_kept_is_forgotten(kept: Kept) -> None:
+def test_what_is_kept_is_forgotten(kept: Measurements) -> None:
     assert taken(4, 64) == ["rows", "loop"]
     cupyrnn.device.forget_kernels()
     assert taken(4, 64) == ["loop"] * 2
@@ -137,7 +139,7 @@ def test_what_is_kept_is_forgotten(kept: Kept) -> None:
 
 
 def test_nothing_is_read_where_nothing_is_to_be_kept(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
+    kept: Measurements, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUPYRNN_CACHE_DIR", "")
     _forget_what_was_read()
@@ -186,7 +188,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("text", ODD.values(), ids=[name[:20] for name in ODD])
-def test_a_file_that_is_no_choice(kept: Kept, text: str) -> None:
+def test_a_file_that_is_no_choice(kept: Measurements, text: str) -> None:
     kept.path.write_text(text, errors="surrogateescape")
     _forget_what_was_read()
     message = r"gpu-.* is not a file of kernel choices .*python -m cupyrnn\.device"
@@ -197,7 +199,7 @@ def test_a_file_that_is_no_choice(kept: Kept, text: str) -> None:
 
 
 def test_what_comes_with_the_package(
-    kept: Kept, cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
+    kept: Measurements, cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was timed on a card of an architecture is known of the others of it."""
     (shipped,) = timed.of_architecture(90)
@@ -259,7 +261,7 @@ def test_a_ways_name_is_a_mode() -> None:
 
 
 def test_a_loop_that_is_wrong_is_not_taken_unasked(
-    kept: Kept, cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    kept: Measurements, cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = {"lstm_forward float32": {"loop": "h is off by 3"}}
     timed.keep(replace(kept, refused=seen))
@@ -273,7 +275,7 @@ def test_a_loop_that_is_wrong_is_not_taken_unasked(
 
 
 def test_an_op_does_as_it_was_timed(
-    kept: Kept, cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    kept: Measurements, cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One launch where that was the fastest, with its bits, and the loop elsewhere."""
     timed.keep(replace(kept, fastest={"lstm_forward float32": [Timed(5, 3, "rows")]}))

@@ -12,16 +12,16 @@ import pytest
 from problems.nets import CASES, Case, case_id, problem
 
 from cupyrnn.cudnn import library
-from cupyrnn.cudnn.descriptors import Problem
+from cupyrnn.cudnn.descriptors import CudnnCall
 from cupyrnn.cudnn.engine import Inputs
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
-def net_of(case: Case, **more: Any) -> Problem:
+def net_of(case: Case, **more: Any) -> CudnnCall:
     fields = {"dropout": 0.0, "seed": 0, "seed2": 0, "is_training": True} | more
     sizes = (case.L, case.H, case.I, case.D, case.num_proj, case.T, case.B)
-    return Problem(case.rnn_mode, case.skip, *sizes, **fields)
+    return CudnnCall(case.rnn_mode, case.skip, *sizes, **fields)
 
 
 def lengths_of(case: Case) -> Any:
