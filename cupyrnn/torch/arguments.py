@@ -104,9 +104,9 @@ def or_zeros(op: str, x: Any, named: tuple[str, Any], gates: int, *states: Any) 
     return [zeros if state is None else state for state in states]
 
 
-def lstm_attributes(op: str, given: Attributes) -> tuple[float, float, str, str]:
+def lstm_attributes(op: str, attributes: Attributes) -> tuple[float, float, str, str]:
     """Return the attributes with TensorFlow's defaults."""
-    forget_bias, cell_clip, gate_order, recurrent_activation = given
+    forget_bias, cell_clip, gate_order, recurrent_activation = attributes
     check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
     check_gate(op, recurrent_activation)
     if cell_clip is None:
@@ -145,13 +145,13 @@ def check_block_weights(
 ) -> tuple[list[torch.Tensor], tuple[str, ...]]:
     """Check the tensors of all layers and directions; return them, and what each has."""
     is_gru = isinstance(weights[0], BlockGRUParams)
-    given = [{f: t for f, t in w._asdict().items() if t is not None} for w in weights]
+    entries = [{f: t for f, t in w._asdict().items() if t is not None} for w in weights]
     names = BlockGRUParams._fields if is_gru else BlockLSTMParams._fields
     for group in () if is_gru else (PEEPHOLES, ("w_p",)):
-        if any(name in entry for entry in given for name in group):
+        if any(name in entry for entry in entries for name in group):
             names = (*names, *group)
     flat = []
-    for n, entry in enumerate(given):
+    for n, entry in enumerate(entries):
         K, symbol = (I, "I") if n < D else (D * P, "D*P")
         for name, shape in block_shapes(names, K, H, P).items():
             if name in PEEPHOLES and not any(other in entry for other in PEEPHOLES):

@@ -11,27 +11,48 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import torch
 
+from .._ops import Record
+
+Named: TypeAlias = "dict[str, Any]"
 Dims: TypeAlias = "Sequence[int | None]"
 Batched: TypeAlias = "tuple[tuple[torch.Tensor, ...], tuple[int, ...]]"
 
 
 class Op(Protocol):
-    """What is asked of an op here."""
+    """What is asked of an op by what it is run by."""
 
-    record: Any
+    record: Record
+    name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     results: tuple[str, ...]
     extras: tuple[str, ...]
     axes: dict[str, int] | None
     groups: dict[str, tuple[tuple[str, ...], ...]]
+    tensors: slice  # of the arguments
+    without_input: Named
 
     def call(self, op_kind: str, *args: Any) -> Sequence[Any]:
         """Call the op itself, the gradient or their tangents, with tensors and attributes."""
+
+    def named(self, op_kind: str, args: Sequence[Any]) -> list[Named]:
+        """Return arrays by name, group by group, and the rest."""
+
+    def arguments(self, inputs: Named, rest: Named) -> Named:
+        """Return the arguments of the function."""
+
+    def gradient_arguments(
+        self, inputs: Named, results: Named, cotangents: Named, rest: Named
+    ) -> Named:
+        """Return the arguments of the function's gradient."""
+
+    def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
+        """Return what the function's gradient returned by the names of the inputs."""
 
     def by_example(self, *args: Any) -> Sequence[Any] | None:
         """Call the gradient, of weights by example, unless that has to have a derivative."""
@@ -47,7 +68,7 @@ def rule_of(op: Op, op_kind: str) -> Callable[..., Batched]:
             found = _as_one_batch(op, op_kind, info.batch_size, in_dims, args, axes)
             if found is not None:
                 return found
-        return _one_by_one(lambda *given: op.call(op_kind, *given), info.batch_size, in_dims, args)
+        return _one_by_one(partial(op.call, op_kind), info.batch_size, in_dims, args)
 
     return rule
 
@@ -66,7 +87,7 @@ def _as_one_batch(
     op: Op, op_kind: str, N: int, in_dims: Dims, args: Sequence[Any], axes: Sequence[int | None]
 ) -> Batched | None:
     """Call an op once, with N*B in place of B; None where that is not possible."""
-    given, B = list(args), 0
+    values, B = list(args), 0
     for n, (axis, d) in enumerate(zip(axes, in_dims, strict=False)):
         t = args[n]
         if t is None or axis is None:
@@ -77,10 +98,10 @@ def _as_one_batch(
         else:
             whole = t.movedim(d, axis)
         B = whole.shape[axis + 1]
-        given[n] = whole.flatten(axis, axis + 1)
+        values[n] = whole.flatten(axis, axis + 1)
     of_name, results, dims = op.axes or {}, [], []
     if op_kind == "backward":
-        grads = op.by_example(*given) if B == 1 and N else None
+        grads = op.by_example(*values) if B == 1 and N else None
         if grads is None:
             return None
         for name, t, a in zip(op.inputs, grads, args, strict=False):
@@ -94,7 +115,7 @@ def _as_one_batch(
             dims.append(axis or 0)
         return tuple(results), tuple(dims)
     outputs = op.outputs if op_kind == "jvp" else op.results
-    for name, t in zip(outputs, op.call(op_kind, *given), strict=True):
+    for name, t in zip(outputs, op.call(op_kind, *values), strict=True):
         axis = of_name[name]
         results.append(t.unflatten(axis, (N, B)))
         dims.append(axis)
@@ -107,14 +128,14 @@ def _one_by_one(
     """Call an op for each example."""
 
     def example(n: int) -> Sequence[Any]:
-        given = []
+        values = []
         for a, d in zip(args, in_dims, strict=True):
             if d is None:
-                given.append(a)
+                values.append(a)
             else:  # of no examples the op is called with zeros, for the shapes of its results
-                given.append(a.select(d, n) if N else a.new_zeros(a.movedim(d, 0).shape[1:]))
-        first = next(a for a in given if isinstance(a, torch.Tensor))
-        return [first.new_empty(0) if t is None else t for t in call(*given)]
+                values.append(a.select(d, n) if N else a.new_zeros(a.movedim(d, 0).shape[1:]))
+        first = next(a for a in values if isinstance(a, torch.Tensor))
+        return [first.new_empty(0) if t is None else t for t in call(*values)]
 
     examples = [example(n) for n in range(max(N, 1))]
     results = tuple(torch.stack(parts)[:N] for parts in zip(*examples, strict=True))
@@ -134,10 +155,10 @@ def vectorized(call: Callable[..., Sequence[Any]], args: Sequence[Any]) -> list[
     is_batched: Any = torch._C._functorch.is_legacy_batchedtensor
     add: Any = torch._add_batch_dim
     remove: Any = torch._remove_batch_dim
-    given, dims, N = list(args), [None] * len(args), 0
+    values, dims, N = list(args), [None] * len(args), 0
     for n, a in enumerate(args):
         if isinstance(a, torch.Tensor) and is_batched(a):
-            given[n] = remove(a, level, 1, 0)
-            dims[n], N = 0, len(given[n])  # type: ignore[call-overload]
-    results, _ = _one_by_one(call, N, dims, given)
+            values[n] = remove(a, level, 1, 0)
+            dims[n], N = 0, len(values[n])  # type: ignore[call-overload]
+    results, _ = _one_by_one(call, N, dims, values)
     return [add(t, 0, level) for t in results]

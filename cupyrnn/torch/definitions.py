@@ -214,14 +214,14 @@ class _NetOp(Op):
         return grads
 
     def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
-        given = {n: t for n, t in inputs.items() if t is not None}
+        tensors = {n: t for n, t in inputs.items() if t is not None}
         x, h = inputs["input"].shape, inputs["input_h"].shape
         D = 1 + (rest["direction"] == "bidirectional")
         return {
             "output": (*x[:2], D * h[2]),
             "output_h": tuple(h),
-            "output_c": tuple(given["input_c"].shape) if "input_c" in given else (),
-            "reserve_space": (_reserve_size(given, rest),) if rest["is_training"] else (),
+            "output_c": tuple(tensors["input_c"].shape) if "input_c" in tensors else (),
+            "reserve_space": (_reserve_size(tensors, rest),) if rest["is_training"] else (),
         }
 
 

@@ -148,8 +148,8 @@ def lstm_block_cell(
     >>> w.grad.shape
     torch.Size([5, 12])
     """
-    given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
-    attributes = lstm_attributes("lstm_block_cell", given)
+    of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
+    attributes = lstm_attributes("lstm_block_cell", of_cell)
     cs_prev, h_prev = or_zeros("lstm_block_cell", x, ("w", w), 4, cs_prev, h_prev)
     return lstm_outputs(LSTM_BLOCK_CELL(x, cs_prev, h_prev, w, b, wci, wcf, wco, *attributes))
 
@@ -225,8 +225,8 @@ def block_lstm(
     >>> out.h.shape
     torch.Size([4, 1, 3])
     """
-    given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
-    attributes = lstm_attributes("block_lstm", given)
+    of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
+    attributes = lstm_attributes("block_lstm", of_cell)
     cs_prev, h_prev = or_zeros("block_lstm", x, ("w", w), 4, cs_prev, h_prev)
     of_steps = extras("block_lstm", sequence_lengths, resets)
     reverse = check_bool("block_lstm", "reverse", reverse)
@@ -582,8 +582,8 @@ def stacked_rnn(
         for name, value in (("forget_bias", forget_bias), ("cell_clip", cell_clip)):
             if value is not None:
                 raise ValueError(f"{op}: {name} is {shown(value)}, expected None for a GRU")
-    given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
-    attributes: Any = lstm_attributes(op, given)
+    of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
+    attributes: Any = lstm_attributes(op, of_cell)
     check_seeds(op, seeds)
     rate, reverse = check_dropout(op, dropout), check_bool(op, "reverse", reverse)
     inputs = (input, input_h, input_c if is_lstm else None, tuple(flat))

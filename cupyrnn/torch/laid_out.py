@@ -11,7 +11,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -20,44 +20,17 @@ from ..checks.arrays import NotInPlace
 from ..driver.places import strides_of
 from ..driver.signatures import CALLS, Arguments, of_device, signature
 from .arrays import array_of, current_stream, on_device_of
+from .batching import Op
 
 if TYPE_CHECKING:
-    from .._ops import Record
     from ..driver import on_device, on_host
 
 Results: TypeAlias = "list[torch.Tensor | None]"
-Named: TypeAlias = "dict[str, Any]"
 Wanted: TypeAlias = "tuple[bool, ...]"  # which gradients; empty for all
 
 # Without it the parts of a tensor would be views, which autograd lets nobody write to.
 _VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _without: Any = torch._C._ExcludeDispatchKeyGuard
-
-
-class Op(Protocol):
-    """What is asked of an op here."""
-
-    record: Record
-    name: str
-    inputs: tuple[str, ...]
-    results: tuple[str, ...]
-    extras: tuple[str, ...]
-    without_input: Named
-    tensors: slice
-
-    def named(self, op_kind: str, args: Sequence[Any]) -> list[Named]:
-        """Return arrays by name, group by group, and the rest."""
-
-    def arguments(self, inputs: Named, rest: Named) -> Named:
-        """Return the arguments of the function."""
-
-    def gradient_arguments(
-        self, inputs: Named, results: Named, cotangents: Named, rest: Named
-    ) -> Named:
-        """Return the arguments of the function's gradient."""
-
-    def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
-        """Return what the function's gradient returned by the names of the inputs."""
 
 
 class _View(NamedTuple):
@@ -205,8 +178,8 @@ class _OnHost(_Run):
     def run(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> Results:
         """Run a call."""
         arrays = self._call.run([array_of(tensors[n]) for n in self._order])
-        made = zip(arrays, self._asked, strict=True)
-        return self._results([torch.from_numpy(a) if asked else None for a, asked in made])
+        pairs = zip(arrays, self._asked, strict=True)
+        return self._results([torch.from_numpy(a) if asked else None for a, asked in pairs])
 
 
 class _OnDevice(_Run):

@@ -49,12 +49,12 @@ def warn_of_dropout(op: str, dropout: float, num_layers: int, *, stacklevel: int
         )
 
 
-def check_pair(op: str, name: str, given: Any, what: str) -> None:
+def check_pair(op: str, name: str, pair: Any, what: str) -> None:
     """Check that states are a tuple or list of two: a tensor would come apart along an axis."""
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
-        count = f" of {len(given)}" if isinstance(given, (tuple, list)) else ""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        count = f" of {len(pair)}" if isinstance(pair, (tuple, list)) else ""
         raise TypeError(
-            f"{op}: {name} is {type_shown(given)}{count}, expected a pair of tensors, {what}"
+            f"{op}: {name} is {type_shown(pair)}{count}, expected a pair of tensors, {what}"
         )
 
 
@@ -78,8 +78,8 @@ class Leaf(torch.nn.Module):
         path = tracer.path_of_module(self)
         if not path:
             raise TypeError(f"{name}: torch.fx traces a module that has it, not itself")
-        given = {n: value for n, value in kwargs.items() if value is not None}
-        return tracer.create_proxy("call_module", path, args, given)
+        passed = {n: value for n, value in kwargs.items() if value is not None}
+        return tracer.create_proxy("call_module", path, args, passed)
 
     def __prepare_scriptable__(self) -> Any:
         raise NotImplementedError(
@@ -97,10 +97,10 @@ def _fits(function: Any, /, *args: Any, **kwargs: Any) -> bool:
     return True
 
 
-def _shown(kind: type, sizes: tuple[int, ...], given: dict[str, Any]) -> str:
+def _shown(kind: type, sizes: tuple[int, ...], attributes: dict[str, Any]) -> str:
     """Return the arguments of a module of this kind as its repr has them."""
     parameters = inspect.signature(kind).parameters
-    others = [f"{n}={a!r}" for n, a in given.items() if a != parameters[n].default]
+    others = [f"{n}={a!r}" for n, a in attributes.items() if a != parameters[n].default]
     return ", ".join([*map(str, sizes), *others])
 
 
@@ -159,8 +159,8 @@ class CudnnRNN(Leaf):
     ) -> None:
         super().__init__()
         op = "CudnnRNN"
-        given = rnn_mode, input_mode, direction, num_proj
-        self._net: dict[str, Any] = dict(zip(DEFAULTS, given, strict=True))
+        of_net = rnn_mode, input_mode, direction, num_proj
+        self._net: dict[str, Any] = dict(zip(DEFAULTS, of_net, strict=True))
         check_gate(op, recurrent_activation)
         self.input_size, self.num_units, self.num_layers = input_size, num_units, num_layers
         self.dropout = check_dropout(op, dropout)
@@ -187,8 +187,8 @@ class CudnnRNN(Leaf):
         >>> CudnnRNN(2, 3).reset_parameters()
         """
         sizes = ("num_layers", "num_units", "input_size")
-        given: dict[str, Any] = {name: getattr(self, name) for name in sizes} | self._net
-        drawn = init_params(**given, seed=generator(), dtype=np.float64)
+        arguments: dict[str, Any] = {name: getattr(self, name) for name in sizes} | self._net
+        drawn = init_params(**arguments, seed=generator(), dtype=np.float64)
         draw(self, {"params": drawn.params})
 
     def extra_repr(self) -> str:
@@ -262,5 +262,5 @@ class CudnnRNN(Leaf):
             state = (input.new_zeros((*order, P)), c)
         check_pair("cudnn_rnn", "state", state, "(input_h, input_c)")
         rate = self.dropout if self.training else 0.0
-        given = {**extent, "dropout": rate, "seeds": seeds_of(rate), **self.attributes}
-        return cudnn_rnn(input, *state, self.params, **given)
+        arguments = {**extent, "dropout": rate, "seeds": seeds_of(rate), **self.attributes}
+        return cudnn_rnn(input, *state, self.params, **arguments)

@@ -524,17 +524,17 @@ class Op:
 
     def _vjp_forward(self, ctx: Any, *grads: Any) -> Sequence[Any]:
         n, s, kept = len(self.inputs), len(self.saved), ctx.saved_tensors
-        given = (*kept[: n + s], *grads[: len(self.outputs)], *kept[n + s :])
-        return _wanted(ctx, self._derivative("backward", *given, *ctx.attributes))
+        values = (*kept[: n + s], *grads[: len(self.outputs)], *kept[n + s :])
+        return _wanted(ctx, self._derivative("backward", *values, *ctx.attributes))
 
     def _vjp_recorded(self, ctx: Any, *grads: Any) -> Sequence[Any]:
         last, e, grads = len(self.inputs) - 1, len(self.extras), grads[: len(self.outputs)]
         kept, s = ctx.saved_tensors, last + len(self.saved)
         rest, pieces = kept[s : s + e], kept[s + e :]
         rest = (*kept[last:s], *grads, *rest, *ctx.attributes)
-        given = (kept[0], *grads)
-        plain = not torch.is_grad_enabled() and _plain(given) and not _in_a_transform()
-        if plain and not under_vectorize(given):
+        seen = (kept[0], *grads)
+        plain = not torch.is_grad_enabled() and _plain(seen) and not _in_a_transform()
+        if plain and not under_vectorize(seen):
             found: Sequence[Any] = self._backward(
                 *kept[:last], _last(pieces), *rest, wanted=ctx.needs_input_grad[1:]
             )
@@ -548,9 +548,9 @@ class Op:
 
     def _vjp_backward(self, ctx: Any, *grads: Any) -> Sequence[Any]:
         inputs, saved, cotangents, rest = self._kept("backward", ctx)
-        given = [None if t is None else g for t, g in zip(inputs, grads, strict=True)]
+        directions = [None if t is None else g for t, g in zip(inputs, grads, strict=True)]
         nothing, n, k = [None] * len(cotangents), len(inputs), len(cotangents)
-        found = self._derivative("second", *inputs, *cotangents, *given, *nothing, *rest)
+        found = self._derivative("second", *inputs, *cotangents, *directions, *nothing, *rest)
         return _wanted(ctx, (*found[k + n :], *[None] * len(saved), *found[:k]))
 
     def _vjp_jvp(self, ctx: Any, *grads: Any) -> Sequence[Any]:

@@ -314,9 +314,9 @@ class LSTMOrGRU(RecurrentNet):
         dtype: torch.dtype | None = None,
         save: Save = "all",
     ) -> None:
-        given = {"proj_size": proj_size, "device": device, "dtype": dtype, "save": save}
+        more = {"proj_size": proj_size, "device": device, "dtype": dtype, "save": save}
         flags = (bias, batch_first, dropout, bidirectional)
-        super().__init__(input_size, hidden_size, num_layers, *flags, **given)
+        super().__init__(input_size, hidden_size, num_layers, *flags, **more)
 
 
 class LSTM(LSTMOrGRU, torch.nn.LSTM):
@@ -475,9 +475,9 @@ class RNN(RecurrentNet, torch.nn.RNN):
         dtype: torch.dtype | None = None,
         save: Save = "all",
     ) -> None:
-        given = {"proj_size": proj_size, "device": device, "dtype": dtype, "save": save}
+        more = {"proj_size": proj_size, "device": device, "dtype": dtype, "save": save}
         flags = (nonlinearity, bias, batch_first, dropout, bidirectional)
-        super().__init__(input_size, hidden_size, num_layers, *flags, **given)
+        super().__init__(input_size, hidden_size, num_layers, *flags, **more)
 
 
 @named
@@ -509,27 +509,27 @@ def from_torch(module: torch.nn.Module) -> RecurrentNet:
     >>> cupyrnn.torch.from_torch(torch.nn.GRU(2, 3, num_layers=2, bidirectional=True))
     GRU(2, 3, num_layers=2, bidirectional=True)
     """
-    given: Any = module
+    theirs: Any = module
     kinds = {torch.nn.LSTM: LSTM, torch.nn.GRU: GRU, torch.nn.RNN: RNN}
-    kind: Any = next((own for theirs, own in kinds.items() if isinstance(module, theirs)), None)
+    kind: Any = next((own for kind, own in kinds.items() if isinstance(module, kind)), None)
     if kind is None:
         raise TypeError(
             f"from_torch: module is {type_shown(module)}, expected a torch.nn.LSTM, GRU or RNN"
         )
     names = ["num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size"]
     names += ["nonlinearity"] * (kind is RNN)
-    arguments = {name: getattr(given, name) for name in names}
-    arguments["save"] = getattr(given, "save", "all")
-    first = given.weight_ih_l0
+    arguments = {name: getattr(theirs, name) for name in names}
+    arguments["save"] = getattr(theirs, "save", "all")
+    first = theirs.weight_ih_l0
     net = torch.nn.utils.skip_init(
-        kind, given.input_size, given.hidden_size, **arguments, device=first.device,
+        kind, theirs.input_size, theirs.hidden_size, **arguments, device=first.device,
         dtype=first.dtype,
     )  # fmt: skip
     with torch.no_grad():
         for name, parameter in net.named_parameters():
-            weight = getattr(given, name)
+            weight = getattr(theirs, name)
             parameter.copy_(weight)
             parameter.requires_grad_(weight.requires_grad)
-    net.train(given.training)
-    made: RecurrentNet = net
-    return made
+    net.train(theirs.training)
+    found: RecurrentNet = net
+    return found

@@ -125,11 +125,11 @@ class StackedNet(Recurrent):
             for _, end in self._places()
         ]
         rate = self.dropout if self.training else 0.0
-        given: Any = {"dropout": rate, "seeds": seeds_of(rate), "save": self.save}
-        given["sequence_lengths"], given["resets"] = of_steps
-        given["direction"] = "bidirectional" if self.bidirectional else "unidirectional"
+        arguments: Any = {"dropout": rate, "seeds": seeds_of(rate), "save": self.save}
+        arguments["sequence_lengths"], arguments["resets"] = of_steps
+        arguments["direction"] = "bidirectional" if self.bidirectional else "unidirectional"
         h, c = (*states, None)[:2]
-        out = stacked_rnn(x, h, c, weights, **given, **self.attributes)
+        out = stacked_rnn(x, h, c, weights, **arguments, **self.attributes)
         return out.output, (out.output_h, out.output_c)[: len(states)]
 
 
@@ -205,14 +205,14 @@ class PeepholeLSTM(PeepholeNet):
         dtype: torch.dtype | None = None,
         save: Save = "all",
     ) -> None:
-        given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
-        lstm_attributes("PeepholeLSTM", given)
+        of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
+        lstm_attributes("PeepholeLSTM", of_cell)
         check_bool("PeepholeLSTM", "use_peephole", use_peephole)
         super().__init__(
             (input_size, hidden_size, num_layers),
             (batch_first, dropout, bidirectional, proj_size),
             ("w", "b", *PEEPHOLES * use_peephole, *("w_p",) * bool(proj_size)),
-            {**given._asdict(), "reverse": reverse},
+            {**of_cell._asdict(), "reverse": reverse},
             {"device": device, "dtype": dtype},
             save,
         )

@@ -87,10 +87,12 @@ class _Writer:
         """Return arrays along a new axis in front."""
         return self.op.Concat(*[self.op.Unsqueeze(p, self.ints(0)) for p in parts], axis=0)
 
-    def net(self, run: _Run, given: Sequence[Any], weights: _Weights, **more: Any) -> Sequence[Any]:
+    def net(
+        self, run: _Run, inputs: Sequence[Any], weights: _Weights, **more: Any
+    ) -> Sequence[Any]:
         """Write the nodes of all layers; return what the op does, without a reserve_space."""
         op, lengths, D = self.op, None, run.D
-        x, *states = [s for s in given if s is not None]
+        x, *states = [s for s in inputs if s is not None]
         K, H, L = x.shape[2], states[0].shape[2], states[0].shape[0 if run.time_major else 1] // D
         if run.sequence_lengths is not None:
             lengths = op.Cast(run.sequence_lengths, to=6)  # int32
@@ -164,8 +166,8 @@ def _block_direction(
         columns = {g: (entry["w"], n * H) for n, g in enumerate(names)}
         sums = {g: write.part(entry["b"], n * H, (n + 1) * H) for n, g in enumerate(names)}
         if bias:
-            given = op.CastLike(op.Constant(value_float=bias), entry["b"])
-            sums["f"] = op.Add(sums["f"], given)
+            forget = op.CastLike(op.Constant(value_float=bias), entry["b"])
+            sums["f"] = op.Add(sums["f"], forget)
     else:
         gates, b_ru = _NODES["gru"][1], entry["b_ru"]
         columns = {"r": (entry["w_ru"], 0), "u": (entry["w_ru"], H), "c": (entry["w_c"], 0)}
