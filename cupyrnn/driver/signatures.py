@@ -27,7 +27,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 FINGERPRINT_SIZE = 4
 
 # The types of attributes whose values are all that is read of them.
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+_NUMBERS: tuple[type, ...] = (np.bool_, np.int32, np.int64, np.float32, np.float64)
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes, *_NUMBERS})
 
 # Arguments whose values differ from call to call: a signature has their types.
 _BY_TYPE = frozenset({"sequence_lengths", "resets", "seed", "seed2"})
@@ -111,7 +112,7 @@ class Arguments(NamedTuple):
             (found, name, a) for name, a in found.items() if name not in _NO_ARRAYS
         ]
         for of, at, a in values:  # which grows as in `signature`
-            if hasattr(a, "dtype"):
+            if hasattr(a, "dtype") and not isinstance(a, _NUMBERS):
                 of[at] = next(left)
             elif (parts := _parts(type(a), a)) is not None:
                 lists.append((of, at, a, made := [*parts]))

@@ -116,6 +116,18 @@ def test_an_attribute_may_be_an_array_of_no_axes() -> None:
         assert [bool(a.any()) for a in found.h] == [t < steps for t in range(T)]
 
 
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_an_attribute_may_be_a_number_of_numpy(kind: Any) -> None:
+    given, b = arguments(), np.ones(4 * H)
+    more = {"forget_bias": np.float32(0.5), "use_peephole": np.bool_(False)}
+    out = cupyrnn.block_lstm(**given, b=b, seq_len_max=kind(T), **more)
+    expected = cupyrnn.block_lstm(**given, b=b, seq_len_max=T, forget_bias=0.5)
+    assert same([*out], [*expected])
+    assert are_laid_out() == [True, True]
+    with pytest.raises(ValueError, match=f"seq_len_max is .*{T + 1}"):
+        cupyrnn.block_lstm(**given, b=b, seq_len_max=kind(T + 1), **more)
+
+
 @pytest.mark.parametrize("name", ["num_layers", "num_units", "input_size", "num_proj"])
 def test_an_attribute_of_packed_parameters_may_be_an_array_of_no_axes(name: str) -> None:
     x, right = (
