@@ -78,6 +78,16 @@ class Loop:
 
         machine.repeat(step)
 
+    def _turned(self, w: Place) -> Place:
+        """Add copies of packed columns r, u, hc of a GRU as hc, r, u; return these."""
+        H, (rows, columns) = self._shape[1], w.shape
+        found: Place = self._machine.table.reuse("turned", (columns, rows))
+        for start, stop, to in ((2 * H, 3 * H, 0), (0, 2 * H, H)):
+            part = w.T.part(start, stop).reshape(1, stop - start, rows)
+            there = found.part(to, to + stop - start).reshape(stop - start, 1, rows)
+            self._machine.exchange(part, there)
+        return found.T
+
     def backward(
         self,
         grads: GradientPlaces,
@@ -90,6 +100,8 @@ class Loop:
         compute, reuse = machine.compute, machine.table.reuse
         is_rounded = compute != machine.dtype
         nulls, w_h = [None] * len(layer.first), layer.weights.w_h
+        if of is gru_reset_after.CELL:
+            w_h = (self._turned(w_h[0]),)
         gradients = [
             reuse(f"state{k}", (B, H), compute) if is_rounded else made
             for k, made in enumerate(grads.first)
@@ -116,17 +128,9 @@ class Loop:
                     given_row,
                 ]  # fmt: skip
                 self._launch("backward", p, arrays, following, row)
-                d, w = deltas[p].part(row, row + B), w_h[p]
-                parts = [(d, w)]
-                if of is gru_reset_after.CELL:  # r, u, c, hc and r, u, hc
-                    parts = [
-                        (d.part(0, 2 * H, 1), w.part(0, 2 * H, 1)),
-                        (d.part(3 * H, 4 * H, 1), w.part(2 * H, 3 * H, 1)),
-                    ]
+                d = deltas[p].part(row, row + B).part(0, w_h[p].shape[1], 1)
                 following = d_operand if p else gradients[0]
-                for k, (a, b) in enumerate(parts):
-                    adds = k > 0 or (p == 0 and of.carries_h)
-                    machine.product(a, b.T, following, accumulate=adds)
+                machine.product(d, w_h[p].T, following, accumulate=p == 0 and of.carries_h)
 
         machine.repeat(step)
         if is_rounded:

@@ -196,11 +196,11 @@ class OnDevice:
         name = _COPIES_KERNELS[kernel]
         self._launch_one(_COPIES, _COPIES_KERNELS, name, (blocks, 1), a, to, *sizes)
 
-    def _struct(self, layer: LayerPlaces) -> tuple[list[Any], bool]:
-        """Return the words of the cell's struct, and whether it has nothing optional."""
-        pointers = [layer.weights.vectors.get(name) for name in self.cell.vectors]
+    def _struct(self, layer: LayerPlaces, cell: CellInPlace) -> tuple[list[Any], bool]:
+        """Return the words of a cell's struct, and whether it has nothing optional."""
+        pointers = [layer.weights.vectors.get(name) for name in cell.vectors]
         stored = self.dtype != self.compute
-        words, plain = self.cell.struct(self.compute, [p is not None for p in pointers], stored)
+        words, plain = cell.struct(self.compute, [p is not None for p in pointers], stored)
         return [*pointers, *words], plain
 
     def _steps(self, direction: int, layer: LayerPlaces, arrays: list[Any]) -> Loop | None:
@@ -209,7 +209,7 @@ class OnDevice:
 
         Return None, or the loop where that is to take the steps.
         """
-        kernels, (struct, plain) = self.cell.kernels[direction], self._struct(layer)
+        kernels, (struct, plain) = self.cell.kernels[direction], self._struct(layer, self.cell)
         shape = self.B, layer.saved[-1].shape[1]
         sequences = self.table.sequences
         plain, padded = plain and sequences is None, sequences is not None
@@ -222,6 +222,10 @@ class OnDevice:
                 raise NotInPlace("the loop takes rows without padding")
             if scalars is not None:
                 self.fill(scalars, 0)
+            if direction == 1 and self.cell.cell is gru_reset_after.CELL:
+                # A product needs the columns hc, r, u side by side: not packed.
+                gate, _ = self.cell.attributes
+                struct, _ = self._struct(layer, self.cell._replace(attributes=(gate, False)))
             return Loop(self, layer, struct)
         function = function_of(
             found.kernel.source, (found.name,), found.name, self.dtype, found.block
@@ -353,11 +357,13 @@ class OnDevice:
         loop = self._steps(1, steps, arrays)
         if loop is not None:
             loop.backward(grads, read, deltas, row)
+        # Where the columns of r begin, of a GRU whose deltas the loop leaves as hc, r, u, c.
+        turn = H if is_packed and loop is not None else 0
         dx: Any = grads.x
         if dx is not None and len(w_x) > 1 and dx.dtype != self.compute:
             dx = reuse("sum", dx.shape, self.compute)  # rounded once
         for n, (d, w, dw) in enumerate(zip(deltas, w_x, grads.weights.w_x, strict=True)):
-            of_x = d.part(0, w.shape[1], 1)
+            of_x = d.part(turn, turn + w.shape[1], 1)
             if dx is not None:
                 self.product(of_x, w.T, dx, accumulate=grads.adds_x or n > 0)
             if cell.cell is not gru.CELL:
@@ -373,11 +379,12 @@ class OnDevice:
                 self.product(both.part(n * width, (n + 1) * width, 1).T, d, dw.part(0, width))
         elif is_packed:
             (d,), (dw,), h_prev = deltas, grads.weights.w_h, self._operands(layer)
-            self.product(h_prev.T, d.part(0, 2 * H, 1), dw.part(0, 2 * H, 1))
-            self.product(h_prev.T, d.part(3 * H, 4 * H, 1), dw.part(2 * H, 3 * H, 1))
+            self.product(h_prev.T, d.part(turn, turn + 2 * H, 1), dw.part(0, 2 * H, 1))
+            of_hc = d.part(3 * H - 3 * turn, 4 * H - 3 * turn, 1)
+            self.product(h_prev.T, of_hc, dw.part(2 * H, 3 * H, 1))
         else:
             self._recurrent_gradient(layer, deltas[0], grads.weights.w_h[0])
-        self._sums(layer, deltas, grads.weights.vectors)
+        self._sums(layer, deltas, grads.weights.vectors, turn)
 
     def backward_gates(self, *_: Any) -> None:
         """Refuse a gradient that ends at the gates: kernels go on to the state before."""
@@ -414,7 +421,9 @@ class OnDevice:
         self._launch_one(gru.OPERANDS_SOURCE, gru.OPERANDS_KERNELS, name, grid, *args, *sizes)
         return found
 
-    def _sums(self, layer: LayerPlaces, deltas: list[Place], to: dict[str, Place | None]) -> None:
+    def _sums(
+        self, layer: LayerPlaces, deltas: list[Place], to: dict[str, Place | None], turn: int
+    ) -> None:
         """Add the gradients of the vectors."""
         cell = self.cell
         if cell.cell is lstm.CELL:
@@ -424,7 +433,7 @@ class OnDevice:
         else:
             H = layer.saved[-1].shape[1]
             both = 2 * H if cell.cell is gru_reset_after.CELL else H
-            self._bias_sums(deltas, to["b"], to["b_more"], both)
+            self._bias_sums(deltas, to["b"], to["b_more"], both, turn)
 
     def _lstm_sums(self, layer: LayerPlaces, deltas: Place, to: dict[str, Place | None]) -> None:
         """Add the gradients of the biases and peephole weights of an LSTM."""
@@ -446,7 +455,12 @@ class OnDevice:
             self._whole_sums(into[0][:1], sums, more, width)
 
     def _bias_sums(
-        self, deltas: Sequence[Place], b: Place | None, more: Place | None, both: int
+        self,
+        deltas: Sequence[Place],
+        b: Place | None,
+        more: Place | None,
+        both: int,
+        turn: int = 0,
     ) -> None:
         """Add the gradients of two biases, which are the same sums of columns."""
         N, columns = deltas[0].shape[0], sum(d.shape[1] for d in deltas)
@@ -458,17 +472,22 @@ class OnDevice:
                 grid = sum_grid(*d.shape)[0], S
                 self._launch_one("", BIAS_SUMS, BIAS_SUMS[0], grid, d, slices[-1], *d.shape)
             deltas = slices
-        self._whole_sums(deltas, b, more, both)
+        self._whole_sums(deltas, b, more, both, turn)
 
     def _whole_sums(
-        self, parts: Sequence[Place], b: Place | None, more: Place | None, both: int
+        self,
+        parts: Sequence[Place],
+        b: Place | None,
+        more: Place | None,
+        both: int,
+        turn: int = 0,
     ) -> None:
         """Add the sums of the columns of rows, or of partial sums, as gradients of biases."""
         assert b is not None
         rows, (others, *_) = parts[0], (*parts[1:], None)
         name = BIAS_SUMS[1 if rows.dtype == self.compute else 2]
         columns = [part.shape[1] for part in parts]
-        sizes = rows.shape[0], columns[0], sum(columns[1:]), b.size, both
+        sizes = rows.shape[0], columns[0], sum(columns[1:]), b.size, both, turn
         grid = -(-sum(columns) // BLOCK[0]), 1
         self._launch_one("", BIAS_SUMS, name, grid, rows, others, b, more, *sizes)
 

@@ -227,13 +227,15 @@ __global__ void bias_sums(
     S *b, S *more,         // written: the sums of the first `width` columns and, unless it is null,
                            // those of the first `both` columns and of those from `width` on
     long long rows, long long columns, long long columns_of_others,
-    long long width, long long both)
+    long long width, long long both,
+    long long turn)        // which column of g comes first
 {
     typedef typename Acc<G>::type A;
     __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
     const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
     const bool is_other = column >= columns, inside = column < columns + columns_of_others;
-    const G* const from = is_other ? others + (column - columns) : g + column;
+    const G* const from =
+        is_other ? others + (column - columns) : g + (column + turn) % columns;
     A sum = A(0);
     if (inside)
         for (long long n = threadIdx.y; n < rows; n += ROW_THREADS)

@@ -299,7 +299,7 @@ def test_one_launch_sums_biases_and_peepholes(
     module.get_function(names[0])(
         (1, S), launch.BLOCK, (dz, cs, first, slices, None, *numbers, *at)
     )
-    sizes = [np.int64(k) for k in (S, 7 * H, 0, 7 * H, 4 * H)]
+    sizes = [np.int64(k) for k in (S, 7 * H, 0, 7 * H, 4 * H, 0)]
     module.get_function(names[2])((2, 1), launch.BLOCK, (slices, None, sums, again, *sizes))
     wide = np.complex128 if kind.kind == "c" else np.float64
     d, c = dz.astype(wide).reshape(T, B, 4, H), cs.astype(wide).reshape(T, B, H)
@@ -326,7 +326,7 @@ def test_both_biases_of_a_gru(rng: np.random.Generator, dtype: str) -> None:
     r, u, c, hc = slices.sum(0).reshape(4, H)
     for width in (4 * H, H, 2 * H):  # of one array, and of two side by side
         parts = [slices[:, :width].copy(), slices[:, width:].copy()]
-        sizes = [np.int64(k) for k in (S, width, 4 * H - width, 3 * H, 2 * H)]
+        sizes = [np.int64(k) for k in (S, width, 4 * H - width, 3 * H, 2 * H, 0)]
         module.get_function(name)((2, 1), launch.BLOCK, (*parts, b_x, b_h, *sizes))
         assert_close(b_x, np.concatenate([r, u, c]), dtype, "b of x", at_least=5.0)
         assert_close(b_h, np.concatenate([r, u, hc]), dtype, "b of h", at_least=5.0)
