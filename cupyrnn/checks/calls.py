@@ -210,6 +210,8 @@ def _shape_hint(op: str, name: str, a: Array, symbols: str, shape: tuple[int, ..
 
 def on_host(op: str, name: str, value: object, items: str) -> Array:
     """Return an argument as a NumPy array; refuse CuPy arrays, which would have to be copied."""
+    if type(value) is np.ndarray:
+        return value
     if array_kind(value) == "cupy":
         raise TypeError(
             f"{op}: {name} is a cupy.ndarray, expected {items} on the host:"
@@ -232,19 +234,19 @@ def check_lengths(
     if sequence_lengths is None:
         return None
     lengths = on_host(op, name, sequence_lengths, "integers")
-    if isinstance(sequence_lengths, (list, tuple)) and not lengths.size:
-        lengths = lengths.astype(np.int32)  # NumPy makes float64 of an empty list
-    found = str(lengths.dtype)
+    has_bools = False
     if isinstance(sequence_lengths, (list, tuple)):
+        if not lengths.size:
+            lengths = lengths.astype(np.int32)  # NumPy makes float64 of an empty list
         # NumPy makes integers of a list of bools and integers.
-        found = "bool" if any(isinstance(n, (bool, np.bool_)) for n in sequence_lengths) else found
-    if lengths.dtype.kind not in "iu" or found == "bool":
+        has_bools = any(isinstance(n, (bool, np.bool_)) for n in sequence_lengths)
+    if has_bools or lengths.dtype.kind not in "iu":
+        found = "bool" if has_bools else lengths.dtype
         hint = "; docs/guide/lengths.md says what to do with a mask" if lengths.ndim == 2 else ""
         raise TypeError(f"{op}: {name} has dtype {found}, expected integers{hint}")
     expect_shape(op, name, lengths, "(B,)", (B,))
-    wrong = np.flatnonzero((lengths < 0) | (lengths > T))
-    if wrong.size:
-        b = wrong[0]
+    if B and (lengths.min() < 0 or lengths.max() > T):
+        b = np.flatnonzero((lengths < 0) | (lengths > T))[0]
         raise ValueError(f"{op}: {name}[{b}] is {lengths[b]}, expected in [0, T] = [0, {T}]")
     return lengths.astype(np.int32)
 
@@ -256,7 +258,7 @@ def check_resets(
     if resets is None:
         return None
     marks = on_host(op, "resets", resets, "booleans")
-    if marks.dtype != np.bool_:
+    if marks.dtype.char != "?":
         raise TypeError(f"{op}: resets has dtype {marks.dtype}, expected bool")
     expect_shape(op, "resets", marks, symbols, shape)
     return marks

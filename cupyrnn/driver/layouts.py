@@ -56,6 +56,12 @@ def laid_out(
     return ByValue(_OfSequences(found, arguments, reserved_of))
 
 
+class _Uploaded(NamedTuple):
+    """Memory in the place of an array."""
+
+    data: Any
+
+
 class _OfSequences:
     """Runs the calls of a signature whose sequences differ in length, or have resets."""
 
@@ -80,10 +86,10 @@ class _OfSequences:
             given = by_name.get("host_reserved")
             if given is not None and given.tobytes()[1:] != reserved.tobytes()[1:]:
                 raise NotInPlace("this is an error")
-        text = b"".join(a.tobytes() for a in (lengths, marks) if a is not None)
-        on_device = cupy.empty(len(text), np.uint8)
-        on_device.set(np.frombuffer(text, np.uint8))
-        found = self._call([*arrays, on_device])
+        text = b"".join([a.tobytes() for a in (lengths, marks) if a is not None])
+        data, memory = np.frombuffer(text, np.uint8), cupy.cuda.alloc(len(text))
+        memory.copy_from_host_async(data.__array_interface__["data"][0], len(text))
+        found = self._call([*arrays, _Uploaded(memory)])
         if reserved is not None and self._returns_reserved:
             return found._replace(host_reserved=reserved)
         return found

@@ -236,7 +236,7 @@ def with_sequences(number: int, run: Any, lengths: Any, resets: Any) -> int:
     """Return the fingerprint of a call with lengths and resets, of that without them."""
     # Which rows there are differs from module to module.
     name = run.xp.__name__.encode()
-    if lengths is not None and not (lengths == run.sizes.T).all():
+    if lengths is not None and lengths.size and lengths.min() < run.sizes.T:
         number = zlib.crc32(name + b" lengths" + lengths.tobytes(), number)
     if resets is not None and resets.any():
         number = zlib.crc32(name + b" resets" + resets.tobytes(), number)

@@ -73,7 +73,7 @@ def _marks(resets: Any) -> Any:
     """Return what a signature has of resets: their shape, where none is set."""
     if resets is None:
         return None
-    if type(resets) is np.ndarray and resets.dtype == np.bool_ and not resets.any():
+    if type(resets) is np.ndarray and resets.dtype.char == "?" and not resets.any():
         return resets.shape
     return _ANY
 
