@@ -44,6 +44,8 @@ def _layout(a: Array) -> tuple[int, int] | None:
     """Return cuBLAS's operation and leading dimension of a[..., M, N]; None if it has none."""
     rows, columns = a.strides[-2:]
     M, N = a.shape[-2:]
+    if not M * N:  # whose strides may be zero
+        return _OP_N, max(N, 1)
     if (columns == a.itemsize or N == 1) and rows >= max(N, 1) * a.itemsize:
         return _OP_N, rows // a.itemsize
     if (rows == a.itemsize or M == 1) and columns >= max(M, 1) * a.itemsize:

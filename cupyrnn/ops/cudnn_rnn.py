@@ -243,8 +243,8 @@ def _lay_out(call: PackedCall, engine: str, arguments: Arguments) -> Any:
         return None
     is_training, make = call.run.sizes.is_training, layouts.cudnn_rnn
     reserved = call.host_reserved if is_training else np.zeros((), np.int8)
-    args, of_call = (_net_in_place(call), is_training, reserved), is_training and call.reserved_of
-    return layouts.laid_out(make, arguments, *args, reserved_of=of_call)
+    args, of = (_net_in_place(call), is_training, reserved), call.reserved_of
+    return layouts.laid_out(make, arguments, *args, reserved_of=of if is_training else None)
 
 
 def _is_of_engine(call: PackedCall, engine: str, arguments: Arguments) -> bool:

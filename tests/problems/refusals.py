@@ -58,5 +58,8 @@ def raises(op: str, error: type[Exception], message: str, **changed: Any) -> Non
 def on_device(cupy: Any, op: str, **changed: Any) -> dict[str, Any]:
     """Return right arguments, but for those that are changed, in the memory of a device."""
     args = {**CALLS[op], **changed}
-    moved = {n: cupy.asarray(args[n]) for o, n in ARGUMENTS if o == op}
-    return args | moved
+    args |= {n: cupy.asarray(args[n]) for o, n in ARGUMENTS if o == op}
+    if op == "cudnn_rnn_backprop":  # a device keeps other rows of sequences that differ in length
+        out = cupyrnn.cudnn_rnn(**on_device(cupy, "cudnn_rnn"))
+        args |= {"reserve_space": out.reserve_space, "host_reserved": out.host_reserved} | changed
+    return args
