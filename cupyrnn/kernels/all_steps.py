@@ -1,9 +1,9 @@
 """
-All time steps in one launch: the loops over them, whoever multiplies and whatever the cell is.
+All time steps in one launch: the loops over the steps, for any cell and any kind of products.
 
-A kernel of ``rows`` or ``grid`` makes a seat and products, and calls one of these loops. A thread
-has one unit of one sequence, as its seat says. Its states stay in its registers. What a product
-multiplies goes through memory that all who meet share.
+A kernel of ``rows``, ``grid`` or ``cluster`` makes a seat and products, and calls one of these
+loops. The seat says which unit of which sequence a thread computes. The states of a thread stay in
+its registers. The operands of products go through memory that the threads share.
 """
 
 from __future__ import annotations
@@ -12,38 +12,39 @@ from . import cell
 
 # A seat, for B sequences of H units, has
 #
-#   int first, row, unit        the first sequence of those that meet, the thread's, its unit
-#   int units                   whether the thread stores the numbers of that unit and sequence:
+#   int first, row, unit        the first sequence of the threads that wait for each other; the
+#                               thread's sequence; its unit
+#   int units                   whether the thread stores the numbers of that unit and sequence;
 #                               another lane may have the same ones
 #
 # and products, each of one of two vectors by turns, have
 #
-#   N, held(weight)             what matrices are held in, and a weight as such
-#   load(value)                 the matrices; value(product, k, unit, column) is what number k of a
-#                               vector is multiplied by for a column of a unit
-#   begin()                     has zeros in all vectors
+#   N, held(weight)             the type in which matrices are stored, and a weight of this type
+#   load(value)                 loads the matrices; value(product, k, unit, column) is the factor of
+#                               number k of a vector for a column of a unit
+#   begin()                     fills all vectors with zeros
 #   put<COUNT>(product, turn, v)
-#                               leaves COUNT numbers of the thread's unit in such a vector
-#   meet()                      waits until all have left theirs
+#                               stores COUNT numbers of the thread's unit in such a vector
+#   meet()                      waits until all threads have stored theirs
 #   multiply(product, turn, rows, sums)
-#                               makes the sums of the thread's unit, by column, in a step that has
-#                               so many rows
+#                               computes the sums of the thread's unit, by column, in a step with
+#                               this many rows
 #
-# Nothing in a step branches: a thread without a sequence or a unit computes with the numbers of
-# another one, and stores nothing. What others wait for comes first, what nobody waits for is stored
-# behind the barrier.
+# A step has no branches: a thread without a sequence or a unit computes with the numbers of another
+# one, and stores nothing. Numbers that other threads wait for come first; all others are stored
+# after the barrier.
 #
 # Each step loads the numbers of a later step: see ``Coming``.
 #
-# PLAIN: all sequences have all steps, and the cell has nothing of what it calls optional.
+# PLAIN: all sequences have all steps, and the cell uses no optional member.
 # PADDED: sequences have the lengths and resets of ``Steps``. Every thread with a row stores all of
-# its steps, and leaves something for every product.
-# ROOM: whether registers have room for what a thread without a sequence or a unit computes. Else
-# there is a branch, which keeps the compiler from having more numbers in registers at once.
+# its steps, and stores numbers for every product.
+# ROOM: whether there are enough registers for the computation of a thread without a sequence or a
+# unit. Else there is a branch, which keeps the compiler from using more registers at once.
 SOURCE = (
     cell.SOURCE
     + r"""
-// A number that the compiler does not make again where it is used.
+// A number that the compiler keeps in a register instead of computing it again.
 template <typename V> __device__ __forceinline__ V in_register(V v)
 {
 #ifndef CUDA_ON_CPU
@@ -69,7 +70,7 @@ template <typename V> __device__ __forceinline__ V* at_place(Place p)
 }
 #endif
 
-// Has a cell without what it calls optional.
+// Resets the optional members of a cell.
 template <typename C>
 __device__ __forceinline__ auto make_plain(C& cell, int) -> decltype(cell.plain())
 {

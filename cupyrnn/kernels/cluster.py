@@ -1,12 +1,12 @@
 """
 Recurrences in one launch, with the matrix spread over the blocks of a cluster.
 
-The blocks compute as those of ``grid`` do, but exchange numbers through their shared memory: they
-store into each other's, and a barrier there counts the bytes that have come. Where a unit has
-several columns, h goes to all blocks. Where it has one, as in all gradients, a block multiplies
-the numbers of its own units, and sends a sum for each other unit to its owner. A cluster runs as a
-whole and waits for nobody else, so the launch is an ordinary one with any number of clusters.
-Devices have clusters from sm_90 on.
+The blocks compute like those of ``grid``, but exchange numbers through their shared memory: a block
+stores into the memory of others, and a barrier there counts the bytes that have arrived. If a unit
+has several columns, h goes to all blocks. If it has one, as in all gradients, a block multiplies
+the numbers of its own units, and sends a sum for each other unit to the unit's owner. All blocks of
+a cluster run at once, and clusters are independent, so the launch is an ordinary one with any
+number of clusters. Clusters need sm_90 or later.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def layout_of(
             if fit is None:
                 continue
             stride = slices * fit.vector
-            if halves:  # vectors that are read together meet no bank twice
+            if halves:  # vectors that are read together use no bank twice
                 stride = -(-stride // _LINE) * _LINE + _LINE // 2
             shared = fit.shared + 2 * sequences * stride + 16 * grid.WARPS
             if shared > available:

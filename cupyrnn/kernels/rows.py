@@ -61,14 +61,14 @@ __device__ __forceinline__ void sum_lanes(A (&v)[ITEMS][WIDTH])
         for (int k = 0; k < WIDTH; ++k) v[0][k] += from_lane(v[0][k], d);
 }
 
-// Whose values a thread has. SPLIT * UNITS neighboring lanes share UNITS units; of the ROWS
-// sequences of the block one is a lane's own, with one of these units.
+// The unit and the sequence that a thread owns. SPLIT * UNITS neighboring lanes share UNITS units;
+// each lane owns one of these units in one of the ROWS sequences of the block.
 template <int SPLIT, int UNITS, int ROWS> struct Seat {
     static const int LANES = SPLIT * UNITS;
     int lane, group, unit, slot;
     int first, row;  // the first sequence of the block, and the thread's own
-    int units;       // whether there is such a unit, and no other lane has it with this sequence
-    // `groups` of lanes have the units of the blocks before this one, `blocks` their sequences.
+    int units;       // whether the unit exists and no other lane owns it in this sequence
+    // Blocks before this one have `groups` groups of lanes and `blocks` blocks of sequences.
     __device__ __forceinline__ Seat(int H, int groups, int blocks)
         : lane(threadIdx.x % LANES), group(groups + threadIdx.x / LANES),
           unit(group * UNITS + lane % UNITS), slot(lane / UNITS % ROWS), first(blocks * ROWS),
@@ -80,7 +80,7 @@ const int MOST_SPLIT = 4;
 
 // The part of a matrix that a thread has: SLICE of its rows, and the WIDTH columns of each of the
 // UNITS units of its lanes. The first KEPT of these rows are in its registers, the others in shared
-// memory, where nobody else reads them. They are added up in so many PARTS.
+// memory that no other thread reads. The sum is computed in PARTS parts.
 template <
     typename A, int SPLIT, int SLICE, int KEPT, int UNITS, int WIDTH, int THREADS, int PARTS = 1>
 struct Matrix {
@@ -322,17 +322,17 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
 """
 )
 
-# Lanes that share a unit, which is also how many sequences a block may have. With two a block has
-# half as many threads, and so more registers of each for the matrix.
+# The lanes that share a unit, which is also the most sequences of a block. With two, a block has
+# half as many threads, so each has more registers for the matrix.
 SPLITS = (4, 2)
 
 
 class Size(NamedTuple):
     """The sizes of a kernel's products, and their layout over the threads of a block."""
 
-    units: int  # that neighboring lanes share; of a grid, its layout says how many
-    vectors: tuple[int, ...]  # for each matrix how many numbers of a unit it multiplies,
-    columns: tuple[int, ...]  # and how many of its columns belong to a unit
+    units: int  # shared by neighboring lanes; in a grid the layout has this number
+    vectors: tuple[int, ...]  # for each matrix, the numbers of a unit that it multiplies,
+    columns: tuple[int, ...]  # and the number of its columns that belong to a unit
 
 
 class Kernel(NamedTuple):
@@ -340,7 +340,7 @@ class Kernel(NamedTuple):
 
     source: str
     name: str
-    types: str  # of its template: the direction, and the struct of the cell
+    types: str  # the first arguments of its template: the direction, and the struct of the cell
     size: Size
 
 
@@ -364,15 +364,15 @@ class Layout(NamedTuple):
     split
         One of SPLITS.
     threads
-        Of a block, whole warps.
+        The threads of a block, whole warps.
     slices, kept
-        How many rows of each matrix a thread has, and how many of these in registers.
+        The number of rows of each matrix that a thread has, and how many of these in registers.
     registers
-        Of a thread, for these.
+        The registers of a thread for these.
     shared
         Bytes of shared memory for the other rows.
     vectors
-        Bytes of shared memory for what is multiplied, of as many sequences as there may be.
+        Bytes of shared memory for the operands of the most sequences that a block may have.
     """
 
     split: int
@@ -403,7 +403,7 @@ def layout_of(
     """
     pack = 16 // compute.itemsize
     threads = threads or _up(split * _up(H, size.units), 32)
-    # All in registers, whole slices of the most lanes that there may be: these have the same sums.
+    # With everything in registers, slices are those of the most lanes, so that sums are the same.
     lanes = split if registers is not None else max(split, SPLITS[0])
     slices = [
         lanes // split * max(pack, _up(-(-n * H // (lanes * size.units)), pack))
@@ -411,14 +411,13 @@ def layout_of(
     ]
     of_a_row = [size.units * n * compute.itemsize // 4 for n in size.columns]
     kept, used, packs = slices.copy(), 0, 0
-    # The smaller matrix first, as a kernel loads it first: what is loaded late needs the way by
-    # shared memory.
+    # The smaller matrix first, as a kernel loads it first: later loads go through shared memory.
     for m in sorted(range(len(slices)), key=lambda m: slices[m] * of_a_row[m]):
         if registers is not None:
             kept[m] = max(0, min(slices[m], (registers - used) // of_a_row[m]))
         used += kept[m] * of_a_row[m]
         packs += -(-(slices[m] - kept[m]) * size.units * size.columns[m] // pack)
-    # Of a vector, slices that are an odd number of packs apart; two vectors by turns.
+    # The slices of a vector are an odd number of packs apart; there are two vectors, used in turns.
     lengths = [split * size.units * ((rows // pack) | 1) * pack for rows in slices]
     vectors = split * sum(lengths) * (2 // len(lengths)) * compute.itemsize
     return Layout(split, threads, tuple(slices), tuple(kept), used, 16 * packs * threads, vectors)
