@@ -60,6 +60,6 @@ def on_device(cupy: Any, op: str, **changed: Any) -> dict[str, Any]:
     args = {**CALLS[op], **changed}
     args |= {n: cupy.asarray(args[n]) for o, n in ARGUMENTS if o == op}
     if op == "cudnn_rnn_backprop":  # a device keeps other rows of sequences that differ in length
-        out = cupyrnn.cudnn_rnn(**on_device(cupy, "cudnn_rnn"))
+        out = cupyrnn.cudnn_rnn(**on_device(cupy, "cudnn_rnn"), engine="cupy")
         args |= {"reserve_space": out.reserve_space, "host_reserved": out.host_reserved} | changed
     return args
