@@ -1,8 +1,8 @@
 """
-The ops as tables: where the arrays of a call are, and what is done with them.
+The ops as tables: the places of the arrays of a call, and the operations on them.
 
-Each function returns what runs the calls of a signature. It raises NotInPlace for those that the
-layers run step by step or in pieces.
+Each function returns an object that runs the calls of one signature. It raises NotInPlace for calls
+that the layers run step by step or in pieces.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def laid_out(
     reserved_of: Any = None,
 ) -> Any:
     """
-    Return what runs calls like one, as `make` lays them out; None where nothing does.
+    Return an object that runs calls of this signature, made by `make`; None if none can.
 
-    `reserved_of` returns the host_reserved of a call, of its lengths and resets, if it has one.
+    `reserved_of` returns the host_reserved of a call from its lengths and resets, if it has one.
     """
     try:
         found = make(arguments, *args)
@@ -163,7 +163,7 @@ def _gru_weights(matrices: Sequence[Place], biases: Sequence[Place | None]) -> W
 
 
 def _matrix(table: Table, w: Place) -> tuple[Place, Place]:
-    """Return where the gradient of a matrix is computed, and where it is returned."""
+    """Return the places where the gradient of a matrix is computed and returned."""
     returned, compute = table.take("weights", w.shape), compute_dtype(w.dtype)
     # The sum of two products is rounded once.
     return returned if compute == w.dtype else table.take("work", w.shape, compute), returned
@@ -172,7 +172,7 @@ def _matrix(table: Table, w: Place) -> tuple[Place, Place]:
 def _lstm_gradients(
     table: Table, w: Place, peepholes: Sequence[Place | None], *, zeros: bool
 ) -> Entry:
-    """Return an LSTM with its gradients; `zeros` is whether those of no peepholes are zeros."""
+    """Return an LSTM's weights and gradients; with `zeros`, missing peepholes have zeros."""
     H, has_peepholes = w.shape[1] // 4, peepholes[0] is not None
     into, w_grad = _matrix(table, w)
     sums = table.take("weights", ((7 if has_peepholes or zeros else 4) * H,))
@@ -188,7 +188,7 @@ def _lstm_gradients(
 
 
 def _gru_gradients(table: Table, matrices: Sequence[Place]) -> Entry:
-    """Return a GRU with its gradients."""
+    """Return a GRU's weights and gradients."""
     H = matrices[1].shape[1]
     both = [_matrix(table, w) for w in matrices]
     biases = table.take("weights", (2 * H,)), table.take("weights", (H,))
@@ -200,7 +200,7 @@ def _gru_gradients(table: Table, matrices: Sequence[Place]) -> Entry:
 def _block_forward(
     table: Table, machine: Any, weights: Weights, states: Any, back: bool
 ) -> list[Place]:
-    """Lay out a block op; return what its steps save."""
+    """Lay out a block op; return the places of the results of its steps."""
     x, count = table.arguments["x"], _SAVED[len(weights.w_x)]
     shape = *x.shape[:-1], weights.w_h[-1].shape[0]
     # h is often kept without the others.
@@ -214,7 +214,7 @@ def _block_forward(
 
 
 def _saved(table: Table, kind: Any) -> list[Place]:
-    """Return what the steps saved; h, which no gradient of a single step reads, may be missing."""
+    """Return the saved arrays, perhaps without h, which the gradient of a single step ignores."""
     found: list[Any] = [table.arguments.get(name) for name in kind._fields]
     return [*found[:-1], found[0] if found[-1] is None else found[-1]]
 
@@ -230,7 +230,7 @@ def _clear(table: Table, machine: Any, a: Place) -> None:
         machine.clear(a.part(table.length, a.shape[0]))
 
 
-# How many arrays the steps of a cell with one or two products save.
+# The number of arrays that a step saves, in a cell with one product and in one with two.
 _SAVED = {1: len(LSTMOutputs._fields), 2: len(GRUOutputs._fields)}
 
 
@@ -265,7 +265,7 @@ def _peepholes(table: Table, are_used: bool) -> list[Place | None]:
 
 
 class BlockLSTM(NamedTuple):
-    """What a layout of block_lstm, or of its gradient, is asked for."""
+    """The attributes that the layout of block_lstm and of its gradient depends on."""
 
     attributes: Any  # cell_clip, gate_order, the gates' activation and forget_bias
     columns: tuple[int, ...]  # of the gates
@@ -353,7 +353,7 @@ def gru_block_cell_grad(arguments: Arguments, gate: Any) -> Any:
 
 
 class Net(NamedTuple):
-    """A net whose layers are alike and drop nothing."""
+    """A net of equal layers without dropout."""
 
     D: int
     reverse: bool  # whether all layers run backwards in time
@@ -366,7 +366,7 @@ class Net(NamedTuple):
     reserve_size: int
 
     def saved_of(self, reserve: Place, rows: int) -> list[tuple[Place, ...]]:
-        """Return what the steps save in these rows, by layer and direction."""
+        """Return the places of the saved arrays in these rows, by layer and direction."""
         parts = [
             reserve.part(s.start, s.stop).reshape(*shape).part(0, rows)
             for s, shape in self.reserved
@@ -375,11 +375,11 @@ class Net(NamedTuple):
         return [tuple(parts[k : k + n]) for k in range(0, len(parts), n)]
 
     def back(self, n: int) -> bool:
-        """Return whether the steps of number n, by layer and direction, run backwards."""
+        """Return whether direction n, counted by layer and direction, runs backwards."""
         return self.reverse or n % self.D == 1
 
     def by_layer(self, parts: list[Any]) -> list[list[Any]]:
-        """Return what is in a list by layer and direction as a list for each layer."""
+        """Return a list by layer and direction as one list for each layer."""
         return [parts[n : n + self.D] for n in range(0, len(parts), self.D)]
 
 
@@ -389,7 +389,7 @@ def _at(states: Sequence[Place | None], n: int) -> tuple[Place | None, ...]:
 
 
 class _Axes(NamedTuple):
-    """The arrays of a net, time-major, whose first two axes its caller may have exchanged."""
+    """The arrays of a net as time-major places; the caller's may be batch-major."""
 
     table: Table
     machine: Any
@@ -407,7 +407,7 @@ class _Axes(NamedTuple):
         return to
 
     def take(self, allocation: str, *shape: int) -> Place:
-        """Return where a result is computed."""
+        """Return the place where a result is computed."""
         if not self.are_exchanged:
             return self.table.take(allocation, shape)
         M, N, K = shape
@@ -416,7 +416,7 @@ class _Axes(NamedTuple):
         return self.table.take("work", shape)
 
     def returned(self, allocation: str, a: Place) -> Place:
-        """Return where the caller has a result, of where it is computed."""
+        """Return the place of a result in the caller's order, from its computed place."""
         if not self.are_exchanged:
             return a
         M, N, K = a.shape
@@ -430,7 +430,7 @@ class _Axes(NamedTuple):
 def _net_forward(
     table: Table, machine: Any, net: Net, weights: Sequence[Weights], is_training: bool
 ) -> list[Place | None]:
-    """Lay out a net; return output, two last states and reserve_space, or scalars that are zero."""
+    """Lay out a net; return output, two last states and reserve_space, or scalar zeros."""
     axes = _Axes(table, machine, net.are_exchanged)
     x, *states = (axes.read(table.arguments[n]) for n in ("input", *_STATES[: net.states]))
     table.arguments["input"] = x
@@ -465,7 +465,7 @@ def _net_backward(
     entries: Sequence[tuple[Weights, Weights]],
     input_gradient: bool,
 ) -> list[Place | None]:
-    """Lay out a net's gradient, of weights too; return those of input and of two first states."""
+    """Lay out a net's gradient; return the gradients of the input and of two first states."""
     axes, reserve = _Axes(table, machine, net.are_exchanged), table.arguments["reserve_space"]
     x, dy = (axes.read(table.arguments[n]) for n in ("input", "output_backprop"))
     table.arguments["input"] = x
@@ -531,7 +531,7 @@ class PackedNet(NamedTuple):
 
     @property
     def matrices(self) -> int:
-        """How many of the parameters, the first ones, are those of matrices."""
+        """The number of parameters that belong to matrices; they come first."""
         ends = [place[0].stop for weights in self.weights for place in weights[:2] if place]
         starts = [place[0].start for weights in self.weights for place in weights[3:]]
         if max(ends) > min(starts):
@@ -658,7 +658,7 @@ def _of_peepholes(entry: Any) -> list[Place | None]:
 
 
 class _StackedGrads:
-    """What makes the result of stacked_rnn_backprop of its arrays."""
+    """Makes the result of stacked_rnn_backprop from its arrays."""
 
     def __init__(self, kinds: Sequence[Any]) -> None:
         self._kinds = kinds

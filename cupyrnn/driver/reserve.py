@@ -1,11 +1,12 @@
 """
-reserve_space: what the forward pass of a net leaves for its gradient.
+reserve_space: what the forward pass of a net stores for its gradient.
 
-By layer the dropout mask of its input, then by direction what its steps saved: in NumPy in their
-order, on a device all steps in the order of time. Where only states are kept, these, and where
-they are of every k-th step, below the last layer also h of every step, which the layer above reads.
-What then stands last tells which steps these are and what else the steps need to be computed again:
-small whole numbers, which every dtype can hold.
+For each layer it contains the dropout mask of its input, then for each direction the arrays that
+the steps saved: in NumPy in the order of the steps, on a device all steps in the order of time.
+With save="states" it contains only states. With save=k it contains the states of every k-th step
+and, for all layers but the last, h of every step, which the layer above reads. A note at the end
+tells which states these are, and what recomputing needs to know. It consists of small integers,
+which every dtype can represent.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Sizes(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """What a layer leaves for the backward pass: views of reserve_space."""
+    """What a layer stores for the backward pass: views of reserve_space."""
 
     mask: Array | None  # [N, D*P], of its input, where there is dropout
     saved: list[Any]  # by direction, the cell's Saved or a Kept
@@ -67,7 +68,7 @@ class Reserved(NamedTuple):
 
 
 class _Net(NamedTuple):
-    """A net and a call of it, as its steps leave what they do."""
+    """The sizes of a net and of a call, on which the parts of reserve_space depend."""
 
     net: Layers
     sizes: Sizes
@@ -78,10 +79,10 @@ class _Net(NamedTuple):
 
 
 class Leaves(_Net):
-    """What the steps of a net leave."""
+    """The parts of the reserve_space of a net."""
 
     def with_every(self, every: int | None) -> Leaves:
-        """Return what the same steps leave with another `every`."""
+        """Return the parts for the same steps with another `every`."""
         return self._replace(every=every)
 
     def _shapes(self) -> Iterator[tuple[int, int]]:
@@ -135,7 +136,7 @@ class Leaves(_Net):
 
 
 class Note(NamedTuple):
-    """What stands at the end of a reserve_space of states."""
+    """The note at the end of a reserve_space of states."""
 
     every: int
     call: int  # a checksum of the sizes, attributes, lengths and resets
@@ -152,12 +153,12 @@ def reserve_size(leaves: Leaves) -> int:
     if leaves.every is None:
         return leaves.size
     size = leaves.size + NOTE_SIZE
-    # A size tells states from all that steps save.
+    # The size is how a reader tells the two layouts apart, so they must differ.
     return size + (size == leaves.with_every(None).size)
 
 
 def write_note(xp: ModuleType, reserve_space: Array, note: Note) -> None:
-    """Write what stands at the end of reserve_space."""
+    """Write the note at the end of reserve_space."""
     given = [v for a in note[2:] for v in (a is not None, 0.0 if a is None else a)]
     text = struct.pack(_FORMAT, _BEGINS, note.every, note.call, *given)
     numbers = np.frombuffer(text, np.uint8).astype(reserve_space.dtype)
@@ -179,7 +180,7 @@ def _read_note(xp: ModuleType, reserve_space: Array) -> Note | None:
 
 
 def check_size(op: str, reserve_space: Array, size: int, how: str = "") -> None:
-    """Check that reserve_space has so many elements; `how` it is then saved."""
+    """Check that reserve_space has this number of elements; `how` says what it then contains."""
     if reserve_space.shape != (size,):
         raise ValueError(
             f"{op}: reserve_space has shape {reserve_space.shape}, expected ({size},){how}, as"
@@ -191,15 +192,15 @@ def check_reserve(
     op: str, xp: ModuleType, reserve_space: Array, leaves: Leaves, fingerprint: Callable[[], int]
 ) -> tuple[Leaves, Note | None]:
     """
-    Check that reserve_space is that of a call; return what is in it, and its note if it has one.
+    Check that reserve_space belongs to a call; return its parts, and its note if it has one.
 
     Parameters
     ----------
     leaves
-        Of the call, with `every` if it is known: else, unless all was saved, the note is read,
-        from a device by a copy to the host.
+        The parts of this call, with `every` if it is known. Otherwise, unless everything was saved,
+        the note is read, which on a device means a copy to the host.
     fingerprint
-        What tells the call from those with other sizes, attributes, lengths or resets.
+        A checksum of the sizes, attributes, lengths and resets of the call.
     """
     size = reserve_size(leaves)
     if leaves.every is None and reserve_space.ndim == 1 and len(reserve_space) != size:
@@ -217,15 +218,15 @@ def check_reserve(
     return leaves, None
 
 
-# Whose reserve_space it is, by what host_reserved begins with; the fingerprint of the call follows.
-# Each algorithm of cuDNN has its own.
+# The engine of a reserve_space, by the beginning of host_reserved; the fingerprint of the call
+# follows. Each algorithm of cuDNN has its own.
 OWNERS = ("cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic", "cudnn_persist_static")
 _OWN = OWNERS.index("cupy")
 _EVERY_SIZE = 8  # bytes
 
 
 def fingerprint(run: Any, drops: bool, *net: object) -> int:
-    """Return a number that tells a call from those with other sizes, attributes or lengths."""
+    """Return a checksum of the sizes, attributes, lengths and resets of a call."""
     # Without the seeds, as the masks themselves are in reserve_space.
     rate = run.sizes.dropout if drops else 0.0
     said = net, rate, real_dtype(run.dtype).str, None, None, *(["reverse"] * run.reverse)
@@ -244,7 +245,7 @@ def with_sequences(number: int, run: Any, lengths: Any, resets: Any) -> int:
 
 
 def make_host_reserved(engine: str, call: int, every: int | None) -> NDArray[np.int8]:
-    """Return whose reserve_space it is, of what call, and k if it has every k-th state only."""
+    """Return host_reserved: the engine, the fingerprint of the call, and k for every k-th state."""
     owner = _OWN if engine == "numpy" else OWNERS.index(engine)
     text = bytes([owner]) + call.to_bytes(FINGERPRINT_SIZE, "little")
     if every is not None:
@@ -256,9 +257,9 @@ def reserved_engine(
     op: str, xp: ModuleType, engine: str, host_reserved: object, expected: NDArray[np.int8]
 ) -> tuple[str, int | None]:
     """
-    Return the engine whose reserve_space it is, and of how many states it has one.
+    Return the engine of a reserve_space, and k if it has every k-th state.
 
-    `expected` is what host_reserved of this call would be, whoever owns it and all saved.
+    `expected` is the host_reserved of this call for any engine, with everything saved.
     """
     if (
         array_kind(host_reserved) != "numpy"

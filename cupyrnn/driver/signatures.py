@@ -1,10 +1,10 @@
 """
 The signature of a call, and what all calls of one signature share.
 
-The body of an op is its checks. They run once for each signature and return how such calls run.
-A signature has all that the checks read: shapes, dtypes, memory layouts, devices, attributes and
-environment variables. Of sequence_lengths, resets and seeds it has the types alone; what runs the
-call checks their values.
+The body of an op contains its checks. They run once for each signature and return a `Checked`,
+which runs calls of this signature. A signature contains everything that the checks read: shapes,
+dtypes, memory layouts, devices, attributes and environment variables. It contains only the types of
+sequence_lengths, resets and seeds, whose values are checked in every call.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 # The bytes of the fingerprint of a call in host_reserved, behind the first one.
 FINGERPRINT_SIZE = 4
 
-# The types of attributes whose values are all that is read of them.
+# The types of attributes that are compared by value.
 _NUMBERS: tuple[type, ...] = (np.bool_, np.int32, np.int64, np.float32, np.float64)
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes, *_NUMBERS})
 
-# Arguments whose values differ from call to call: a signature has their types.
+# Arguments whose values differ from call to call: a signature has only their types.
 _BY_TYPE = frozenset({"sequence_lengths", "resets", "seed", "seed2"})
 
 # Arguments that are not arrays to compute with.
@@ -40,7 +40,7 @@ _NO_ARRAYS = _BY_TYPE | {"host_reserved"}
 _VARIABLES = ("CUPYRNN_PERSISTENT", "CUPYRNN_ENGINE", "CUPY_TF32")
 _ENCODED = tuple(map(os.environ.encodekey, _VARIABLES))
 
-# Dtypes by the id of their only object. The hash of a dtype is slow.
+# Dtypes by the id of their only object, because the hash of a dtype is slow.
 BY_ID: dict[int, Any] = {id(np.dtype(char)): char for char in "efd"}
 
 # NumPy's flags of arrays in C order, in Fortran order, and aligned.
@@ -124,14 +124,14 @@ class Arguments(NamedTuple):
 
 class Checked(NamedTuple):
     """
-    How the calls of a signature run.
+    Runs the calls of a signature.
 
     Attributes
     ----------
     run
-        Runs a call of its arguments by name.
+        Runs a call from its arguments by name.
     lay_out
-        Returns what runs a call of its arrays alone, in order, or a `ByValue`, or None.
+        Returns a function that runs a call from its arrays in order, a `ByValue`, or None.
     """
 
     run: Callable[[Mapping[str, Any]], Any]
@@ -145,10 +145,10 @@ class ByValue(NamedTuple):
 
 
 class Calls(dict[Any, Any]):
-    """A bounded cache: how calls run, by their signature."""
+    """A bounded cache of what runs the calls of each signature."""
 
     def keep(self, key: tuple[Any, ...] | None, found: Any) -> None:
-        """Keep what a signature has found; a key of None is ignored."""
+        """Remember what runs the calls of a signature; a key of None is ignored."""
         if key is not None:
             if len(self) >= _MOST_ENTRIES:
                 self.clear()
@@ -192,14 +192,14 @@ def _environment() -> Any:
 
 
 def of_device(device: int, addresses: int) -> tuple[Any, ...]:
-    """Return the end of a signature on a device; `addresses` are those of all arrays, or-ed."""
+    """Return the end of a signature on a device; `addresses` is the bitwise or of all addresses."""
     return device, addresses & 15, _changes()[0], *_environment()
 
 
 def signature(
     op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...] | None, list[Any]]:
-    """Return the signature of a call, None for a call that has none, and its arrays in order."""
+    """Return the signature of a call, or None if it has none, and its arrays in order."""
     key: list[Any] = [op, len(args), *kwargs]
     arrays: list[Any] = []
     values: list[Any] = [*args]

@@ -1,4 +1,4 @@
-"""What the functions and the modules check of their arguments."""
+"""Checks of the arguments of functions and modules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INTEGERS = {
 
 
 def extras(op: str, sequence_lengths: Any, resets: Any) -> Extras:
-    """Return what stays on the host as tensors: integers and booleans, never rounded."""
+    """Return the arguments that stay on the host as tensors of integers and booleans."""
     if sequence_lengths is not None:
         listed = isinstance(sequence_lengths, (list, tuple))
         if listed and any(isinstance(n, bool) for n in sequence_lengths):
@@ -50,10 +50,10 @@ def extras(op: str, sequence_lengths: Any, resets: Any) -> Extras:
 
 
 def _on_host(op: str, name: str, value: Any, what: str) -> torch.Tensor:
-    """Return a list or an array as a tensor of the host, a tensor as it is."""
+    """Return a list or an array as a tensor on the host; a tensor unchanged."""
     if isinstance(value, torch.Tensor):
         return value
-    if isinstance(value, (list, tuple)):  # Of a list of NumPy's arrays PyTorch warns.
+    if isinstance(value, (list, tuple)):  # PyTorch warns about a list of NumPy arrays
         value = [a.tolist() if isinstance(a, np.ndarray) else a for a in value]
     try:
         return torch.tensor(value, device="cpu")
@@ -64,7 +64,7 @@ def _on_host(op: str, name: str, value: Any, what: str) -> torch.Tensor:
 
 
 def check_seeds(op: str, seeds: Any) -> None:
-    """Check that seeds, where there are any, are two integers in a tensor."""
+    """Check that seeds are None or two integers in a tensor."""
     if seeds is None:
         return
     if not isinstance(seeds, torch.Tensor) or seeds.dtype not in _INTEGERS or seeds.shape != (2,):
@@ -72,25 +72,25 @@ def check_seeds(op: str, seeds: Any) -> None:
 
 
 def seeds_of(rate: float) -> torch.Tensor | None:
-    """Return new seeds of dropout, which depend on torch.manual_seed."""
+    """Return new dropout seeds, which depend on torch.manual_seed."""
     return torch.randint(2**62, (2,), device="cpu") if rate else None
 
 
 def keeps(rate: float) -> bool:
-    """Return whether a net keeps what its gradient needs."""
-    # What is traced is checked without gradients and used with them.
+    """Return whether a net keeps the results that its gradient needs."""
+    # Traced code is checked without gradients, and later used with them.
     traced = not torch.compiler.is_compiling() and torch._C._is_tracing()  # the compiler can't ask
     return torch.is_grad_enabled() or rate > 0 or traced
 
 
 def save_of(op: str, save: Save) -> Save:
-    """Return what a module keeps: checked, a number as a Python integer."""
+    """Check `save` of a module; return a number as a Python integer."""
     every = check_save(op, save)
     return save if every is None or isinstance(save, str) else every
 
 
 def or_zeros(op: str, x: Any, named: tuple[str, Any], gates: int, *states: Any) -> Sequence[Any]:
-    """Return the states [B, H] of a block op, zeros for each that is None."""
+    """Return the states [B, H] of a block op, with zeros instead of None."""
     if all(state is not None for state in states):
         return states
     name, w = named
@@ -126,7 +126,7 @@ def check_kinds(op: str, weights: Any) -> None:
 
 
 def stacked_states(op: str, states: Any, weights: Any, major: bool) -> tuple[Any, Any]:
-    """Return input_h and input_c, zeros for each that is None."""
+    """Return input_h and input_c, with zeros instead of None."""
     (input, h, c), entry = states, weights[0]
     name = "w_c" if isinstance(entry, BlockGRUParams) else "w"
     for field in (name, "w_p"):
@@ -143,7 +143,7 @@ def stacked_states(op: str, states: Any, weights: Any, major: bool) -> tuple[Any
 def check_block_weights(
     op: str, weights: Any, I: int, D: int, H: int, P: int
 ) -> tuple[list[torch.Tensor], tuple[str, ...]]:
-    """Check the tensors of all layers and directions; return them, and what each has."""
+    """Check the tensors of all layers and directions; return them, and the names of each entry."""
     is_gru = isinstance(weights[0], BlockGRUParams)
     entries = [{f: t for f, t in w._asdict().items() if t is not None} for w in weights]
     names = BlockGRUParams._fields if is_gru else BlockLSTMParams._fields
@@ -155,7 +155,7 @@ def check_block_weights(
         K, symbol = (I, "I") if n < D else (D * P, "D*P")
         for name, shape in block_shapes(names, K, H, P).items():
             if name in PEEPHOLES and not any(other in entry for other in PEEPHOLES):
-                entry[name] = entry["w"].new_zeros(shape)  # which is none
+                entry[name] = entry["w"].new_zeros(shape)  # the same as no peephole
             t = entry.get(name)
             check_tensor(op, f"weights[{n}].{name}", t)
             if tuple(entry[name].shape) != shape:

@@ -55,11 +55,11 @@ class Op(Protocol):
         """Return what the function's gradient returned by the names of the inputs."""
 
     def by_example(self, *args: Any) -> Sequence[Any] | None:
-        """Call the gradient, of weights by example, unless that has to have a derivative."""
+        """Call the gradient with weights by example, unless it must be differentiable itself."""
 
 
 def rule_of(op: Op, op_kind: str) -> Callable[..., Batched]:
-    """Return the rule that vmap has for one of the ops of a function."""
+    """Return the vmap rule of one of the ops of a function."""
 
     def rule(info: Any, in_dims: Dims, *args: Any) -> Batched:
         axes = _axes(op, op_kind)
@@ -74,7 +74,7 @@ def rule_of(op: Op, op_kind: str) -> Callable[..., Batched]:
 
 
 def _axes(op: Op, op_kind: str) -> list[int | None]:
-    """Return where B is in each tensor of a call, nothing if examples cannot share one."""
+    """Return the axis B of each tensor of a call; nothing if examples cannot share a batch."""
     if op.axes is None or op_kind not in ("forward", "jvp", "backward"):
         return []
     if op_kind == "backward" and not op.record.by_example:
@@ -86,7 +86,7 @@ def _axes(op: Op, op_kind: str) -> list[int | None]:
 def _as_one_batch(
     op: Op, op_kind: str, N: int, in_dims: Dims, args: Sequence[Any], axes: Sequence[int | None]
 ) -> Batched | None:
-    """Call an op once, with N*B in place of B; None where that is not possible."""
+    """Call an op once, with N*B instead of B; None if that is not possible."""
     values, B = list(args), 0
     for n, (axis, d) in enumerate(zip(axes, in_dims, strict=False)):
         t = args[n]
@@ -105,7 +105,7 @@ def _as_one_batch(
         if grads is None:
             return None
         for name, t, a in zip(op.inputs, grads, args, strict=False):
-            # Of one example each the axis B in front, or in place, is that of vmap.
+            # With B = 1, vmap's axis becomes the axis B.
             axis = of_name.get(name)
             if a is None:
                 t = t.new_empty(N, 0)
@@ -132,7 +132,7 @@ def _one_by_one(
         for a, d in zip(args, in_dims, strict=True):
             if d is None:
                 values.append(a)
-            else:  # of no examples the op is called with zeros, for the shapes of its results
+            else:  # without examples, call the op with zeros for the shapes of its results
                 values.append(a.select(d, n) if N else a.new_zeros(a.movedim(d, 0).shape[1:]))
         first = next(a for a in values if isinstance(a, torch.Tensor))
         return [first.new_empty(0) if t is None else t for t in call(*values)]
@@ -143,13 +143,13 @@ def _one_by_one(
 
 
 def under_vectorize(tensors: Sequence[Any]) -> bool:
-    """Return whether the older vmap of ``vectorize=True`` and ``is_grads_batched`` is under way."""
+    """Return whether the older vmap of ``vectorize=True`` and ``is_grads_batched`` is active."""
     is_batched = torch._C._functorch.is_legacy_batchedtensor
     return any(t is not None and is_batched(t) for t in tensors)
 
 
 def vectorized(call: Callable[..., Sequence[Any]], args: Sequence[Any]) -> list[torch.Tensor]:
-    """Call an op for each example of that vmap, which asks no function for a rule."""
+    """Call an op for each example of that vmap, which does not use vmap rules."""
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()
     is_batched: Any = torch._C._functorch.is_legacy_batchedtensor

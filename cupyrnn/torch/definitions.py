@@ -1,4 +1,4 @@
-"""The functions of `cupyrnn.torch` as PyTorch is told of them: names, shapes, what they call."""
+"""The functions of `cupyrnn.torch` as PyTorch ops: their names, shapes and calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _BlockOp(Op):
     def gradient_arguments(
         self, inputs: Named, results: Named, cotangents: Named, rest: Named
     ) -> Named:
-        if not cotangents:  # a GRU needs the one that it has
+        if not cotangents:  # a GRU's gradient requires one
             cotangents = {"h": results["h"] * 0}
         return self.record.gradient_call(self.arguments(inputs, rest), results, cotangents)
 
@@ -86,12 +86,12 @@ def _leaves_of(inputs: Named, rest: Named, xp: Any = None) -> Leaves:
 
 
 def _reserve_size(inputs: Named, rest: Named) -> Any:
-    """Return the size of reserve_space whatever the lengths are; it may be symbolic."""
+    """Return a size of reserve_space that does not depend on the lengths; it may be symbolic."""
     return _leaves_of(inputs, rest).size + (NOTE_SIZE if rest["save"] else 0)
 
 
 def _with_whole_reserve(found: Named, inputs: Named, rest: Named) -> Named:
-    """Return what a net does, with a reserve_space whose size does not depend on the lengths."""
+    """Return the results of a net; the size of reserve_space does not depend on the lengths."""
     if rest["is_training"] and (rest["save"] or rest["sequence_lengths"] is not None):
         reserve = found["reserve_space"]
         xp, missing = module_of(reserve), _reserve_size(inputs, rest) - reserve.size
@@ -116,12 +116,12 @@ def _own_reserve(inputs: Named, results: Named, rest: Named) -> Any:
     return module_of(reserve).concatenate(parts)
 
 
-# The weights of stacked_rnn are one vector: those of layer 0 forward, layer 0 backward and so on,
-# of each those that the attribute `names` names, in this order.
+# The weights of stacked_rnn are one vector: layer 0 forward, layer 0 backward and so on. Each part
+# has the weights that the attribute `names` lists, in this order.
 
 
 def block_shapes(names: Sequence[str], K: int, H: int, P: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights of a layer that reads K."""
+    """Return the shapes of the weights of a layer whose input has width K."""
     shapes = {
         **{"w": (K + P, 4 * H), "b": (4 * H,), "w_p": (H, P)},
         **dict.fromkeys(PEEPHOLES, (H,)),
@@ -150,13 +150,13 @@ def _block_weights(inputs: Named, rest: Named) -> list[Any]:
 
 
 def _joined(arrays: Sequence[Any]) -> Any:
-    """Return arrays flat, one after the other."""
-    # By NumPy: PyTorch's threads seem to wait busily after an op, where ours are to run.
+    """Return arrays flattened and joined."""
+    # In NumPy: after an op of its own, PyTorch's threads seem to spin on the cores that ours need.
     return module_of(arrays[0]).concatenate([a.reshape(-1) for a in arrays])
 
 
 def _arguments(inputs: Named, rest: Named) -> Named:
-    """Return the arguments of a net; on a device those of the kernels, never of cuDNN."""
+    """Return the arguments of a net; on a device it uses this package's kernels, never cuDNN."""
     found = {"input_c": None, **inputs, **rest, "save": rest["save"] or "all"}
     seeds = found.pop("seeds")
     found["seed"], found["seed2"] = (0, 0) if seeds is None else seeds.tolist()

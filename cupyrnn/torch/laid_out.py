@@ -54,7 +54,7 @@ def results_of(op: Op, op_kind: str, args: Sequence[Any], wanted: Wanted = ()) -
         for a in values:
             if a is None:
                 key.append(None)
-            elif a.is_neg():  # the sign is a mark on the tensor, not in its memory
+            elif a.is_neg():  # lazily negated: its memory has the other sign
                 return None
             else:
                 address = a.data_ptr()
@@ -81,7 +81,7 @@ def results_of(op: Op, op_kind: str, args: Sequence[Any], wanted: Wanted = ()) -
 def _lay_out(
     op: Op, op_kind: str, args: Sequence[Any], tensors: Sequence[torch.Tensor], wanted: Wanted
 ) -> _OnHost | _OnDevice | None:
-    """Check a call; return what runs calls like it, None if nothing does."""
+    """Check a call; return an object that runs calls of its signature, None if there is none."""
     first, last, back = tensors[0], op.inputs[-1], op_kind == "backward"
     if first.is_cpu and first.dtype is torch.bfloat16:  # its arrays are copies
         return None
@@ -131,7 +131,7 @@ def _lay_out(
 
 
 def _in_order(a: Any) -> Any:
-    """Return a tensor in C order, a matrix maybe in Fortran order; other values as they are."""
+    """Return a tensor in C order, or a matrix in Fortran order; other values unchanged."""
     if not isinstance(a, torch.Tensor) or a.is_contiguous():
         return a
     return a if a.dim() == 2 and a.t().is_contiguous() else a.contiguous()

@@ -1,24 +1,23 @@
 """
-The ops as PyTorch's own: ops for its compiler and functions for its autograd.
+The package's functions as ops for PyTorch's compiler and as functions for its autograd.
 
-Each function of the package becomes four ops, of which PyTorch's first and second derivatives are
-made, forward and backward. With F the function of its inputs p, and G(p, y) the gradient of
-sum(y*F(p))::
+Each function becomes four ops, from which PyTorch gets first and second derivatives, in forward and
+backward mode. With F the function of its inputs p, and G(p, y) the gradient of sum(y*F(p))::
 
-    forward   p -> F, and what G needs
+    forward   p -> F, and the results that G needs
     backward  p, y -> G
     jvp       p, dp -> the tangent of F
     second    p, y, dp, dy -> the tangent of F, G, the tangent of G
 
-The last two are calls with dual numbers. The derivatives of each by its arguments, given gradients
-w of what it returns, are among them as the matrix of second derivatives is symmetric::
+The last two are calls with dual numbers. The matrix of second derivatives is symmetric, so these
+ops also compute the gradients of each op. With w the gradients of its results::
 
     forward   G(p, w)
     backward  by p the tangent of G along dp = w, by y that of F
     jvp       by p the tangent of G with y = w, by dp G(p, w)
 
-Where nobody traces a call, it goes past PyTorch's dispatcher, and past autograd where nothing has
-a gradient: both take longer than a small op.
+A call that is not traced skips PyTorch's dispatcher, and skips autograd if no input requires a
+gradient: both take longer than a small op.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _LIBRARY = torch.library.Library("cupyrnn", "FRAGMENT")
 
 
-# What has second derivatives: those that have a complex dtype beside them.
+# The dtypes with second derivatives: those with a complex dtype of the same precision.
 _WITH_TANGENTS = (torch.float32, torch.float64)
 
 
@@ -74,8 +73,8 @@ def check_tensor(op: str, name: str, t: Any) -> None:
 
 
 def refuse_torchscript(op: str) -> None:
-    """Refuse to be traced by the TorchScript exporter, which cannot write the ops as nodes."""
-    if torch.compiler.is_compiling():  # which cannot read the rest
+    """Raise an error under the TorchScript exporter, which cannot write the ops as nodes."""
+    if torch.compiler.is_compiling():  # the compiler cannot trace the rest
         return
     if torch._C._is_tracing() and torch.onnx.is_in_onnx_export():
         raise NotImplementedError(
@@ -85,7 +84,7 @@ def refuse_torchscript(op: str) -> None:
 
 
 def _plain(tensors: Sequence[Any]) -> bool:
-    """Return whether nobody traces a call: PyTorch's tracers have modes or subclasses."""
+    """Return whether a call is not traced: PyTorch's tracers have modes or tensor subclasses."""
     first = tensors[0]
     return (
         _PLAIN.issuperset(map(type, tensors))
@@ -95,27 +94,27 @@ def _plain(tensors: Sequence[Any]) -> bool:
 
 
 def _in_forward_mode() -> bool:
-    """Return whether forward mode is under way; True where PyTorch does not say."""
+    """Return whether forward mode is active; True if PyTorch does not say."""
     level: int = getattr(torch.autograd.forward_ad, "_current_level", 0)
     return level >= 0
 
 
 def _in_a_transform() -> bool:
-    """Return whether forward mode or one of torch.func's transforms is under way."""
+    """Return whether forward mode or one of torch.func's transforms is active."""
     return torch._C._are_functorch_transforms_active() or _in_forward_mode()
 
 
-# Whether this thread is below an autograd function of ours, which has the derivatives.
+# Whether this thread is inside one of our autograd functions, which defines the derivatives.
 _below_autograd: ContextVar[bool] = ContextVar("below_autograd", default=False)
 
 
 def _primal(t: Any) -> Any:
-    """Return a tensor without the tangent that it may have in the forward mode under way."""
+    """Return a tensor without its tangent of the active forward mode."""
     return t if t is None else torch.autograd.forward_ad.unpack_dual(t).primal
 
 
 def _cast(args: Sequence[Any], tensors: int) -> list[Any]:
-    """Return arguments as autocast has them: floating tensors of its device in its dtype."""
+    """Return arguments as under autocast: floating tensors of its device in its dtype."""
     kind: str = args[0].device.type
     if not torch.is_autocast_enabled(kind):
         return list(args)
@@ -130,25 +129,25 @@ def _cast(args: Sequence[Any], tensors: int) -> list[Any]:
 
 def _requires_grad(tensors: Sequence[Any]) -> bool:
     if torch.is_grad_enabled():
-        for t in tensors:  # of so few a loop takes half the time of any()
+        for t in tensors:  # for so few, a loop takes half the time of any()
             if t is not None and t.requires_grad:
                 return True
     return False
 
 
 _untraced: Any = functools.cache(torch.compiler.disable)
-# What the compiler has read the frames of this thread: None outside compiled code.
+# Returns the compiler's callback for frames of this thread: None outside compiled code.
 _frame_reader: Any = getattr(
     torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: "unknown"
 )
 
 
 def _unseen(compute: _F) -> _F:
-    """Have a method run unseen by PyTorch's compiler."""
+    """Hide a method from PyTorch's compiler."""
 
     @functools.wraps(compute)
     def call(op: Op, *args: Any, **more: Any) -> Any:
-        # Outside compiled code nothing reads the frames, and the wrapper costs 12 µs.
+        # Outside compiled code nothing needs to be hidden, and the wrapper costs 12 µs.
         seen = "torch._dynamo" in sys.modules and _frame_reader() is not None
         return (_untraced(compute) if seen else compute)(op, *args, **more)
 
@@ -162,17 +161,17 @@ class Op:
     Parameters
     ----------
     record
-        What the function is for all of the package.
+        The package's record of the function.
     results
-        The names of what is returned, that with a gradient first.
+        The names of the results, those with a gradient first.
     saved
-        The last of these, which the gradient takes.
+        The results that the gradient takes: the last ones.
     extras
         Tensors without a gradient, all optional.
     attributes
-        Types and names, as a schema has them.
+        Types and names, as in a schema of PyTorch.
     axes
-        The axis B of the tensors that have one, where a longer B is the same as more calls.
+        The axis B of the tensors that have one, if a longer B is equivalent to more calls.
     """
 
     def __init__(
@@ -189,7 +188,7 @@ class Op:
         self.axes, self._declared = axes, attributes
         # How many results a call returns that autograd records.
         self.shown = len(results)
-        # By what the gradient leaves out that of the first input.
+        # Arguments that make the gradient skip the first input.
         self.without_input: Named = {}
         self._attributes = [part.split()[-1] for part in attributes.split(", ")]
         self.tensors = slice(0, -len(self._attributes))  # of the arguments
@@ -203,11 +202,11 @@ class Op:
         self._parts = {op_kind: _slices(groups) for op_kind, groups in self.groups.items()}
         self._define()
         self.functions = _functions(self)
-        # Past what looks for a transform in every call: there is none where this is called.
+        # Skips PyTorch's check for function transforms, which have been ruled out here.
         base: type[Any] = torch.autograd.Function
         self._record: Any = super(base, self.functions["recorded"]).apply  # type: ignore[misc]
 
-    # What the kinds of functions differ in, of arrays by name.
+    # The methods in which the kinds of functions differ, over arrays by name.
 
     def arguments(self, inputs: Named, rest: Named) -> Named:
         """Return the arguments of the function."""
@@ -220,16 +219,16 @@ class Op:
         raise NotImplementedError
 
     def compute(self, inputs: Named, rest: Named) -> Named:
-        """Return the results of inputs, extras and attributes."""
+        """Compute the results from inputs, extras and attributes."""
         found: Named = self.record.forward(**self.arguments(inputs, rest))._asdict()
         return found
 
     def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
-        """Return what the function's gradient returned by the names of the inputs."""
+        """Return the results of the function's gradient by the names of the inputs."""
         return self.record.by_input(found)
 
     def gradients(self, inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
-        """Return the gradients by the names of the inputs; of pieces those of each."""
+        """Return the gradients by the names of the inputs; for pieces, one gradient each."""
         arguments = self.gradient_arguments(inputs, results, cotangents, rest)
         return self.gradients_of(self.record.gradient(**arguments), inputs, rest)
 
@@ -241,9 +240,9 @@ class Op:
         """
         Return the results.
 
-        The last input may be a tuple of pieces, which the op has flat and joined. Where autograd
-        records the call, it is one node: to join and split by others takes a good part of a small
-        net's time.
+        The last input may be a tuple of pieces, which are flattened and joined. If autograd records
+        the call, it is one node, because separate nodes for joining and splitting would take a
+        large part of a small net's time.
         """
         last, pieces = len(self.inputs) - 1, args[len(self.inputs) - 1]
         pieces = pieces if type(pieces) is tuple and pieces else (pieces,)
@@ -288,7 +287,7 @@ class Op:
                 )
 
     def grouped(self, op_kind: str, values: Sequence[Any]) -> list[Sequence[Any]]:
-        """Return what an op takes group by group, and then what is left."""
+        """Return the arguments of an op group by group, and then the rest."""
         return [values[part] for part in self._parts[op_kind]]
 
     def _count(self, op_kind: str) -> int:
@@ -305,7 +304,7 @@ class Op:
                 )
 
     def call(self, op_kind: str, *args: Any) -> Sequence[Any]:
-        """Call an op as a part of a derivative, which may have one itself."""
+        """Call an op inside a derivative, which may be differentiated itself."""
         tensors = args[: self._count(op_kind)]
         if not _plain(tensors) or _in_a_transform() or _requires_grad(tensors):
             return self.functions[op_kind].apply(*args)  # type: ignore[no-any-return]
@@ -323,7 +322,7 @@ class Op:
         results: tuple[torch.Tensor, ...] = found if isinstance(found, tuple) else (found,)
         return results
 
-    # What PyTorch's dispatcher is told, for the compiler and all else that traces.
+    # The registration with PyTorch's dispatcher, for the compiler and other tracers.
 
     def _define(self) -> None:
         n, k = len(self.inputs), len(self.outputs)
@@ -379,7 +378,7 @@ class Op:
         return getattr(torch.ops.cupyrnn, name).default
 
     def _whole(self, like: torch.Tensor, found: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        """Return a tensor for each result, an empty one of what is left out."""
+        """Return a tensor for each result, an empty one for a missing result."""
         return tuple(like.new_empty(0) if t is None else t for t in found)
 
     def _fake_forward(self, *args: Any) -> tuple[torch.Tensor, ...]:
@@ -400,7 +399,7 @@ class Op:
         outputs = self._fake_forward(*inputs, *rest)[: len(self.outputs)]
         return (*outputs, *self._like(inputs), *self._like(inputs))
 
-    # What the ops compute: tensors in and out, None where an input is left out.
+    # The computations of the ops on tensors; an input that is left out is None.
 
     def _rest(self, first: torch.Tensor, values: Sequence[Any]) -> Named:
         """Return the extras and the attributes by name."""
@@ -447,7 +446,7 @@ class Op:
     def _backward(
         self, *args: Any, wanted: tuple[bool, ...] = (), **more: Any
     ) -> list[torch.Tensor | None]:
-        """Return the gradients, of pieces those of each; `wanted` is empty or says of which."""
+        """Return the gradients, for pieces one each; `wanted` selects some, or is empty for all."""
         if not more:
             found = laid_out.results_of(self, "backward", args, wanted)
             if found is not None:
@@ -509,7 +508,7 @@ class Op:
     # Derivatives.
 
     def _keep(self, ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep the arguments of a call."""
+        """Save the arguments of a call."""
         tensors = len(inputs) - len(self._attributes)
         ctx.save_for_backward(*inputs[:tensors])
         ctx.save_for_forward(*inputs[:tensors])
@@ -517,7 +516,7 @@ class Op:
         ctx.set_materialize_grads(False)
 
     def _keep_forward(self, ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep the arguments of the forward op and, between them, the results that are needed."""
+        """Save the arguments of the forward op and, between them, the results that are needed."""
         n = len(self.inputs)
         self._keep(ctx, (*inputs[:n], *output[-len(self.saved) :], *inputs[n:]), output)
         ctx.mark_non_differentiable(*output[len(self.outputs) :])
@@ -560,11 +559,11 @@ class Op:
         return _wanted(ctx, (*found[k + n :], *found[k : k + n]))
 
     def _kept(self, op_kind: str, ctx: Any) -> list[Sequence[Any]]:
-        """Return what an op was given, group by group, and then the rest, attributes too."""
+        """Return the saved arguments of an op, group by group, then the rest and the attributes."""
         return self.grouped(op_kind, (*ctx.saved_tensors, *ctx.attributes))
 
     def _derivative(self, op_kind: str, *args: Any) -> Sequence[Any]:
-        """Call an op in a derivative, traced by the compiler or not."""
+        """Call an op in a derivative, whether the compiler traces it or not."""
         if torch.compiler.is_compiling():
             return getattr(self, op_kind)(*args)  # type: ignore[no-any-return]
         if under_vectorize(args[: self._count(op_kind)]):
@@ -573,25 +572,25 @@ class Op:
 
 
 def _slices(groups: Sequence[Sequence[str]]) -> list[slice]:
-    """Return where groups are that lie one after the other, and what is left."""
+    """Return the slices of consecutive groups, and of the rest."""
     ends = [0, *itertools.accumulate(map(len, groups))]
     return [slice(a, b) for a, b in itertools.pairwise([*ends, None])]
 
 
 def _last(pieces: tuple[Any, ...]) -> Any:
-    """Return the last input, of pieces or one alone."""
+    """Return the last input: a tuple of pieces, or one tensor."""
     return pieces if len(pieces) > 1 else pieces[0]
 
 
 def _wanted(ctx: Any, grads: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the gradients that are asked for, None for the other arguments."""
+    """Return the requested gradients, None for the other arguments."""
     return tuple(
         g if want else None for g, want in itertools.zip_longest(grads, ctx.needs_input_grad)
     )
 
 
 def _refusal(name: str, why: str) -> Any:
-    """Return what a function calls that is not available."""
+    """Return a function that raises an error for a derivative that is not available."""
 
     def refuse(*_: Any) -> Any:
         raise NotImplementedError(f"{name}: {why}")
@@ -605,7 +604,7 @@ def _function(op: Op, op_kind: str, **parts: Any) -> Any:
     def forward(*args: Any) -> Sequence[torch.Tensor]:
         return op.run(op_kind, *args)
 
-    # PyTorch asks for it in every call, and to find it out takes as long as a small op.
+    # PyTorch reads it in every call; computing it takes as long as a small op.
     forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     parts = {"forward": forward, "vmap": rule_of(op, op_kind), **parts}
     static = {name: staticmethod(part) for name, part in parts.items()}

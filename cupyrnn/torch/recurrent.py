@@ -1,4 +1,4 @@
-"""`torch.nn`'s recurrent modules over `cudnn_rnn`: the same arguments, parameters and returns."""
+"""`torch.nn`'s recurrent modules, computed by `cudnn_rnn`, with the same interface."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _MODES = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn
 
 
 def _check_marks(op: str, resets: Any, axes: str, shape: tuple[int, ...]) -> None:
-    """Check that resets, where there are any, have the axes of the input without the last."""
+    """Check that resets are None or have the axes of the input without the last one."""
     if resets is not None and resets.shape != shape:
         found = tuple(resets.shape)
         raise ValueError(f"{op}: resets has shape {found}, expected ({axes}) = {tuple(shape)}")
 
 
 def save_shown(save: Save) -> str:
-    """Return `save` as a module's repr ends with it."""
+    """Return `save` for the end of a module's repr."""
     return "" if save == "all" else f", save={save!r}"
 
 
 class Recurrent(Leaf):
-    """What a recurrent module of torch.nn does around its op."""
+    """A recurrent module with the interface of torch.nn's; subclasses run their op."""
 
     num_layers: int
     hidden_size: int
@@ -55,7 +55,7 @@ class Recurrent(Leaf):
         h = x.new_zeros(places, B, self.proj_size or self.hidden_size)
         if self._count == 1:
             return (h,)
-        # One tensor may be both, as nobody writes to them.
+        # One tensor can be both, because nothing writes to them.
         return h, x.new_zeros(places, B, self.hidden_size) if self.proj_size else h
 
     def run(self, x: torch.Tensor, states: States, of_steps: Extras) -> tuple[torch.Tensor, States]:
@@ -212,16 +212,16 @@ class Recurrent(Leaf):
 
 class RecurrentNet(Recurrent, torch.nn.RNNBase):
     """
-    What LSTM, GRU and RNN have in common: torch.nn's parameters, packed in every call.
+    Base of LSTM, GRU and RNN: torch.nn's parameters, packed in every call.
 
     Its parameters, their names, reset_parameters, repr, state_dict and checks are those of
     torch.nn's module, which it is one of.
     """
 
-    save: Save = "all"  # of what was written as torch.nn's module, which has none
+    save: Save = "all"  # for modules pickled as torch.nn's, which have no `save`
 
     def __init__(self, *args: Any, proj_size: int, save: Save, **kwargs: Any) -> None:
-        if proj_size:  # which torch.nn refuses if it is given by name to what has none
+        if proj_size:  # torch.nn refuses the name in modules without a projection
             kwargs["proj_size"] = proj_size
         super().__init__(*args, **kwargs)
         self.save = save_of(type(self).__name__, save)
@@ -262,7 +262,7 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         resets: Resets | None = None,
     ) -> tuple[Any, Any]:
         if isinstance(self._parameters.get("weight_ih_l0"), ExpandedWeight):
-            # PyTorch computes the gradients of each example through its own steps.
+            # PyTorch computes gradients by example through its own steps.
             if sequence_lengths is not None or resets is not None:
                 name, extra = type(self).__name__, "resets" if resets is not None else "lengths"
                 raise NotImplementedError(f"{name}: PyTorch's ExpandedWeights take no {extra}")
@@ -273,7 +273,7 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
     def run(self, x: torch.Tensor, states: States, of_steps: Extras) -> tuple[torch.Tensor, States]:
         if x.shape[0] == 0:
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
-        known = self._parameters  # where a parametrization or pruning has left it
+        known = self._parameters  # unless a parametrization or pruning moved one
         names = _in_packed_order(tuple(self._flat_weights_names))
         pieces: Any = [known[n] if n in known else getattr(self, n) for n in names]
         if not self.bias:
@@ -297,7 +297,7 @@ def _in_packed_order(names: tuple[str, ...]) -> list[str]:
 
 
 class LSTMOrGRU(RecurrentNet):
-    """What LSTM and GRU have in common: their arguments."""
+    """Base of LSTM and GRU: their arguments."""
 
     @named
     def __init__(

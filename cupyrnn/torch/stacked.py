@@ -22,7 +22,7 @@ from .recurrent import Recurrent, States, save_shown
 
 
 class StackedNet(Recurrent):
-    """What PeepholeLSTM and BlockGRU have in common."""
+    """Base of PeepholeLSTM and BlockGRU."""
 
     bias = True
 
@@ -68,7 +68,7 @@ class StackedNet(Recurrent):
         self.reset_parameters()
 
     def _places(self) -> list[tuple[int, str]]:
-        """Return what each layer and direction reads, and how the names of its weights end."""
+        """Return the input width of each layer and direction, and the suffix of its names."""
         D, P = 1 + self.bidirectional, self.proj_size or self.hidden_size
         return [
             (D * P if n >= D else self.input_size, f"_l{n // D}" + "_reverse" * (n % D))

@@ -25,7 +25,7 @@ def _refuse(function: str, argument: str, value: object, why: str) -> None:
 
 
 def _check(function: str, resets: Any, dropout: float = 0.0, cell_clip: float = 0.0) -> None:
-    """Refuse what no node says."""
+    """Refuse what ONNX nodes cannot express."""
     if resets is not None:
         _refuse(function, "resets", "given", "which no node of ONNX has")
     if dropout > 0:
@@ -90,7 +90,7 @@ class _Writer:
     def net(
         self, run: _Run, inputs: Sequence[Any], weights: _Weights, **more: Any
     ) -> Sequence[Any]:
-        """Write the nodes of all layers; return what the op does, without a reserve_space."""
+        """Write the nodes of all layers; return the op's results, without a reserve_space."""
         op, lengths, D = self.op, None, run.D
         x, *states = [s for s in inputs if s is not None]
         K, H, L = x.shape[2], states[0].shape[2], states[0].shape[0 if run.time_major else 1] // D
@@ -159,7 +159,7 @@ def _cudnn_rnn(op: Any) -> Callable[..., Any]:
 def _block_direction(
     write: _Writer, entry: dict[str, Any], K: int, H: int, order: str, bias: float
 ) -> Sequence[Any]:
-    """Return the weights of a direction as a node has them."""
+    """Return the weights of a direction as the inputs of a node."""
     op = write.op
     if "w" in entry:
         gates, names = _NODES["lstm"][1], _BLOCK_LSTM[order]
@@ -213,7 +213,7 @@ def _stacked_rnn(op: Any) -> Callable[..., Any]:
 
 
 def _gates(name: str) -> Callable[..., Any]:
-    """Return the translation of a function that no node is: one that says so."""
+    """Return the translation of a function without a node: it raises an error."""
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(
