@@ -136,11 +136,12 @@ class Product:
     def __init__(self, a: Array, b: Array, out: Array, *, accumulate: bool) -> None:
         import cupy
 
-        (_, N), K = out.shape, a.shape[1]
+        has_terms = out.size > 0 and a.shape[1] > 0
         a, b = _operand(a)[0], _operand(b)[0]
+        found = gemm_calls(a, b, out, accumulate=accumulate) if has_terms else []
         calls = [
             (first[:3], first[4:], of_b, of_a, last, behind)
-            for first, of_b, of_a, last, behind in gemm_calls(a, b, out, accumulate=accumulate)
+            for first, of_b, of_a, last, behind in found
         ]
         handle = cupy.cuda.device.get_cublas_handle()
         gemm_ex, b_ptr = cupy.cuda.cublas.gemmEx, strided_address(b)
@@ -155,8 +156,8 @@ class Product:
                     a_ptr + a_behind, *of_a, out_ptr, *last,
                 )  # fmt: skip
 
-        self.rounds = out.dtype.itemsize == 2 and N > 0 and K > 0
-        self.run = run if N and K else self._empty
+        self.rounds = out.dtype.itemsize == 2 and has_terms
+        self.run = run if has_terms else self._empty
 
     def _empty(self, M: int, a_ptr: int, out_ptr: int) -> None:
         """The product of no columns: zeros."""
