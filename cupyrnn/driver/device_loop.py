@@ -1,7 +1,7 @@
 """
 The loop over the steps of a layer on a device: a product and a launch for each recurrent matrix.
 
-For what no launch over all steps takes.
+Used if no launch over all steps supports the layer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Loop:
     Parameters
     ----------
     machine
-        What has the operations of the call.
+        The operations of the call.
     layer
         The layer.
     struct

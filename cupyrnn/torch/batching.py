@@ -1,10 +1,9 @@
 """
-What an op is under vmap: the batch of vmap as a part of B where that is the same, else a loop.
+vmap rules: merge vmap's axis into B where that is equivalent, else loop.
 
-B takes the batch of vmap where no weight is batched: one call, forward or in forward mode, and
-backward of a block op over sequences with B = 1, whose gradients of weights are taken by example.
-With weights that differ, and elsewhere backward, where the gradient of the weights has to be one
-for each example, an op is called for each of them.
+If no weight is batched, one call computes all examples: forward, in forward mode, and backward of a
+block op over sequences with B = 1, with gradients of the weights by example. If weights differ, and
+for all other gradients, the op is called once for each example.
 """
 
 from __future__ import annotations
