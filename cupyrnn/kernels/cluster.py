@@ -100,12 +100,14 @@ template <int CLUSTER, int WARPS, bool OF_SUMS> struct InCluster {
     __device__ __forceinline__ void send(
         W* to, W word, int slice, int first = 0, int step = 1) const
     {
-        if (SUMS) *to = word;
-        else
+        auto send_from = [&](int block) {
 #pragma unroll
-            for (int block = 0; block < CLUSTER; ++block)
-                if (block < blocks && (step == 1 || block % 2 == first))
-                    store_async(to, word, barrier(slice), block, CLUSTER);
+            for (int n = 0; n < CLUSTER / 2; ++n, block += 2)
+                if (block < blocks) store_async(to, word, barrier(slice), block, CLUSTER);
+        };
+        if (SUMS) *to = word;
+        else send_from(first);
+        if (!SUMS && step == 1) send_from(1 - first);
     }
     template <typename V> __device__ __forceinline__ void store_sum(V* to, V v) const
     {

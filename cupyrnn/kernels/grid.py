@@ -122,8 +122,9 @@ template <typename Exchange, typename C, bool BACK, typename Part> struct OverBl
     {
         const int slice = this->slice, left = H - slice * this->of_slice(product);
         const int count = left < this->of_slice(product) ? left : this->of_slice(product);
-        const int words = count > 0 ? (count * int(sizeof(E)) + 3) / 4 : 0;
-        exchange.wait(slice, words * 4 * sent, threadIdx.x % 32 == 0);
+        const int bytes = count > 0 ? count * int(sizeof(E)) + Part::MESSAGE - 1 : 0;
+        const int sent_bytes = bytes / Part::MESSAGE * Part::MESSAGE * sent;
+        exchange.wait(slice, sent_bytes, threadIdx.x % 32 == 0);
     }
     // What is sent behind the last product comes before a block ends.
     __device__ __forceinline__ void end() const

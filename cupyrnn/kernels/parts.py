@@ -38,7 +38,7 @@ from . import rows
 #   E, W                    the types of exchanged numbers and of their words
 #   A, N                    the types of sums, and of the matrices in registers
 #   UNITS, ROWS, WARPS      the units and sequences of the block, and its warps
-#   MEMORY                  bytes of shared memory
+#   MEMORY, MESSAGE         bytes of shared memory, and of what ``send`` stores at once
 #   numbers(width)          how many numbers of a unit a vector has; `width` of them count
 #   load(product, value)    loads the matrix of a product
 #   of_slice(product)       how many numbers a slice has
@@ -209,6 +209,8 @@ struct ByNumbers : Share<Exchange, OF_BLOCK> {
     static const int LENGTH = ROWS * larger_of(First::LENGTH, LAST == 1 ? Second::LENGTH : 0);
     static const int COPIES = Exchange::SHARED ? 0 : LENGTH * WARPS / P;
     static const int MEMORY = (COPIES + First::SHARED + (LAST == 1 ? Second::SHARED : 0)) * 16;
+    static const bool PAIRS = Exchange::SHARED && !Exchange::SUMS && sizeof(A) == 4;
+    static const int MESSAGE = PAIRS ? 8 : sizeof(W);
     // What a lane loads together.
     static const int LOOKS = 4;
     First first;
@@ -257,6 +259,19 @@ struct ByNumbers : Share<Exchange, OF_BLOCK> {
         const A* v) const
     {
         const int OF_NUMBER = sizeof(A) / sizeof(R);
+        if constexpr (PAIRS) {
+            // The lanes of two neighboring units send both, each to every other block.
+            const int step = (unit | 1) < H ? 2 : 1;
+            const unsigned long long own = word_of(rounded<T>(v[0]));
+            unsigned other = 0;
+            if (step == 2)
+                other = __shfl_xor_sync(3u << (threadIdx.x % 32 & ~1), unsigned(own), 1);
+            exchange.send(
+                reinterpret_cast<unsigned long long*>(place(product, row, slot, unit & ~1)),
+                unit % 2 ? other | own << 32 : own | (unsigned long long)other << 32,
+                unit / of_slice(product), unit % 2, step);
+            return 0;
+        } else
 #pragma unroll
         for (int k = 0; k < COUNT; ++k) {
             const int j = COUNT * (unit - this->first_unit) + k;
@@ -378,6 +393,7 @@ struct ByTensorCores : Share<Exchange, OF_BLOCK> {
     typedef unsigned W;
     static const int UNITS = OF_BLOCK, ROWS = SEQUENCES, WARPS = THREADS / 32;
     static_assert(ROWS == 8 && UNITS % 16 == 0, "the size of a product");
+    static const int MESSAGE = sizeof(W);
     static const int LAST = C::PRODUCTS - 1;
     static __device__ constexpr int width(int p) { return BACK ? 1 : C::width(p); }
     // Whole words.

@@ -188,8 +188,8 @@ CLUSTERS = {
     "one place for two products": Wrong("gru", "SHARED ? exchange.turns % 2", "SHARED ? 0"),
     "one barrier for two products": Wrong("lstm", "barriers + turns % 2 * WARPS", "barriers"),
     "a phase that is not the next one": Wrong("lstm", "turns / 2 % 2", "turns % 2"),
-    "a wait for too few bytes": Wrong("lstm", "words * 4 * sent", "words * 4 * (sent - 1)"),
-    "a wait for too many bytes": Wrong("gru", "words * 4 * sent", "words * 4 * sent + 4"),
+    "a wait for too few bytes": Wrong("lstm", "MESSAGE * sent;", "MESSAGE * (sent - 1);"),
+    "a wait for too many bytes": Wrong("gru", "MESSAGE * sent;", "MESSAGE * sent + 4;"),
     "a wait for the bytes of too few sums": Wrong(
         "lstm", "exchange.blocks * of_block", "(exchange.blocks - 1) * of_block", {ORDERS}
     ),
@@ -197,7 +197,9 @@ CLUSTERS = {
     "a slice that another barrier counts": Wrong(
         "lstm", "word, barrier(slice)", "word, barrier(0)"
     ),
-    "a block that is sent nothing": Wrong("lstm", "int block = 0;", "int block = 1;"),
+    "a block that is sent nothing": Wrong(
+        "lstm", "n < CLUSTER / 2; ++n", "n < CLUSTER / 2 - 1; ++n"
+    ),
     "a block that ends before its last numbers have come": Wrong("lstm", "products.end();", ""),
     "the sums of another block": Wrong(
         "simple_rnn",
@@ -216,6 +218,9 @@ CLUSTERS = {
     ),
     "a place of another sequence": Wrong(
         "gru", "(slice * ROWS + slot) * m", "(slice * ROWS + slot / 2) * m"
+    ),
+    "the numbers of two lanes exchanged": Wrong(
+        "lstm", "unit % 2 ? other | own << 32", "unit % 2 ? own | own << 32", {ORDERS}
     ),
 }
 CLUSTERS_OF_HALVES = {
