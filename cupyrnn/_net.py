@@ -27,12 +27,12 @@ from .checks.attributes import (
     unless_zero,
 )
 from .checks.calls import check_arrays, check_lengths, check_resets, expect_rank, expect_shape
+from .driver import block as _block
 from .driver import layer as _layer
-from .driver import padded as _padded
 from .driver import stack as _stack
+from .driver.block import Padded
 from .driver.layer import Layer
 from .driver.packing import Packing, Rows
-from .driver.padded import Padded
 from .driver.pages import page_of
 from .driver.reserve import Layers as Widths
 from .driver.reserve import Leaves, Note, Sizes, fingerprint, make_host_reserved
@@ -76,7 +76,7 @@ def block_forward(form: Form, padded: Padded, weights: Any, call: BlockCall) -> 
         first, weights = first._make(states), prepared(xp, weights, call.dtype)
     cell = form.cell(xp, weights, call.attributes)
     outputs = _memory_for(xp, form.Saved, len(x), *first.h.shape, dtype=x.dtype)
-    _padded.forward(xp, cell, padded._replace(x=x, first=first, saved=outputs))
+    _block.forward(xp, cell, padded._replace(x=x, first=first, saved=outputs))
     return outputs
 
 
@@ -96,10 +96,10 @@ def block_gradient(
     (entry, like), first, xp, dtype = weights, padded.first, call.xp, call.dtype
     of_weights = OfWeights(xp, form, dtype, like, weight_gradients, len(first.h))
     if not call.plain:
-        padded, cotangents = _padded.ready(xp, dtype, padded, cotangents)
+        padded, cotangents = _block.ready(xp, dtype, padded, cotangents)
         entry = prepared(xp, entry, dtype)
     cell = form.cell(xp, entry, call.attributes)
-    x_grad, first_grad = _padded.backward(xp, cell, padded, cotangents, of_weights.written)
+    x_grad, first_grad = _block.backward(xp, cell, padded, cotangents, of_weights.written)
     if not call.plain:
         first_grad = each(first_grad, lambda g: cast(g, dtype))
     return x_grad, first_grad, of_weights.finished()

@@ -18,9 +18,10 @@ from .cells.lstm import LSTMOutputs, LSTMStates
 from .checks.arrays import module_of, on_device
 from .checks.attributes import check_bool, check_save, counted, shown, type_shown
 from .checks.calls import zeros_for_none
+from .checks.extent import Extent, check_extent
 from .derivatives.traced import traceable
-from .driver import padded as _padded
-from .driver.padded import Extent, Padded, Recomputed, check_extent
+from .driver import block as _block
+from .driver.block import Padded, Recomputed
 from .driver.recompute import Kept
 from .ops.block import gru_gradient, lstm_gradient
 from .ops.gru import block_gru_grad
@@ -94,7 +95,7 @@ def _keep(op: str, call: dict[str, Any], outputs: Any, every: int) -> Kept:
     states = LSTMStates(h, outputs.cs) if hasattr(outputs, "cs") else States(h)
     xp = module_of(x)
     with on_device(xp, x):
-        return _padded.keep(xp, states, _extent(op, call), every)
+        return _block.keep(xp, states, _extent(op, call), every)
 
 
 def _extent(op: str, call: dict[str, Any]) -> Extent:

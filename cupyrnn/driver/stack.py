@@ -124,9 +124,8 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
     reserve_space
         What `backward` needs; a scalar in inference.
     """
-    cells, leaves, note, _ = stack
-    net, sizes, packing, every = leaves.net, leaves.sizes, leaves.rows, leaves.every
-    dtype, memory = input.dtype, _Memory(xp, stack, input.dtype, with_h=False)
+    leaves, note, dtype = stack.leaves, stack.note, input.dtype
+    net, sizes, packing = leaves.net, leaves.sizes, leaves.rows
     last = each(first, lambda s: _like(xp, s, dtype))
     reserves = [Reserved(None, [], [])] * net.L
     reserve_space = xp.zeros((), dtype)
@@ -137,15 +136,37 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
             reserve_space[leaves.size :] = 0  # a number more than the note has, in some sizes
             write_note(xp, reserve_space, note)
     output = xp.empty((sizes.T, sizes.B, net.D * net.widths[-1][1]), dtype)
-    values, made = packing.pack(contiguous(xp, input)), False
+    # h of the last layer is made where it is returned, if it can be.
+    made = not reserves[-1].h and net.D == 1 and not packing.reorders
+    if made:
+        reserves[-1] = reserves[-1]._replace(h=[packing.pack(output)])
+    values = run(xp, stack, input, first, reserves, last)
+    if not made:
+        packing.unpack(values, output)
+    return output, last, reserve_space
+
+
+def run(
+    xp: ModuleType, stack: Stack, input: Array, first: Any, reserves: Sequence[Reserved], last: Any
+) -> Array:
+    """
+    Run the layers of a net forwards; return h of the last one, by rows.
+
+    Parameters
+    ----------
+    reserves
+        Written, by layer: what it saves, as in reserve_space.
+    last
+        Written: the states after the last step; each may be None.
+    """
+    cells, leaves, *_ = stack
+    net, sizes, packing, every = leaves.net, leaves.sizes, leaves.rows, leaves.every
+    dtype, memory = input.dtype, _Memory(xp, stack, input.dtype, with_h=False)
+    values = packing.pack(contiguous(xp, input))
     for layer, (widths, (mask, saved, h)) in enumerate(zip(net.widths, reserves, strict=True)):
         if mask is not None:
             values = _drop(values, _draw_mask(xp, sizes, packing, layer, mask), sizes)
-        if not h:
-            # Of the last layer it is made where it is returned, if it can be.
-            made = layer == net.L - 1 and net.D == 1 and not packing.reorders
-            shape = packing.rows, widths[1]
-            h = [packing.pack(output) if made else xp.empty(shape, dtype) for _ in range(net.D)]
+        h = h or [xp.empty((packing.rows, widths[1]), dtype) for _ in range(net.D)]
         for d in range(net.D):
             pl = layer * net.D + d
             x = packing.reverse(values) if d else values
@@ -167,9 +188,7 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
                 if to is not None:
                     to[pl][...] = packing.leave(state, d == 1)
         values = _inputs(xp, packing, h)
-    if not made:
-        packing.unpack(values, output)
-    return output, last, reserve_space
+    return values
 
 
 class _Direction(NamedTuple):
@@ -185,6 +204,7 @@ class _Direction(NamedTuple):
     read: Sequence[Array]  # the input, or h of each direction of the layer below
     mask: Array | None  # of what is read
     output_grad: Array | None  # the gradient of what the layer gives
+    others: Sequence[Array | None]  # those of the states but h of each step, in its own order
     made: Array  # written: the gradient of what it reads
     # Whether the rows are those of the padded array; else they are in the order of `pack`.
     read_padded: bool
@@ -240,10 +260,10 @@ class _Direction(NamedTuple):
         """
         xp, (cells, leaves, _, again) = self.xp, self.stack
         packing, n = leaves.rows, leaves.rows.rows
-        dtype, cell = self.read[0].dtype, cells[self.n]
-        x: Any = Taken(self.x, dtype, n)
-        given: Any = None if self.output_grad is None else Taken(self.given, dtype, n)
-        into: Any = Taken(self.space, self.made.dtype, n, self.put)
+        dtype, cell, rows = self.read[0].dtype, cells[self.n], slice(0, n)
+        x: Any
+        given: Any = None
+        into: Any
         reorders = leaves.net.D > 1 or packing.reorders
         whole = (
             grads.weight_gradients in ("examples", "norms")
@@ -251,10 +271,15 @@ class _Direction(NamedTuple):
             or n <= products_of(xp).ROWS
         )
         if whole:
-            rows = slice(0, n)
-            x, given, into = (a if a is None else a[rows] for a in (x, given, into))
+            x, into = self.x(rows), self.space(rows)
+            if self.output_grad is not None:
+                given = self.given(rows)
+        else:
+            x, into = Taken(self.x, dtype, n), Taken(self.space, self.made.dtype, n, self.put)
+            if self.output_grad is not None:
+                given = Taken(self.given, dtype, n)
         layer, grads = Layer(x, first, packing, saved), grads._replace(x=into)
-        states = first._make([given, *[None] * (len(first) - 1)])
+        states = first._make([given, *self.others])
         every = leaves.every
         cut = Cut(layer, states, carried, grads)
         cuts: Iterable[Cut] = [cut]
@@ -289,19 +314,39 @@ def backward(
     grads
         Of each of the cells: written, but x.
     """
+    packing, (input, first) = stack.leaves.rows, inputs
+    (reserve_space,) = cast_all(input.dtype, reserve_space)
+    reserves = stack.leaves.parts(contiguous(xp, reserve_space))
+    if stack.leaves.every is None:
+        reserves = [_in_order_of_steps(packing, reserved) for reserved in reserves]
+    states = first._make([output_grad, *[None] * (len(first) - 1)])
+    return run_back(xp, stack, inputs, (states, last_grad), reserves, grads)
+
+
+def run_back(
+    xp: ModuleType,
+    stack: Stack,
+    inputs: tuple[Array, Any],
+    cotangents: tuple[Any, Any],
+    reserves: Sequence[Reserved],
+    grads: Sequence[Gradients],
+) -> tuple[Array, Any]:
+    """
+    Do what `backward` does with what the layers left, in the order of their steps.
+
+    `cotangents` are the gradients of the states of each step of the last layer, [T, B, ·], and of
+    the last states.
+    """
     net, sizes, packing = stack.leaves.net, stack.leaves.sizes, stack.leaves.rows
-    input, first = inputs
+    (input, first), ((output_grad, *others), last_grad) = inputs, cotangents
+    others = [None if g is None else packing.pack(contiguous(xp, g)) for g in others]
     dtype, D = input.dtype, net.D
     compute = compute_dtype(dtype)
-    (reserve_space,) = cast_all(dtype, reserve_space)
-    reserves = stack.leaves.parts(contiguous(xp, reserve_space))
     memory = _Memory(xp, stack, dtype, with_h=True)
     first_grad = each(first, lambda s: _like(xp, s, compute))
     given = None if output_grad is None else flat(contiguous(xp, output_grad))
     in_place = True  # whether the rows of `given` are those of the padded array
     input_grad = xp.empty(input.shape, dtype)
-    if stack.leaves.every is None:
-        reserves = [_in_order_of_steps(packing, reserved) for reserved in reserves]
     for layer in reversed(range(net.L)):
         mask, saved, _ = reserves[layer]
         if mask is not None and packing.saved_in_time(0):
@@ -315,19 +360,17 @@ def backward(
             input_grad[...] = 0
         columns = sum(a.shape[1] for a in read)
         made = flat(input_grad) if in_place else xp.empty((packing.rows, columns), wide)
-        both = _Direction(
-            xp, stack, memory, read, mask, given, made,
-            read_padded=layer == 0, given_padded=given_padded, made_padded=in_place,
-        )  # fmt: skip
+        places = layer == 0, given_padded, in_place
         for d in range(D):
             pl = layer * D + d
+            direction = _Direction(xp, stack, memory, read, mask, given, others, made, *places, pl)
             entered = _enter(xp, packing, first, pl, d)
             carried = _carried(xp, packing, entered, last_grad, pl, d == 1)
-            both._replace(n=pl).backward(entered, saved[d], carried, grads[pl])
+            direction.backward(entered, saved[d], carried, grads[pl])
             for to, state in zip(first_grad, carried, strict=True):
                 if to is not None:
                     to[pl][...] = packing.enter_grad(state, d == 1)
-        given = made
+        given, others = made, [None] * len(others)
         if not in_place:
             given = cast(made if mask is None else _drop(made, mask, sizes), dtype)
     if not in_place:

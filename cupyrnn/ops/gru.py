@@ -13,8 +13,8 @@ from .._typing import AnyArray, ArrayT, GRUCellGrads, GRUGrads, Lengths, Resets
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.gru import GRUOutputs
 from ..checks.calls import zeros_for_none
+from ..checks.extent import Steps
 from ..derivatives.traced import traceable
-from ..driver.padded import Steps
 from ..driver.signatures import Checked, by_signature
 from ..weights.block_forms import GRU_FORM, check_block
 from ..weights.gradients import WeightGradients, check_weight_gradients

@@ -12,8 +12,8 @@ from .._typing import AnyArray, ArrayT, Lengths, LSTMCellGrads, LSTMGrads, Reset
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.lstm import LSTMOutputs
 from ..checks.calls import zeros_for_none
+from ..checks.extent import Steps
 from ..derivatives.traced import traceable
-from ..driver.padded import Steps
 from ..driver.signatures import Checked, by_signature
 from ..weights.block_forms import LSTM_FORM, GateOrder, check_block
 from ..weights.gradients import WeightGradients, check_weight_gradients
