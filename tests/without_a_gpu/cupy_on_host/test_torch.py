@@ -119,6 +119,32 @@ def test_all_of_an_op_is_on_the_current_stream(host: Any, name: str, device: str
     assert not [e for e in events if e.kind == "waits"]
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_a_second_call_takes_addresses(
+    kind: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of weights in separate tensors, and of an input in another order."""
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
+    torch.manual_seed(0)
+    net = getattr(ct, kind)(3, 4, 2, batch_first=True, bidirectional=True).double()
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+
+    def call(net: Any, x: Any) -> Any:
+        out, _ = net(x)
+        return out.detach(), *torch.autograd.grad(out.square().sum(), list(net.parameters()))
+
+    expected = call(net, x)
+    net, x = net.to(device), x.to(device)
+    first = call(net, x)
+    monkeypatch.delattr("cupyrnn.torch.arrays.array_of")
+    for found in (first, call(net, x)):
+        assert {a.device for a in found} == {torch.device(device)}
+        for a, e in zip(found, expected, strict=True):
+            assert_close(a.cpu(), e, "float64", "", at_least=1.0)
+            a.add_(1)  # no view to autograd
+
+
 def work_of(host: Any, call: Callable[[], Any]) -> Any:
     """Return what a call does, the second time."""
     work = host.counted(call)
