@@ -310,7 +310,7 @@ __device__ __forceinline__ void all_steps(
         const bool live = walk.live(s), begins = walk.begins(s + 1);
         coming.take();
         typename C::Saved saved;
-        typename C::State made = state;
+        typename C::State after = state;
         auto behind = [&](auto product) {
             constexpr int p = decltype(product)::NUMBER, WIDTH = C::width(p);
             const int now = LAST == 1 ? p : turn;
@@ -318,7 +318,7 @@ __device__ __forceinline__ void all_steps(
             products.multiply(product, now, walk.rows(s), sums);
             A h = A(0.f);
             if (ROOM || live)
-                h = cell.forward(product, unit, coming.v + p * C::width(0), sums, made, saved);
+                h = cell.forward(product, unit, coming.v + p * C::width(0), sums, after, saved);
             if (PADDED && !live) h = p == LAST ? state.h : A(0);
             if (PADDED && p == LAST && begins) h = A(0);
             if (walk.keeps(live)) products.template put<1>(Product<0>(), now ^ 1, &h);
@@ -345,7 +345,7 @@ __device__ __forceinline__ void all_steps(
 #pragma unroll
         for (int k = 0; k < C::CARRIED; ++k)
             array_of<A>(state)[k] = begins ? A(0) :
-                live || PLAIN ? array_of<A>(made)[k] : array_of<A>(state)[k];
+                live || PLAIN ? array_of<A>(after)[k] : array_of<A>(state)[k];
     }
     if (walk.mine)
 #pragma unroll
@@ -443,7 +443,7 @@ __device__ __forceinline__ void all_steps(
     int turn = 0;
     for (int s = walk.steps - 1; s >= 0; --s) {
         const bool live = walk.live(s), begins = walk.begins(s);
-        typename C::Gradients made = gradients;
+        typename C::Gradients earlier = gradients;
         A deltas[C::PRODUCTS][sizeof(places) / sizeof(int)], past = A(0.f), sums[1];
         // dh: the gradient of the next product, without the one that the caller passes.
         auto before = [&](auto product, A dh) {
@@ -453,7 +453,7 @@ __device__ __forceinline__ void all_steps(
             for (int k = 0; k < C::GIVEN; ++k)
                 of_unit[k] = wide(coming.v[C::READ + k]);
             if (p == LAST) dh += of_unit[0];
-            past = cell.backward(product, factors, dh, of_unit, made, deltas[p]);
+            past = cell.backward(product, factors, dh, of_unit, earlier, deltas[p]);
             if (PADDED && !live)
 #pragma unroll
                 for (int k = 0; k < C::deltas(p); ++k) deltas[p][k] = A(0);
@@ -484,11 +484,11 @@ __device__ __forceinline__ void all_steps(
         coming.take();
         products.multiply(Product<0>(), LAST == 1 ? 0 : turn, walk.rows(s), sums);
         turn ^= 1;
-        made.h = past + sums[0];
+        earlier.h = past + sums[0];
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)
             array_of<A>(gradients)[k] = begins ? A(0) :
-                live || PLAIN ? array_of<A>(made)[k] : array_of<A>(gradients)[k];
+                live || PLAIN ? array_of<A>(earlier)[k] : array_of<A>(gradients)[k];
         // Behind the product, off the way from step to step.
         make_factors();
     }

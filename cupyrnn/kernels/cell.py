@@ -227,10 +227,9 @@ class Cell(NamedTuple):
     def record(self, compute: np.dtype[Any], *values: Any) -> np.void:
         """Return the struct with these members, for a dtype of the computation."""
         members = zip(values, self.fields.values(), strict=True)
-        given = tuple(_word(v) if kind == "pointer" else v for v, kind in members)
         # Zeros between the members too: the same launch has the same bytes.
         found: Any = np.zeros((), _record(tuple(self.fields.items()), compute))
-        found[()] = given
+        found[()] = tuple(_word(v) if kind == "pointer" else v for v, kind in members)
         return found[()]  # type: ignore[no-any-return]
 
 

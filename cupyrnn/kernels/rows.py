@@ -434,5 +434,5 @@ def template_of(
     """
     matrices = zip(layout.slices, layout.kept, strict=True)
     numbers = [layout.split, sequences, layout.threads, *(n for pair in matrices for n in pair)]
-    told = f"{plain}, {padded}".lower()
-    return f"{kernel.name}<{kernel.types}, {{T}}, {told}, {', '.join(map(str, numbers))}>"
+    kind = f"{plain}, {padded}".lower()
+    return f"{kernel.name}<{kernel.types}, {{T}}, {kind}, {', '.join(map(str, numbers))}>"

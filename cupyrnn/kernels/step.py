@@ -48,8 +48,8 @@ __global__ void forward_step(
                 const T* const first = k < C::CARRIED ? arrays.first[k % C::CARRIED] : nullptr;
                 array_of<A>(state)[k] = first ? A(wide(first[at])) : arrays.states[k][at];
             }
-        const A made = cell.forward(Product<P>(), unit, z, sums, state, saved);
-        if (P + 1 < C::PRODUCTS) store(operand + at, made);
+        const A h = cell.forward(Product<P>(), unit, z, sums, state, saved);
+        if (P + 1 < C::PRODUCTS) store(operand + at, h);
 #pragma unroll
         for (int k = 0; k < C::STATES; ++k)
             if (C::writes(P) >> k & 1) arrays.states[k][at] = array_of<A>(state)[k];

@@ -143,8 +143,8 @@ def rnn_agrees_with_numpy(cupy: Any, case: Case, dtype: str = "float64") -> None
                 "inference": nets.forward(ops, case, inputs, **told, is_training=False),
             }
             expected = expected or found
-            # On a device a reversed direction without lengths saves its rows in the order of time, and
-            # with lengths rows of all steps may be saved.
+            # On a device a reversed direction without lengths saves its rows in the order of time.
+            # With lengths rows of all steps may be saved.
             in_time, padded = case.D == 2 and case.lengths is None, case.lengths is not None
             for op, results in found.items():
                 reserves = [r.reserve_space for r in (results, expected[op]) if op != "backward"]
