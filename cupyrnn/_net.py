@@ -1,4 +1,4 @@
-"""What the ops share: one layer of a block op; of nets the checks, cells and reserve_space.
+"""Shared by the ops: run one layer (block ops); check and run a net (cudnn_rnn, stacked_rnn).
 
 Symbols: T time steps, B batch, I input size, H hidden size, L layers, D directions, P the size of
 the output of one direction.
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 
 def _memory_for(xp: ModuleType, kind: Any, *shape: int, dtype: np.dtype[Any]) -> Any:
-    """Return memory for what steps save, a Saved of this kind."""
-    # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
+    """Return memory for the saved arrays, a Saved of this kind."""
+    # One large allocation costs fewer page faults. h has its own, as callers often keep only h.
     others = xp.empty((len(kind._fields) - 1, *shape), dtype)
     return kind._make([*others, xp.empty(shape, dtype)])
 
 
 def block_step(form: Form, inputs: tuple[Array, Any], weights: Any, call: BlockCall) -> Any:
-    """Return what one step leaves, of x and the states before it."""
+    """Run one step from x and the states before it; return the saved arrays."""
     (x, first), xp = inputs, call.xp
     if not call.plain:
         x, *states = (contiguous(xp, a) for a in cast_all(call.dtype, x, *first))
@@ -69,7 +69,7 @@ def block_step(form: Form, inputs: tuple[Array, Any], weights: Any, call: BlockC
 
 
 def block_forward(form: Form, padded: Padded, weights: Any, call: BlockCall) -> Any:
-    """Return what the steps of one layer leave."""
+    """Run the steps of one layer; return the saved arrays."""
     (x, first, *_), xp = padded, call.xp
     if not call.plain:
         x, *states = cast_all(call.dtype, x, *first)
@@ -91,7 +91,7 @@ def block_gradient(
     """
     Return the gradients of x, first states and weights of one layer, or of one step.
 
-    `weights` are those that the cell has, and like those of which there are gradients.
+    `weights` is a pair: the cell's own, and weights whose shapes say which gradients are wanted.
     """
     (entry, like), first, xp, dtype = weights, padded.first, call.xp, call.dtype
     of_weights = OfWeights(xp, form, dtype, like, weight_gradients, len(first.h))
@@ -106,7 +106,7 @@ def block_gradient(
 
 
 class RunArguments(NamedTuple):
-    """The arguments of a call that have nothing to do with its weights, as they are given."""
+    """The unchecked arguments of a call that do not depend on its weights."""
 
     sequence_lengths: object
     resets: object
@@ -128,7 +128,7 @@ class NetSizes(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A call after the checks that `cudnn_rnn` and `stacked_rnn` have in common."""
+    """A call after the checks that `cudnn_rnn` and `stacked_rnn` share."""
 
     xp: ModuleType
     dtype: np.dtype[Any]
@@ -339,7 +339,7 @@ def packed_states(
 
 
 def leaves_of_rows(net: Net, sizes: Sizes, rows: Rows, every: int | None = None) -> Leaves:
-    """Return what these steps of a net of packed parameters leave in our reserve_space."""
+    """Return the parts of our reserve_space for these steps of a net of packed parameters."""
     form = PackedForm(net)
     return Leaves(net, sizes, form.Saved, form.States, rows, every)
 
@@ -354,12 +354,12 @@ def packed_fingerprint(net: Net, run: Run) -> int:
 
 
 def host_reserved_of(engine: str, net: Net, run: Run) -> NDArray[np.int8]:
-    """Return what belongs to the reserve_space of a call."""
+    """Return the host_reserved of a call."""
     return make_host_reserved(engine, packed_fingerprint(net, run), run.every)
 
 
 class NetCall:
-    """A call of a net after its checks, but for its arrays; there is one for those alike."""
+    """A checked call of a net, without its arrays. Calls of one signature share one object."""
 
     def __init__(self, run: Run, net: Widths, form: Form, attributes: Any = None) -> None:
         self.run, self.net, self.form, self.attributes = run, net, form, attributes
@@ -383,13 +383,13 @@ class NetCall:
 
     @cached_property
     def leaves(self) -> Leaves:
-        """What the steps leave."""
+        """The parts of reserve_space."""
         run, form = self.run, self.form
         return Leaves(self.net, run.sizes, form.Saved, form.States, run.packing, run.every)
 
     @property
     def is_whole(self) -> bool:
-        """Whether its arrays may be used where they are: those of layers that are alike."""
+        """Whether its arrays can be used in place: all layers are alike."""
         (T, B, *_), (widths, *others), run = self.run.sizes, self.net.widths, self.run
         return not (
             run.sizes.drops(self.net) or not T * B
@@ -398,7 +398,7 @@ class NetCall:
         )  # fmt: skip
 
     def in_place(self) -> Any:
-        """Return the net as `layouts` has it."""
+        """Return the net as `layouts` describes it."""
         from .driver.layouts import Net  # and with it the kernels
 
         net, leaves, states = self.net, self.leaves, len(self.form.States._fields)

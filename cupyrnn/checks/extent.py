@@ -1,4 +1,4 @@
-"""Which steps of a block op are computed: checks of its lengths, resets and direction."""
+"""The steps that a block op computes: checks of its lengths, resets and direction."""
 
 from __future__ import annotations
 

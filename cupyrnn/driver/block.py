@@ -1,4 +1,4 @@
-"""The layer of a block op: a net of one layer whose steps leave padded arrays [T, B, ·]."""
+"""The layer of a block op: a net of one layer that saves padded arrays [T, B, ·]."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def ready(xp: ModuleType, dtype: Any, given: Any, cotangents: Any) -> tuple[Any,
 
 
 def _leaves(xp: ModuleType, cell: Cell, padded: Padded, every: int | None = None) -> Leaves:
-    """Return what the steps leave."""
+    """Return the parts that the steps save."""
     (x, first, _, extent), H = padded, padded.first.h.shape[1]
     assert extent is not None
     T, B, _ = x.shape
@@ -90,7 +90,7 @@ def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
         return
     leaves = _leaves(xp, cell, padded)
     packing = leaves.rows
-    # What is saved in the order of time is written to padded arrays by the walk itself.
+    # The loop over layers itself writes padded arrays if rows are saved in the order of time.
     moves = packing.reorders and not packing.saved_in_time(0)
     saved = type(outputs)._make([packing.like(a) if moves else flat(a) for a in outputs])
     of_layer, nothing = Reserved(None, [saved], [saved.h]), first._make([None] * len(first))
@@ -110,7 +110,7 @@ def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Kept:
         packed = packing.pack(a)
         if every > 1:
             return packed[xp.asarray(kept)]
-        # h has memory of its own, and the caller mostly keeps it. The others share theirs.
+        # h has its own memory, and most callers keep it. The others share theirs.
         return packed if a is states.h or packing.reorders else packed.copy()
 
     return Kept(every, each(states, rows))

@@ -22,7 +22,7 @@ from .reserve import Leaves, Note, Reserved, Sizes, reserve_size, write_note
 
 
 class Stack(NamedTuple):
-    """The cells of a net by layer and direction, and what they leave."""
+    """The cells of a net by layer and direction, and the parts of its reserve_space."""
 
     cells: Sequence[Cell]
     leaves: Leaves
@@ -31,7 +31,7 @@ class Stack(NamedTuple):
 
 
 class _Memory:
-    """Memory for what some steps save, for all layers of the same H and P in turn."""
+    """Memory for saved arrays, shared by all layers of the same H and P."""
 
     def __init__(self, xp: ModuleType, stack: Stack, dtype: Any, *, with_h: bool) -> None:
         self._xp, self._stack, self._dtype = xp, stack, dtype
@@ -39,7 +39,7 @@ class _Memory:
         self._arrays: dict[tuple[int, ...], list[Array]] = {}
 
     def __call__(self, pl: int) -> list[Array]:
-        """Return an array for each of what the steps of a layer in one direction save."""
+        """Return the arrays that the steps of one direction of a layer save."""
         leaves = self._stack.leaves
         packing, every, D = leaves.rows, leaves.every, leaves.net.D
         widths = leaves.net.widths[pl // D]
@@ -59,7 +59,7 @@ def _draw_mask(xp: ModuleType, sizes: Sizes, packing: Packing, layer: int, mask:
     """
     Fill the mask of a layer's input; return the rows of it that are computed.
 
-    What it is for a value does not depend on the lengths.
+    Whether a value is dropped does not depend on the lengths.
     """
     T, B, _, rate, *seeds = sizes
     columns = mask.shape[1]
@@ -86,7 +86,7 @@ def _like(xp: ModuleType, state: Any, dtype: Any) -> Any:
 
 
 def _enter(xp: ModuleType, packing: Packing, states: Any, pl: int, d: int) -> Any:
-    """Return the first states of a pseudo-layer, of those of all."""
+    """Return the first states of one pseudo-layer."""
     return each(states, lambda s: packing.enter(contiguous(xp, s[pl]), d == 1))
 
 
@@ -97,7 +97,7 @@ def _inputs(xp: ModuleType, packing: Packing, below: Sequence[Array]) -> Array:
 
 
 def _in_order_of_steps(packing: Packing, reserved: Reserved) -> Reserved:
-    """Return what a layer has saved, of each direction in the order of its steps."""
+    """Return the saved arrays of a layer, for each direction in the order of its steps."""
     saved = [
         a._make(packing.from_time(rows, d) for rows in a) if packing.saved_in_time(d) else a
         for d, a in enumerate(reserved.saved)
@@ -193,9 +193,10 @@ def run(
 
 class _Direction(NamedTuple):
     """
-    One direction of a layer backwards, and what both of them read and write.
+    The gradient of one direction of a layer, and the arrays that both directions share.
 
-    The others are rows [N, ·] of all steps; it has those of some whole steps in its own order.
+    Shared arrays are rows [N, ·] of all steps. A direction uses slices of whole steps, in its own
+    order.
     """
 
     xp: ModuleType
@@ -218,11 +219,11 @@ class _Direction(NamedTuple):
         return self.n % self.stack.leaves.net.D
 
     def _places(self, rows: slice, padded: bool, d: int = 0) -> Any:
-        """Return where rows are in the order of time, or in that of a direction."""
+        """Return the indices of rows in the order of time or of a direction."""
         return self.stack.leaves.rows.places(rows, self.d != d, padded=padded)
 
     def x(self, rows: slice) -> Array:
-        """Return what the direction reads."""
+        """Return the input of the direction."""
         parts = [h[self._places(rows, self.read_padded, d)] for d, h in enumerate(self.read)]
         values = parts[0] if len(parts) == 1 else self.xp.concatenate(parts, axis=1)
         if self.mask is not None:
@@ -230,21 +231,21 @@ class _Direction(NamedTuple):
         return values
 
     def given(self, rows: slice) -> Array:
-        """Return the gradient of what it gives."""
+        """Return the gradient of its output."""
         given: Any = self.output_grad
         P = given.shape[1] // self.stack.leaves.net.D
         some: Array = given[:, self.d * P : (self.d + 1) * P]
         return self.xp.ascontiguousarray(some[self._places(rows, self.given_padded)])
 
     def space(self, rows: slice) -> Array:
-        """Return where the gradient of what it reads is made."""
+        """Return memory for the gradient of its input."""
         made, places = self.made, self._places(rows, self.made_padded)
         if self.d == 0 and isinstance(places, slice):
             return made[places]
         return self.xp.empty((rows.stop - rows.start, made.shape[1]), made.dtype)
 
     def put(self, rows: slice, values: Array) -> None:
-        """Have that gradient in its place, or add a second direction's to the first one's."""
+        """Store that gradient; the second direction adds its own to the first one's."""
         made, places = self.made, self._places(rows, self.made_padded)
         if self.d:
             made[places] += values
@@ -253,10 +254,10 @@ class _Direction(NamedTuple):
 
     def backward(self, first: Any, saved: Any, carried: Any, grads: Gradients) -> None:
         """
-        The gradient of this direction, but for x of `grads` as in `layer.backward`.
+        Compute the gradient of this direction as `layer.backward` does, except for x of `grads`.
 
-        Where rows move and are more than a piece has at least, pieces are taken one by one: a copy
-        of what moves is in memory for no more than a piece at a time.
+        If rows move, and there are enough of them, the pieces are computed one by one, so that only
+        one piece's copy of the moved rows is in memory.
         """
         xp, (cells, leaves, _, again) = self.xp, self.stack
         packing, n = leaves.rows, leaves.rows.rows
@@ -352,9 +353,9 @@ def run_back(
         if mask is not None and packing.saved_in_time(0):
             mask = packing.from_time(mask, 0)
         read = reserves[layer - 1].h if layer else [flat(contiguous(xp, input))]
-        # What two directions give is added, and what is dropped scaled, before it is rounded.
+        # The gradients of two directions are added, and dropped values scaled, before rounding.
         wide = compute if D > 1 or mask is not None else dtype
-        # Of the input it is made where it is returned, if it can be.
+        # The gradient of the net's input is computed in the returned array, if possible.
         given_padded, in_place = in_place, layer == 0 and wide == dtype
         if in_place and packing.rows < sizes.T * sizes.B:
             input_grad[...] = 0
@@ -385,7 +386,7 @@ def _rounded(state: Any, dtype: Any) -> Any:
 def _carried(
     xp: ModuleType, packing: Packing, first: Any, last_grad: Any, pl: int, reverse: bool
 ) -> Any:
-    """Return new memory with the gradients of a pseudo-layer's last states, of those of all."""
+    """Return copies of the gradients of one pseudo-layer's last states, to be overwritten."""
 
     def of_state(s: Array | None, given: Any) -> Any:
         if s is None or given is None:
@@ -400,16 +401,16 @@ def time_major_of(
     xp: ModuleType, dtype: np.dtype[Any], major: bool, arrays: Sequence[Array | None]
 ) -> list[Any]:
     """
-    Return arrays that are [T, B, ·] or [L*D, B, ·], or have these axes exchanged, as these.
+    Return arrays in time-major order, [T, B, ·] or [L*D, B, ·].
 
-    Those without a tangent have one of zero if the dtype is complex.
+    In a complex dtype, arrays without a tangent get one of zero.
     """
     given = cast_all(dtype, *arrays)
     return [a if major or a is None else contiguous(xp, a.transpose(1, 0, 2)) for a in given]
 
 
 def as_given(xp: ModuleType, a: Array | None, major: bool, dtype: np.dtype[Any]) -> Any:
-    """Return a time-major result as the caller has its axes; a scalar zero for None."""
+    """Return a time-major result in the caller's order of axes; a scalar zero for None."""
     if a is None:
         return xp.zeros((), dtype)
     return a if major else xp.ascontiguousarray(a.transpose(1, 0, 2))

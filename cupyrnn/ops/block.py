@@ -1,4 +1,4 @@
-"""How calls of the block ops run after their checks: layer by layer, or laid out."""
+"""Runs calls of the block ops after their checks: layer by layer, or laid out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lstm_gradient(
 
 
 def _states(arrays: Mapping[str, Any], call: BlockCall) -> LSTMStates:
-    """Return the states before the first step, zeros for those that are None."""
+    """Return the states before the first step, with zeros instead of None."""
     c, h = arrays["cs_prev"], arrays["h_prev"]
     if c is None or h is None:
         c, h = with_zeros(call.xp, arrays["x"], arrays["w"].shape[1] // 4, c, h)
@@ -87,7 +87,7 @@ def run_lstm_cell_backward(call: BlockCall, arrays: Mapping[str, Any]) -> LSTMGr
     cotangents = LSTMStates(arrays["h_grad"], arrays["cs_grad"])
     with on_device(call.xp, arrays["x"]):
         first = _states(arrays, call)
-        # h is not among the arguments: the value of the last h does not enter.
+        # h is not an argument: the gradient does not depend on the last h.
         saved = LSTMOutputs._make([*(arrays[name] for name in LSTMOutputs._fields[:-1]), first.h])
         return lstm_gradient(Padded(arrays["x"], first, saved), arrays["w"], cotangents, call)
 
@@ -96,7 +96,7 @@ def run_lstm_cell_grad(call: BlockCall, arrays: Mapping[str, Any]) -> LSTMCellGr
     """lstm_block_cell_grad after its checks."""
     call, cs_prev, i = call.of(arrays), arrays["cs_prev"], arrays["i"]
     cotangents = LSTMStates(arrays["h_grad"], arrays["cs_grad"])
-    # h is not among the arguments: its value does not enter.
+    # h is not an argument: the gradient does not depend on it.
     saved: Any = LSTMOutputs._make([*(arrays[n] for n in LSTMOutputs._fields[:-1]), arrays["co"]])
     with on_device(call.xp, i):
         if cs_prev is None:
@@ -107,7 +107,7 @@ def run_lstm_cell_grad(call: BlockCall, arrays: Mapping[str, Any]) -> LSTMCellGr
 def lay_out_lstm(
     call: BlockCall, reverse: bool, arguments: Arguments, *, to_gates: bool = False
 ) -> Any:
-    """Lay out block_lstm or a single step, or a gradient, perhaps to the gates of a step only."""
+    """Lay out block_lstm, a single step, or one of their gradients."""
     from ..driver import layouts  # and with it the kernels
 
     make = layouts.block_lstm_grad if "i" in arguments.by_name else layouts.block_lstm
@@ -156,7 +156,7 @@ def gru_gradient(
 
 
 def _state(arrays: Mapping[str, Any], call: BlockCall) -> States:
-    """Return the state before the first step, zeros for None."""
+    """Return the state before the first step, with zeros instead of None."""
     h = arrays["h_prev"]
     if h is None:
         (h,) = with_zeros(call.xp, arrays["x"], arrays["w_c"].shape[1], h)
@@ -189,7 +189,7 @@ def run_gru(call: BlockCall, steps: Steps, arrays: Mapping[str, Any]) -> GRUOutp
 def run_gru_cell_grad(call: BlockCall, arrays: Mapping[str, Any]) -> GRUCellGrads[Any]:
     """gru_block_cell_grad after its checks."""
     h_prev, r, u, c, d_h = (arrays[name] for name in ("h_prev", "r", "u", "c", "d_h"))
-    # h is not among the arguments: its value does not enter.
+    # h is not an argument: the gradient does not depend on it.
     saved, weights = GRUOutputs(r, u, c, c), _matrices(arrays)
     with on_device(call.xp, r):
         if h_prev is None:
@@ -202,7 +202,7 @@ def run_gru_cell_backward(call: BlockCall, arrays: Mapping[str, Any]) -> GRUGrad
     x, r, u, c, d_h = (arrays[name] for name in ("x", "r", "u", "c", "d_h"))
     with on_device(call.xp, x):
         first = _state(arrays, call)
-        # h is not among the arguments: the value of the last h does not enter.
+        # h is not an argument: the gradient does not depend on the last h.
         padded = Padded(x, first, GRUOutputs(r, u, c, first.h))
         return gru_gradient(padded, _matrices(arrays), d_h, call)
 
@@ -221,7 +221,7 @@ def run_gru_grad(
 def lay_out_gru(
     call: BlockCall, reverse: bool, arguments: Arguments, *, to_gates: bool = False
 ) -> Any:
-    """Lay out block_gru or a single step, or a gradient, perhaps to the gates of a step only."""
+    """Lay out block_gru, a single step, or one of their gradients."""
     from ..driver import layouts  # and with it the kernels
 
     if to_gates:
