@@ -136,7 +136,7 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
             reserve_space[leaves.size :] = 0  # a number more than the note has, in some sizes
             write_note(xp, reserve_space, note)
     output = xp.empty((sizes.T, sizes.B, net.D * net.widths[-1][1]), dtype)
-    # h of the last layer is made where it is returned, if it can be.
+    # h of the last layer is computed in the returned array, if possible.
     made = not reserves[-1].h and net.D == 1 and not packing.reorders
     if made:
         reserves[-1] = reserves[-1]._replace(h=[packing.pack(output)])
