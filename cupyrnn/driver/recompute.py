@@ -39,7 +39,7 @@ class Kept(NamedTuple):
 
 class Taken:
     """
-    Rows that lie elsewhere in another order, made for a slice of whole steps when it is asked for.
+    Rows in another order, gathered lazily, one slice of whole steps at a time.
 
     Parameters
     ----------
