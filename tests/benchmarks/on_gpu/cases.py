@@ -73,7 +73,14 @@ def over_blocks() -> list[Case]:
     return [Case("lstm", 100, B, H, dtype) for dtype, H, B in every]
 
 
-SIZES = {"usual": cases, "blocks": over_blocks}
+def in_blocks() -> list[Case]:
+    """Return every cell at the sizes that a block or a cluster has room for."""
+    sizes = itertools.product((64, 128, 32, 16, 48, 96, 192, 256), (16, 1, 528, 132, 64))
+    cells = ("lstm", "gru", "block_gru", "rnn_tanh")
+    return [Case(cell, 100, B, H, "float32") for H, B in sizes for cell in cells]
+
+
+SIZES = {"usual": cases, "blocks": over_blocks, "small": in_blocks}
 
 
 def dry_cases() -> list[Case]:
