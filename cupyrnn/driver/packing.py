@@ -295,7 +295,7 @@ class Packing(Rows):
         assert self._segments is not None
         return self._segments
 
-        # The indices are computed when they are first used: most calls need only some of them.
+    # The indices are computed when they are first used: most calls need only some of them.
 
     @cached_property
     def _padded(self) -> Array:
