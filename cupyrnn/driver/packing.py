@@ -137,6 +137,11 @@ class Rows:
         """How many rows a net keeps of what its steps save."""
         return self.rows
 
+    def padded(self, rows: Array) -> Array:
+        """Return rows [N, K] as [T, B, K], if all sequences have all steps."""
+        assert self._lengths is None
+        return rows.reshape(self.steps, self.sequences, rows.shape[1])
+
     @property
     def alike(self) -> bool:
         """Whether all sequences are as long."""
@@ -360,7 +365,7 @@ class Packing(Rows):
     def padded(self, rows: Array) -> Array:
         """Return rows [N, K] as [T, B, K], each with its sequence, zeros where there is none."""
         if self._segments is None:
-            return rows.reshape(self._T, self._B, rows.shape[1])
+            return super().padded(rows)
         out: Array = self._xp.empty((self._T, self._B, rows.shape[1]), rows.dtype)
         self.unpack(rows, out)
         return out

@@ -149,9 +149,9 @@ def rounded(monkeypatch: pytest.MonkeyPatch, cell: str) -> None:
 @pytest.mark.parametrize(
     ("cell", "error"),
     [
-        ("lstm", ("number = asked ? number", "number = true ? number")),
+        ("lstm", ("number = s ? number", "number = true ? number")),
         ("lstm", ("row * given_row", "row * H")),
-        ("gru", ("rows_on * int(arrays.output_row)", "rows_on * H")),
+        ("gru", ("? rows_on * arrays.output_row", "? rows_on * H")),
         ("gru_reset_after", ("stored ? A(wide(stored[n]))", "false ? A(wide(stored[n]))")),
         ("simple_rnn", ("if (stored) store(stored + n, v);", "")),
     ],
