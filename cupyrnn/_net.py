@@ -242,12 +242,12 @@ def check_packed(
     states: tuple[Any, Any, Any],
     net: ResolvedNet,
     run: RunArguments,
-    given: Mapping[str, Any],
+    of_gradient: Mapping[str, Any],
 ) -> tuple[Run, Net]:
     """
     Check a call of packed parameters; return it and its net.
 
-    `states` are input, input_h and input_c; `given`, by name, the arrays of the gradient alone.
+    `states` are input, input_h and input_c; `of_gradient` has the arrays of the gradient alone.
     """
     input, input_h, input_c = states
     attributes, known = net.attributes, net.known
@@ -255,7 +255,7 @@ def check_packed(
     direction = check_choice(op, "direction", attributes.direction, DIRECTIONS)
     is_lstm, D = rnn_mode == "lstm", 2 if direction == "bidirectional" else 1
     required = {"input": input, "input_h": input_h, "params": net.params}
-    optional = dict(given)
+    optional = dict(of_gradient)
     if "reserve_space" in optional:
         required["reserve_space"] = optional.pop("reserve_space")
     # Keras gives the cells without it a plain 0.

@@ -166,8 +166,8 @@ class PreparedStep:
         more = [a for of_layer in weights for a in of_layer if a is not None]
         sizes = layouts.Net(1, False, False, net.L, net.H, len(self._names), (), 0)
         packed = layouts.PackedNet(sizes, net.rnn_mode, net.gate, PACKED_COLUMNS, ())
-        given = Arguments({**arguments.by_name, "weights": weights}, [*arrays, *more])
-        args = given, packed, PackedForm(net).Saved, StepOutputs
+        with_weights = Arguments({**arguments.by_name, "weights": weights}, [*arrays, *more])
+        args = with_weights, packed, PackedForm(net).Saved, StepOutputs
         run = layouts.laid_out(layouts.prepared_step, *args)
         return in_numpy if run is None else lambda arrays: run([*arrays, *more])
 
@@ -207,7 +207,7 @@ class PreparedStep:
     def _run_cells(self, x: Array, states: Sequence[Array], made: Sequence[Array]) -> None:
         """Run a step by the cells' own functions, which support any arrays and any cells."""
         xp, dtype, net = self._xp, made[0].dtype, self._net
-        values, *given = cast_all(dtype, x, *states)
+        values, *first_states = cast_all(dtype, x, *states)
         values = contiguous(xp, values)
         kind = self._cells[0].Saved
         widths = columns_of(kind, net.H, net.P)[:-1]
@@ -215,7 +215,7 @@ class PreparedStep:
         # Parameters without a tangent in a step with one.
         cells = self._cells if dtype == self._params.dtype else self._cells_of(dtype)
         for layer, cell in enumerate(cells):
-            first = PackedForm(net).States(*[contiguous(xp, s[layer]) for s in given])
+            first = PackedForm(net).States(*[contiguous(xp, s[layer]) for s in first_states])
             saved = kind(*others, made[0][layer])
             last = _layer.forward(xp, cell, Layer(values, first, None, saved))
             for to, state in zip(made[1:], last[1:], strict=True):
@@ -227,13 +227,13 @@ class PreparedStep:
         op, net, states = "prepare_step", self._net, {"h": h, "c": c}
         if len(self._names) == 1 and c is not None:
             raise TypeError(f"{op}: c is {type_shown(c)}, expected None for {net.rnn_mode}")
-        given = {name: a for name, a in states.items() if a is not None}
-        _, dtype = check_arrays(op, {"x": x, **given, "params": self._params})
+        passed = {name: a for name, a in states.items() if a is not None}
+        _, dtype = check_arrays(op, {"x": x, **passed, "params": self._params})
         B, _ = expect_rank(op, "x", x, "(B, I)")
         expect_shape(op, "x", x, "(B, I)", (B, net.I))
         for name, symbol, size in (("h", "P", net.P), ("c", "H", net.H)):
-            if name in given:
-                expect_shape(op, name, given[name], f"(L, B, {symbol})", (net.L, B, size))
+            if name in passed:
+                expect_shape(op, name, passed[name], f"(L, B, {symbol})", (net.L, B, size))
         return dtype
 
 

@@ -102,15 +102,15 @@ def layer_call(
     first_c = states.c if len(states) > 1 else None
     weights, layout = orientations([w.w for w in (*cell.inputs, *cell.recurrent)], dtype)
     grads: list[Any] = []
-    given: list[Any] = [None] * 6
+    of_gradient: list[Any] = [None] * 6
     grads_layout: tuple[tuple[bool, int] | None, ...] = ()
     writes_deltas = back is not None and back.grads.weight_gradients == "deltas"
     if back is not None:
         grads, grads_layout = orientations(back.grads.weights, dtype)
-        given = [back.grads.x, carried.h, None, back.cotangents.h, None, back.grads.vectors]
+        of_gradient = [back.grads.x, carried.h, None, back.cotangents.h, None, back.grads.vectors]
         if first_c is not None:
-            given[2], given[4] = carried.c, back.cotangents.c
-    dx, _, _, given_h, given_c, totals = given
+            of_gradient[2], of_gradient[4] = carried.c, back.cotangents.c
+    dx, _, _, given_h, given_c, totals = of_gradient
     kept, last = [*saved, *vectors], (None, None)
     if back is None:
         last = states.h, first_c
@@ -122,7 +122,7 @@ def layer_call(
         tuple(a is not None for a in (first_c, last[0], None, dx, given_h, given_c, totals)),
         0 if totals is None else len(totals),
     )  # fmt: skip
-    arrays = (x, states.h, first_c, *last, None, None, *given, *kept, *weights, *grads)
+    arrays = (x, states.h, first_c, *last, None, None, *of_gradient, *kept, *weights, *grads)
     return LayerCall(spec, shapes, arrays, back, grads)
 
 

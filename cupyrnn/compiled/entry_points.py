@@ -52,11 +52,11 @@ def entry_points(code: CellCode, spec_of: SpecOf) -> tuple[Callable[..., Any], .
         run_layer(layer_call(cell, x, carried, starts, saved))
 
     def backward_layer(
-        cell: Any, x: Array, first: Any, starts: Array, saved: Any, given: Any, carried: Any,
+        cell: Any, x: Array, first: Any, starts: Array, saved: Any, cotangents: Any, carried: Any,
         grads: Any,
     ) -> None:  # fmt: skip
         """The gradient of a layer: see `call.run_layer`."""
-        run_layer(layer_call(cell, x, carried, starts, saved, Back(first, given, grads)))
+        run_layer(layer_call(cell, x, carried, starts, saved, Back(first, cotangents, grads)))
 
     def forward_step(cell: Any, x: Array, first: Any, saved: Any) -> None:
         """One step with all its products."""

@@ -415,7 +415,7 @@ def all_steps_back(one: Any, words: int) -> None:
             if rows > 0 and (tid == 0 or not f.by_units):
                 copy(f.before + in_part * h_row, h_prev + r0 * h_row, rows * h_row)
             given_row, given_c_row = f.given_h_row, f.given_c_row
-            dh, given = f.dh + r0 * h_row, f.given_h + (row_in_time(f, first) + r0) * given_row
+            dh, h_grad = f.dh + r0 * h_row, f.given_h + (row_in_time(f, first) + r0) * given_row
             through, through_row = dh, h_row
             z, zh = of_x.z + in_part * of_x.rs_z, last.z + in_part * last.rs_z
             for k in range(f.stages - 1, -1, -1):
@@ -424,13 +424,13 @@ def all_steps_back(one: Any, words: int) -> None:
                     for r in range(rows):
                         add_rows(one, (
                             0, m.panels * VECTORS, f.P, 0, dh + r * h_row,
-                            given + r * given_row, zh + r * last.rs_z,
+                            h_grad + r * given_row, zh + r * last.rs_z,
                         ))  # fmt: skip
-                    given, given_row = f.zeros, 0
+                    h_grad, given_row = f.zeros, 0
                 call(f.formulas, one, (
                     rows, u0, u1, f.H, m.variant,
                     f.table, z, zh, h_prev + r0 * h_row, c_prev + r0 * row, at * row,
-                    last.a + in_part * row, dh, through, f.dc + r0 * row, given,
+                    last.a + in_part * row, dh, through, f.dc + r0 * row, h_grad,
                     f.given_c + at * given_c_row,
                     0, of_x.rs_z, last.rs_z, h_row, row, row, row, h_row, through_row, row,
                     given_row, given_c_row,

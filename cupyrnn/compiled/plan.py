@@ -182,7 +182,7 @@ class Shapes(NamedTuple):
     kept: int  # the same, with the cell's vectors
     weights: tuple[tuple[bool, int] | None, ...]  # whether transposed, and the stride
     grads: tuple[tuple[bool, int] | None, ...]
-    given: tuple[bool, ...]  # which of the optional arrays there are
+    present: tuple[bool, ...]  # which of the optional arrays there are
     vectors: int  # the number of the cell's own vectors with gradients
     biases: int = 0  # the number of gates that add two biases
     # Of output and given_h: the bytes from row to row, if they are not P numbers, and whether
@@ -329,7 +329,7 @@ class Plan:
     def _frame(self) -> Frame:
         spec, shapes, here = self._spec, self._shapes, functools.partial(At, _MEMORY)
         saved, formulas = shapes.saved, spec.formulas
-        has_c, has_last, has_output, has_dx, has_h_grad, has_c_grad, has_totals = shapes.given
+        has_c, has_last, has_output, has_dx, has_h_grad, has_c_grad, has_totals = shapes.present
         size = spec.dtype.itemsize
         row = shapes.P * size if shapes.row is None else shapes.row
         table = [At(word.array + _SAVED, word.offset) for word in spec.table(saved)]

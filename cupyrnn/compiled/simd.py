@@ -362,8 +362,8 @@ def routine(emit: Callable[..., None]) -> Any:
         return context.get_dummy_value()
 
     def typed(typingctx: Any, one: Any, integers: Any) -> Any:
-        given = types.UniTuple(types.int64, len(integers))
-        return types.void(one, given), generate
+        kinds = types.UniTuple(types.int64, len(integers))
+        return types.void(one, kinds), generate
 
     typed.__name__ = own
     return intrinsic(typed)
@@ -585,12 +585,12 @@ def over_units(
 
             c.either(rest.compare(">=", c.lanes), of_lanes)
 
-    def over(c: Code, *given: Word) -> None:
-        first, last, H, variant, *integers = given[1:] if rows else given
+    def over(c: Code, *words: Word) -> None:
+        first, last, H, variant, *integers = words[1:] if rows else words
         for n in c.cases(variant, range(variants)):
             if rows:
                 half = len(integers) // 2
-                with c.loop(c.word(0), given[0]) as r:
+                with c.loop(c.word(0), words[0]) as r:
                     pairs = zip(integers[:half], integers[half:], strict=True)
                     units(c, n, first, last, H, [word + more * r for word, more in pairs])
             else:
@@ -651,8 +651,8 @@ def call(typingctx: Any, function: Any, one: Any, integers: Any) -> Any:
         builder.call(builder.inttoptr(args[0], kind.as_pointer()), [args[1], words])
         return context.get_dummy_value()
 
-    given = types.UniTuple(types.int64, len(integers))
-    return types.void(types.int64, one, given), generate
+    kinds = types.UniTuple(types.int64, len(integers))
+    return types.void(types.int64, one, kinds), generate
 
 
 @part

@@ -332,7 +332,7 @@ def backward(
     widths
         The width of each of the deltas.
     """
-    (given, before, carried, deltas, totals, x), dtype = step, spec.dtype
+    (saved_by_step, before, carried, deltas, totals, x), dtype = step, spec.dtype
     matrices: Sequence[Array | None]
     lie: tuple[Any, ...]
     if weights:
@@ -341,7 +341,7 @@ def backward(
         matrices = lie = (None,) * (len(spec.layout.inputs) + 1)
         places = ((0, 0),) * len(lie)
     h_prev, c_prev, *saved = c_ordered(
-        (*before, *spec.no_c, *given[: len(spec.formulas.saved)]), dtype
+        (*before, *spec.no_c, *saved_by_step[: len(spec.formulas.saved)]), dtype
     )
     dh, dc = (*carried, None)[:2]
     (B, P), I = dh.shape, 0 if x is None else x.shape[1]

@@ -301,11 +301,11 @@ def backward(
     input, input_h, input_c, params, lengths = inputs
     dtype, net = input.dtype, net._replace(is_training=True)
 
-    def given(gradient: Array | None, like: Array) -> Array:
+    def or_zeros(gradient: Array | None, like: Array) -> Array:
         return cupy.zeros(like.shape, dtype) if gradient is None else gradient
 
-    dy, dhy = map(given, cotangents, (output, input_h))
-    dcy = None if input_c is None else given(cotangents[2], input_c)
+    dy, dhy = map(or_zeros, cotangents, (output, input_h))
+    dcy = None if input_c is None else or_zeros(cotangents[2], input_c)
     arrays = input, input_h, input_c, params, output, dy, dhy, dcy
     input, input_h, input_c, params, output, dy, dhy, dcy = map(_aligned, arrays)
     made = _described(net, dtype.name, lengths)

@@ -133,9 +133,11 @@ def recurrence_kernels(
     kernels: Any = import_module(f"..kernels.{CELLS[cell]}", __package__)
     persistent: Any = import_module("..kernels.persistent", __package__)
     timed: Any = import_module("..kernels.timed", __package__)
-    given = {"processors": processors, "architecture": architecture}
-    missing = [name for name, value in given.items() if value is None]
-    checked = {n: check_integer(op, n, value, 1) for n, value in given.items() if value is not None}
+    numbers = {"processors": processors, "architecture": architecture}
+    missing = [name for name, value in numbers.items() if value is None]
+    checked = {
+        n: check_integer(op, n, value, 1) for n, value in numbers.items() if value is not None
+    }
     device = persistent.Device(**checked) if not missing else None
     if device is None:
         try:

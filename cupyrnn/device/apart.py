@@ -44,8 +44,8 @@ class Apart:
 
     def _start(self) -> None:
         self._end, there = _FRESH.Pipe()
-        given = there, os.getcwd(), self._begin, self._arguments
-        self._process = _FRESH.Process(target=_serve, args=given, daemon=True)
+        of_process = there, os.getcwd(), self._begin, self._arguments
+        self._process = _FRESH.Process(target=_serve, args=of_process, daemon=True)
         self._process.start()
         there.close()
         told, why = self._answer(max(self._seconds, _START))

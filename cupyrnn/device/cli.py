@@ -151,17 +151,17 @@ def _keep(path: Path, card: str, rows: Iterable[Row], refused: dict[str, dict[st
     timed.keep(Measurements(path, card, sizes, {**before.refused, **wrong}))
 
 
-def _run(given: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     process = Apart(begin, [], SECONDS, "CuPy")
     told, trial = process.told, Trial(process)
     print(told["card"], TITLES, sep="\n", flush=True)
     where = told["path"]
     try:
-        for cell, dtype, net in product(given.cells, given.dtypes, (False, True)):
+        for cell, dtype, net in product(options.cells, options.dtypes, (False, True)):
             if net and cell not in NETS:
                 continue
             rows = []
-            for row in trial.rows(cell, dtype, product(given.units, given.batches), net=net):
+            for row in trial.rows(cell, dtype, product(options.units, options.batches), net=net):
                 print(row.text, flush=True)
                 rows.append(row)
             if where is not None:
@@ -177,15 +177,15 @@ def _run(given: argparse.Namespace) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    given = _parser().parse_args(arguments)
-    if given.forget:
+    options = _parser().parse_args(arguments)
+    if options.forget:
         forgotten = [str(path) for path in timed.forget()]
         print("forgotten:", *forgotten if forgotten else ["nothing, as nothing was kept"])
         return 0
     try:
-        for dtype in given.dtypes:
+        for dtype in options.dtypes:
             dtype_of(dtype)
-        return _run(given)
+        return _run(options)
     except (ValueError, ImportError, OSError) as error:
         print(f"cupyrnn.device: {error}", file=sys.stderr)
         return 2

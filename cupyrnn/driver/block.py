@@ -52,13 +52,13 @@ def _of_net(states: Any) -> Any:
     return states._make([s[None] for s in states])
 
 
-def ready(xp: ModuleType, dtype: Any, given: Any, cotangents: Any) -> tuple[Any, Any]:
+def ready(xp: ModuleType, dtype: Any, inputs: Any, cotangents: Any) -> tuple[Any, Any]:
     """
     Return the arguments of a gradient in the dtype of the call, those of a step in C order.
 
-    Only some may have tangents. `given` is a Padded, or the Layer of a step.
+    Only some may have tangents. `inputs` is a Padded, or the Layer of a step.
     """
-    (x, first, saved), again = (given.x, given.first, given.saved), None
+    (x, first, saved), again = (inputs.x, inputs.first, inputs.saved), None
     if isinstance(saved, Recomputed):
         again, saved = saved, saved.kept.states
 
@@ -69,7 +69,7 @@ def ready(xp: ModuleType, dtype: Any, given: Any, cotangents: Any) -> tuple[Any,
     first, saved, cotangents = (each(arrays, change) for arrays in (first, saved, cotangents))
     if again is not None:
         saved = again._replace(kept=again.kept._replace(states=saved))
-    return given._replace(x=change(x), first=first, saved=saved), cotangents
+    return inputs._replace(x=change(x), first=first, saved=saved), cotangents
 
 
 def _leaves(xp: ModuleType, cell: Cell, padded: Padded, every: int | None = None) -> Leaves:
@@ -126,8 +126,8 @@ def backward_step(
     """
     compute, shape = compute_dtype(layer.x.dtype), layer.saved[0].shape
     # One array less: the carried gradients begin as those of the states after the step.
-    given = [xp.zeros(shape, compute) if g is None else g.astype(compute, "C") for g in cotangents]
-    carried = cotangents._make(given)
+    copies = [xp.zeros(shape, compute) if g is None else g.astype(compute, "C") for g in cotangents]
+    carried = cotangents._make(copies)
     _layer.backward(xp, cell, Cut(layer, None, carried, grads))
     return carried
 
@@ -155,9 +155,9 @@ def backward(
     if padded.single and not isinstance(outputs, Recomputed):
         first = each(first, lambda s: contiguous(xp, s))
         x, *others = (contiguous(xp, a[0]) for a in (x, *outputs))
-        given = each(cotangents, lambda g: contiguous(xp, g[0]))
+        of_step = each(cotangents, lambda g: contiguous(xp, g[0]))
         step = Padded(x, first, outputs._make(others))
-        x_grad, of_first = backward(xp, cell, step, given, grads)
+        x_grad, of_first = backward(xp, cell, step, of_step, grads)
         return x_grad[None], of_first
     nothing = first._make([None] * len(first))
     if isinstance(outputs, Recomputed):

@@ -116,10 +116,10 @@ class Loop:
             row, now = self._row(s), list(read)
             if machine.cell.before is not None:
                 # So that the rows of this step are the states before it.
-                state, by = read[-1], self._row(s - 1) - row
+                state, shift = read[-1], self._row(s - 1) - row
                 if s == 0:
-                    state, by = machine.first_state(layer, machine.cell.before), -row
-                now[-1] = state._replace(offset=state.offset + by * state.strides[0])
+                    state, shift = machine.first_state(layer, machine.cell.before), -row
+                now[-1] = state._replace(offset=state.offset + shift * state.strides[0])
             following: Any = None
             last = grads.last if n == 0 else nulls
             for p in reversed(range(len(w_h))):

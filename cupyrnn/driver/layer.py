@@ -364,20 +364,20 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
     layer, cotangents, carried, grads = cut
     x, first, packing, saved = layer
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    blocks, by = packing.blocks(), grads.weight_gradients
-    kept = by in ("examples", "norms")
+    blocks, way = packing.blocks(), grads.weight_gradients
+    kept = way in ("examples", "norms")
     on = products_of(xp)
     w = [on.factor(weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
     memory = [Scratch(xp, operand) for _ in cell.widths]
     product, total, work = (Scratch(xp, compute) for _ in range(3))
     after = each(cell.states(saved), flat)
-    if not blocks and by != "norms":
+    if not blocks and way != "norms":
         for a in grads.weights:
             if a is not None and not grads.adds:
                 a[...] = 0
     # Gradients by example need the deltas of all blocks at once.
     whole = [xp.empty((len(x), k), operand) for k in cell.widths] if kept else []
-    if by == "deltas":
+    if way == "deltas":
         whole = list(grads.weights)
     for block in reversed(blocks):
         rows = slice(block.row, block.end)
@@ -416,7 +416,7 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
         right = deltas if whole else [on.for_products(d) for d in deltas]
         if not skips and grads.x is not None:
             input_gradient(xp, cell.inputs, right, grads.x[rows], total, product)
-        if by != "sum":
+        if way != "sum":
             continue
         of_block = saved
         if getattr(cell, "operands", None) is not None:
@@ -483,7 +483,7 @@ def _backward_step(recurrence: Any, cell: Cell, cut: Cut) -> None:
     (x, before, _, saved), cotangents, carried, grads = cut
     if saved[0].ndim > 2:
         saved, cotangents = each(saved, flat), each(cotangents, flat)
-    compute, (B, H), by = carried.h.dtype, saved[0].shape, grads.weight_gradients
+    compute, (B, H), way = carried.h.dtype, saved[0].shape, grads.weight_gradients
     for state, g in () if cotangents is None else zip(carried, cotangents, strict=True):
         if g is not None:
             state += g
@@ -491,9 +491,9 @@ def _backward_step(recurrence: Any, cell: Cell, cut: Cut) -> None:
     if saved[0].dtype != compute:
         wide = each(saved, lambda a: cast(a, compute)), each(before, lambda a: cast(a, compute))
     deltas, vectors, x_grad = grads.weights, grads.vectors, grads.x
-    if by != "deltas":
+    if way != "deltas":
         deltas = [np.empty((B, width), compute) for width in cell.widths]
-        vectors = vectors if by == "sum" else None
+        vectors = vectors if way == "sum" else None
     into = None
     if x_grad is not None and cell.inputs[0].w is not None:
         (into,) = _unrounded((x_grad,), compute)
@@ -512,8 +512,8 @@ def _backward_step(recurrence: Any, cell: Cell, cut: Cut) -> None:
     elif x_grad is not None:
         input_gradient(np, cell.inputs, deltas, x_grad)
     factors = Factors(x, before, saved, deltas)
-    if by in ("examples", "norms"):
+    if way in ("examples", "norms"):
         by_example.take(np, cell, factors, lambda a: a[None], grads)
-    elif by == "sum":
+    elif way == "sum":
         added = Scratch(np, compute) if grads.adds else None
         _weight_gradients(np, cell, factors, grads, added)

@@ -83,8 +83,8 @@ class _OfSequences:
             marks = marks.T
         reserved = self._reserved_of and self._reserved_of(lengths, marks)
         if reserved is not None and not self._returns_reserved:
-            given = by_name.get("host_reserved")
-            if given is not None and given.tobytes()[1:] != reserved.tobytes()[1:]:
+            passed = by_name.get("host_reserved")
+            if passed is not None and passed.tobytes()[1:] != reserved.tobytes()[1:]:
                 raise NotInPlace("this is an error")
         text = b"".join([a.tobytes() for a in (lengths, marks) if a is not None])
         data, memory = np.frombuffer(text, np.uint8), cupy.cuda.alloc(len(text))
@@ -245,8 +245,8 @@ def _block_backward(
     x_grad = table.take("x", x.shape)
     _clear(table, machine, x_grad)
     of_first = tuple(table.take("weights", (B, H)) for _ in first)
-    given = tuple(None if g is None else _rows(table, g) for g in cotangents)
-    grads = GradientPlaces(given, nothing, of_first, _rows(table, x_grad), entry.gradients)
+    of_states = tuple(None if g is None else _rows(table, g) for g in cotangents)
+    grads = GradientPlaces(of_states, nothing, of_first, _rows(table, x_grad), entry.gradients)
     backward(machine, table, [[layer]], [[grads]])
     _round(machine, [entry])
     return [x_grad, *of_first]

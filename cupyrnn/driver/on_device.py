@@ -251,17 +251,19 @@ class OnDevice:
             at, operation = len(words), len(self.operations)
             first = len(moved)
             step(1)
-            inner, by = self.operations[operation:], []
+            inner, distances = self.operations[operation:], []
             if T > 3:
                 other, second = len(words), len(moved)
                 step(2)
                 pairs = zip(moved[first:second], moved[second:], strict=True)
-                by = [(n, after - before) for (n, _, before), (*_, after) in pairs]
+                distances = [(n, after - before) for (n, _, before), (*_, after) in pairs]
                 constants = zip(words[at:other], words[other:], strict=True)
-                by += [(at + n, after - before) for n, (before, after) in enumerate(constants)]
+                distances += [
+                    (at + n, after - before) for n, (before, after) in enumerate(constants)
+                ]
                 del words[other:], moved[second:]
             self.operations[operation:] = [
-                ("repeat", T - 2, inner, [(n, distance) for n, distance in by if distance])
+                ("repeat", T - 2, inner, [(n, distance) for n, distance in distances if distance])
             ]
         if T > 1:
             step(T - 1)
@@ -541,9 +543,9 @@ class Call:
                 elif kind == "fill":
                     found.append((2, *rest))
                 else:
-                    count, inner, by = rest
-                    back = [(n, -distance * (count - 1)) for n, distance in by]
-                    found += [*([*ready(inner), (4, by)] * count)[:-1], (4, back)]
+                    count, inner, distances = rest
+                    back = [(n, -distance * (count - 1)) for n, distance in distances]
+                    found += [*([*ready(inner), (4, distances)] * count)[:-1], (4, back)]
             return found
 
         return memoryview(words), ready(self._operations), kept  # type: ignore[arg-type]

@@ -137,8 +137,8 @@ class OnHost:
         """Return the input of a layer, in the order of its steps."""
         # Saved arrays are in the order of the steps.
         turned = [layer.back] if len(layer.x) == 1 else [False, True]
-        given: Any = self._table.arguments.get("x", self._table.arguments.get("input"))
-        if layer.x[0].array == given.array:
+        source: Any = self._table.arguments.get("x", self._table.arguments.get("input"))
+        if layer.x[0].array == source.array:
             turned = [False]
         if turned == [layer.back] or (self._T == 1 and len(turned) == 1):
             return layer.x[0]
@@ -308,11 +308,11 @@ class OnHost:
             The deltas.
         """
         H, vectors = layer.saved[-1].shape[1], grads.weights.vectors
-        for to, last, given in zip(grads.first, grads.last, grads.states, strict=True):
-            if last is not None or given is None:
+        for to, last, cotangent in zip(grads.first, grads.last, grads.states, strict=True):
+            if last is not None or cotangent is None:
                 self._table.begin(to, last)
-            if given is not None:
-                self._copy(given, to, turned=False, adds=last is not None)
+            if cotangent is not None:
+                self._copy(cotangent, to, turned=False, adds=last is not None)
         read = {name: layer.weights.vectors.get(name) for name in self._cell.read}
         spec, arrays = self._spec(read, H, "backward_step")
         made = [*deltas] or [
@@ -449,9 +449,9 @@ class Call:
             arrays[n] = arrays[n].copy()
         for make, shape, dtype in self._new:
             arrays.append(make(shape, dtype) if dtype is not None else make(arrays[shape]))
-        given = tuple(arrays)
+        bound = tuple(arrays)
         for operation in self._operations:
-            operation(given)
+            operation(bound)
         return [
             None if r is None else arrays[r[0]] if r[1] is None else arrays[r[0]][r[1]]
             for r in self.returned

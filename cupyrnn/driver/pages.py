@@ -29,9 +29,9 @@ def page_of(cell: type, room: str) -> Any:
     if room == "cells":
         found = (cell, sys.modules.get(cell.__module__))
         return next((page for page in found if hasattr(page, "forward_steps")), None)
-    given = getattr(cell, room, None)
-    if given is not None:
-        return importlib.import_module(given) if isinstance(given, str) else given
+    own = getattr(cell, room, None)
+    if own is not None:
+        return importlib.import_module(own) if isinstance(own, str) else own
     package, is_beside, name = cell.__module__.rpartition(".cells.")
     if not is_beside:
         return None

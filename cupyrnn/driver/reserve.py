@@ -159,8 +159,8 @@ def reserve_size(leaves: Leaves) -> int:
 
 def write_note(xp: ModuleType, reserve_space: Array, note: Note) -> None:
     """Write the note at the end of reserve_space."""
-    given = [v for a in note[2:] for v in (a is not None, 0.0 if a is None else a)]
-    text = struct.pack(_FORMAT, _BEGINS, note.every, note.call, *given)
+    optional = [v for a in note[2:] for v in (a is not None, 0.0 if a is None else a)]
+    text = struct.pack(_FORMAT, _BEGINS, note.every, note.call, *optional)
     numbers = np.frombuffer(text, np.uint8).astype(reserve_space.dtype)
     reserve_space[-NOTE_SIZE:] = xp.asarray(numbers)
 
@@ -173,10 +173,10 @@ def _read_note(xp: ModuleType, reserve_space: Array) -> Note | None:
     numbers = (end if xp is np else xp.asnumpy(end)).astype(np.float64)
     if not ((numbers >= 0) & (numbers <= 255)).all():
         return None
-    begins, every, call, *given = struct.unpack(_FORMAT, numbers.astype(np.uint8).tobytes())
+    begins, every, call, *optional = struct.unpack(_FORMAT, numbers.astype(np.uint8).tobytes())
     if begins != _BEGINS or every < 1:
         return None
-    return Note(every, call, *(given[k + 1] if given[k] else None for k in (0, 2)))
+    return Note(every, call, *(optional[k + 1] if optional[k] else None for k in (0, 2)))
 
 
 def check_size(op: str, reserve_space: Array, size: int, how: str = "") -> None:

@@ -230,11 +230,11 @@ class _Direction(NamedTuple):
             values = _drop(values, self.mask[self._places(rows, False)], self.stack.leaves.sizes)
         return values
 
-    def given(self, rows: slice) -> Array:
+    def output_gradient(self, rows: slice) -> Array:
         """Return the gradient of its output."""
-        given: Any = self.output_grad
-        P = given.shape[1] // self.stack.leaves.net.D
-        some: Array = given[:, self.d * P : (self.d + 1) * P]
+        of_output: Any = self.output_grad
+        P = of_output.shape[1] // self.stack.leaves.net.D
+        some: Array = of_output[:, self.d * P : (self.d + 1) * P]
         return self.xp.ascontiguousarray(some[self._places(rows, self.given_padded)])
 
     def space(self, rows: slice) -> Array:
@@ -263,7 +263,7 @@ class _Direction(NamedTuple):
         packing, n = leaves.rows, leaves.rows.rows
         dtype, cell, rows = self.read[0].dtype, cells[self.n], slice(0, n)
         x: Any
-        given: Any = None
+        of_output: Any = None
         into: Any
         reorders = leaves.net.D > 1 or packing.reorders
         whole = (
@@ -274,13 +274,13 @@ class _Direction(NamedTuple):
         if whole:
             x, into = self.x(rows), self.space(rows)
             if self.output_grad is not None:
-                given = self.given(rows)
+                of_output = self.output_gradient(rows)
         else:
             x, into = Taken(self.x, dtype, n), Taken(self.space, self.made.dtype, n, self.put)
             if self.output_grad is not None:
-                given = Taken(self.given, dtype, n)
+                of_output = Taken(self.output_gradient, dtype, n)
         layer, grads = Layer(x, first, packing, saved), grads._replace(x=into)
-        states = first._make([given, *self.others])
+        states = first._make([of_output, *self.others])
         every = leaves.every
         cut = Cut(layer, states, carried, grads)
         cuts: Iterable[Cut] = [cut]
@@ -345,8 +345,8 @@ def run_back(
     compute = compute_dtype(dtype)
     memory = _Memory(xp, stack, dtype, with_h=True)
     first_grad = each(first, lambda s: _like(xp, s, compute))
-    given = None if output_grad is None else flat(contiguous(xp, output_grad))
-    in_place = True  # whether the rows of `given` are those of the padded array
+    of_output = None if output_grad is None else flat(contiguous(xp, output_grad))
+    in_place = True  # whether the rows of `of_output` are those of the padded array
     input_grad = xp.empty(input.shape, dtype)
     for layer in reversed(range(net.L)):
         mask, saved, _ = reserves[layer]
@@ -364,18 +364,20 @@ def run_back(
         places = layer == 0, given_padded, in_place
         for d in range(D):
             pl = layer * D + d
-            direction = _Direction(xp, stack, memory, read, mask, given, others, made, *places, pl)
+            direction = _Direction(
+                xp, stack, memory, read, mask, of_output, others, made, *places, pl
+            )
             entered = _enter(xp, packing, first, pl, d)
             carried = _carried(xp, packing, entered, last_grad, pl, d == 1)
             direction.backward(entered, saved[d], carried, grads[pl])
             for to, state in zip(first_grad, carried, strict=True):
                 if to is not None:
                     to[pl][...] = packing.enter_grad(state, d == 1)
-        given, others = made, [None] * len(others)
+        of_output, others = made, [None] * len(others)
         if not in_place:
-            given = cast(made if mask is None else _drop(made, mask, sizes), dtype)
+            of_output = cast(made if mask is None else _drop(made, mask, sizes), dtype)
     if not in_place:
-        packing.unpack(given, input_grad)
+        packing.unpack(of_output, input_grad)
     return input_grad, each(first_grad, lambda s: _rounded(s, dtype))
 
 
@@ -388,10 +390,10 @@ def _carried(
 ) -> Any:
     """Return copies of the gradients of one pseudo-layer's last states, to be overwritten."""
 
-    def of_state(s: Array | None, given: Any) -> Any:
-        if s is None or given is None:
+    def of_state(s: Array | None, last: Any) -> Any:
+        if s is None or last is None:
             return s if s is None else xp.zeros(s.shape, compute_dtype(s.dtype))
-        g = packing.leave_grad(contiguous(xp, given[pl]), reverse)
+        g = packing.leave_grad(contiguous(xp, last[pl]), reverse)
         return g.astype(compute_dtype(s.dtype), order="C")
 
     return first._make(map(of_state, first, last_grad))
@@ -405,8 +407,8 @@ def time_major_of(
 
     In a complex dtype, arrays without a tangent get one of zero.
     """
-    given = cast_all(dtype, *arrays)
-    return [a if major or a is None else contiguous(xp, a.transpose(1, 0, 2)) for a in given]
+    of_dtype = cast_all(dtype, *arrays)
+    return [a if major or a is None else contiguous(xp, a.transpose(1, 0, 2)) for a in of_dtype]
 
 
 def as_given(xp: ModuleType, a: Array | None, major: bool, dtype: np.dtype[Any]) -> Any:

@@ -172,8 +172,8 @@ def _by_times(of: Recurrence) -> KernelChoice:
             return KernelChoice("loop", 0, source)
         found = _by_way(near.way, of)
         if found.kernel in refused:
-            seen, by = refused[found.kernel]
-            why = f"{found.kernel} is wrong on {by.card}, {seen}: {by.path}"
+            seen, record = refused[found.kernel]
+            why = f"{found.kernel} is wrong on {record.card}, {seen}: {record.path}"
         elif found.kernel != "loop":
             return found._replace(reason=f"{found.reason}; {source}")
         else:

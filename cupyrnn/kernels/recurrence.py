@@ -80,15 +80,15 @@ def backward(
     ):
         return
     loop, dtype, stages = Loop(run.batches, *kernels.loop), run.deltas[0].dtype, []
-    given, gradients = list(run.cotangents), list(run.carried)
+    cotangents, gradients = list(run.cotangents), list(run.carried)
     for total, w in zip(run.deltas[products:], run.w[products:], strict=False):
         gradients[0] = cupy.empty((B, H), compute)
         P = np.int64(dh.shape[1])
-        stages.append(loop.pointwise(step.TOTAL, dtype, (dh, given[0], total), P))
+        stages.append(loop.pointwise(step.TOTAL, dtype, (dh, cotangents[0], total), P))
         stages.append(loop.product(total, w, gradients[0]))
-        given[0] = None
+        cotangents[0] = None
     nulls, deltas = (None,) * (3 * products), run.deltas[:products]
-    pointers = words(*nulls, *read, *given, *gradients, *deltas, *unused)
+    pointers = words(*nulls, *read, *cotangents, *gradients, *deltas, *unused)
     d_operand: Any = None
     for p in reversed(range(products)):
         name = step.template_of(of, "backward", p)

@@ -88,10 +88,10 @@ class Measurements:
 
 def folder() -> Path | None:
     """Return the folder of the files; None if CUPYRNN_CACHE_DIR is empty."""
-    given = os.environ.get("CUPYRNN_CACHE_DIR")
-    if given is None:
-        given = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "cupyrnn")
-    return Path(given).expanduser() if given else None
+    folder = os.environ.get("CUPYRNN_CACHE_DIR")
+    if folder is None:
+        folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "cupyrnn")
+    return Path(folder).expanduser() if folder else None
 
 
 def _files() -> list[Path]:

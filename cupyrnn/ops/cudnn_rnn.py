@@ -77,7 +77,7 @@ def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
         return "cupy"
     from ..cudnn import engine as _cudnn
 
-    by = "cudnn" if engine == "auto" else engine
+    chosen = "cudnn" if engine == "auto" else engine
     reasons = (
         (run.dtype.kind == "c", "cuDNN does not support complex arrays"),
         (run.resets is not None, "cuDNN does not support resets"),
@@ -87,12 +87,12 @@ def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
     reason = next((why for so, why in reasons if so), None)
     if reason is None:
         with on_device(xp, input):
-            problem = _problem(PackedCall(run, net, by))
+            problem = _problem(PackedCall(run, net, chosen))
             reason = _cudnn.why_not(problem, input.dtype.name, run.lengths)
             if reason is None and engine == "auto":
-                by = _cudnn.fastest(problem, run.dtype, run.lengths)
+                chosen = _cudnn.fastest(problem, run.dtype, run.lengths)
     if reason is None:
-        return by
+        return chosen
     if engine != "auto":
         raise RuntimeError(f"{op}: {source} is {engine!r}, but {reason}")
     if isinstance(reason, _cudnn.Fault):
@@ -113,10 +113,10 @@ def _check(
 
     `states` are input, input_h and input_c; `backward`, by name, what only the gradient takes.
     """
-    given = dict(backward or {})
-    reserved = given.pop("host_reserved", None)
+    of_gradient = dict(backward or {})
+    reserved = of_gradient.pop("host_reserved", None)
     states = states[0], *packed_states(op, states, net, run.time_major)
-    checked, made = check_packed(op, states, net, run, given)
+    checked, made = check_packed(op, states, net, run, of_gradient)
     if backward is not None:
         check_choice(op, "engine", engine, _ENGINES)
     return _call_of(op, checked, made, (engine, reserved), states[0])
@@ -678,7 +678,7 @@ def cudnn_rnn_backprop(
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     extent = sequence_lengths, resets
     run = RunArguments(*extent, dropout, True, time_major, seed, seed2, reverse=reverse)
-    given = {
+    of_gradient = {
         "output": output,
         "output_h": output_h,
         "output_c": output_c,
@@ -689,7 +689,7 @@ def cudnn_rnn_backprop(
         "host_reserved": host_reserved,
     }
     resolved = resolve_net(op, params, attributes)
-    call = _check(op, (input, input_h, input_c), resolved, run, engine, given)
+    call = _check(op, (input, input_h, input_c), resolved, run, engine, of_gradient)
     wanted: Any = engine, check_bool(op, "input_gradient", input_gradient), weight_gradients
     check_weight_gradients(op, weight_gradients)
     _check_by_cudnn(op, call, output, weight_gradients)

@@ -628,7 +628,7 @@ def stacked_rnn_backprop(
     op = "stacked_rnn_backprop"
     attributes = Attributes(None, cell_clip, gate_order, recurrent_activation)
     run = RunArguments(sequence_lengths, resets, dropout, True, time_major, reverse=reverse)
-    given = {
+    of_gradient = {
         "output": output,
         "output_h": output_h,
         "output_c": output_c,
@@ -637,7 +637,7 @@ def stacked_rnn_backprop(
         "output_c_backprop": output_c_backprop,
         "reserve_space": reserve_space,
     }
-    call = _check(op, (input, input_h, input_c), weights, attributes, direction, run, given)
+    call = _check(op, (input, input_h, input_c), weights, attributes, direction, run, of_gradient)
     check_weight_gradients(op, weight_gradients)
     lay_out, states = None, (input_h, input_c, output_h_backprop, output_c_backprop)
     sums = weight_gradients == "sum" and reserve_space.shape == (call.leaves.size,)
