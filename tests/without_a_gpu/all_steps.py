@@ -19,7 +19,6 @@ from cupyrnn.kernels import (
     grid,
     gru,
     gru_reset_after,
-    launch,
     lstm,
     persistent,
     simple_rnn,
@@ -54,20 +53,21 @@ def taken_by(
     `shared`: with a part of the matrices in shared memory.
     """
     found: dict[str, list[bool]] = {}
-    asked: list[int] = []
-    run = persistent.run
+    one_launch, run = persistent.one_launch, persistent.run
 
-    def noted(*args: Any) -> None:
-        asked.append(args[-1].shared)
-        launch.launch(*args)
+    def counted(kernels: Any, *args: Any, **more: Any) -> Any:
+        choice = one_launch(kernels, *args, **more)
+        right = choice is not None and not (shared and not choice.block.shared)
+        found.setdefault(kernels.name, []).append(right)
+        return choice
 
-    def counted(kernels: Any, *args: Any, **told: Any) -> bool:
-        done = run(kernels, *args, **told)
-        found.setdefault(kernels.name, []).append(done and not (shared and not asked[-1]))
+    def ran(kernels: Any, *args: Any, **more: Any) -> bool:
+        done = run(kernels, *args, **more)
+        found[kernels.name][-1] &= done  # the driver may refuse the launch
         return done
 
-    monkeypatch.setattr(persistent, "launch", noted)
-    monkeypatch.setattr(persistent, "run", counted)
+    monkeypatch.setattr(persistent, "one_launch", counted)
+    monkeypatch.setattr(persistent, "run", ran)
     monkeypatch.setenv("CUPYRNN_PERSISTENT", mode)
     return found
 
