@@ -38,8 +38,8 @@ if _features is None:  # "" is what a generic processor has
 VECTOR_BYTES = (
     64 if "+avx512f" in _features.split(",") else 32 if "+avx2" in _features.split(",") else 16
 )
-# Vectors per panel, and rows per tile: as many as fit the registers, of which AVX-512 and NEON have
-# 32, AVX2 and SSE 16.
+# Vectors per panel, and rows per tile: as many as fit the registers. AVX-512 and NEON have 32
+# registers, AVX2 and SSE have 16.
 VECTORS = 4
 _X86 = get_process_triple().startswith(("x86", "i386", "i686"))
 ROWS = 3 if _X86 and VECTOR_BYTES < 64 else 6

@@ -69,7 +69,7 @@ class Nine:
         return self._library.dropout(self.handle, net.dropout, address(self._states), size, None)
 
     def begin(self, seed: int | None) -> None:
-        """Use the current stream for the next calls; `seed` is that of the dropout masks."""
+        """Use the current stream for the next calls, and `seed` for the dropout masks."""
         import cupy
 
         stream = cupy.cuda.get_current_stream().ptr

@@ -156,7 +156,7 @@ class OnHost:
         return place
 
     def _in_one_loop(self, layer: LayerPlaces, direction: str) -> bool:
-        """Return whether the loop over all steps computes a layer, not that of a single step."""
+        """Return True for the loop over all steps, False for the loop of a single step."""
         (w_x, w_h, _), dtype = layer.weights, self._table.dtype
         size, in_order = sum(w.size for w in (*w_x, *w_h)), w_x[0].strides[1] == dtype.itemsize
         whole = _layer.pays(size, self._T * self._B, direction, self._T == 1, in_order)

@@ -398,7 +398,7 @@ class Packing(Rows):
 
     def saved_in_time(self, d: int) -> bool:
         """
-        Return whether the order of the saved rows differs from that of a direction's steps.
+        Return whether the saved rows and a direction's steps have different orders.
 
         On a device the saved rows have padding and are in the order of time, because kernels can
         run backwards. In NumPy they are in the order of the direction's steps.
@@ -417,7 +417,7 @@ class Packing(Rows):
 
     @property
     def reorders(self) -> bool:
-        """Whether the order of the rows differs from that of the padded array."""
+        """Whether the rows and the padded array have different orders."""
         return self._backwards or self._segments is not None
 
     def like(self, a: Array) -> Array:

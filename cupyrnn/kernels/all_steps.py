@@ -2,8 +2,8 @@
 All time steps in one launch: the loops over the steps, for any cell and any kind of products.
 
 A kernel of ``rows``, ``grid`` or ``cluster`` makes a seat and products, and calls one of these
-loops. The seat says which unit of which sequence a thread computes. The states of a thread stay in
-its registers. The operands of products go through memory that the threads share.
+loops. The seat assigns a unit and a sequence to each thread. A thread keeps its states in
+registers. The operands of products go through memory that the threads share.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ class Loop:
     The time loop on a device: the stages of every step in order, on the current stream.
 
     Arrays are rows [n, ·], where the rows of a step follow those of the step before, or states
-    [B, ·], of which a step uses the first rows. Everything that is equal in all steps is prepared
-    once.
+    [B, ·]. A step uses the first rows of the states. Everything that is equal in all steps is
+    prepared once.
 
     Parameters
     ----------

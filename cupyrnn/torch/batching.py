@@ -23,7 +23,7 @@ Batched: TypeAlias = "tuple[tuple[torch.Tensor, ...], tuple[int, ...]]"
 
 
 class Op(Protocol):
-    """What is asked of an op by what it is run by."""
+    """What the batching rules use of an op."""
 
     record: Record
     name: str

@@ -68,8 +68,8 @@ HostBlock* host_block(const void* p);
 int host_device(void);
 bool host_knows_stream(const void* stream);
 
-// Whether a stream is being captured, so that what is asked of it is not done now. `status` is an
-// error where the call ends the captures of other streams.
+// Whether a stream is being captured. Its work is not done now then. `status` is an error if the
+// call ends the captures of other streams.
 bool host_is_captured(const char* name, const void* stream, int* status);
 // The error of a call that may not be made during a capture, 0 outside of one.
 int host_unsafe(const char* name);
