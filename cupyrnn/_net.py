@@ -127,7 +127,7 @@ class NetSizes(NamedTuple):
     widths: tuple[tuple[int, int], ...]  # H and P of each layer
 
 
-class Run(NamedTuple):
+class CheckedCall(NamedTuple):
     """A call after the checks that `cudnn_rnn` and `stacked_rnn` share."""
 
     xp: ModuleType
@@ -153,7 +153,7 @@ class Run(NamedTuple):
 
 def check_run(
     op: str, required: Mapping[str, Any], optional: Mapping[str, Any], arguments: RunArguments
-) -> Run:
+) -> CheckedCall:
     """Check all arrays of a call by name, input among them, and its attributes and sizes."""
     xp, dtype = check_arrays(op, required, optional)
     _, _, dropout, training, time_major, seed, seed2, save, _ = arguments
@@ -164,10 +164,10 @@ def check_run(
     seeds = check_integer(op, "seed", seed), check_integer(op, "seed2", seed2)
     sizes = Sizes(T, B, is_training, rate, *seeds)
     every = check_save(op, save)
-    return Run(xp, dtype, sizes, I, major, every=every if sizes.is_training else None)
+    return CheckedCall(xp, dtype, sizes, I, major, every=every if sizes.is_training else None)
 
 
-def check_sequences(op: str, run: Run, arguments: RunArguments, D: int) -> Run:
+def check_sequences(op: str, run: CheckedCall, arguments: RunArguments, D: int) -> CheckedCall:
     """Return the call with its lengths and resets, and the way that one direction runs."""
     if check_bool(op, "reverse", arguments.reverse):
         if D > 1:
@@ -178,7 +178,7 @@ def check_sequences(op: str, run: Run, arguments: RunArguments, D: int) -> Run:
     return with_sequences(op, run, arguments.sequence_lengths, arguments.resets)
 
 
-def with_sequences(op: str, run: Run, lengths: object, resets: object) -> Run:
+def with_sequences(op: str, run: CheckedCall, lengths: object, resets: object) -> CheckedCall:
     """Check lengths and resets; return the call with them."""
     if lengths is resets is None:
         return run
@@ -191,7 +191,7 @@ def with_sequences(op: str, run: Run, lengths: object, resets: object) -> Run:
 
 
 def check_shapes(
-    op: str, run: Run, net: Widths, arrays: Mapping[str, Any], symbol: str = "P"
+    op: str, run: CheckedCall, net: Widths, arrays: Mapping[str, Any], symbol: str = "P"
 ) -> None:
     """
     Check the shapes of states, outputs and their gradients by name, those that are not None.
@@ -223,7 +223,7 @@ def check_shapes(
 
 
 def _check_layers(
-    op: str, run: Run, net: Widths, name: str, states: Sequence[Any], at: int, symbols: str
+    op: str, run: CheckedCall, net: Widths, name: str, states: Sequence[Any], at: int, symbols: str
 ) -> None:
     """Check the shapes of a state that is a list of an array for each layer."""
     each_layer = f"L = {net.L}, an array ({run.axes('D')}, {symbols}) for each layer"
@@ -243,7 +243,7 @@ def check_packed(
     net: ResolvedNet,
     run: RunArguments,
     of_gradient: Mapping[str, Any],
-) -> tuple[Run, Net]:
+) -> tuple[CheckedCall, Net]:
     """
     Check a call of packed parameters; return it and its net.
 
@@ -344,7 +344,7 @@ def leaves_of_rows(net: Net, sizes: Sizes, rows: Rows, every: int | None = None)
     return Leaves(net, sizes, form.Saved, form.States, rows, every)
 
 
-def packed_fingerprint(net: Net, run: Run) -> int:
+def packed_fingerprint(net: Net, run: CheckedCall) -> int:
     """Return the fingerprint of a call with packed parameters."""
     (*of_net, gate), (T, B, *_) = net, run.sizes
     # Which order it is in differs from module to module.
@@ -353,7 +353,7 @@ def packed_fingerprint(net: Net, run: Run) -> int:
     return fingerprint(run, run.sizes.drops(net), *of_net, T, B, gate, *order)
 
 
-def host_reserved_of(engine: str, net: Net, run: Run) -> NDArray[np.int8]:
+def host_reserved_of(engine: str, net: Net, run: CheckedCall) -> NDArray[np.int8]:
     """Return the host_reserved of a call."""
     return make_host_reserved(engine, packed_fingerprint(net, run), run.every)
 
@@ -361,10 +361,10 @@ def host_reserved_of(engine: str, net: Net, run: Run) -> NDArray[np.int8]:
 class NetCall:
     """A checked call of a net, without its arrays. Calls of one signature share one object."""
 
-    def __init__(self, run: Run, net: Widths, form: Form, attributes: Any = None) -> None:
+    def __init__(self, run: CheckedCall, net: Widths, form: Form, attributes: Any = None) -> None:
         self.run, self.net, self.form, self.attributes = run, net, form, attributes
 
-    def run_of(self, op: str, arguments: Mapping[str, Any]) -> Run:
+    def run_of(self, op: str, arguments: Mapping[str, Any]) -> CheckedCall:
         """Check lengths, resets and seeds of a call like this; return its run with them."""
         run = self.run
         if "seed" in arguments and run.sizes.drops(self.net):
@@ -399,12 +399,12 @@ class NetCall:
 
     def in_place(self) -> Any:
         """Return the net as `layouts` describes it."""
-        from .driver.layouts import Net  # and with it the kernels
+        from .driver.layouts import EqualLayers  # and with it the kernels
 
         net, leaves, states = self.net, self.leaves, len(self.form.States._fields)
         sizes = net.L * net.D, net.widths[0][0], states
         axes = not self.run.time_major
-        return Net(net.D, self.run.reverse, axes, *sizes, leaves.places, leaves.size)
+        return EqualLayers(net.D, self.run.reverse, axes, *sizes, leaves.places, leaves.size)
 
     def _cells(self, weights: NetWeights, attributes: Any) -> list[Cell]:
         """Return the cells of all layers and directions."""
@@ -470,7 +470,7 @@ class PackedCall(NetCall):
     net: Net
     form: PackedForm
 
-    def __init__(self, run: Run, net: Net, engine: Any) -> None:
+    def __init__(self, run: CheckedCall, net: Net, engine: Any) -> None:
         super().__init__(run, net, PackedForm(net))
         self.engine = engine
 

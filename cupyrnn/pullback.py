@@ -22,7 +22,7 @@ from .checks.extent import Extent, check_extent
 from .derivatives.traced import traceable
 from .driver import block as _block
 from .driver.block import Padded, Recomputed
-from .driver.recompute import Kept
+from .driver.recompute import Checkpoints
 from .ops.block import gru_gradient, lstm_gradient
 from .ops.gru import block_gru_grad
 from .ops.lstm import block_lstm_grad
@@ -89,7 +89,7 @@ def _clips(function: Any, arguments: dict[str, Any]) -> bool:
 
 
 @traceable
-def _keep(op: str, call: dict[str, Any], outputs: Any, every: int) -> Kept:
+def _keep(op: str, call: dict[str, Any], outputs: Any, every: int) -> Checkpoints:
     """Return the states of every k-th step of a call."""
     x, h = call["x"], outputs.h
     states = LSTMStates(h, outputs.cs) if hasattr(outputs, "cs") else States(h)
@@ -112,7 +112,7 @@ def _extent(op: str, call: dict[str, Any]) -> Extent:
 def _lstm_from_states(
     op: str,
     call: dict[str, Any],
-    kept: Kept,
+    kept: Checkpoints,
     *,
     cs_grad: Any,
     h_grad: Any,
@@ -143,7 +143,7 @@ def _lstm_from_states(
 @traceable
 @functools.wraps(block_gru_grad, ("__name__",), ())
 def _gru_from_states(
-    op: str, call: dict[str, Any], kept: Kept, *, d_h: Any, weight_gradients: str = "sum"
+    op: str, call: dict[str, Any], kept: Checkpoints, *, d_h: Any, weight_gradients: str = "sum"
 ) -> GRUGrads[Any]:
     """Compute the gradient `op` from the saved states of a call."""
     weights = BlockGRUParams._make(call[n] for n in BlockGRUParams._fields)

@@ -23,7 +23,7 @@ from .derivatives.traced import enclosing_jvp, traceable
 from .driver import layer as _layer
 from .driver.layer import Layer
 from .driver.pages import page_of
-from .driver.signatures import Arguments, Calls, Checked, by_signature
+from .driver.signatures import Arguments, CallCache, Checked, by_signature
 from .weights.packed import (
     CheckedParams,
     PackedParams,
@@ -78,7 +78,7 @@ class PreparedStep:
             dtype = self._check(x, h, c)
             return Checked(partial(self._run, dtype), self._lay_out)
 
-        self._step: Any = by_signature(step, Calls())
+        self._step: Any = by_signature(step, CallCache())
 
     @property
     def _is_real(self) -> bool:
@@ -164,7 +164,7 @@ class PreparedStep:
             biases = [cell.b, cell.b_hc] if net.rnn_mode == "gru" else [cell.b]
             weights.append((*matrices, *biases))
         more = [a for of_layer in weights for a in of_layer if a is not None]
-        sizes = layouts.Net(1, False, False, net.L, net.H, len(self._names), (), 0)
+        sizes = layouts.EqualLayers(1, False, False, net.L, net.H, len(self._names), (), 0)
         packed = layouts.PackedNet(sizes, net.rnn_mode, net.gate, PACKED_COLUMNS, ())
         with_weights = Arguments({**arguments.by_name, "weights": weights}, [*arrays, *more])
         args = with_weights, packed, PackedForm(net).Saved, StepOutputs

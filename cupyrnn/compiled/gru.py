@@ -11,8 +11,8 @@ import numpy as np
 from .call import c_ordered, line_of
 from .entry_points import entry_points
 from .formulas import Formulas, Vectors, code_of
-from .in_place import CellInPlace
-from .plan import Layout, Spec
+from .in_place import HostCell
+from .plan import GateLayout, Spec
 from .simd import Vector, tanh
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _CODE = code_of(FORMULAS, __name__)
 
 @functools.lru_cache(maxsize=64)
 def _spec(hard: bool, H: int, dtype: np.dtype[Any]) -> Spec:
-    layout = Layout(
+    layout = GateLayout(
         [[0, H], [0]], [[0, H], [0]], [0, 1], [(1, 0), (1, H), (2, 0)],
         [[(0, 0, 0), (0, 1, H)], [(1, 0, 0)]],
     )  # fmt: skip
@@ -67,7 +67,7 @@ def _spec_of(cell: GRU, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]
     return _spec(cell.gate is not None, H, dtype), [numbers, *biases]
 
 
-def in_place(gate: HardSigmoid | None) -> CellInPlace:
+def in_place(gate: HardSigmoid | None) -> HostCell:
     """Return the cell with this activation, for arrays of a caller."""
 
     def spec_of(vectors: dict[str, Any], H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
@@ -75,7 +75,7 @@ def in_place(gate: HardSigmoid | None) -> CellInPlace:
         biases = [vectors.get(name, numbers) for name in ("b_ru", "b_c")]
         return _spec(gate is not None, H, dtype), [numbers, *biases]
 
-    return CellInPlace(takes, spec_of, (), (("b_ru",), ("b_c",)), reset=0)
+    return HostCell(takes, spec_of, (), (("b_ru",), ("b_c",)), reset=0)
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = entry_points(

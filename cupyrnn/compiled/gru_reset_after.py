@@ -12,8 +12,8 @@ from .call import c_ordered, line_of
 from .entry_points import entry_points
 from .formulas import Formulas, Vectors, code_of
 from .frame import APART
-from .in_place import CellInPlace
-from .plan import Layout, Spec
+from .in_place import HostCell
+from .plan import GateLayout, Spec
 from .simd import Vector, tanh
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _spec(hard: bool, hc_last: bool, H: int, dtype: np.dtype[Any]) -> Spec:
     sums = [[(1, 0, 0), (0, 0, H), (0, 1, 2 * H), (0, 2, 3 * H)]]
     if hc_last:  # which has deltas for each matrix
         sums = [[(k, n, c) for n, c in enumerate(of)] for k, of in enumerate((starts, of_h))]
-    layout = Layout([starts], [of_h], [APART], [(1, 0), (1, H), (2, 0), (3, 0)], sums)
+    layout = GateLayout([starts], [of_h], [APART], [(1, 0), (1, H), (2, 0), (3, 0)], sums)
     return Spec(_CODE, layout, H, dtype, int(hard))
 
 
@@ -64,7 +64,7 @@ def _spec_of(cell: GRUResetAfter, H: int, dtype: np.dtype[Any]) -> tuple[Spec, l
     return _spec(cell.gate is not None, cell.hc_last, H, dtype), arrays
 
 
-def in_place(gate: HardSigmoid | None) -> CellInPlace:
+def in_place(gate: HardSigmoid | None) -> HostCell:
     """Return the cell with this activation, for packed weights and arrays of a caller."""
 
     def spec_of(vectors: dict[str, Any], H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
@@ -72,7 +72,7 @@ def in_place(gate: HardSigmoid | None) -> CellInPlace:
         biases = [vectors.get(name, numbers) for name in ("b", "b_end", "b_more_end")]
         return _spec(gate is not None, True, H, dtype), [numbers, *biases]
 
-    return CellInPlace(takes, spec_of, (), (("b",), ("b_more",)), 2)
+    return HostCell(takes, spec_of, (), (("b",), ("b_more",)), 2)
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = entry_points(

@@ -11,12 +11,12 @@ from .._typing import Array
 from .addresses import At, address_of
 from .call import Laid, compute
 from .plan import Shapes, Spec
-from .single import LaidStep, Sizes
+from .single import LaidStep, StepSizes
 
 _OWN = 2  # the memory and the words of a loop, which are its first arrays
 
 
-class CellInPlace(NamedTuple):
+class HostCell(NamedTuple):
     """
     A cell with its attributes, whose arrays are parts of the arrays of an op's call.
 
@@ -94,7 +94,7 @@ class LayerInPlace:
 class StepInPlace:
     """The calls of a single step whose arrays are parts of the arrays of an op's call."""
 
-    def __init__(self, spec: Spec, sizes: Sizes, arrays: Sequence[At | Array | None]) -> None:
+    def __init__(self, spec: Spec, sizes: StepSizes, arrays: Sequence[At | Array | None]) -> None:
         self._laid, self._places = LaidStep(spec, sizes), _Places(arrays)
         self._words = self._places.moved(self._laid.block, self._laid.relocations)
 

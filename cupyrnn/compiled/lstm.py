@@ -12,8 +12,8 @@ from .call import c_ordered
 from .entry_points import entry_points
 from .formulas import Formulas, Vectors, code_of
 from .frame import MAKES_H
-from .in_place import CellInPlace
-from .plan import Layout, Spec
+from .in_place import HostCell
+from .plan import GateLayout, Spec
 from .simd import Vector, tanh
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _numbers(
 @functools.lru_cache(maxsize=64)
 def _spec(columns: tuple[int, ...], variant: int, H: int, dtype: np.dtype[Any]) -> Spec:
     starts = [column * H for column in columns]
-    layout = Layout(
+    layout = GateLayout(
         [starts], [starts, [0]], [0, MAKES_H],
         [*((1, start) for start in starts), (2, 0), (3, 0), (4, 0)],
         [[(0, gate, start) for gate, start in enumerate(starts)]],
@@ -117,7 +117,7 @@ def _spec_of(cell: LSTM, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array
 
 def in_place(
     columns: tuple[int, ...], clip: float | None, gate: HardSigmoid | None, forget_bias: float
-) -> CellInPlace:
+) -> HostCell:
     """Return the cell with these attributes, for arrays of a caller."""
 
     def spec_of(vectors: dict[str, Any], H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
@@ -125,7 +125,7 @@ def in_place(
         numbers = _numbers(clip, gate, dtype, forget_bias)
         return _described(vectors.get("b"), columns, peephole, numbers, gate is not None, H)
 
-    return CellInPlace(takes, spec_of, _PEEPHOLES, (("sums", "b_more"),), 4)
+    return HostCell(takes, spec_of, _PEEPHOLES, (("sums", "b_more"),), 4)
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = entry_points(

@@ -1,14 +1,14 @@
 """
 The plan of a layer's calls of one signature: threads, memory, and the words of its loop.
 
-====== ======================================================= ===============================
-Stage  Contents                                                Made
-====== ======================================================= ===============================
-Layout the columns of a cell's gates and biases in its arrays  with its Spec
-Spec   a cell of one size, dtype and variant                   once for each of these
-Shapes the signature of a call: shapes, memory order           in each call
-Plan   threads, memory and words of the calls of a signature   once for each number of threads
-====== ======================================================= ===============================
+========== =================================================== ==============================
+Stage      Contents                                            Made
+========== =================================================== ==============================
+GateLayout the columns of gates and biases in a cell's arrays  with its Spec
+Spec       a cell of one size, dtype and variant               once for each of these
+Shapes     the signature of a call: shapes, memory order       in each call
+Plan       threads, memory, words of the calls of a signature  once for each number of threads
+========== =================================================== ==============================
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .products import PANEL_BYTES, memory_of_transposed
 from .simd import VECTOR_BYTES
 
 
-class Share(NamedTuple):
+class Partition(NamedTuple):
     """The rows or units of each thread."""
 
     threads: int
@@ -47,7 +47,7 @@ _SMALL_MATRIX = 1 << 19
 
 def share(
     batches: Any, H: int, recurrent_bytes: int, size: int, all_units: bool, most: int
-) -> Share:
+) -> Partition:
     """
     Divide the rows or the units of a layer among threads.
 
@@ -66,14 +66,14 @@ def share(
     by_rows = min(most, B // _LEAST_ROWS) if B >= 2 * _LEAST_ROWS else 1
     by_units = 1 if all_units else min(most, groups)
     if by_units > 1 and (by_units > by_rows or recurrent_bytes >= _LARGE_MATRIX):
-        return Share(by_units, True, [groups * k // by_units for k in range(by_units + 1)])
+        return Partition(by_units, True, [groups * k // by_units for k in range(by_units + 1)])
     n = max(by_rows, 1)
     if n == 1 or batches[-1] == B:
-        return Share(n, False, [B * k // n for k in range(n + 1)])
+        return Partition(n, False, [B * k // n for k in range(n + 1)])
     # Row r takes part in each step with more than r rows. Each thread gets as many row-steps.
     steps = np.cumsum(np.searchsorted(-np.asarray(batches), -np.arange(B), side="left"))
     splits = np.searchsorted(steps, steps[-1] * np.arange(n + 1) / n, side="left").tolist()
-    return Share(n, False, [0, *splits[1:-1], B])
+    return Partition(n, False, [0, *splits[1:-1], B])
 
 
 def panels_of(columns: int, size: int) -> int:
@@ -81,7 +81,7 @@ def panels_of(columns: int, size: int) -> int:
     return -(-columns * size // PANEL_BYTES)
 
 
-class Columns(NamedTuple):
+class Panels(NamedTuple):
     """The columns of a matrix [K, ·]: each gate has H of them, from its start on."""
 
     starts: Sequence[int]
@@ -102,7 +102,7 @@ class Columns(NamedTuple):
         return panels_of(self.width, self.size) * PANEL_BYTES
 
 
-class Layout(NamedTuple):
+class GateLayout(NamedTuple):
     """The first columns of a cell's gates and biases in its arrays."""
 
     inputs: Sequence[Sequence[int]]  # of the gates in each matrix of x
@@ -118,7 +118,7 @@ class Spec:
     """A cell as the frame sees it. Specs compare by identity, so a cell must keep its own."""
 
     def __init__(
-        self, code: CellCode, layout: Layout, H: int, dtype: np.dtype[Any], variant: int = 0
+        self, code: CellCode, layout: GateLayout, H: int, dtype: np.dtype[Any], variant: int = 0
     ) -> None:
         self.code, self.formulas, self.layout = code, code.formulas, layout
         self.H, self.dtype, self.variant = H, dtype, variant
@@ -141,14 +141,14 @@ class Spec:
         """Return the variant of a row's code that is the formula of a recurrent matrix."""
         return self.variant + stage * self.formulas.variants
 
-    def columns(self, shapes: Any) -> list[Columns]:
+    def columns(self, shapes: Any) -> list[Panels]:
         """Return the columns of the matrices of a call."""
         (inputs, recurrent, adds_to, *_), size = self.layout, self.dtype.itemsize
         depths = [shapes.P, self.H][: max(1, len(shapes.weights) - len(inputs))]
         return [
-            *(Columns(starts, self.H, shapes.I, n, size) for n, starts in enumerate(inputs)),
+            *(Panels(starts, self.H, shapes.I, n, size) for n, starts in enumerate(inputs)),
             *(
-                Columns(starts, shapes.P if to == MAKES_H else self.H, K, to, size)
+                Panels(starts, shapes.P if to == MAKES_H else self.H, K, to, size)
                 for K, starts, to in zip(depths, recurrent, adds_to, strict=False)
             ),
         ]
@@ -210,7 +210,7 @@ class Plan:
         self._write_words()
         self.block, self.relocations = words_of(self._words)
 
-    def _shared(self, most: int) -> Share:
+    def _shared(self, most: int) -> Partition:
         """Return the share of each thread, and set the number of rows of a part."""
         backward, rows, batches = self._shapes.backward, self._shapes.rows, np.diff(self._starts)
         of_x, columns = len(self._spec.layout.inputs), self._columns
@@ -284,7 +284,7 @@ class Plan:
         return At(_BLOCK, 8 * (len(self._words) - len(values)))
 
     def _gates(
-        self, array: int, oriented: tuple[bool, int] | None, c: Columns
+        self, array: int, oriented: tuple[bool, int] | None, c: Panels
     ) -> tuple[int | At, bool]:
         """Append the place of each gate's columns, and the bytes from row to row."""
         if oriented is None:

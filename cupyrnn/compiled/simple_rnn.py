@@ -11,8 +11,8 @@ import numpy as np
 from .call import c_ordered, line_of
 from .entry_points import entry_points
 from .formulas import Formulas, Vectors, code_of
-from .in_place import CellInPlace
-from .plan import Layout, Spec
+from .in_place import HostCell
+from .plan import GateLayout, Spec
 from .simd import Vector, tanh
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _CODE = code_of(FORMULAS, __name__)
 
 @functools.lru_cache(maxsize=64)
 def _spec(relu: bool, H: int, dtype: np.dtype[Any]) -> Spec:
-    layout = Layout([[0]], [[0]], [0], [(0, 0)], [[(0, 0, 0)]])
+    layout = GateLayout([[0]], [[0]], [0], [(0, 0)], [[(0, 0, 0)]])
     return Spec(_CODE, layout, H, dtype, int(relu))
 
 
@@ -47,13 +47,13 @@ def _spec_of(cell: SimpleRNN, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[
     return _spec(cell.relu, H, dtype), c_ordered([cell.b], dtype)
 
 
-def in_place(relu: bool) -> CellInPlace:
+def in_place(relu: bool) -> HostCell:
     """Return the cell with this activation, for arrays of a caller."""
 
     def spec_of(vectors: dict[str, Any], H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
         return _spec(relu, H, dtype), [vectors.get("b", line_of(None, dtype))]
 
-    return CellInPlace(takes, spec_of, (), (("b", "b_more"),), 1)
+    return HostCell(takes, spec_of, (), (("b", "b_more"),), 1)
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = entry_points(

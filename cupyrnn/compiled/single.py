@@ -30,7 +30,7 @@ from .simd import SUMMED_ROWS, VECTOR_BYTES, VECTORS, call, call_of, part, read_
 _LEAST_WORK, _LEAST_ROWS = 30_000_000, 4
 
 
-class Product(NamedTuple):
+class ProductStep(NamedTuple):
     """to[B, gates*H] (+)= a[B, K] @ w, and a formula: addresses, strides in bytes, numbers."""
 
     a: Address
@@ -78,8 +78,8 @@ class Step(NamedTuple):
     sums: Address  # memory for partial sums, which are added to totals
 
 
-_read_step, _read_product = read_fields(Step), read_fields(Product)
-_STEP_BYTES, _EACH_BYTES = 8 * len(Step._fields), 8 * len(Product._fields)
+_read_step, _read_product = read_fields(Step), read_fields(ProductStep)
+_STEP_BYTES, _EACH_BYTES = 8 * len(Step._fields), 8 * len(ProductStep._fields)
 
 
 @part
@@ -91,7 +91,7 @@ def own_vectors(one: Any, tid: int, n: int, H: int) -> tuple[int, int]:
 
 
 @part
-def multiply_columns(tid: int, n: int, one: Any, p: Product, B: int, memory: int) -> None:
+def multiply_columns(tid: int, n: int, one: Any, p: ProductStep, B: int, memory: int) -> None:
     """Compute a product for a thread's units of each gate."""
     u0, u1 = own_vectors(one, tid, n, p.H)
     lanes = VECTOR_BYTES // size_of(one)
@@ -143,7 +143,7 @@ def one_step(one: Any, words: int) -> None:
 _MEMORY, _BLOCK, _X, _H_PREV, _C_PREV, _DH, _DC, _TOTALS, _SAVED = range(9)
 
 
-class Sizes(NamedTuple):
+class StepSizes(NamedTuple):
     """Everything that the words of a step depend on, besides its spec."""
 
     B: int
@@ -163,7 +163,7 @@ class Sizes(NamedTuple):
 class LaidStep:
     """The words of a step without addresses, their relocations, its memory and its loop."""
 
-    def __init__(self, spec: Spec, sizes: Sizes) -> None:
+    def __init__(self, spec: Spec, sizes: StepSizes) -> None:
         self._spec, self._sizes, self._of_x = spec, sizes, len(spec.layout.inputs)
         formulas, char = spec.formulas, spec.dtype.char
         self._columns, self._memory = spec.columns(sizes), Memory()
@@ -220,12 +220,12 @@ class LaidStep:
 
     def _product(
         self, k: int, a: tuple[Any, int], to: tuple[Any, int], back: bool, *more: Any
-    ) -> Product:
+    ) -> ProductStep:
         """Return a product with a matrix; backward, with its transpose."""
         c, lies = self._columns[k], self._sizes.weights[k]
         transposed, rs_w = lies or (False, 0)
         width = len(c.starts) * c.H
-        return Product(
+        return ProductStep(
             *a, width if back else c.K, At(self._first + k) if lies else 0, rs_w,
             transposed ^ back, 1 if back else len(c.starts), c.K if back else c.H, *to, *more,
         )  # fmt: skip
@@ -293,7 +293,7 @@ class LaidStep:
 _laid_step = functools.lru_cache(maxsize=256)(LaidStep)
 
 
-def _run(spec: Spec, sizes: Sizes, *arrays: Array | None) -> None:
+def _run(spec: Spec, sizes: StepSizes, *arrays: Array | None) -> None:
     """Compute a step; arrays are in C order, numbered from `_X` on."""
     laid = _laid_step(spec, sizes)
     laid.run(arrays, laid.block, laid.relocations)
@@ -307,7 +307,7 @@ def forward(
     (B, I), P = x.shape, first[0].shape[1]
     matrices, lie = orientations(weights, spec.dtype)
     x, h_prev, c_prev = c_ordered((x, *first, *spec.no_c), spec.dtype)
-    sizes = Sizes(B, I, P, len(saved), len(vectors), lie)
+    sizes = StepSizes(B, I, P, len(saved), len(vectors), lie)
     _run(spec, sizes, x, h_prev, c_prev, None, None, None, *saved, *vectors, *matrices)
 
 
@@ -345,7 +345,7 @@ def backward(
     )
     dh, dc = (*carried, None)[:2]
     (B, P), I = dh.shape, 0 if x is None else x.shape[1]
-    sizes = Sizes(
+    sizes = StepSizes(
         B, I, P, len(saved), len(vectors), lie, places, widths, x is not None,
         0 if totals is None else len(totals),
     )  # fmt: skip

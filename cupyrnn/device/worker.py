@@ -48,7 +48,7 @@ def asked(way: str) -> Iterator[None]:
             os.environ[variable] = before
 
 
-class Calls:
+class OpOnDevice:
     """
     An op and its gradient on the device, called separately.
 
@@ -145,8 +145,8 @@ class Calls:
 
 
 @lru_cache(maxsize=4)  # with lengths and without, to compare and to time
-def _calls(problem: Problem) -> Calls:
-    return Calls(problem.dtype, *draw(problem))
+def _calls(problem: Problem) -> OpOnDevice:
+    return OpOnDevice(problem.dtype, *draw(problem))
 
 
 def engines_of(problem: Problem) -> dict[str, dict[str, str]]:

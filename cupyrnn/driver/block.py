@@ -12,9 +12,9 @@ from ..checks.extent import Extent
 from . import layer as _layer
 from . import recompute
 from . import stack as _stack
-from .layer import Cut, Layer
+from .layer import Layer, LayerGradient
 from .packing import Packing, flat
-from .recompute import Kept
+from .recompute import Checkpoints
 from .reserve import Leaves, Reserved, Sizes
 
 
@@ -22,7 +22,7 @@ class Recomputed(NamedTuple):
     """Stands for `saved` when recomputing: the kept states, and the forward pass's cell."""
 
     cell: Cell  # of the forward pass
-    kept: Kept  # by rows
+    kept: Checkpoints  # by rows
 
 
 class Padded(NamedTuple):
@@ -100,7 +100,7 @@ def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
             packing.unpack(rows, a)
 
 
-def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Kept:
+def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Checkpoints:
     """Return every k-th of the states [T, B, ·] that `forward` wrote, for the gradient."""
     T, B, _ = states.h.shape
     packing = Packing(xp, T, B, *extent)
@@ -113,7 +113,7 @@ def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Kept:
         # h has its own memory, and most callers keep it. The others share theirs.
         return packed if a is states.h or packing.reorders else packed.copy()
 
-    return Kept(every, each(states, rows))
+    return Checkpoints(every, each(states, rows))
 
 
 def backward_step(
@@ -128,7 +128,7 @@ def backward_step(
     # One array less: the carried gradients begin as those of the states after the step.
     copies = [xp.zeros(shape, compute) if g is None else g.astype(compute, "C") for g in cotangents]
     carried = cotangents._make(copies)
-    _layer.backward(xp, cell, Cut(layer, None, carried, grads))
+    _layer.backward(xp, cell, LayerGradient(layer, None, carried, grads))
     return carried
 
 

@@ -17,7 +17,7 @@ from .net import GradientPlaces, LayerPlaces
 from .places import Place
 
 
-class Loop:
+class LayerLoop:
     """
     The steps of a layer.
 

@@ -27,7 +27,7 @@ from ..cells.contract import BackwardRun, BackwardStep, Cell, ForwardRun, Gradie
 from ..checks.arrays import cast, compute_dtype, operand_dtype
 from . import by_example
 from .by_example import Factors
-from .packing import Rows, Run, flat
+from .packing import Rows, StepRun, flat
 from .pages import page_of, products_of
 
 
@@ -40,7 +40,7 @@ class Layer(NamedTuple):
     saved: Any  # the cell's Saved, [N, ·] or [T, B, ·] each
 
 
-class Cut(NamedTuple):
+class LayerGradient(NamedTuple):
     """The gradient of some steps of a layer: its inputs and outputs."""
 
     layer: Layer  # the inputs and results of `forward`
@@ -147,12 +147,12 @@ def compiled_page(cell: type) -> Any:
         return None
 
 
-def _part(arrays: Any, run: Run, dtype: np.dtype[Any]) -> Any:
+def _part(arrays: Any, run: StepRun, dtype: np.dtype[Any]) -> Any:
     """Return the rows of a run in arrays of states or of their gradients, in this dtype."""
     return each(arrays, lambda a: cast(run.of(a), dtype))
 
 
-def _running(states: Any, run: Run) -> Any:
+def _running(states: Any, run: StepRun) -> Any:
     """Return the states of the sequences that are not empty."""
     running = run.batches[0]
     return states if running == len(states.h) else each(states, lambda s: s[:running])
@@ -271,7 +271,7 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer, compute: np.dtype[
     return carried
 
 
-def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> None:
+def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
     """`backward` as one compiled call that includes the products."""
     (x, first, packing, saved), cotangents, carried, grads = cut
     compute = compute_dtype(x.dtype)
@@ -335,7 +335,7 @@ def _input_product(xp: ModuleType, x: Array, weight: Weight, out: Array) -> None
         products_of(xp).matmul(x, weight.w, out)
 
 
-def backward(xp: ModuleType, cell: Cell, cut: Cut) -> None:
+def backward(xp: ModuleType, cell: Cell, cut: LayerGradient) -> None:
     """
     The gradient of a layer.
 
@@ -359,7 +359,7 @@ def backward(xp: ModuleType, cell: Cell, cut: Cut) -> None:
     run(xp, recurrence, cell, cut._replace(layer=layer, cotangents=cotangents))
 
 
-def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> None:
+def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
     """`backward` for a recurrence that leaves the matrix products to the driver."""
     layer, cotangents, carried, grads = cut
     x, first, packing, saved = layer
@@ -478,7 +478,7 @@ def input_gradient(
         x_grad[...] = into
 
 
-def _backward_step(recurrence: Any, cell: Cell, cut: Cut) -> None:
+def _backward_step(recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
     """`backward` for a cell that has a function for a single step."""
     (x, before, _, saved), cotangents, carried, grads = cut
     if saved[0].ndim > 2:

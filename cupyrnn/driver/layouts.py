@@ -352,7 +352,7 @@ def gru_block_cell_grad(arguments: Arguments, gate: Any) -> Any:
     return machine.finish([d_x, first, d_c, d_ru], GRUCellGrads)
 
 
-class Net(NamedTuple):
+class EqualLayers(NamedTuple):
     """A net of equal layers without dropout."""
 
     D: int
@@ -428,7 +428,7 @@ class _Axes(NamedTuple):
 
 
 def _net_forward(
-    table: Table, machine: Any, net: Net, weights: Sequence[Weights], is_training: bool
+    table: Table, machine: Any, net: EqualLayers, weights: Sequence[Weights], is_training: bool
 ) -> list[Place | None]:
     """Lay out a net; return output, two last states and reserve_space, or scalar zeros."""
     axes = _Axes(table, machine, net.are_exchanged)
@@ -461,7 +461,7 @@ def _net_forward(
 def _net_backward(
     table: Table,
     machine: Any,
-    net: Net,
+    net: EqualLayers,
     entries: Sequence[tuple[Weights, Weights]],
     input_gradient: bool,
 ) -> list[Place | None]:
@@ -500,7 +500,7 @@ _STATES, _COTANGENTS = ("input_h", "input_c"), ("output_h_backprop", "output_c_b
 class PackedNet(NamedTuple):
     """A net of packed parameters."""
 
-    net: Net
+    net: EqualLayers
     rnn_mode: str
     gate: Any
     columns: tuple[int, ...]  # of the gates of an LSTM
@@ -626,7 +626,7 @@ def prepared_step(arguments: Arguments, net: PackedNet, saved: Any, kind: Any) -
 class StackedNet(NamedTuple):
     """A net of weights of the block ops."""
 
-    net: Net
+    net: EqualLayers
     attributes: Any  # of its form
     columns: tuple[int, ...] | None  # of the gates of an LSTM; None for a GRU
 

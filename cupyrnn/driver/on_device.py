@@ -16,11 +16,11 @@ import numpy as np
 from ..checks.arrays import FLOATS, NotInPlace, compute_dtype
 from ..kernels import blas, gru, gru_reset_after, lstm, persistent, simple_rnn
 from ..kernels.cell import SOURCE as CELL_SOURCE
-from ..kernels.cell import CellInPlace
+from ..kernels.cell import DeviceCell
 from ..kernels.compile import kernel
-from ..kernels.launch import BIAS_SUMS, BLOCK, OF_A_STEP, Block, function_of, sum_grid
+from ..kernels.launch import BIAS_SUMS, BLOCK, OF_A_STEP, BlockShape, function_of, sum_grid
 from ..kernels.products import ROWS
-from .device_loop import Loop
+from .device_loop import LayerLoop
 from .net import Cells, GradientPlaces, LayerPlaces
 from .places import Place, Table
 from .signatures import BY_ID, Arguments
@@ -113,7 +113,7 @@ class OnDevice:
     Raises NotInPlace, in its methods, for what is not operations over places.
     """
 
-    def __init__(self, table: Table, cell: CellInPlace, T: int, B: int, aligned: int) -> None:
+    def __init__(self, table: Table, cell: DeviceCell, T: int, B: int, aligned: int) -> None:
         self.table, self.cell, self.T, self.B = table, cell, T, B
         self.dtype, self.compute = table.dtype, compute_dtype(table.dtype)
         if aligned % self.dtype.itemsize:
@@ -136,7 +136,7 @@ class OnDevice:
         function: int,
         grid: tuple[int, int],
         args: Sequence[Sequence[Place | int | None]],
-        block: Block = OF_A_STEP,
+        block: BlockShape = OF_A_STEP,
     ) -> None:
         """Add a launch; each argument is a list of words."""
         at = []
@@ -196,14 +196,14 @@ class OnDevice:
         name = _COPIES_KERNELS[kernel]
         self._launch_one(_COPIES, _COPIES_KERNELS, name, (blocks, 1), a, to, *sizes)
 
-    def _struct(self, layer: LayerPlaces, cell: CellInPlace) -> tuple[list[Any], bool]:
+    def _struct(self, layer: LayerPlaces, cell: DeviceCell) -> tuple[list[Any], bool]:
         """Return the words of a cell's struct, and whether it has nothing optional."""
         pointers = [layer.weights.vectors.get(name) for name in cell.vectors]
         stored = self.dtype != self.compute
         words, plain = cell.struct(self.compute, [p is not None for p in pointers], stored)
         return [*pointers, *words], plain
 
-    def _steps(self, direction: int, layer: LayerPlaces, arrays: list[Any]) -> Loop | None:
+    def _steps(self, direction: int, layer: LayerPlaces, arrays: list[Any]) -> LayerLoop | None:
         """
         Add the launch over all steps, forwards or, in direction 1, the gradient.
 
@@ -226,7 +226,7 @@ class OnDevice:
                 # A product needs the columns hc, r, u side by side: not packed.
                 gate, _ = self.cell.attributes
                 struct, _ = self._struct(layer, self.cell._replace(attributes=(gate, False)))
-            return Loop(self, layer, struct)
+            return LayerLoop(self, layer, struct)
         function = function_of(
             found.kernel.source, (found.name,), found.name, self.dtype, found.block
         )
@@ -493,13 +493,13 @@ class OnDevice:
         grid = -(-sum(columns) // BLOCK[0]), 1
         self._launch_one("", BIAS_SUMS, name, grid, rows, others, b, more, *sizes)
 
-    def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> Call:
+    def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> DeviceCall:
         """Return an object that runs these calls; its result is a `kind` of arrays and `more`."""
-        return Call(self.table, (self._words, self._moved), self.operations, self.rounds,
+        return DeviceCall(self.table, (self._words, self._moved), self.operations, self.rounds,
                     (list(returned), kind, more))  # fmt: skip
 
 
-class Call:
+class DeviceCall:
     """Runs the calls of a signature."""
 
     def __init__(
@@ -607,7 +607,7 @@ class Call:
 
 
 def start(
-    arguments: Arguments, cell: CellInPlace, matrices: set[int], *, back: bool, saves: bool
+    arguments: Arguments, cell: DeviceCell, matrices: set[int], *, back: bool, saves: bool
 ) -> tuple[Table, OnDevice]:
     """Return the table of a call, and the machine of its operations: see `on_host.start`."""
     arrays, aligned = arguments.arrays, 0

@@ -18,9 +18,9 @@ from ..arithmetic.products import matmul
 from ..checks.arrays import NotInPlace
 from ..compiled import gru, gru_reset_after, lstm, simple_rnn
 from ..compiled.addresses import At
-from ..compiled.in_place import CellInPlace, LayerInPlace, StepInPlace
+from ..compiled.in_place import HostCell, LayerInPlace, StepInPlace
 from ..compiled.plan import Shapes, Spec
-from ..compiled.single import Sizes
+from ..compiled.single import StepSizes
 from . import layer as _layer
 from .net import Cells, GradientPlaces, LayerPlaces
 from .places import Place, Table
@@ -84,7 +84,7 @@ class HostTable(Table):
 class OnHost:
     """The operations of a call in NumPy and in compiled loops."""
 
-    def __init__(self, table: HostTable, cell: CellInPlace, T: int, B: int) -> None:
+    def __init__(self, table: HostTable, cell: HostCell, T: int, B: int) -> None:
         self._table, self._cell, self._T, self._B = table, cell, T, B
         self._starts = (np.arange(T + 1, dtype=np.int64) * B).tobytes()
         self.operations: list[Callable[[Arrays], Any]] = []
@@ -221,7 +221,7 @@ class OnHost:
         if not weights:  # the gradient ends at the deltas
             weights = lie = (None,) * (len(spec.layout.inputs) + 1)
         places = tuple((n % len(deltas), 0) for n in range(len(weights)) if deltas)
-        sizes = Sizes(
+        sizes = StepSizes(
             self._B, I, P, len(saved), len(vectors), lie, places, tuple(d.shape[1] for d in deltas),
             bool(deltas) and x is not None, 0 if totals is None else totals.size // H,
         )  # fmt: skip
@@ -354,13 +354,13 @@ class OnHost:
 
         self.operations.append(compute)
 
-    def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> Call:
+    def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> HostCall:
         """Return an object that runs these calls; its result is a `kind` of arrays and `more`."""
-        return Call(self._table, self.operations, (list(returned), kind, more))
+        return HostCall(self._table, self.operations, (list(returned), kind, more))
 
 
 def start(
-    arguments: Arguments, cell: CellInPlace, matrices: set[int], *, back: bool, saves: bool
+    arguments: Arguments, cell: HostCell, matrices: set[int], *, back: bool, saves: bool
 ) -> tuple[HostTable, OnHost]:
     """
     Return the table of a call, and the machine that makes its operations.
@@ -422,7 +422,7 @@ def _key(place: Place, shape: tuple[int, ...]) -> Any:
     return slice(start, start + place.size)
 
 
-class Call:
+class HostCall:
     """Runs the calls of a signature."""
 
     def __init__(

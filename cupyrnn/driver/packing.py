@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Run(NamedTuple):
+class StepRun(NamedTuple):
     """Consecutive steps that one call of `forward_steps` or `backward_steps` computes."""
 
     row: int  # the first
@@ -30,7 +30,7 @@ class Run(NamedTuple):
     batches: list[int]  # the rows of each step
     alike: bool  # whether all have as many: then arrays are [t, B, ·], else [n, ·]
 
-    def parts(self, most: int) -> Iterator[Run]:
+    def parts(self, most: int) -> Iterator[StepRun]:
         """Yield the run from its end in parts of at most `most` steps, if all have as many rows."""
         if len(self.batches) <= most or not self.alike:
             yield self
@@ -39,7 +39,7 @@ class Run(NamedTuple):
         for stop in range(len(self.batches), 0, -most):
             start = max(0, stop - most)
             first = self.row + start * batch
-            yield Run(first, self.row + stop * batch, self.batches[start:stop], True)
+            yield StepRun(first, self.row + stop * batch, self.batches[start:stop], True)
 
     def of(self, a: Array, start: int = 0) -> Array:
         """Return its rows of an array [N, ·] or [T, B, ·] that begins at row `start`."""
@@ -57,12 +57,12 @@ def flat(a: Array) -> Array:
     return a if a.ndim == 2 else a.reshape(a.shape[0] * a.shape[1], a.shape[2])
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """Consecutive runs, whose rows share the products over many steps."""
 
     row: int
     end: int
-    runs: list[Run]
+    runs: list[StepRun]
 
 
 def count_rows(T: int, B: int, lengths: NDArray[Any] | None) -> int:
@@ -199,12 +199,12 @@ class Rows:
             yield slice(t0, t1), slice(int(starts[t0]), int(starts[t1]))
             t0 = t1
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[RowBlock]:
         """Return all blocks in order."""
         pieces = self.pieces(products_of(self._xp).ROWS) if self.rows else ()
-        return [Block(rows.start, rows.stop, self._runs(steps, rows)) for steps, rows in pieces]
+        return [RowBlock(rows.start, rows.stop, self._runs(steps, rows)) for steps, rows in pieces]
 
-    def _runs(self, steps: slice, rows: slice) -> list[Run]:
+    def _runs(self, steps: slice, rows: slice) -> list[StepRun]:
         """Return the runs of some steps, of equally many rows each in NumPy."""
         in_numpy = self._xp is np
         if self._lengths is None:
@@ -213,7 +213,7 @@ class Rows:
             batches = self._batches[steps]
             if in_numpy:
                 return list(_equal(rows.start, batches))
-        return [Run(rows.start, rows.stop, batches, in_numpy)]
+        return [StepRun(rows.start, rows.stop, batches, in_numpy)]
 
     def before(self, row: int, end: int, first: Array, after: Array, dtype: np.dtype[Any]) -> Array:
         """
@@ -450,11 +450,11 @@ class Packing(Rows):
         return self._moved(grads, reverse, enter=False, back=False)
 
 
-def _equal(row: int, batches: list[int]) -> Iterator[Run]:
+def _equal(row: int, batches: list[int]) -> Iterator[StepRun]:
     """Yield runs of steps with the same number of rows."""
     start = 0
     for t in range(1, len(batches) + 1):
         if t == len(batches) or batches[t] != batches[start]:
             end = row + (t - start) * batches[start]
-            yield Run(row, end, batches[start:t], True)
+            yield StepRun(row, end, batches[start:t], True)
             row, start = end, t

@@ -20,7 +20,7 @@ from .._typing import Array, NamedTuple
 from ..cells.contract import Cell, each
 from ..checks.arrays import compute_dtype
 from . import layer as _layer
-from .layer import Cut, Layer, implementation
+from .layer import Layer, LayerGradient, implementation
 from .packing import Rows
 from .pages import products_of
 
@@ -30,14 +30,14 @@ _BLOCKS = 4
 _CHUNK = 65536
 
 
-class Kept(NamedTuple):
+class Checkpoints(NamedTuple):
     """The states that a layer keeps: of every step, or before every k-th but the first."""
 
     every: int  # k
     states: Any  # the cell's States, [n, ·] each
 
 
-class Taken:
+class LazyRows:
     """
     Rows in another order, gathered lazily, one slice of whole steps at a time.
 
@@ -132,7 +132,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
     Parameters
     ----------
     layer
-        Its `saved` is a Kept, whose states are written.
+        Its `saved` is a Checkpoints, whose states are written.
     memory
         For the saved arrays of the largest piece, without h.
     h : [N, P]
@@ -161,8 +161,8 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
 
 
 def backward(
-    xp: ModuleType, cells: tuple[Cell, Cell], cut: Cut, memory: Sequence[Array]
-) -> Iterator[Cut]:
+    xp: ModuleType, cells: tuple[Cell, Cell], cut: LayerGradient, memory: Sequence[Array]
+) -> Iterator[LayerGradient]:
     """
     Yield the pieces of a layer from last to first, each as an argument of `layer.backward`.
 
@@ -172,15 +172,15 @@ def backward(
         Of the gradient; and of the forward pass, which may have attributes that the other has not.
     cut
         Of the layer, what `forward` read and left, or what `layer.forward` did, and all of it was
-        saved. Unless gradients are by example, its x, cotangents.h and grads.x may be a Taken.
+        saved. Unless gradients are by example, its x, cotangents.h and grads.x may be LazyRows.
     memory
         For the saved arrays of the largest piece, if not all of them were kept.
     """
     (cell, again), (layer, cotangents, carried, grads) = cells, cut
     x, first, rows, kept = layer
-    computes = isinstance(kept, Kept)
+    computes = isinstance(kept, Checkpoints)
     if not computes:
-        kept = Kept(1, cell.states(layer.saved))
+        kept = Checkpoints(1, cell.states(layer.saved))
     pieces = list(_pieces(xp, cell, rows, kept.every, x.dtype))
     at_once = computes and grads.weight_gradients in ("examples", "norms")
     if at_once and pieces:
@@ -196,19 +196,21 @@ def backward(
         if at_once:
             continue
         into = grads.x[piece.rows]
-        yield Cut(
+        yield LayerGradient(
             of_piece,
             _taken(cotangents, piece.rows),
             _taken(carried, slice(part.sequences)),
             grads._replace(x=into, adds=grads.adds or piece is not pieces[-1]),
         )
-        if isinstance(grads.x, Taken):
+        if isinstance(grads.x, LazyRows):
             grads.x.put(piece.rows, into)
     if at_once or not pieces:
-        yield Cut(layer._replace(saved=saved), cotangents, carried, grads)
+        yield LayerGradient(layer._replace(saved=saved), cotangents, carried, grads)
 
 
-def _compute_again(xp: ModuleType, cell: Cell, layer: Layer, kept: Kept, piece: _Piece) -> None:
+def _compute_again(
+    xp: ModuleType, cell: Cell, layer: Layer, kept: Checkpoints, piece: _Piece
+) -> None:
     """Compute the saved arrays of a piece again."""
     part = layer.packing
     kind = implementation(xp, cell, part.rows, layer.x.dtype, "forward", whole=True).kind
@@ -218,7 +220,7 @@ def _compute_again(xp: ModuleType, cell: Cell, layer: Layer, kept: Kept, piece: 
         _layer.forward(xp, cell, layer)
 
 
-def _entering(rows: Rows, piece: _Piece, saved: Kept, first: Any, n: int) -> Any:
+def _entering(rows: Rows, piece: _Piece, saved: Checkpoints, first: Any, n: int) -> Any:
     """Return the states before the first step of a piece, of its n sequences."""
     t0, states, start = piece.steps.start, saved.states, piece.kept.start - n
     if t0 == 0:

@@ -26,7 +26,7 @@ from ..cells.contract import columns_of
 from ..checks.arrays import array_kind
 from ..checks.attributes import shown
 from . import recompute
-from .recompute import Kept
+from .recompute import Checkpoints
 from .signatures import FINGERPRINT_SIZE
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Reserved(NamedTuple):
     """What a layer stores for the backward pass: views of reserve_space."""
 
     mask: Array | None  # [N, D*P], of its input, where there is dropout
-    saved: list[Any]  # by direction, the cell's Saved or a Kept
+    saved: list[Any]  # by direction, the cell's Saved or Checkpoints
     h: list[Array]  # by direction, of every step; none of the last layer with every k-th state
 
 
@@ -130,7 +130,7 @@ class Leaves(_Net):
                 h = [a.h for a in saved]
             elif layer < net.L - 1:
                 h = list(islice(left, net.D))
-            kept = saved if every is None else [Kept(every, states) for states in saved]
+            kept = saved if every is None else [Checkpoints(every, states) for states in saved]
             result.append(Reserved(mask, kept, h))
         return result
 

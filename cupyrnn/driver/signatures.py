@@ -144,7 +144,7 @@ class ByValue(NamedTuple):
     run: Callable[[Sequence[Any], Mapping[str, Any]], Any]
 
 
-class Calls(dict[Any, Any]):
+class CallCache(dict[Any, Any]):
     """A bounded cache of what runs the calls of each signature."""
 
     def keep(self, key: tuple[Any, ...] | None, found: Any) -> None:
@@ -156,7 +156,7 @@ class Calls(dict[Any, Any]):
 
 
 # What runs the calls of a signature, of arrays alone or None, and of arguments by name.
-CALLS = Calls()
+CALLS = CallCache()
 
 
 def _reserved(a: Any, *, steps_differ: bool) -> Any:
@@ -254,7 +254,7 @@ def signature(
     return tuple(key), arrays
 
 
-def by_signature(op: _Function, calls: Calls | None = None) -> _Function:
+def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
     """
     Run the calls of an op, whose body checks their arguments and returns a `Checked`.
 

@@ -14,10 +14,10 @@ from ..cells.contract import Cell, Gradients, columns_of, each
 from ..checks.arrays import cast, cast_all, compute_dtype, contiguous
 from . import layer as _layer
 from . import recompute
-from .layer import Cut, Layer
+from .layer import Layer, LayerGradient
 from .packing import Packing, flat
 from .pages import products_of, twin_of
-from .recompute import Taken
+from .recompute import LazyRows
 from .reserve import Leaves, Note, Reserved, Sizes, reserve_size, write_note
 
 
@@ -276,14 +276,14 @@ class _Direction(NamedTuple):
             if self.output_grad is not None:
                 of_output = self.output_gradient(rows)
         else:
-            x, into = Taken(self.x, dtype, n), Taken(self.space, self.made.dtype, n, self.put)
+            x, into = LazyRows(self.x, dtype, n), LazyRows(self.space, self.made.dtype, n, self.put)
             if self.output_grad is not None:
-                of_output = Taken(self.output_gradient, dtype, n)
+                of_output = LazyRows(self.output_gradient, dtype, n)
         layer, grads = Layer(x, first, packing, saved), grads._replace(x=into)
         states = first._make([of_output, *self.others])
         every = leaves.every
-        cut = Cut(layer, states, carried, grads)
-        cuts: Iterable[Cut] = [cut]
+        cut = LayerGradient(layer, states, carried, grads)
+        cuts: Iterable[LayerGradient] = [cut]
         if not whole or every is not None:
             both = cell, cell if every is None else again[self.n]
             steps = [] if every is None else self.memory(self.n)

@@ -23,7 +23,7 @@ from ..checks.arrays import address, strided_address
 #   int SAVED, saved_before(p)  how many arrays a step leaves, and how many of them before product p
 #   int READ                    how many arrays the gradient reads of a step
 #   int STATES, CARRIED         numbers in State, and how many of them, first, from step to step
-#   bool APART                  whether products are kept apart from z, as in `Cell`
+#   bool APART                  whether products are kept apart from z, as in `CudaCell`
 #   int reads(p), writes(p)     which states, as bits, the kernel behind product p reads and writes,
 #   int updates(p)              and which Gradients the one before it writes
 #   int GRADIENTS, GIVEN        numbers in Gradients; given gradients, that of h first
@@ -178,7 +178,7 @@ template <typename A> __device__ __forceinline__ void clear(A* memory, int count
 POINTER = np.uint64
 
 
-class Cell(NamedTuple):
+class CudaCell(NamedTuple):
     """
     A cell in CUDA.
 
@@ -270,7 +270,7 @@ def weights_of(matrices: Sequence[Array]) -> list[Any]:
     ]
 
 
-class CellInPlace(NamedTuple):
+class DeviceCell(NamedTuple):
     """
     A cell with its attributes, for launches over all steps that use the arrays of a caller.
 
@@ -295,7 +295,7 @@ class CellInPlace(NamedTuple):
     before: int | None
 
     @property
-    def cell(self) -> Cell:
+    def cell(self) -> CudaCell:
         """The cell."""
         return self.kernels[0].cell  # type: ignore[no-any-return]
 

@@ -155,7 +155,7 @@ _LINE = 128  # bytes that all banks of shared memory have side by side
 
 def layout_of(
     size: rows.Size, shape: tuple[int, int], dtype: np.dtype[Any], device: tuple[int, int, int]
-) -> grid.Layout | str:
+) -> grid.GridLayout | str:
     """Return a layout, of arguments as ``grid.layout_of`` has them, or why there is none."""
     (B, H), (processors, architecture, available) = shape, device
     if architecture < _FROM:
@@ -187,7 +187,7 @@ def layout_of(
                 why = f"cluster needs {shared} bytes of shared memory, and there are {available}"
                 break
             clusters = -(-B // sequences)
-            layout = grid.Layout(
+            layout = grid.GridLayout(
                 *(halves, units, sequences, (blocks, clusters), 1),
                 *(fit.parts, shared, stride // itemsize),
             )

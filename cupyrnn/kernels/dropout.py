@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array
-from .launch import Block, launch
+from .launch import BlockShape, launch
 
 SOURCE = r"""
 typedef unsigned long long u64;
@@ -77,5 +77,5 @@ def keep_mask(
         grid = (min(-(-mask.size // (_THREADS * _DRAWS)), _LARGEST_GRID), 1)
         words = (*(np.uint64(key) for key in keys), np.uint64(layer), np.uint32(threshold))
         args = (mask, np.int64(mask.size), *words)
-        launch(SOURCE, KERNELS, _MASK, mask.dtype, grid, args, Block((_THREADS, 1)))
+        launch(SOURCE, KERNELS, _MASK, mask.dtype, grid, args, BlockShape((_THREADS, 1)))
     return mask

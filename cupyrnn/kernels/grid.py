@@ -226,7 +226,7 @@ _REGISTERS |= {"float64": (128, 80), "complex64": (112, 64), "complex128": (48, 
 _MANY_BLOCKS = 64
 
 
-class Layout(NamedTuple):
+class GridLayout(NamedTuple):
     """
     How a kernel is laid out over blocks.
 
@@ -262,7 +262,7 @@ class Layout(NamedTuple):
 @cache
 def layout_of(
     size: rows.Size, shape: tuple[int, int], dtype: np.dtype[Any], device: tuple[int, int, int]
-) -> Layout | None:
+) -> GridLayout | None:
     """
     Return a layout for states of `shape` = (B, H), or None where there is none.
 
@@ -289,7 +289,7 @@ def layout_of(
             continue
         groups = -(-B // sequences)
         launches = -(-groups // (processors // blocks))
-        layout = Layout(
+        layout = GridLayout(
             *(tensor_cores, units, sequences, (blocks, -(-groups // launches)), launches),
             *(fit.parts, shared, stride),
         )
@@ -361,7 +361,7 @@ def _up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
-def template_of(kernel: rows.Kernel, layout: Layout, *, padded: bool = False) -> str:
+def template_of(kernel: rows.Kernel, layout: GridLayout, *, padded: bool = False) -> str:
     """Return the name of a kernel, with its storage type open: see `rows.template_of`."""
     kinds = f"{padded}, {layout.tensor_cores}".lower()
     blocks = layout.blocks[:1] if kernel.name == "steps_by_cluster" else ()
@@ -370,7 +370,7 @@ def template_of(kernel: rows.Kernel, layout: Layout, *, padded: bool = False) ->
 
 
 def exchanged(
-    layout: Layout, vectors: int, dtype: np.dtype[Any]
+    layout: GridLayout, vectors: int, dtype: np.dtype[Any]
 ) -> tuple[list[tuple[int, ...]], int]:
     """Return the words of ``Exchanged`` behind the memory, by launch, and the memory's bytes."""
     itemsize = dtype.itemsize if layout.tensor_cores else compute_dtype(dtype).itemsize

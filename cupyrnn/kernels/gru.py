@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import persistent
-from .cell import Cell, CellInPlace, gate_members, stored
+from .cell import CudaCell, DeviceCell, gate_members, stored
 from .recurrence import backward, forward
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ __global__ void operands(
 """
 OPERANDS_KERNELS = ("operands<{T}>",)
 
-CELL = Cell(
+CELL = CudaCell(
     name="gru",
     struct="GRU",
     source=STRUCT,
@@ -151,7 +151,7 @@ def backward_steps(cell: GRU, run: BackwardRun) -> None:
     backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)
 
 
-def in_place(gate: Any) -> CellInPlace:
+def in_place(gate: Any) -> DeviceCell:
     """Return the cell with this activation, for arrays of a caller."""
     kernels = FORWARD_KERNELS, BACKWARD_KERNELS
-    return CellInPlace(kernels, (gate_members(gate),), ("b_ru", "b_c"), (0, 1, 2, 3), 0)
+    return DeviceCell(kernels, (gate_members(gate),), ("b_ru", "b_c"), (0, 1, 2, 3), 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import persistent
-from .cell import Cell, CellInPlace, gate_members, stored
+from .cell import CudaCell, DeviceCell, gate_members, stored
 from .recurrence import backward, forward
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ template <typename A> struct GRUResetAfter {
 };
 """
 
-CELL = Cell(
+CELL = CudaCell(
     name="gru_reset_after",
     struct="GRUResetAfter",
     source=STRUCT,
@@ -114,7 +114,7 @@ def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
     backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)
 
 
-def in_place(gate: Any) -> CellInPlace:
+def in_place(gate: Any) -> DeviceCell:
     """Return the cell with this activation, for packed weights and arrays of a caller."""
     kernels = FORWARD_KERNELS, BACKWARD_KERNELS
-    return CellInPlace(kernels, (gate_members(gate), True), ("b", "b_more"), (0, 1, 2, 3, 4), 0)
+    return DeviceCell(kernels, (gate_members(gate), True), ("b", "b_more"), (0, 1, 2, 3, 4), 0)

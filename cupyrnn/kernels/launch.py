@@ -22,7 +22,7 @@ BLOCK = (32, 8)
 _LARGEST_GRID_Y = 65535
 
 
-class Block(NamedTuple):
+class BlockShape(NamedTuple):
     """The threads and the shared memory of a block of a launch."""
 
     threads: tuple[int, int] = BLOCK
@@ -30,7 +30,7 @@ class Block(NamedTuple):
     cooperative: bool = False  # whether blocks wait for each other
 
 
-OF_A_STEP = Block()
+OF_A_STEP = BlockShape()
 
 
 # Slices of a sum over rows, and blocks that keep every multiprocessor of a large device busy.
@@ -81,7 +81,7 @@ def launch(
     dtype: np.dtype[Any],
     grid: tuple[int, int],
     args: Sequence[Any],
-    block: Block = OF_A_STEP,
+    block: BlockShape = OF_A_STEP,
 ) -> None:
     """Launch a kernel once, on the current stream; for the first four see `kernel`."""
     import cupy
@@ -99,7 +99,7 @@ def launch(
 
 
 def function_of(
-    cell: str, kernels: tuple[str, ...], name: str, dtype: np.dtype[Any], block: Block
+    cell: str, kernels: tuple[str, ...], name: str, dtype: np.dtype[Any], block: BlockShape
 ) -> int:
     """Return the driver's handle of a kernel, prepared for launches with these blocks."""
     function = kernel(cell, kernels, dtype.name, name)
@@ -109,7 +109,7 @@ def function_of(
     return handle
 
 
-def blocks_at_once(cell: str, name: str, dtype: np.dtype[Any], block: Block) -> int:
+def blocks_at_once(cell: str, name: str, dtype: np.dtype[Any], block: BlockShape) -> int:
     """Ask the driver how many blocks of a kernel a multiprocessor can run at once."""
     import cupy
 
@@ -122,7 +122,7 @@ def blocks_at_once(cell: str, name: str, dtype: np.dtype[Any], block: Block) -> 
     return count
 
 
-class Loop:
+class StepLauncher:
     """
     The time loop on a device: the stages of every step in order, on the current stream.
 

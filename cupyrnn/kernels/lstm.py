@@ -8,7 +8,7 @@ import numpy as np
 
 from .._typing import Array
 from . import persistent, step
-from .cell import Cell, CellInPlace, gate_members, stored
+from .cell import CudaCell, DeviceCell, gate_members, stored
 from .launch import SUMS, add_slices, launch, sum_grid
 from .recurrence import backward, forward
 
@@ -170,7 +170,7 @@ __global__ void lstm_sums(
 """
 
 SUMS_KERNELS = ("lstm_sums<{T}, {A}>", "lstm_sums<{T}, {T}>")
-CELL = Cell(
+CELL = CudaCell(
     name="lstm",
     struct="LSTM",
     source=STRUCT + SUMS_SOURCE,
@@ -224,9 +224,9 @@ def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
 
 def in_place(
     columns: tuple[int, ...], clip: float | None, gate: Any, forget_bias: float
-) -> CellInPlace:
+) -> DeviceCell:
     """Return the cell with these attributes, for arrays of a caller."""
     attributes = clip or 0, gate_members(gate), columns, clip is not None, forget_bias
     vectors = "b", "b_more", "wci", "wcf", "wco"
     kernels = FORWARD_KERNELS, BACKWARD_KERNELS
-    return CellInPlace(kernels, attributes, vectors, (0, 1, 2, 3, 4, 5, 1), 1)
+    return DeviceCell(kernels, attributes, vectors, (0, 1, 2, 3, 4, 5, 1), 1)

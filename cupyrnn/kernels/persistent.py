@@ -21,8 +21,8 @@ import numpy as np
 from .._typing import Array
 from ..checks.arrays import compute_dtype
 from . import cluster, grid, rows, step, timed
-from .cell import Cell, weights_of, words
-from .launch import Block, blocks_at_once, launch
+from .cell import CudaCell, weights_of, words
+from .launch import BlockShape, blocks_at_once, launch
 
 _MODES = ("auto", *timed.WAYS)
 
@@ -63,14 +63,14 @@ class Kernels(NamedTuple):
     """The kernels of a cell for one direction."""
 
     name: str  # of the cell and the direction
-    cell: Cell
+    cell: CudaCell
     loop: step.Module
     rows: rows.Kernel
     grid: rows.Kernel
     cluster: rows.Kernel
 
 
-def kernels_of(cell: Cell) -> tuple[Kernels, Kernels]:
+def kernels_of(cell: CudaCell) -> tuple[Kernels, Kernels]:
     """Return the kernels of a cell, forwards and backwards."""
     loop, ways = step.module(cell), {"rows": rows, "grid": grid, "cluster": cluster}
 
@@ -215,7 +215,7 @@ def sequences_of(B: int, H: int, device: Device) -> int:
 def layout_for(
     size: rows.Size, H: int, dtype: np.dtype[Any], available: int, splits: tuple[int, ...],
     sequences: int = 4,
-) -> rows.Layout | str:  # fmt: skip
+) -> rows.ThreadLayout | str:  # fmt: skip
     """
     Return how the matrices fit, in registers alone if they do, or why they do not at all.
 
@@ -255,7 +255,7 @@ def layout_for(
 
 def blocks_for(
     kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], device: Device
-) -> grid.Layout | str:
+) -> grid.GridLayout | str:
     """Return how the matrices fit into blocks of the grid or of a cluster, or why they do not."""
     of = device.processors, device.architecture, device.available
     if kernel.name == "steps_by_cluster":
@@ -349,7 +349,7 @@ class OneLaunch(NamedTuple):
     kernel: rows.Kernel
     name: str
     places: tuple[int, int]
-    block: Block
+    block: BlockShape
     exchanged: list[tuple[int, ...]]
     memory: int = 0
 
@@ -391,8 +391,8 @@ def one_launch(
         return _over_blocks(getattr(kernels, choice.kernel), dtype, shape, steps, padded)
     size, sequences = kernels.rows.size, choice.sequences
     layout = layout_for(size, H, dtype, device.available, rows.SPLITS, sequences)
-    assert isinstance(layout, rows.Layout)
-    block = Block((layout.threads, 1), layout.shared)
+    assert isinstance(layout, rows.ThreadLayout)
+    block = BlockShape((layout.threads, 1), layout.shared)
     name = rows.template_of(kernels.rows, layout, choice.sequences, plain, padded)
     return OneLaunch(kernels.rows, name, (-(-B // choice.sequences), 1), block, [()])
 
@@ -403,9 +403,9 @@ def _over_blocks(
     """Return the launches of the grid or of clusters, None if not all blocks can run at once."""
     device, is_grid = current_device(), kernel.name == "steps_by_grid"
     over = blocks_for(kernel, dtype, shape, device)
-    assert isinstance(over, grid.Layout)
+    assert isinstance(over, grid.GridLayout)
     name = grid.template_of(kernel, over, padded=padded)
-    block = Block((32 * grid.WARPS, 1), over.shared, is_grid)
+    block = BlockShape((32 * grid.WARPS, 1), over.shared, is_grid)
     if not is_grid:
         return OneLaunch(kernel, name, over.blocks, block, [(over.stride, 0, 0)])
     # Blocks would wait for ever for a block that has no room.

@@ -10,7 +10,7 @@ import numpy as np
 from .._typing import Array
 from . import persistent, step
 from .cell import words
-from .launch import Loop
+from .launch import StepLauncher
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
@@ -33,7 +33,7 @@ def forward(kernels: persistent.Kernels, struct: np.void, run: ForwardRun) -> No
         kernels, run.batches, struct, run.w, arrays, run.carried[-1]
     ):
         return
-    loop = Loop(run.batches, *kernels.loop)
+    loop = StepLauncher(run.batches, *kernels.loop)
     inner = tuple(cupy.empty((B, H), compute) for _ in inner)
     left = cupy.empty((len(h), H), h.dtype) if projections else h
     pointers = words(
@@ -79,7 +79,7 @@ def backward(
         kernels, run.batches, struct, [w.T for w in run.w], arrays, run.carried[-1]
     ):
         return
-    loop, dtype, stages = Loop(run.batches, *kernels.loop), run.deltas[0].dtype, []
+    loop, dtype, stages = StepLauncher(run.batches, *kernels.loop), run.deltas[0].dtype, []
     cotangents, gradients = list(run.cotangents), list(run.carried)
     for total, w in zip(run.deltas[products:], run.w[products:], strict=False):
         gradients[0] = cupy.empty((B, H), compute)

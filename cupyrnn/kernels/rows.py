@@ -344,7 +344,7 @@ class Kernel(NamedTuple):
     size: Size
 
 
-def kernel(of: cell.Cell, direction: str, way: str, source: str) -> Kernel:
+def kernel(of: cell.CudaCell, direction: str, way: str, source: str) -> Kernel:
     """Return the kernel of a cell for one direction, from the source of rows or grid."""
     once = (1,) * len(of.widths)
     if direction == "backward":
@@ -355,7 +355,7 @@ def kernel(of: cell.Cell, direction: str, way: str, source: str) -> Kernel:
     return Kernel(source + of.source, f"steps_by_{way}", types, size)
 
 
-class Layout(NamedTuple):
+class ThreadLayout(NamedTuple):
     """
     How the matrices are spread over the threads of a block.
 
@@ -395,7 +395,7 @@ def layout_of(
     split: int,
     registers: int | None = None,
     threads: int | None = None,
-) -> Layout:
+) -> ThreadLayout:
     """
     Return the layout with at most `registers` registers per thread, or with all in registers.
 
@@ -420,11 +420,13 @@ def layout_of(
     # The slices of a vector are an odd number of packs apart; there are two vectors, used in turns.
     lengths = [split * size.units * ((rows // pack) | 1) * pack for rows in slices]
     vectors = split * sum(lengths) * (2 // len(lengths)) * compute.itemsize
-    return Layout(split, threads, tuple(slices), tuple(kept), used, 16 * packs * threads, vectors)
+    return ThreadLayout(
+        split, threads, tuple(slices), tuple(kept), used, 16 * packs * threads, vectors
+    )
 
 
 def template_of(
-    kernel: Kernel, layout: Layout, sequences: int, plain: bool = False, padded: bool = False
+    kernel: Kernel, layout: ThreadLayout, sequences: int, plain: bool = False, padded: bool = False
 ) -> str:
     """
     Return the name of a kernel for a number of sequences a block, with its storage type open.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import persistent
-from .cell import Cell, CellInPlace, stored
+from .cell import CudaCell, DeviceCell, stored
 from .recurrence import backward, forward
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ template <typename A> struct SimpleRNN {
 };
 """
 
-CELL = Cell(
+CELL = CudaCell(
     name="simple_rnn",
     struct="SimpleRNN",
     source=STRUCT,
@@ -91,7 +91,7 @@ def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
     backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)
 
 
-def in_place(relu: bool) -> CellInPlace:
+def in_place(relu: bool) -> DeviceCell:
     """Return the cell with this activation, for arrays of a caller."""
     kernels = FORWARD_KERNELS, BACKWARD_KERNELS
-    return CellInPlace(kernels, (relu,), ("b", "b_more"), (0,), None)
+    return DeviceCell(kernels, (relu,), ("b", "b_more"), (0,), None)

@@ -144,12 +144,12 @@ class Module(NamedTuple):
     kernels: tuple[str, ...]
 
 
-def template_of(of: cell.Cell, direction: str, product: int) -> str:
+def template_of(of: cell.CudaCell, direction: str, product: int) -> str:
     """Return the template of the kernel that follows or precedes a product."""
     return f"{direction}_step<{of.struct}, {{T}}, {product}>"
 
 
-def module(of: cell.Cell) -> Module:
+def module(of: cell.CudaCell) -> Module:
     """Return the kernels of a cell's steps, and the other kernels of its file."""
     names = [
         template_of(of, direction, product)

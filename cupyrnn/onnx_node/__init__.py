@@ -92,7 +92,7 @@ class _Fast(NamedTuple):
     recurrent_activation: Any
 
 
-class _Call(NamedTuple):
+class _Node(NamedTuple):
     """A node after its checks, with the time axis first."""
 
     xp: ModuleType
@@ -286,7 +286,7 @@ def onnx_node_gradients(
         return _gradients_by_op(call, fast, gradients)
 
 
-def _in_layout(call: _Call, outputs: OnnxOutputs) -> OnnxOutputs:
+def _in_layout(call: _Node, outputs: OnnxOutputs) -> OnnxOutputs:
     """Return the outputs in the node's layout."""
     if not call.attributes.batch_first:
         return outputs
@@ -298,7 +298,7 @@ def _in_layout(call: _Call, outputs: OnnxOutputs) -> OnnxOutputs:
     )
 
 
-def _fast(call: _Call) -> _Fast | None:
+def _fast(call: _Node) -> _Fast | None:
     """Return the attributes of `cudnn_rnn` for this node; None if no op computes it."""
     a, op_type = call.attributes, call.op_type
     first = a.activations[0]
@@ -320,7 +320,7 @@ def _fast(call: _Call) -> _Fast | None:
 
 def _check(
     op: str, op_type: Any, inputs: Any, hidden_size: object, attributes: dict[str, Any]
-) -> _Call:
+) -> _Node:
     """Check a node."""
     if type(op_type).__name__ == "NodeProto":
         raise TypeError(
@@ -370,7 +370,7 @@ def _check(
                 tensors[name] = _exchanged(xp, tensors[name])
         if batch_first:
             tensors["X"] = _exchanged(xp, tensors["X"])
-    return _Call(xp, op_type, tensors, lengths, node, present)
+    return _Node(xp, op_type, tensors, lengths, node, present)
 
 
 def _exchanged(xp: ModuleType, a: Array) -> Array:
@@ -378,7 +378,7 @@ def _exchanged(xp: ModuleType, a: Array) -> Array:
     return xp.ascontiguousarray(a.swapaxes(0, 1))
 
 
-def _by_ops(call: _Call, fast: _Fast) -> OnnxOutputs:
+def _by_ops(call: _Node, fast: _Fast) -> OnnxOutputs:
     """Run a node by `cudnn_rnn`, or by `stacked_rnn` if CudnnRNN cannot compute it."""
     W, R, B = call.weights
     x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
@@ -403,13 +403,13 @@ def _by_ops(call: _Call, fast: _Fast) -> OnnxOutputs:
     return OnnxOutputs(Y, out.output_h, out.output_c if fast.rnn_mode == "lstm" else None)
 
 
-def _packed(call: _Call, fast: _Fast) -> PackedParams:
+def _packed(call: _Node, fast: _Fast) -> PackedParams:
     """Convert the weights of a node that CudnnRNN computes."""
     packed = params_from_onnx(*call.weights, rnn_mode=fast.rnn_mode, linear_before_reset=1)
     return packed._replace(recurrent_activation=fast.recurrent_activation)
 
 
-def _gradients_by_op(call: _Call, fast: _Fast, gradients: dict[str, Array]) -> OnnxGrads:
+def _gradients_by_op(call: _Node, fast: _Fast, gradients: dict[str, Array]) -> OnnxGrads:
     """Return the gradients of a node by `cudnn_rnn_backprop`."""
     xp, (T, B), (D, _, H) = call.xp, call.tensors["X"].shape[:2], call.tensors["R"].shape
     packed, has_c = _packed(call, fast), fast.rnn_mode == "lstm"
@@ -437,7 +437,7 @@ def _gradients_by_op(call: _Call, fast: _Fast, gradients: dict[str, Array]) -> O
     return _of_present(call, found | {n: getattr(own, n) for n in "WRB"})
 
 
-def _of_present(call: _Call, found: dict[str, Array]) -> OnnxGrads:
+def _of_present(call: _Node, found: dict[str, Array]) -> OnnxGrads:
     """Return the gradients of the inputs that are not None, in the layout of the node."""
     if call.attributes.batch_first:
         for name in {"X", "initial_h", "initial_c"} & call.present & found.keys():
@@ -447,7 +447,7 @@ def _of_present(call: _Call, found: dict[str, Array]) -> OnnxGrads:
     return OnnxGrads(*(every.get(name) for name in names))
 
 
-def _cells(call: _Call) -> list[tuple[NodeCell, Sequences]]:
+def _cells(call: _Node) -> list[tuple[NodeCell, Sequences]]:
     """Return the general cell and the sequences of each direction."""
     xp, a = call.xp, call.attributes
     dtype = compute_dtype(call.dtype)
@@ -469,13 +469,13 @@ def _cells(call: _Call) -> list[tuple[NodeCell, Sequences]]:
     ]  # fmt: skip
 
 
-def _states(call: _Call, d: int) -> Arrays:
+def _states(call: _Node, d: int) -> Arrays:
     """Return the initial states of a direction, in the dtype of the computation."""
     names = ("initial_h", "initial_c") if call.op_type == "LSTM" else ("initial_h",)
     return tuple(cast(call.tensors[name][d], compute_dtype(call.dtype)) for name in names)
 
 
-def _general(call: _Call) -> OnnxOutputs:
+def _general(call: _Node) -> OnnxOutputs:
     """Run a node that no op computes, direction by direction."""
     cells = enumerate(_cells(call))
     done = [forward(call.op_type, cell, x, _states(call, d)) for d, (cell, x) in cells]
@@ -485,7 +485,7 @@ def _general(call: _Call) -> OnnxOutputs:
     return OnnxOutputs(Y, Y_h, Y_c[0] if Y_c else None)
 
 
-def _general_gradients(call: _Call, gradients: dict[str, Array]) -> OnnxGrads:
+def _general_gradients(call: _Node, gradients: dict[str, Array]) -> OnnxGrads:
     """Return the gradients of a node by the general cell; arrays have the time axis first."""
     xp, directions = call.xp, []
     for d, (cell, x) in enumerate(_cells(call)):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from .._net import (
+    CheckedCall,
     PackedCall,
-    Run,
     RunArguments,
     check_packed,
     host_reserved_of,
@@ -50,7 +50,7 @@ _ENGINES = get_args(Engine)
 
 
 def _problem(call: PackedCall) -> CudnnCall:
-    """Return a call as cuDNN is told of it, by the algorithm of its engine."""
+    """Return a call as the cuDNN wrapper takes it, with the algorithm of its engine."""
     from ..cudnn.descriptors import CudnnCall
 
     *of_net, gate = call.net
@@ -58,7 +58,7 @@ def _problem(call: PackedCall) -> CudnnCall:
     return CudnnCall._make([*of_net, T, B, gate, *dropout, training, call.engine])
 
 
-def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
+def _engine(op: str, engine: str, run: CheckedCall, net: Net, input: Array) -> Any:
     """Return the engine of a call: "numpy", "cupy", or "cudnn" or one by its algorithm."""
     check_choice(op, "engine", engine, _ENGINES)
     xp = run.xp
@@ -119,10 +119,10 @@ def _check(
     checked, made = check_packed(op, states, net, run, of_gradient)
     if backward is not None:
         check_choice(op, "engine", engine, _ENGINES)
-    return _call_of(op, checked, made, (engine, reserved), states[0])
+    return _call(op, checked, made, (engine, reserved), states[0])
 
 
-def _call_of(op: str, run: Run, net: Net, asked: tuple[str, Any], input: Array) -> PackedCall:
+def _call(op: str, run: CheckedCall, net: Net, asked: tuple[str, Any], input: Array) -> PackedCall:
     """Return a call with the engine that was asked for, and what host_reserved says of it."""
     engine, reserved = asked
     if reserved is not None:
@@ -139,7 +139,7 @@ def _of_call(
     run, params, input = call.run_of(op, arguments), arguments["params"], arguments["input"]
     if run is not call.run:
         asked = engine, arguments.get("host_reserved")
-        call = _call_of(op, run, call.net, asked, input)
+        call = _call(op, run, call.net, asked, input)
     params = params.params if isinstance(params, PackedParams) else params
     h, c, net, is_lstm = arguments["input_h"], arguments["input_c"], call.net, call.is_lstm
     if h is None or (c is None and is_lstm):
@@ -227,8 +227,8 @@ def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> Leaves:
     if not call.by_cudnn:
         if run.every is None and reserve_space.shape == (call.size,):
             return call.leaves
-        told = partial(packed_fingerprint, net, run)
-        return check_reserve(op, xp, reserve_space, call.leaves, told)[0]
+        fingerprint = partial(packed_fingerprint, net, run)
+        return check_reserve(op, xp, reserve_space, call.leaves, fingerprint)[0]
     from ..cudnn import engine as _cudnn
 
     check_size(op, reserve_space, _cudnn.reserve_size(_problem(call), run.dtype.name, run.lengths))

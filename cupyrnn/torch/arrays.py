@@ -191,12 +191,12 @@ def _part_of_block(a: Any) -> torch.Tensor:
 def _block_class() -> Any:
     import cupy
 
-    class Block(cupy.cuda.UnownedMemory):
+    class TorchMemory(cupy.cuda.UnownedMemory):
         """Memory of PyTorch's allocator, returned to it when the last array is deleted."""
 
         tensor: torch.Tensor
 
-    return Block
+    return TorchMemory
 
 
 def _allocate(size: int) -> Any:

@@ -22,7 +22,7 @@ Dims: TypeAlias = "Sequence[int | None]"
 Batched: TypeAlias = "tuple[tuple[torch.Tensor, ...], tuple[int, ...]]"
 
 
-class Op(Protocol):
+class BatchedOp(Protocol):
     """What the batching rules use of an op."""
 
     record: Record
@@ -57,7 +57,7 @@ class Op(Protocol):
         """Call the gradient with weights by example, unless it must be differentiable itself."""
 
 
-def rule_of(op: Op, op_kind: str) -> Callable[..., Batched]:
+def rule_of(op: BatchedOp, op_kind: str) -> Callable[..., Batched]:
     """Return the vmap rule of one of the ops of a function."""
 
     def rule(info: Any, in_dims: Dims, *args: Any) -> Batched:
@@ -72,7 +72,7 @@ def rule_of(op: Op, op_kind: str) -> Callable[..., Batched]:
     return rule
 
 
-def _axes(op: Op, op_kind: str) -> list[int | None]:
+def _axes(op: BatchedOp, op_kind: str) -> list[int | None]:
     """Return the axis B of each tensor of a call; nothing if examples cannot share a batch."""
     if op.axes is None or op_kind not in ("forward", "jvp", "backward"):
         return []
@@ -83,7 +83,12 @@ def _axes(op: Op, op_kind: str) -> list[int | None]:
 
 
 def _as_one_batch(
-    op: Op, op_kind: str, N: int, in_dims: Dims, args: Sequence[Any], axes: Sequence[int | None]
+    op: BatchedOp,
+    op_kind: str,
+    N: int,
+    in_dims: Dims,
+    args: Sequence[Any],
+    axes: Sequence[int | None],
 ) -> Batched | None:
     """Call an op once, with N*B instead of B; None if that is not possible."""
     values, B = list(args), 0

@@ -20,7 +20,7 @@ from ..checks.arrays import NotInPlace
 from ..driver.places import strides_of
 from ..driver.signatures import CALLS, Arguments, of_device, signature
 from .arrays import array_of, current_stream, on_device_of
-from .batching import Op
+from .batching import BatchedOp
 
 if TYPE_CHECKING:
     from ..driver import on_device, on_host
@@ -40,7 +40,9 @@ class _View(NamedTuple):
     part: tuple[Any, ...] | None = None  # its shape, strides and offset; None for the whole
 
 
-def results_of(op: Op, op_kind: str, args: Sequence[Any], wanted: Wanted = ()) -> Results | None:
+def results_of(
+    op: BatchedOp, op_kind: str, args: Sequence[Any], wanted: Wanted = ()
+) -> Results | None:
     """Return the results of an op or of its gradient, None if calls like it have no layout."""
     values, last = args[op.tensors], len(op.inputs) - 1
     attributes = args[len(values) :]
@@ -79,7 +81,11 @@ def results_of(op: Op, op_kind: str, args: Sequence[Any], wanted: Wanted = ()) -
 
 
 def _lay_out(
-    op: Op, op_kind: str, args: Sequence[Any], tensors: Sequence[torch.Tensor], wanted: Wanted
+    op: BatchedOp,
+    op_kind: str,
+    args: Sequence[Any],
+    tensors: Sequence[torch.Tensor],
+    wanted: Wanted,
 ) -> _OnHost | _OnDevice | None:
     """Check a call; return an object that runs calls of its signature, None if there is none."""
     first, last, back = tensors[0], op.inputs[-1], op_kind == "backward"
@@ -148,7 +154,7 @@ def _parts(n: Any, pieces: Sequence[Array]) -> list[_View]:
     return [_View(n, (a.shape, s, k)) for a, s, k in zip(pieces, strides, starts, strict=False)]
 
 
-class _Run:
+class _Runner:
     """Runs the calls of a signature."""
 
     def __init__(self, order: list[int], views: list[_View | None]) -> None:
@@ -167,10 +173,10 @@ class _Run:
         return found
 
 
-class _OnHost(_Run):
+class _OnHost(_Runner):
     """Runs calls of tensors on the host, whose results are in NumPy's memory."""
 
-    def __init__(self, call: on_host.Call, order: list[int], views: list[_View | None]) -> None:
+    def __init__(self, call: on_host.HostCall, order: list[int], views: list[_View | None]) -> None:
         super().__init__(order, views)
         self._call, asked = call, {view.tensor for view in views if view is not None}
         self._asked = [n in asked for n in range(len(call.returned))]
@@ -182,12 +188,12 @@ class _OnHost(_Run):
         return self._results([torch.from_numpy(a) if asked else None for a, asked in pairs])
 
 
-class _OnDevice(_Run):
+class _OnDevice(_Runner):
     """Runs calls of tensors on a device, in memory of PyTorch's allocator."""
 
     def __init__(
         self,
-        call: on_device.Call,
+        call: on_device.DeviceCall,
         order: list[int],
         views: list[_View | None],
         tensors: Sequence[torch.Tensor],

@@ -21,7 +21,7 @@ from .modules import draw, generator, parameter_of, warn_of_dropout
 from .recurrent import Recurrent, States, save_shown
 
 
-class StackedNet(Recurrent):
+class StackedModule(Recurrent):
     """Base of PeepholeLSTM and BlockGRU."""
 
     bias = True
@@ -133,7 +133,7 @@ class StackedNet(Recurrent):
         return out.output, (out.output_h, out.output_c)[: len(states)]
 
 
-class PeepholeNet(StackedNet):
+class PeepholeNet(StackedModule):
     """A net with a cell state beside h, and torch.nn's checks of both."""
 
     _count = 2
@@ -234,7 +234,7 @@ class PeepholeLSTM(PeepholeNet):
         return {name: drawn[name] for name in self._names}
 
 
-class BlockGRU(StackedNet):
+class BlockGRU(StackedModule):
     """
     GRUs that reset before the product, TensorFlow's, in layers and directions.
 

@@ -35,7 +35,7 @@ def _check(function: str, resets: Any, dropout: float = 0.0, cell_clip: float = 
         _refuse(function, "cell_clip", cell_clip, why)
 
 
-class _Run(NamedTuple):
+class _NetSettings(NamedTuple):
     """How the layers of a net run."""
 
     mode: str
@@ -88,7 +88,7 @@ class _Writer:
         return self.op.Concat(*[self.op.Unsqueeze(p, self.ints(0)) for p in parts], axis=0)
 
     def net(
-        self, run: _Run, inputs: Sequence[Any], weights: _Weights, **more: Any
+        self, run: _NetSettings, inputs: Sequence[Any], weights: _Weights, **more: Any
     ) -> Sequence[Any]:
         """Write the nodes of all layers; return the op's results, without a reserve_space."""
         op, lengths, D = self.op, None, run.D
@@ -126,7 +126,9 @@ def _cudnn_rnn(op: Any) -> Callable[..., Any]:
         _check(name, resets, dropout)
         if num_proj:
             _refuse(name, "num_proj", num_proj, "but no node of ONNX projects: expected 0")
-        run = _Run(rnn_mode, sequence_lengths, direction, reverse, recurrent_activation, time_major)
+        run = _NetSettings(
+            rnn_mode, sequence_lengths, direction, reverse, recurrent_activation, time_major
+        )
         I, H, L = input.shape[2], input_h.shape[2], input_h.shape[0 if time_major else 1] // run.D
         net = check_net(name, L, H, I, rnn_mode, input_mode, direction, 0)
         if net.skip:
@@ -194,7 +196,9 @@ def _stacked_rnn(op: Any) -> Callable[..., Any]:
         fields, H = names.split(), input_h.shape[2]
         if "w_p" in fields:
             _refuse(name, "w_p", "given", "but no node of ONNX projects")
-        run = _Run(mode, sequence_lengths, direction, reverse, recurrent_activation, time_major)
+        run = _NetSettings(
+            mode, sequence_lengths, direction, reverse, recurrent_activation, time_major
+        )
         write, start = _Writer(op), 0
 
         def of_layer(n: int, K: int) -> Sequence[Sequence[Any]]:

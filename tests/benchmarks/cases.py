@@ -362,7 +362,7 @@ def _driver() -> tuple[Any, Any, Callable[[type], Any]]:
 def _switched(case: Case, name: str, compiled: Callable[[type], Any]) -> Contestant:
     """Return cupyrnn with its compiled steps taken from `compiled`."""
     driver, signatures, _ = _driver()
-    calls = signatures.Calls()
+    calls = signatures.CallCache()
 
     def switched(call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:

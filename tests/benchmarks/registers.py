@@ -72,7 +72,7 @@ def of_loop(kernel: Any, template: str, dtype: str, arch: str) -> tuple[str, str
     return instance, f"{used}; {sum(steps.values())}; {steps['LDL'] + steps['STL']}"
 
 
-def layout_of(kernel: rows.Kernel, H: int, sequences: int) -> rows.Layout | None:
+def layout_of(kernel: rows.Kernel, H: int, sequences: int) -> rows.ThreadLayout | None:
     """Return the layout of rows for float32 on sm_90, None where there is none."""
     available = persistent.Device(1, 90).available
     given = kernel.size, H, np.dtype(np.float32), available, rows.SPLITS, sequences
@@ -111,7 +111,7 @@ def grids() -> Found:
             (kernels.cluster, persistent.blocks_for(kernels.cluster, *given)),
         )
         for kernel, layout in found:
-            if isinstance(layout, grid.Layout):
+            if isinstance(layout, grid.GridLayout):
                 template = grid.template_of(kernel, layout)
                 cubin, instance = compiled(kernel, template, dtype, f"sm_{arch}")
                 steps, used = time_loop_of(cubin, instance), cubin.kernels[instance].registers

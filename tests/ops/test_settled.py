@@ -98,7 +98,7 @@ def test_a_call_is_refused_in_the_same_words_after_a_right_one(
         assert not _said(op, args | {name: v for name, v in RIGHT.items() if name in known})
 
     after = _errors(op, call_rightly)
-    monkeypatch.setattr(signatures.Calls, "get", lambda *_: None)
+    monkeypatch.setattr(signatures.CallCache, "get", lambda *_: None)
     assert after == _errors(op, lambda: None)
     assert sum(map(bool, after)) > len(args)
 
@@ -174,7 +174,7 @@ def test_the_number_of_calls_that_are_remembered_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(signatures, "_MOST_ENTRIES", 10)
-    cache = signatures.Calls()
+    cache = signatures.CallCache()
     for n in range(35):
         cache.keep((n,), n)
         assert len(cache) <= 10

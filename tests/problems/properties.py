@@ -109,7 +109,7 @@ def beside_numpy(call: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch)
     actual = call()
     with monkeypatch.context() as patch:
         patch.setattr(layer, "compiled_page", lambda _: None)
-        patch.setattr(signatures, "CALLS", signatures.Calls())
+        patch.setattr(signatures, "CALLS", signatures.CallCache())
         return actual, call()
 
 

@@ -23,7 +23,7 @@ from cupyrnn.kernels import (
     persistent,
     simple_rnn,
 )
-from cupyrnn.kernels.rows import SPLITS, Layout, layout_of
+from cupyrnn.kernels.rows import SPLITS, ThreadLayout, layout_of
 from without_a_gpu.agreement import numpy_dtype
 from without_a_gpu.cuda_on_cpu import fake_cupy, nvdisasm, nvrtc, runner
 from without_a_gpu.ptx.executor import Executor
@@ -163,13 +163,13 @@ def choices(cell: Any = "lstm", **changed: Any) -> Any:
     return cupyrnn.device.recurrence_kernels(cell, **{**sizes, **device, **changed})
 
 
-def largest(size: Any, dtype: str, arch: int) -> dict[tuple[int, bool], tuple[int, Layout]]:
+def largest(size: Any, dtype: str, arch: int) -> dict[tuple[int, bool], tuple[int, ThreadLayout]]:
     """Return the largest H and its layout, by lanes of a unit and whether memory is shared."""
     found = {}
     for H in range(1, 300):
         available = persistent.Device(1, arch).available
         layout = persistent.layout_for(size, H, numpy_dtype(dtype), available, SPLITS)
-        if isinstance(layout, Layout):
+        if isinstance(layout, ThreadLayout):
             found[layout.split, bool(layout.shared)] = H, layout
     return found
 
@@ -206,7 +206,7 @@ def has_device(monkeypatch: pytest.MonkeyPatch, processors: int, architecture: i
 def share(monkeypatch: pytest.MonkeyPatch, part: float, split: int = 2) -> None:
     """Have this part of the matrices in registers, whatever H is."""
 
-    def layout_for(size: Any, H: int, dtype: Any, *_: Any) -> Layout:
+    def layout_for(size: Any, H: int, dtype: Any, *_: Any) -> ThreadLayout:
         kind = compute_dtype(dtype)
         whole = layout_of(size, H, kind, split, 1 << 16)  # no rows more than needed
         return layout_of(size, H, kind, split, int(part * whole.registers))

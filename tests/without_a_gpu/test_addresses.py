@@ -61,7 +61,7 @@ template <typename M> void rows_places(int n, const int (*given)[3], int* found)
 """
 
 
-def rows_layouts() -> set[tuple[rows.Size, rows.Layout, str, int]]:
+def rows_layouts() -> set[tuple[rows.Size, rows.ThreadLayout, str, int]]:
     """Return every layout of rows for a dtype, with an H."""
     found = set()
     for cell, direction, dtype in itertools.product(CELLS, DIRECTIONS, KINDS):
@@ -71,12 +71,12 @@ def rows_layouts() -> set[tuple[rows.Size, rows.Layout, str, int]]:
             for kind in (dtype, "float16") if dtype == "float32" else (dtype,):
                 available = persistent.Device(1, arch).available
                 layout = persistent.layout_for(size, H, numpy_dtype(kind), available, rows.SPLITS)
-                if isinstance(layout, rows.Layout):
+                if isinstance(layout, rows.ThreadLayout):
                     found.add((size, layout, dtype, H))
     return found
 
 
-def wrong_of_rows(layouts: set[tuple[rows.Size, rows.Layout, str, int]]) -> list[Any]:
+def wrong_of_rows(layouts: set[tuple[rows.Size, rows.ThreadLayout, str, int]]) -> list[Any]:
     """Return the layouts with an address that is wrong, and why."""
     types: dict[str, int] = {}
     matrices = []

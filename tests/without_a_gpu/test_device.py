@@ -171,7 +171,7 @@ def test_what_is_no_number_or_comes_out_otherwise_again_is_wrong(
     cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second as where blocks do not wait for each other: rarely, and then by little."""
-    found = worker.Calls("float32", *draw(Problem("lstm", "float32", 3, 2, 5, True)))
+    found = worker.OpOnDevice("float32", *draw(Problem("lstm", "float32", 3, 2, 5, True)))
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
     for direction in worker.DIRECTIONS:
         assert found.wrong(direction) == ""
@@ -335,7 +335,7 @@ def test_times_are_those_of_the_device_alone(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "cupy", clocks)  # type: ignore[arg-type]
     for module in (worker, timing):
         monkeypatch.setattr(module, "perf_counter", lambda: clocks.now)
-    calls = worker.Calls.__new__(worker.Calls)
+    calls = worker.OpOnDevice.__new__(worker.OpOnDevice)
     monkeypatch.setattr(calls, "run", clocks.call)
     for ways in ([*host], [*host][::-1]):
         found = calls.times("forward", ways)

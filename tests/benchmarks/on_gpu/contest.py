@@ -11,7 +11,7 @@ import numpy as np
 from torch_nets import TorchNet
 
 import cupyrnn
-from cupyrnn.device.worker import DIRECTIONS, FORWARD, TOLERANCES, Calls, asked, kernels_of
+from cupyrnn.device.worker import DIRECTIONS, FORWARD, TOLERANCES, OpOnDevice, asked, kernels_of
 
 from . import pytorch
 from .cases import BLOCKS, LENGTHS, NET, RESETS, Case, arguments_of
@@ -38,7 +38,7 @@ class Contest:
     def __init__(self, bench: Bench, case: Case) -> None:
         self.bench, self.case = bench, case
         self.record, self.arguments, self.cotangents = arguments_of(case)
-        self.calls = Calls(case.dtype, self.record, self.arguments, self.cotangents)
+        self.calls = OpOnDevice(case.dtype, self.record, self.arguments, self.cotangents)
 
     def everybody(self) -> None:
         self.own()
@@ -81,7 +81,7 @@ class Contest:
         if self.bench.torch is not None:
             self.bench.torch.cuda.empty_cache()
 
-    def checked(self, calls: Calls) -> Callable[[str], Run]:
+    def checked(self, calls: OpOnDevice) -> Callable[[str], Run]:
         """Return the runs of an op, of which each is first compared with NumPy."""
 
         def run_of(what: str) -> Run:
@@ -112,7 +112,7 @@ class Contest:
 
         def make(engine: str) -> Callable[[str], Run]:
             given = self.case.dtype, self.record, self.arguments, self.cotangents
-            return self.checked(Calls(*given, engine=engine))
+            return self.checked(OpOnDevice(*given, engine=engine))
 
         for engine in ENGINES:
             self.turn(engine, lambda e=engine: make(e), refusal=self.no_engine(engine))  # type: ignore[misc]

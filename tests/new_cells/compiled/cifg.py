@@ -10,7 +10,7 @@ import numpy as np
 
 from cupyrnn.compiled.entry_points import entry_points
 from cupyrnn.compiled.formulas import Formulas, Vectors, code_of
-from cupyrnn.compiled.plan import Layout, Spec
+from cupyrnn.compiled.plan import GateLayout, Spec
 from cupyrnn.compiled.simd import Vector, sigmoid, tanh
 
 from ..cifg import CIFG
@@ -41,7 +41,7 @@ _CODE = code_of(FORMULAS, __name__)
 def _spec(H: int, dtype: np.dtype[Any]) -> Spec:
     starts = [0, H, 2 * H]
     sums = [(0, gate, start) for gate, start in enumerate(starts)]
-    return Spec(_CODE, Layout([starts], [starts], [0], [], [sums]), H, dtype, 0)
+    return Spec(_CODE, GateLayout([starts], [starts], [0], [], [sums]), H, dtype, 0)
 
 
 def _spec_of(cell: CIFG, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Any]]:

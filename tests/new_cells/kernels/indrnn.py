@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cupyrnn.kernels.launch import SUMS, Loop, add_column_sums
+from cupyrnn.kernels.launch import SUMS, StepLauncher, add_column_sums
 
 if TYPE_CHECKING:
     from cupyrnn._typing import Array
@@ -84,7 +84,7 @@ KERNELS = (_FORWARD, _BACKWARD, *SUMS)
 def forward_steps(cell: IndRNN, run: ForwardRun) -> None:
     """The recurrence over t steps: one kernel each."""
     (z,), h = run.xw, run.saved.h
-    loop = Loop(run.batches, SOURCE, KERNELS)
+    loop = StepLauncher(run.batches, SOURCE, KERNELS)
     arrays = z, cell.b, cell.u, run.carried.h, h
     loop.run(loop.pointwise(_FORWARD, h.dtype, arrays, np.int64(h.shape[1])))
 
@@ -92,7 +92,7 @@ def forward_steps(cell: IndRNN, run: ForwardRun) -> None:
 def backward_steps(cell: IndRNN, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards: one kernel each."""
     (dz,), h = run.deltas, run.saved.h
-    loop = Loop(run.batches, SOURCE, KERNELS)
+    loop = StepLauncher(run.batches, SOURCE, KERNELS)
     arrays = h, run.cotangents.h, cell.u, run.carried.h, dz
     loop.run(loop.pointwise(_BACKWARD, dz.dtype, arrays, np.int64(h.shape[1])), backwards=True)
 

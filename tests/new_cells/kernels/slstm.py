@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cupyrnn.kernels import persistent
-from cupyrnn.kernels.cell import Cell
+from cupyrnn.kernels.cell import CudaCell
 from cupyrnn.kernels.recurrence import backward, forward
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ template <typename A> struct SLSTM {
 };
 """
 
-CELL = Cell(
+CELL = CudaCell(
     name="slstm", struct="SLSTM", source=GATES + STRUCT, fields={"b": "pointer"}, widths=(4,)
 )
 FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)

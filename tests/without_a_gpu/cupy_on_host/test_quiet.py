@@ -56,7 +56,7 @@ def test_numba_takes_no_array_of_a_device(
     found = call()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_layer, "compiled_page", lambda _: None)
-        patch.setattr(signatures, "CALLS", signatures.Calls())
+        patch.setattr(signatures, "CALLS", signatures.CallCache())
         expected = call()
     for field, a, e in zip(found._fields, found, expected, strict=True):
         if a is not None:
