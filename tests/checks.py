@@ -120,7 +120,7 @@ def run_python(*arguments: str, stdin: str | None = None, **variables: str) -> s
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | variables,
         timeout=300,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), f"{done.returncode}: {done.stderr}"
     return done.stdout
 
 

@@ -72,19 +72,10 @@ def _bits(tree: Any) -> list[bytes]:
 
 
 def _both_work(call: Callable[[], Any]) -> bool:
-    """
-    Return whether another thread of this process computes, too.
-
-    On a busy machine it may begin too late to have a part of a call, so there are ten attempts.
-    """
-    for _ in range(10):
-        whole, own = time.process_time(), time.thread_time()
-        for _ in range(20):
-            call()
-        own = time.thread_time() - own
-        if time.process_time() - whole - own > own / 10:
-            return True
-    return False
+    """Return whether a call gives a part to the second thread, for which it then waits."""
+    before = threads._word(threads._OWN + threads._PARTS)
+    call()
+    return threads._word(threads._OWN + threads._PARTS) > before
 
 
 def interrupts(count: str) -> None:
