@@ -35,7 +35,7 @@ from .driver.layer import Layer
 from .driver.packing import Packing, Rows
 from .driver.pages import page_of
 from .driver.reserve import Layers as Widths
-from .driver.reserve import Leaves, Note, Sizes, fingerprint, make_host_reserved
+from .driver.reserve import Note, ReserveLayout, Sizes, fingerprint, make_host_reserved
 from .driver.reserve import with_sequences as fingerprint_with
 from .driver.stack import Stack
 from .weights.block_forms import BlockCall, prepared
@@ -293,15 +293,15 @@ def check_packed(
             " bidirectional"
         )
     sizes = L // D, H, call.I
-    made = check_net(op, *sizes, rnn_mode, attributes.input_mode, direction, attributes.num_proj)
-    made = made._replace(gate=check_activation(op, rnn_mode, attributes.recurrent_activation))
-    if net.params.size < made.L:  # no list may be as long as there are layers
-        expect_params_size(op, net.params, made, alone=known is None)
-    check_shapes(op, call, made, {"input_h": input_h, **({"input_c": input_c} if is_lstm else {})})
-    expect_params_size(op, net.params, made, alone=known is None)
+    found = check_net(op, *sizes, rnn_mode, attributes.input_mode, direction, attributes.num_proj)
+    found = found._replace(gate=check_activation(op, rnn_mode, attributes.recurrent_activation))
+    if net.params.size < found.L:  # no list may be as long as there are layers
+        expect_params_size(op, net.params, found, alone=known is None)
+    check_shapes(op, call, found, {"input_h": input_h, **({"input_c": input_c} if is_lstm else {})})
+    expect_params_size(op, net.params, found, alone=known is None)
     unchecked = ("input_c",) if is_lstm else ("input_c", "output_c", "output_c_backprop")
-    check_shapes(op, call, made, {n: a for n, a in optional.items() if n not in unchecked})
-    return check_sequences(op, call, run, D), made
+    check_shapes(op, call, found, {n: a for n, a in optional.items() if n not in unchecked})
+    return check_sequences(op, call, run, D), found
 
 
 def packed_states(
@@ -338,10 +338,10 @@ def packed_states(
     return h, c
 
 
-def leaves_of_rows(net: Net, sizes: Sizes, rows: Rows, every: int | None = None) -> Leaves:
+def reserve_layout(net: Net, sizes: Sizes, rows: Rows, every: int | None = None) -> ReserveLayout:
     """Return the parts of our reserve_space for these steps of a net of packed parameters."""
     form = PackedForm(net)
-    return Leaves(net, sizes, form.Saved, form.States, rows, every)
+    return ReserveLayout(net, sizes, form.Saved, form.States, rows, every)
 
 
 def packed_fingerprint(net: Net, run: CheckedCall) -> int:
@@ -382,10 +382,10 @@ class NetCall:
         return NetCall(run, self.net, self.form, self.attributes)
 
     @cached_property
-    def leaves(self) -> Leaves:
+    def leaves(self) -> ReserveLayout:
         """The parts of reserve_space."""
         run, form = self.run, self.form
-        return Leaves(self.net, run.sizes, form.Saved, form.States, run.packing, run.every)
+        return ReserveLayout(self.net, run.sizes, form.Saved, form.States, run.packing, run.every)
 
     @property
     def is_whole(self) -> bool:
@@ -436,7 +436,7 @@ class NetCall:
         weights: NetWeights,
         inputs: tuple[Array, Any],
         cotangents: tuple[Array | None, Any],
-        reserved: tuple[Array, Leaves, Any],
+        reserved: tuple[Array, ReserveLayout, Any],
         weight_gradients: str,
     ) -> tuple[Array | None, Any, Any]:
         """
@@ -503,7 +503,7 @@ class PackedCall(NetCall):
         """What belongs to its reserve_space."""
         return host_reserved_of(self.engine, self.net, self.run)
 
-    def weights(self, params: Array, leaves: Leaves) -> PackedWeights:
+    def weights(self, params: Array, leaves: ReserveLayout) -> PackedWeights:
         """Return the parameters of a call that leaves this, or has left it."""
         form, rows, run = self.form, leaves.rows, self.run
         if rows.single and rows.rows > 0 and leaves.every is None and not self.net.skip:

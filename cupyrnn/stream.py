@@ -183,9 +183,9 @@ class PreparedStep:
             ]
             if self._steps and dtype == self._params.dtype:
                 return self._run_steps([x, *states])
-            made = [xp.empty(state.shape, dtype) for state in states]
-            self._run_cells(x, states, made)
-        return StepOutputs(made[0][-1], made[0], made[1] if len(made) > 1 else None)
+            outputs = [xp.empty(state.shape, dtype) for state in states]
+            self._run_cells(x, states, outputs)
+        return StepOutputs(outputs[0][-1], outputs[0], outputs[1] if len(outputs) > 1 else None)
 
     def _run_steps(self, arrays: Sequence[Array]) -> StepOutputs[Any]:
         """Run a step on real NumPy arrays: x, h and, in an LSTM, c."""
@@ -197,16 +197,16 @@ class PreparedStep:
             if len(states) > 1:
                 c = np.empty(states[1].shape, dtype)
             for layer, step in enumerate(self._steps):
-                made = step(values, *[s[layer] for s in states])
-                h[layer] = made[0]
+                outputs = step(values, *[s[layer] for s in states])
+                h[layer] = outputs[0]
                 if c is not None:
-                    c[layer] = made[1]
+                    c[layer] = outputs[1]
                 values = np.asarray(h[layer], compute)
         return StepOutputs(h[-1], h, c)
 
-    def _run_cells(self, x: Array, states: Sequence[Array], made: Sequence[Array]) -> None:
+    def _run_cells(self, x: Array, states: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Run a step by the cells' own functions, which support any arrays and any cells."""
-        xp, dtype, net = self._xp, made[0].dtype, self._net
+        xp, dtype, net = self._xp, outputs[0].dtype, self._net
         values, *first_states = cast_all(dtype, x, *states)
         values = contiguous(xp, values)
         kind = self._cells[0].Saved
@@ -216,9 +216,9 @@ class PreparedStep:
         cells = self._cells if dtype == self._params.dtype else self._cells_of(dtype)
         for layer, cell in enumerate(cells):
             first = PackedForm(net).States(*[contiguous(xp, s[layer]) for s in first_states])
-            saved = kind(*others, made[0][layer])
+            saved = kind(*others, outputs[0][layer])
             last = _layer.forward(xp, cell, Layer(values, first, None, saved))
-            for to, state in zip(made[1:], last[1:], strict=True):
+            for to, state in zip(outputs[1:], last[1:], strict=True):
                 to[layer] = state
             values = saved.h
 

@@ -110,7 +110,7 @@ def layer_call(
         of_gradient = [back.grads.x, carried.h, None, back.cotangents.h, None, back.grads.vectors]
         if first_c is not None:
             of_gradient[2], of_gradient[4] = carried.c, back.cotangents.c
-    dx, _, _, given_h, given_c, totals = of_gradient
+    dx, _, _, h_grad, c_grad, totals = of_gradient
     kept, last = [*saved, *vectors], (None, None)
     if back is None:
         last = states.h, first_c
@@ -119,7 +119,7 @@ def layer_call(
         back is not None, writes_deltas, N, N * sum([w.size for w in weights if w is not None]), I,
         saved.h.shape[1], starts.tobytes(), len(saved), len(kept), layout,
         grads_layout,
-        tuple(a is not None for a in (first_c, last[0], None, dx, given_h, given_c, totals)),
+        tuple(a is not None for a in (first_c, last[0], None, dx, h_grad, c_grad, totals)),
         0 if totals is None else len(totals),
     )  # fmt: skip
     arrays = (x, states.h, first_c, *last, None, None, *of_gradient, *kept, *weights, *grads)
@@ -129,18 +129,18 @@ def layer_call(
 def run_layer(call: LayerCall) -> None:
     """Compute all steps of a layer, or their gradient."""
     spec, shapes, arrays, back, grads = call
-    sums = compute(shapes, arrays, functools.partial(Laid.of, spec, shapes))
+    sums = compute(shapes, arrays, functools.partial(CompiledPlan.of, spec, shapes))
     if back is None:
         return
     for grad, written in zip(back.grads.weights, grads, strict=True):
         if written is not grad:
             grad[...] = written
-    for total, made in zip(back.grads.sums or (), sums, strict=False):
+    for total, column_sums in zip(back.grads.sums or (), sums, strict=False):
         if total is not None:
-            total += made
+            total += column_sums
 
 
-class Laid(NamedTuple):
+class CompiledPlan(NamedTuple):
     """A plan, its loop, and the block that its calls copy."""
 
     plan: Plan
@@ -150,7 +150,7 @@ class Laid(NamedTuple):
     relocations: Array  # pairs: a word of the block, and the array whose address is added to it
 
     @classmethod
-    def of(cls, spec: Spec, shapes: Shapes, most: int) -> Laid:
+    def of(cls, spec: Spec, shapes: Shapes, most: int) -> CompiledPlan:
         """Return the plan of a call that may use `most` threads."""
         plan, dtype = plan_of(spec, shapes, most), spec.dtype
         loop = compiled(all_steps_back if shapes.backward else all_steps, dtype.char).address
@@ -170,7 +170,7 @@ class Laid(NamedTuple):
 
 
 def compute(
-    shapes: Shapes, arrays: Sequence[Array | None], laid_for: Callable[[int], Laid]
+    shapes: Shapes, arrays: Sequence[Array | None], plan_for: Callable[[int], CompiledPlan]
 ) -> list[Array]:
     """
     Run the loop of a layer; backward, return the sums of the columns of each of its deltas.
@@ -179,11 +179,11 @@ def compute(
     ----------
     arrays
         The arrays that the words refer to, after memory and block. None where no word does.
-    laid_for
-        Returns the `Laid` of a call that may use this many threads.
+    plan_for
+        Returns the plan of a call that may use this many threads.
     """
     most = most_threads(shapes)
-    while (sums := laid_for(most).run(arrays)) is None:
+    while (sums := plan_for(most).run(arrays)) is None:
         most = 1
     return sums
 

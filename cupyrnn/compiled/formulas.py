@@ -21,7 +21,7 @@ from .simd import VECTOR_BYTES, Code, Vector, Word, over_units, routine, sigmoid
 # caller's gradients to the carried ones beforehand.
 _FORWARD = ("table", "z", "zh", "h_prev", "c_prev", "at", "operand")
 _STEP = (*_FORWARD, "dh", "through", "dc")
-_BACKWARD = (*_STEP, "given_h", "given_c")
+_BACKWARD = (*_STEP, "h_grad", "c_grad")
 _TERMS = ("table", "z", "c_prev", "at")
 
 Formula: TypeAlias = "Callable[[Vectors, int], Mapping[str, Vector]]"
@@ -63,33 +63,33 @@ class Vectors:
     """
 
     def __init__(
-        self, code: Code, formulas: Formulas, given: Mapping[str, Word], u: Word, packed: bool
+        self, code: Code, formulas: Formulas, addresses: Mapping[str, Word], u: Word, packed: bool
     ) -> None:
-        self._code, self._formulas, self._given, self._packed = code, formulas, given, packed
-        self._u, self._offset = u, u * VECTOR_BYTES
+        self._code, self._formulas, self._addresses = code, formulas, addresses
+        self._packed, self._u, self._offset = packed, u, u * VECTOR_BYTES
 
     def _word(self, name: str) -> Word:
-        return self._code.load_word(self._given["table"] + 8 * self._formulas.table.index(name))
+        return self._code.load_word(self._addresses["table"] + 8 * self._formulas.table.index(name))
 
     def _place(self, name: str) -> Word:
         formulas, (row, _, gate) = self._formulas, name.partition("_")
-        if name in self._given:
-            return self._given[name] + self._offset
+        if name in self._addresses:
+            return self._addresses[name] + self._offset
         if name in formulas.saved:
-            return self._word(name) + (self._given["at"] + self._offset)
+            return self._word(name) + (self._addresses["at"] + self._offset)
         if name in formulas.vectors:
             return self._word(name) + self._offset
         gates = formulas.z if row == "z" else formulas.zh
         if not self._packed:
-            return self._given[row] + self._offset + self._word(name)
+            return self._addresses[row] + self._offset + self._word(name)
         in_row = gates.index(gate) * VECTOR_BYTES
-        return self._given[row] + self._u * (len(gates) * VECTOR_BYTES) + in_row
+        return self._addresses[row] + self._u * (len(gates) * VECTOR_BYTES) + in_row
 
     def __getattr__(self, name: str) -> Vector:
         if name in self._formulas.numbers:
             place = self._word("numbers") + self._formulas.numbers.index(name) * self._code.size
             value = self._code.everywhere(place)
-        elif name.startswith("given") and name not in self._given:
+        elif name.endswith("_grad") and name not in self._addresses:
             value = self._code.zero()
         else:
             value = self._code.load(self._place(name))
@@ -149,9 +149,9 @@ def code_of(formulas: Formulas, module: str) -> CellCode:
 
         load.__name__, load.__module__ = name, module
         own = {"__name__": module, "_ROUTINE": routine(load)}
-        made = FunctionType(_function.__code__.replace(co_filename=file), own, f"{cell}_{name}")
-        made.__qualname__ = made.__name__
-        return made
+        copy = FunctionType(_function.__code__.replace(co_filename=file), own, f"{cell}_{name}")
+        copy.__qualname__ = copy.__name__
+        return copy
 
     # The next two return the number of words of a function, and what emits its code.
     def of_stages(

@@ -89,7 +89,7 @@ class Frame(NamedTuple):
     b: Address  # their sum, computed here
     output: Address  # a second copy of h of each step; 0 if it is not wanted
     output_row: int  # from row to row
-    # Whether output and given_h have their steps in reverse order. All sequences then have one
+    # Whether output and h_grad have their steps in reverse order. All sequences then have one
     # length.
     turned: int
     formulas: Address  # the code of the cell's rows
@@ -97,10 +97,10 @@ class Frame(NamedTuple):
     dx: Address  # 0 if it is not wanted
     dh: Address  # the gradients that are carried
     dc: Address
-    given_h: Address  # of each step, or zeros
-    given_c: Address
-    given_h_row: int  # from row to row; 0 for zeros
-    given_c_row: int
+    h_grad: Address  # of each step, or zeros
+    c_grad: Address
+    h_grad_row: int  # from row to row; 0 for zeros
+    c_grad_row: int
     before: Address  # h before each step of a part
     work: Address
     work_stride: int  # from the memory of one thread to that of the next
@@ -143,7 +143,7 @@ def own_rows(tid: int, f: Frame) -> tuple[int, int]:
 
 @part
 def row_in_time(f: Frame, first: int) -> int:
-    """Return the first row of a step in output and given_h, from its first row elsewhere."""
+    """Return the first row of a step in output and h_grad, from its first row elsewhere."""
     if f.turned:
         return read_word(f.starts + 8 * f.T) - first - read_word(f.starts + 8)
     return first
@@ -277,17 +277,17 @@ def weight_products(
         if m.sums and not f.writes_deltas:
             add_columns(one, (rows, m.z, m.rs_z, p0 * VECTORS, p1 * VECTORS, m.sums))
         if m.dw_table:
-            a, made, depth, skip = m.a, m.z, rows, start
+            a, source, depth, skip = m.a, m.z, rows, start
             if not f.writes_deltas:
                 if k < f.inputs:
                     a += start * m.rs_a
                 multiply_transposed(
                     one, rows, a, m.rs_a, m.K, m.z, m.rs_z, m.dw, m.rs_z, p0, p1, add, memory
                 )
-                made, depth, skip = m.dw, m.K, 0
+                source, depth, skip = m.dw, m.K, 0
             if f.writes_deltas or t0 == 0:
                 unpack(
-                    one, made, m.rs_z, m.dw_table, m.gates, m.H, depth, m.dw_transposed,
+                    one, source, m.rs_z, m.dw_table, m.gates, m.H, depth, m.dw_transposed,
                     p0 * VECTORS, p1 * VECTORS, skip,
                 )  # fmt: skip
     return arrive_and_wait(f.barrier, n, turn)
@@ -414,8 +414,8 @@ def all_steps_back(one: Any, words: int) -> None:
                 h_prev, c_prev = f.h + before * h_row, f.c + before * row
             if rows > 0 and (tid == 0 or not f.by_units):
                 copy(f.before + in_part * h_row, h_prev + r0 * h_row, rows * h_row)
-            given_row, given_c_row = f.given_h_row, f.given_c_row
-            dh, h_grad = f.dh + r0 * h_row, f.given_h + (row_in_time(f, first) + r0) * given_row
+            h_grad_row, c_grad_row = f.h_grad_row, f.c_grad_row
+            dh, h_grad = f.dh + r0 * h_row, f.h_grad + (row_in_time(f, first) + r0) * h_grad_row
             through, through_row = dh, h_row
             z, zh = of_x.z + in_part * of_x.rs_z, last.z + in_part * last.rs_z
             for k in range(f.stages - 1, -1, -1):
@@ -424,16 +424,16 @@ def all_steps_back(one: Any, words: int) -> None:
                     for r in range(rows):
                         add_rows(one, (
                             0, m.panels * VECTORS, f.P, 0, dh + r * h_row,
-                            h_grad + r * given_row, zh + r * last.rs_z,
+                            h_grad + r * h_grad_row, zh + r * last.rs_z,
                         ))  # fmt: skip
-                    h_grad, given_row = f.zeros, 0
+                    h_grad, h_grad_row = f.zeros, 0
                 call(f.formulas, one, (
                     rows, u0, u1, f.H, m.variant,
                     f.table, z, zh, h_prev + r0 * h_row, c_prev + r0 * row, at * row,
                     last.a + in_part * row, dh, through, f.dc + r0 * row, h_grad,
-                    f.given_c + at * given_c_row,
+                    f.c_grad + at * c_grad_row,
                     0, of_x.rs_z, last.rs_z, h_row, row, row, row, h_row, through_row, row,
-                    given_row, given_c_row,
+                    h_grad_row, c_grad_row,
                 ))  # fmt: skip
                 if f.by_units:
                     turn = arrive_and_wait(f.barrier, n, turn)

@@ -38,7 +38,7 @@ def _deltas_to_r(v: Vectors, hard: int) -> Mapping[str, Vector]:
 
 
 def _deltas_to_c(v: Vectors, hard: int) -> Mapping[str, Vector]:
-    dh = v.dh + v.given_h
+    dh = v.dh + v.h_grad
     k_c, k_u = (1.0 - v.u) * (1.0 - v.c * v.c), (v.h_prev - v.c) * v.slope_of(hard, v.u)
     return {"z_u": dh * k_u, "zh_c": dh * k_c, "dh": dh}
 

@@ -31,7 +31,7 @@ def _state(v: Vectors, hard: int) -> Mapping[str, Vector]:
 
 
 def _deltas(v: Vectors, hard: int) -> Mapping[str, Vector]:
-    dh = v.dh + v.given_h
+    dh = v.dh + v.h_grad
     k_c = (1.0 - v.u) * (1.0 - v.c * v.c)
     dr = dh * (k_c * v.hc * v.slope_of(hard, v.r))
     du = dh * ((v.h_prev - v.c) * v.slope_of(hard, v.u))

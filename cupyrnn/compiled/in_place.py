@@ -9,9 +9,9 @@ import numpy as np
 
 from .._typing import Array
 from .addresses import At, address_of
-from .call import Laid, compute
+from .call import CompiledPlan, compute
 from .plan import Shapes, Spec
-from .single import LaidStep, StepSizes
+from .single import CompiledStep, StepSizes
 
 _OWN = 2  # the memory and the words of a loop, which are its first arrays
 
@@ -76,31 +76,31 @@ class LayerInPlace:
 
     def __init__(self, spec: Spec, shapes: Shapes, arrays: Sequence[At | Array | None]) -> None:
         self._spec, self._shapes, self._places = spec, shapes, _Places(arrays)
-        self._laid: dict[int, Laid] = {}  # by the number of threads that a call may have
+        self._plans: dict[int, CompiledPlan] = {}  # by the number of threads that a call may have
 
-    def _laid_for(self, most: int) -> Laid:
-        laid = self._laid.get(most)
-        if laid is None:
-            laid = Laid.of(self._spec, self._shapes, most)
-            block, relocations = self._places.moved(laid.block, laid.relocations)
-            self._laid[most] = laid = laid._replace(block=block, relocations=relocations)
-        return laid
+    def _plan_for(self, most: int) -> CompiledPlan:
+        plan = self._plans.get(most)
+        if plan is None:
+            plan = CompiledPlan.of(self._spec, self._shapes, most)
+            block, relocations = self._places.moved(plan.block, plan.relocations)
+            self._plans[most] = plan = plan._replace(block=block, relocations=relocations)
+        return plan
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """Run `call.compute` on the arrays of an op's call."""
-        return compute(self._shapes, arrays, self._laid_for)
+        return compute(self._shapes, arrays, self._plan_for)
 
 
 class StepInPlace:
     """The calls of a single step whose arrays are parts of the arrays of an op's call."""
 
     def __init__(self, spec: Spec, sizes: StepSizes, arrays: Sequence[At | Array | None]) -> None:
-        self._laid, self._places = LaidStep(spec, sizes), _Places(arrays)
-        self._words = self._places.moved(self._laid.block, self._laid.relocations)
+        self._step, self._places = CompiledStep(spec, sizes), _Places(arrays)
+        self._words = self._places.moved(self._step.block, self._step.relocations)
 
     def __call__(self, arrays: Sequence[Array]) -> None:
         """Compute the step on the arrays of an op's call."""
-        self._laid.run(arrays, *self._words)
+        self._step.run(arrays, *self._words)
 
 
 def _at(a: At | Array | None) -> tuple[int, int]:

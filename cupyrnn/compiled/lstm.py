@@ -45,14 +45,14 @@ def _projected(v: Vectors, variant: int) -> Mapping[str, Vector]:
 
 
 def _deltas(v: Vectors, variant: int) -> Mapping[str, Vector]:
-    hard, dh = variant & HARD, v.through + v.given_h
+    hard, dh = variant & HARD, v.through + v.h_grad
     k_o, k_d = v.slope_of(hard, v.o) * v.co, (1.0 - v.co * v.co) * v.o
     k_i, k_ci = v.slope_of(hard, v.i) * v.ci, (1.0 - v.ci * v.ci) * v.i
     k_f, k_next = v.slope_of(hard, v.f) * v.c_prev, v.f
     if variant & PEEPHOLE:
         k_d = k_o.times_plus(v.wco, k_d)
         k_next = k_f.times_plus(v.wcf, k_i.times_plus(v.wci, k_next))
-    d = dh.times_plus(k_d, v.dc) + v.given_c
+    d = dh.times_plus(k_d, v.dc) + v.c_grad
     d = d * v.through_clip.where(v.cs.absolute().compare(">=", v.cell_clip, nan=True), 1.0)
     return {"z_i": d * k_i, "z_ci": d * k_ci, "z_f": d * k_f, "z_o": dh * k_o, "dc": d * k_next}
 

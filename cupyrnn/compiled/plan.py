@@ -185,7 +185,7 @@ class Shapes(NamedTuple):
     present: tuple[bool, ...]  # which of the optional arrays there are
     vectors: int  # the number of the cell's own vectors with gradients
     biases: int = 0  # the number of gates that add two biases
-    # Of output and given_h: the bytes from row to row, if they are not P numbers, and whether
+    # Of output and h_grad: the bytes from row to row, if they are not P numbers, and whether
     # their steps are in reverse order.
     row: int | None = None
     turned: bool = False
@@ -194,7 +194,7 @@ class Shapes(NamedTuple):
 # The arrays of a call, in this order. The Saved, the cell's vectors, the weights and their
 # gradients follow.
 _MEMORY, _BLOCK, _X, _FIRST_H, _FIRST_C, _LAST_H, _LAST_C, _OUTPUT, _MORE = range(9)
-_DX, _DH, _DC, _GIVEN_H, _GIVEN_C, _TOTALS, _SAVED = range(9, 16)
+_DX, _DH, _DC, _H_GRAD, _C_GRAD, _TOTALS, _SAVED = range(9, 16)
 
 
 class Plan:
@@ -367,10 +367,10 @@ class Plan:
             dx=At(_DX) if has_dx else 0,
             dh=At(_DH) if shapes.backward else 0,
             dc=At(_DC) if shapes.backward and has_c else 0,
-            given_h=At(_GIVEN_H) if has_h_grad else here(self._zeros),
-            given_c=At(_GIVEN_C) if has_c_grad else here(self._zeros),
-            given_h_row=row if has_h_grad else 0,
-            given_c_row=spec.H * size if has_c_grad else 0,
+            h_grad=At(_H_GRAD) if has_h_grad else here(self._zeros),
+            c_grad=At(_C_GRAD) if has_c_grad else here(self._zeros),
+            h_grad_row=row if has_h_grad else 0,
+            c_grad_row=spec.H * size if has_c_grad else 0,
             before=here(self._before),
             work=here(self._work),
             work_stride=self._work_bytes,

@@ -73,8 +73,8 @@ def _operator(name: str, *, swapped: bool = False) -> Any:
 
     def apply(self: Any, other: Any) -> Any:
         operands = self.value, self._other(other)
-        made = getattr(self.builder, name)(*(operands[::-1] if swapped else operands))
-        return type(self)(self.builder, made)
+        result = getattr(self.builder, name)(*(operands[::-1] if swapped else operands))
+        return type(self)(self.builder, result)
 
     return apply
 

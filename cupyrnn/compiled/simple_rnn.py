@@ -27,7 +27,7 @@ def _state(v: Vectors, relu: int) -> Mapping[str, Vector]:
 
 def _deltas(v: Vectors, relu: int) -> Mapping[str, Vector]:
     k = v.constant(1.0).where(v.h.compare(">", 0.0), 0.0) if relu else 1.0 - v.h * v.h
-    return {"z_h": k * (v.dh + v.given_h)}
+    return {"z_h": k * (v.dh + v.h_grad)}
 
 
 FORMULAS = Formulas(

@@ -160,7 +160,7 @@ class StepSizes(NamedTuple):
     totals: int = 0
 
 
-class LaidStep:
+class CompiledStep:
     """The words of a step without addresses, their relocations, its memory and its loop."""
 
     def __init__(self, spec: Spec, sizes: StepSizes) -> None:
@@ -290,13 +290,13 @@ class LaidStep:
             n = 1
 
 
-_laid_step = functools.lru_cache(maxsize=256)(LaidStep)
+_compiled_step = functools.lru_cache(maxsize=256)(CompiledStep)
 
 
 def _run(spec: Spec, sizes: StepSizes, *arrays: Array | None) -> None:
     """Compute a step; arrays are in C order, numbered from `_X` on."""
-    laid = _laid_step(spec, sizes)
-    laid.run(arrays, laid.block, laid.relocations)
+    step = _compiled_step(spec, sizes)
+    step.run(arrays, step.block, step.relocations)
 
 
 def forward(

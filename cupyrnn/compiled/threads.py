@@ -54,7 +54,7 @@ _MOST, _PATIENCE = 256, 7
 # its system handle, and the words of `_leave`.
 _TAKEN, _SIZE, _LOOP, _N, _ARGUMENT, _DOUBLE, _DONE = 0, 64, 128, 136, 144, 152, 192
 _CPU, _CPUS, _FILE = 256, 264, 320
-_OWN, _CONDITION, _PARTS, _TOLD, _K, _JOB, _NAME = 1024, 128, 256, 320, 384, 392, 400
+_OWN, _CONDITION, _PARTS, _WAKE_UPS, _K, _JOB, _NAME = 1024, 128, 256, 320, 384, 392, 400
 _STAYS, _LEFT, _TEXT, _MASK = 448, 456, 512, 576
 
 _POSIX = sys.platform != "win32"
@@ -151,25 +151,25 @@ else:
 
 
 @part
-def _wait_for_part(own: int, job: int, turn: int, told: int) -> int:
+def _wait_for_part(own: int, job: int, turn: int, wake_ups: int) -> int:
     """Wait for the turn-th part: sleep, and spin for a while after an early wake-up."""
     while True:
         _lock(own)
-        while load_acquire(own + _PARTS) < turn and load_acquire(own + _TOLD) == told:
+        while load_acquire(own + _PARTS) < turn and load_acquire(own + _WAKE_UPS) == wake_ups:
             _sleep(own + _CONDITION, own)
         _unlock(own)
         _leave(own, job)
-        told = load_acquire(own + _TOLD)
+        wake_ups = load_acquire(own + _WAKE_UPS)
         if spin_until(own + _PARTS, turn):
-            return told
+            return wake_ups
 
 
 def _serve(own: int) -> None:
     """Compute parts for ever: the body of a thread."""
-    k, job, turn, told = read_word(own + _K), read_word(own + _JOB), 0, 0
+    k, job, turn, wake_ups = read_word(own + _K), read_word(own + _JOB), 0, 0
     while True:
         turn += 1
-        told = _wait_for_part(own, job, turn, told)
+        wake_ups = _wait_for_part(own, job, turn, wake_ups)
         n, loop = read_word(job + _N), read_word(job + _LOOP)
         _call(k, n, loop, read_word(job + _DOUBLE), read_word(job + _ARGUMENT))
         add_and_get(job + _DONE, 1)
@@ -190,11 +190,11 @@ def _have(job: int, serve: int, size: int) -> bool:
     return True
 
 
-def _tell(job: int, n: int) -> None:
+def _wake_threads(job: int, n: int) -> None:
     """Wake the first n - 1 threads, as far as they exist, because a part will come."""
     _note_core(job)
     for k in range(1, min(n, load_acquire(job + _SIZE) + 1)):
-        _raise(job + k * _OWN, _TOLD)
+        _raise(job + k * _OWN, _WAKE_UPS)
 
 
 def _run(
@@ -281,7 +281,7 @@ def size() -> int:
 def wake(n: int) -> None:
     """Wake the threads of a coming call; they sleep again if it does not come."""
     if n > 1:
-        _compiled(_tell, "void", 2)(_job, n)
+        _compiled(_wake_threads, "void", 2)(_job, n)
 
 
 @functools.cache

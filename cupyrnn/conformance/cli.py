@@ -126,7 +126,7 @@ def _run(options: argparse.Namespace) -> int:
     except ValueError as error:
         _fail(str(error))
     outputs = worker.judge_in(process, worker.OUTPUTS)
-    gradients = worker.judge_in(process, worker.GRADIENTS) if process.told["gradients"] else None
+    gradients = worker.judge_in(process, worker.GRADIENTS) if process.facts["gradients"] else None
     try:
         with _cases(options.folder, options.op) as folder:
             chosen = (case for case in files.read(folder) if options.op in (None, case.features[0]))
@@ -137,7 +137,7 @@ def _run(options: argparse.Namespace) -> int:
         _fail(str(error))
     finally:
         process.close()
-    about = process.told["about"]
+    about = process.facts["about"]
     versions = {"cupyrnn": cupyrnn.__version__, "onnx": onnx.__version__, "NumPy": np.__version__}
     versions_text = ", ".join(f"{name} {version}" for name, version in versions.items())
     lines = [report.text(about, forward)]

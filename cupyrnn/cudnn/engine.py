@@ -198,13 +198,13 @@ def reserve_size(net: CudnnCall, dtype_name: str, lengths: Lengths) -> int:
     return -(-_described(training, dtype_name, lengths).reserve_bytes // itemsize)
 
 
-def _workspace(made: nine.Nine, params: Array) -> Any:
+def _workspace(rnn: nine.Nine, params: Array) -> Any:
     """Return cuDNN's workspace, which must not be empty, after a check of the parameters' size."""
     import cupy
 
-    if made.params_bytes != params.nbytes:
-        raise RuntimeError(f"cuDNN has {made.params_bytes} bytes of params, not {params.nbytes}")
-    return cupy.empty(max(made.work_bytes, 1), np.uint8)
+    if rnn.params_bytes != params.nbytes:
+        raise RuntimeError(f"cuDNN has {rnn.params_bytes} bytes of params, not {params.nbytes}")
+    return cupy.empty(max(rnn.work_bytes, 1), np.uint8)
 
 
 def _aligned(a: Array | None) -> Any:
@@ -257,17 +257,17 @@ def forward(net: CudnnCall, inputs: Inputs) -> tuple[Array, Array, Array | None,
     *arrays, lengths = inputs
     input, input_h, input_c, params = map(_aligned, arrays)
     dtype = input.dtype
-    made = _described(net, dtype.name, lengths)
-    made.begin((net.seed << 32 | net.seed2) % 2**64 if net.drops else None)
-    work = _workspace(made, params)
+    rnn = _described(net, dtype.name, lengths)
+    rnn.begin((net.seed << 32 | net.seed2) % 2**64 if net.drops else None)
+    work = _workspace(rnn, params)
     columns = net.D * net.P
     output = _outputs((net.T, net.B, columns), dtype, lengths)
     output_h = cupy.empty(input_h.shape, dtype)
     output_c = None if input_c is None else cupy.empty(input_c.shape, dtype)
-    reserve = cupy.empty(-(-made.reserve_bytes // dtype.itemsize), dtype)
+    reserve = cupy.empty(-(-rnn.reserve_bytes // dtype.itemsize), dtype)
     h, c = (address(input_h), address(output_h)), (address(input_c), address(output_c))
     spaces = address(params), address(work), address(reserve) if reserve.size else 0
-    made.forward(address(input), address(output), h, c, *spaces)
+    rnn.forward(address(input), address(output), h, c, *spaces)
     _pass_through(lengths, [(output_h, input_h), (output_c, input_c)])
     return output, output_h, output_c, reserve
 
@@ -308,9 +308,9 @@ def backward(
     dcy = None if input_c is None else or_zeros(cotangents[2], input_c)
     arrays = input, input_h, input_c, params, output, dy, dhy, dcy
     input, input_h, input_c, params, output, dy, dhy, dcy = map(_aligned, arrays)
-    made = _described(net, dtype.name, lengths)
-    made.begin(None)
-    work = _workspace(made, params)
+    rnn = _described(net, dtype.name, lengths)
+    rnn.begin(None)
+    work = _workspace(rnn, params)
     dx = _outputs(input.shape, dtype, lengths)
     dhx = cupy.empty(input_h.shape, dtype)
     dcx = None if input_c is None else cupy.empty(input_c.shape, dtype)
@@ -319,7 +319,7 @@ def backward(
     reserve = reserve.copy()
     y, hx, spaces = address(output), address(input_h), (address(work), address(reserve))
     h, c = (hx, address(dhy), address(dhx)), (address(input_c), address(dcy), address(dcx))
-    made.backward_data(y, address(dy), address(dx), h, c, address(params), *spaces)
-    made.backward_weights(address(input), hx, y, address(dw), *spaces)
+    rnn.backward_data(y, address(dy), address(dx), h, c, address(params), *spaces)
+    rnn.backward_weights(address(input), hx, y, address(dw), *spaces)
     _pass_through(lengths, [(dhx, dhy), (dcx, dcy)])
     return dx, dhx, dcx, dw

@@ -118,11 +118,11 @@ def least_memory(count: int, states: int) -> int:
     return 4 * 4 * count + 10 * 4 * states
 
 
-def wrong_path(options: argparse.Namespace, held: contextlib.ExitStack) -> str | None:
+def wrong_path(options: argparse.Namespace, stack: contextlib.ExitStack) -> str | None:
     """
     Return the problem with the files to write, None if there is none, before the run begins.
 
-    The checkpoint is locked until `held` is closed.
+    The checkpoint is locked until `stack` is closed.
     """
     if options.out.suffix.lower() not in ("", ".png"):
         return f"argument --out: {str(options.out)!r} does not end in .png"
@@ -134,7 +134,7 @@ def wrong_path(options: argparse.Namespace, held: contextlib.ExitStack) -> str |
             files.check(options.checkpoint)
             if os.path.realpath(options.out) == os.path.realpath(options.checkpoint):
                 return "--checkpoint and --out are the same file"
-            held.enter_context(files.lock(options.checkpoint))
+            stack.enter_context(files.lock(options.checkpoint))
     except files.WriteError as error:
         return f"argument --{name}: {error}"
     return None
@@ -296,8 +296,8 @@ def main(arguments: list[str] | None = None) -> int:
                 comm = communicator(xp, timeout=options.timeout)
             except (ImportError, ValueError) as error:
                 return end(str(error))
-            with contextlib.ExitStack() as held:
-                problem = comm.share(wrong_path(options, held) if comm.rank == 0 else None)
+            with contextlib.ExitStack() as stack:
+                problem = comm.share(wrong_path(options, stack) if comm.rank == 0 else None)
                 if problem is not None:
                     fail(problem)
                 return run(comm, xp, options, fail)

@@ -32,8 +32,8 @@ class Apart:
 
     Attributes
     ----------
-    told : dict
-        The first message.
+    facts : dict
+        The first message: facts about the process.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Apart:
         self._process = _FRESH.Process(target=_serve, args=of_process, daemon=True)
         self._process.start()
         there.close()
-        told, why = self._answer(max(self._seconds, _START))
-        if told is None:
+        facts, why = self._answer(max(self._seconds, _START))
+        if facts is None:
             raise ValueError(f"{self._name} is imported by a process that {why}")
-        if "error" in told:
+        if "error" in facts:
             self.close()
-            raise ValueError(told["error"])
-        self.told = told
+            raise ValueError(facts["error"])
+        self.facts = facts
 
     def _answer(self, seconds: float) -> tuple[Any, str]:
         """Return the next answer, or None and what happened to the process."""
@@ -93,11 +93,11 @@ def _serve(
     sys.path.insert(0, folder)
     os.dup2(2, 1)  # its output is kept apart from its caller's
     try:
-        told, answer = begin(*arguments)
+        facts, answer = begin(*arguments)
     except ValueError as error:
         end.send({"error": str(error)})
         return
-    end.send(told)
+    end.send(facts)
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
             end.send(answer(end.recv()))

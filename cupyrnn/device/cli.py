@@ -153,9 +153,9 @@ def _keep(path: Path, card: str, rows: Iterable[Row], refused: dict[str, dict[st
 
 def _run(options: argparse.Namespace) -> int:
     process = Apart(begin, [], SECONDS, "CuPy")
-    told, trial = process.told, Trial(process)
-    print(told["card"], TITLES, sep="\n", flush=True)
-    where = told["path"]
+    facts, trial = process.facts, Trial(process)
+    print(facts["card"], TITLES, sep="\n", flush=True)
+    where = facts["path"]
     try:
         for cell, dtype, net in product(options.cells, options.dtypes, (False, True)):
             if net and cell not in NETS:
@@ -165,7 +165,7 @@ def _run(options: argparse.Namespace) -> int:
                 print(row.text, flush=True)
                 rows.append(row)
             if where is not None:
-                _keep(Path(where), told["card"], rows, trial.refused)
+                _keep(Path(where), facts["card"], rows, trial.refused)
     finally:
         process.close()
         wrong = [(name, k, seen) for name, of in trial.refused.items() for k, seen in of.items()]

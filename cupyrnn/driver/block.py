@@ -15,7 +15,7 @@ from . import stack as _stack
 from .layer import Layer, LayerGradient
 from .packing import Packing, flat
 from .recompute import Checkpoints
-from .reserve import Leaves, Reserved, Sizes
+from .reserve import Reserved, ReserveLayout, Sizes
 
 
 class Recomputed(NamedTuple):
@@ -72,13 +72,13 @@ def ready(xp: ModuleType, dtype: Any, inputs: Any, cotangents: Any) -> tuple[Any
     return inputs._replace(x=change(x), first=first, saved=saved), cotangents
 
 
-def _leaves(xp: ModuleType, cell: Cell, padded: Padded, every: int | None = None) -> Leaves:
+def _leaves(xp: ModuleType, cell: Cell, padded: Padded, every: int | None = None) -> ReserveLayout:
     """Return the parts that the steps save."""
     (x, first, _, extent), H = padded, padded.first.h.shape[1]
     assert extent is not None
     T, B, _ = x.shape
     net, sizes = _Widths(1, 1, ((H, H),)), Sizes(T, B, True, 0.0, 0, 0)
-    return Leaves(net, sizes, cell.Saved, type(first), Packing(xp, T, B, *extent), every)
+    return ReserveLayout(net, sizes, cell.Saved, type(first), Packing(xp, T, B, *extent), every)
 
 
 def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:

@@ -78,10 +78,10 @@ class _Net(NamedTuple):
     every: int | None = None  # None: all that the steps save, else every k-th state
 
 
-class Leaves(_Net):
+class ReserveLayout(_Net):
     """The parts of the reserve_space of a net."""
 
-    def with_every(self, every: int | None) -> Leaves:
+    def with_every(self, every: int | None) -> ReserveLayout:
         """Return the parts for the same steps with another `every`."""
         return self._replace(every=every)
 
@@ -148,7 +148,7 @@ _FORMAT, _BEGINS = "<2sqI?d?d", b"k="
 NOTE_SIZE = struct.calcsize(_FORMAT)  # elements
 
 
-def reserve_size(leaves: Leaves) -> int:
+def reserve_size(leaves: ReserveLayout) -> int:
     """Return the number of elements of reserve_space."""
     if leaves.every is None:
         return leaves.size
@@ -189,8 +189,12 @@ def check_size(op: str, reserve_space: Array, size: int, how: str = "") -> None:
 
 
 def check_reserve(
-    op: str, xp: ModuleType, reserve_space: Array, leaves: Leaves, fingerprint: Callable[[], int]
-) -> tuple[Leaves, Note | None]:
+    op: str,
+    xp: ModuleType,
+    reserve_space: Array,
+    leaves: ReserveLayout,
+    fingerprint: Callable[[], int],
+) -> tuple[ReserveLayout, Note | None]:
     """
     Check that reserve_space belongs to a call; return its parts, and its note if it has one.
 

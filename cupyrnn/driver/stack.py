@@ -18,14 +18,14 @@ from .layer import Layer, LayerGradient
 from .packing import Packing, flat
 from .pages import products_of, twin_of
 from .recompute import LazyRows
-from .reserve import Leaves, Note, Reserved, Sizes, reserve_size, write_note
+from .reserve import Note, Reserved, ReserveLayout, Sizes, reserve_size, write_note
 
 
 class Stack(NamedTuple):
     """The cells of a net by layer and direction, and the parts of its reserve_space."""
 
     cells: Sequence[Cell]
-    leaves: Leaves
+    leaves: ReserveLayout
     note: Note | None = None  # forward, where the steps leave states only
     again: Sequence[Cell] = ()  # backwards, where they have: the cells of the forward pass
 

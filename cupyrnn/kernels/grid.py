@@ -338,22 +338,22 @@ def fit_of(
         return Fit(chunks, sums + WARPS * _TO_LOAD, max(chunks) * _CHUNK * dtype.itemsize, 0)
     # The rest is in shared memory where registers are too few.
     pack, split = 16 // compute.itemsize, 32 // units
-    held, vector, beside = [], 0, 0  # by matrix: its rows, and registers of a row
+    demands, vector, beside = [], 0, 0  # by matrix: its rows, and registers of a row
     for n, (numbers, slices) in zip(columns, vectors, strict=True):
         lanes = split * (4 if n == 1 else 2)
         count = _up(-(-numbers // (slices * lanes)), pack)
-        held.append((count, lanes // split * n * compute.itemsize // 4))
+        demands.append((count, lanes // split * n * compute.itemsize // 4))
         # The parts of lanes are an odd number of packs apart.
         vector = max(vector, 16 * lanes * (count // pack | 1))
-    if sum(count * row for count, row in held) <= most:
+    if sum(count * row for count, row in demands) <= most:
         left = most
     kept = {}
-    for m in sorted(range(len(held)), key=lambda m: held[m][0] * held[m][1]):
-        count, row = held[m]
+    for m in sorted(range(len(demands)), key=lambda m: demands[m][0] * demands[m][1]):
+        count, row = demands[m]
         kept[m] = min(count, left // row)
         left -= kept[m] * row
         beside += 16 * 32 * WARPS * -(-(count - kept[m]) * row // 4)
-    parts = tuple(n for m, (count, _) in enumerate(held) for n in (count, kept[m]))
+    parts = tuple(n for m, (count, _) in enumerate(demands) for n in (count, kept[m]))
     return Fit(parts, sums + beside, vector, beside)
 
 

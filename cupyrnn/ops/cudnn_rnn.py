@@ -27,7 +27,7 @@ from ..arithmetic.gates import RecurrentActivation
 from ..checks.arrays import contiguous_all, on_device
 from ..checks.attributes import check_bool, check_choice, named
 from ..derivatives.traced import traceable
-from ..driver.reserve import Leaves, Note, check_reserve, check_size, reserved_engine
+from ..driver.reserve import Note, ReserveLayout, check_reserve, check_size, reserved_engine
 from ..driver.signatures import Arguments, Checked, by_signature
 from ..driver.stack import as_given, time_major_of
 from ..weights.gradients import WeightGradients, check_weight_gradients
@@ -221,7 +221,7 @@ def _check_by_cudnn(op: str, call: PackedCall, output: Any, weight_gradients: st
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
 
 
-def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> Leaves:
+def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> ReserveLayout:
     """Check that reserve_space is that of a call; return what is in it."""
     xp, net, run = call.run.xp, call.net, call.run
     if not call.by_cudnn:

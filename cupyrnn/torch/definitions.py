@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from .. import _ops
-from .._net import leaves_of_rows
+from .._net import reserve_layout
 from .._ops import Record
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..checks.arrays import module_of
 from ..driver.packing import Packing, Rows, count_rows
-from ..driver.reserve import NOTE_SIZE, Leaves, Sizes, reserve_size
+from ..driver.reserve import NOTE_SIZE, ReserveLayout, Sizes, reserve_size
 from ..weights.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.params import Net
@@ -62,7 +62,7 @@ def _sizes(inputs: Named, rest: Named) -> tuple[int, int, int, int]:
     return state[0 if rest["time_major"] else 1] // D, D, H, state[2]
 
 
-def _leaves_of(inputs: Named, rest: Named, xp: Any = None) -> Leaves:
+def _leaves_of(inputs: Named, rest: Named, xp: Any = None) -> ReserveLayout:
     """Return what the steps of sequences of length T, or in a module of their own ones, leave."""
     (T, B), major = inputs["input"].shape[:2], rest["time_major"]
     T, B = (T, B) if major else (B, T)
@@ -80,9 +80,9 @@ def _leaves_of(inputs: Named, rest: Named, xp: Any = None) -> Leaves:
     net = Net(rest.get("rnn_mode", "lstm"), False, L, H, 0, D, P)
     sizes = Sizes(T, B, True, rest["dropout"], 0, 0)
     if "rnn_mode" in rest:
-        return leaves_of_rows(net, sizes, rows, every)
+        return reserve_layout(net, sizes, rows, every)
     form = LSTM_FORM if "input_c" in inputs else GRU_FORM
-    return Leaves(net, sizes, form.Saved, form.States, rows, every)
+    return ReserveLayout(net, sizes, form.Saved, form.States, rows, every)
 
 
 def _reserve_size(inputs: Named, rest: Named) -> Any:

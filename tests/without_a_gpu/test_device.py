@@ -31,7 +31,7 @@ class Process:
     engines: ClassVar[dict[str, dict[str, str]]] = {"inference": {"cupy": "cupy"}, "training": {}}
 
     def __init__(self, path: Path | None, answers: Callable[..., Any]) -> None:
-        self.told = {"card": "A card", "path": None if path is None else str(path)}
+        self.facts = {"card": "A card", "path": None if path is None else str(path)}
         self.answers, self.asked, self.closed = answers, [], 0  # type: ignore[var-annotated]
 
     def ask(self, question: list[Any]) -> tuple[Any, str]:

@@ -23,8 +23,8 @@ def _state(v: Vectors, _: int) -> Mapping[str, Vector]:
 
 
 def _deltas(v: Vectors, _: int) -> Mapping[str, Vector]:
-    dh, co = v.dh + v.given_h, tanh(v.c)
-    dc = dh * (v.o * (1.0 - co * co)) + v.dc + v.given_c
+    dh, co = v.dh + v.h_grad, tanh(v.c)
+    dc = dh * (v.o * (1.0 - co * co)) + v.dc + v.c_grad
     dz_f = dc * ((v.c_prev - v.g) * (v.f * (1.0 - v.f)))
     dz_g = dc * ((1.0 - v.f) * (1.0 - v.g * v.g))
     return {"z_f": dz_f, "z_g": dz_g, "z_o": dh * (co * (v.o * (1.0 - v.o))), "dc": dc * v.f}
