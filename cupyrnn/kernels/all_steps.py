@@ -1,8 +1,8 @@
 """
 All time steps in one launch: the loops over the steps, for any cell and any kind of products.
 
-A kernel of ``rows``, ``grid`` or ``cluster`` makes a seat and products, and calls one of these
-loops. The seat assigns a unit and a sequence to each thread. A thread keeps its states in
+A kernel of ``rows``, ``grid`` or ``cluster`` makes a tile and products, and calls one of these
+loops. The tile assigns a unit and a sequence to each thread. A thread keeps its states in
 registers. The operands of products go through memory that the threads share.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from . import cell
 
-# A seat, for B sequences of H units, has
+# A tile, for B sequences of H units, has
 #
 #   int first, row, unit        the first sequence of the threads that wait for each other; the
 #                               thread's sequence; its unit
@@ -197,8 +197,8 @@ template <bool PLAIN, bool PADDED> struct Walk {
     int apart;             // PLAIN: rows from step to step
     bool mine;             // whether it stores it
     unsigned ends;         // PADDED: the steps of its sequence in the order of time
-    template <typename Seat>
-    __device__ __forceinline__ Walk(const Steps& all, const Seat& me)
+    template <typename Tile>
+    __device__ __forceinline__ Walk(const Steps& all, const Tile& me)
         : at(all), H(int(at.H)), steps(at.length(me.first)),
           length(me.row < at.B && me.unit < H ? at.length(me.row) : 0), row(length ? me.row : 0),
           unit(length ? me.unit : 0), apart(in_register(int(at.back ? -at.B : at.B))),
@@ -245,11 +245,11 @@ template <bool PLAIN, bool PADDED> struct Walk {
 };
 
 template <
-    bool PLAIN, bool PADDED, bool ROOM, template <typename> class Cell, typename T, typename Seat,
+    bool PLAIN, bool PADDED, bool ROOM, template <typename> class Cell, typename T, typename Tile,
     typename Products, typename Ahead>
 __device__ __forceinline__ void all_steps(
     const Cell<typename Acc<T>::type>& whole, const Forward<Cell, T>& arrays, const Steps& at,
-    const Seat& me, Products& products, Ahead& coming)
+    const Tile& me, Products& products, Ahead& coming)
 {
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
@@ -354,11 +354,11 @@ __device__ __forceinline__ void all_steps(
 }
 
 template <
-    bool PLAIN, bool PADDED, bool ROOM, template <typename> class Cell, typename T, typename Seat,
+    bool PLAIN, bool PADDED, bool ROOM, template <typename> class Cell, typename T, typename Tile,
     typename Products, typename Ahead>
 __device__ __forceinline__ void all_steps(
     const Cell<typename Acc<T>::type>& whole, const Backward<Cell, T>& arrays, const Steps& at,
-    const Seat& me, Products& products, Ahead& coming)
+    const Tile& me, Products& products, Ahead& coming)
 {
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;

@@ -32,11 +32,11 @@ struct Exchanged {
 };
 
 // The thread of a unit and a sequence, of UNITS units and ROWS sequences of a block.
-template <int UNITS, int ROWS> struct SeatOfOne {
+template <int UNITS, int ROWS> struct LaneTile {
     int own, slot;   // of the block's units, and of its sequences
     int first, row;  // the first sequence of the block, and the thread's
     int unit, units;
-    __device__ __forceinline__ SeatOfOne(int H, int begin)
+    __device__ __forceinline__ LaneTile(int H, int begin)
         : own(threadIdx.x % UNITS), slot(threadIdx.x / UNITS), first(begin + blockIdx.y * ROWS),
           row(first + slot), unit(blockIdx.x * UNITS + own), units(slot < ROWS && unit < H) {}
 };
@@ -46,12 +46,12 @@ template <typename Exchange, typename C, bool BACK, typename Part> struct OverBl
     typedef typename Part::A A;
     typedef typename Part::E E;
     typedef typename Part::W W;
-    typedef SeatOfOne<Part::UNITS, Part::ROWS> Seat;
+    typedef LaneTile<Part::UNITS, Part::ROWS> Tile;
     static const int OF_SLICE =  // of the sums of a product
         Part::ROWS * Part::row_of(larger_of(Part::width(0), Part::width(C::PRODUCTS - 1)));
     static const int SIZE = Part::WARPS * OF_SLICE;
     static const int MEMORY = 2 * SIZE * sizeof(A) + Part::MEMORY;
-    const Seat& me;
+    const Tile& me;
     A* sums;  // [2][WARPS][OF_SLICE], in shared memory
     char* numbers;  // of the first product and sequence
     long long of_a_row, of_a_turn;  // bytes
@@ -59,8 +59,8 @@ template <typename Exchange, typename C, bool BACK, typename Part> struct OverBl
     Exchange exchange;
 
     __device__ __forceinline__ OverBlocks(
-        const Exchanged& all, const Steps& at, const Seat& seat, uint4* memory)
-        : Part(memory + 2 * SIZE * sizeof(A) / 16, all.patient), me(seat),
+        const Exchanged& all, const Steps& at, const Tile& tile, uint4* memory)
+        : Part(memory + 2 * SIZE * sizeof(A) / 16, all.patient), me(tile),
           sums(reinterpret_cast<A*>(memory)),
           numbers(reinterpret_cast<char*>(memory) + MEMORY + Exchange::MEMORY),
           of_a_row(all.stride * sizeof(E)),
@@ -184,7 +184,7 @@ __device__ __forceinline__ void steps_over_blocks(
     typedef Direction<Cell, T> D;
     typedef typename Multiplying<TENSOR_CORES>::template Part<
         Exchange, C, T, D::BACK, UNITS, ROWS, THREADS, PARTS...> Part;
-    const SeatOfOne<UNITS, ROWS> me(int(at.H), int(exchanged.first));
+    const LaneTile<UNITS, ROWS> me(int(at.H), int(exchanged.first));
     OverBlocks<Exchange, C, D::BACK, Part> products(
         exchanged, at, me, reinterpret_cast<uint4*>(shared_packs<float>()));
     at.write_zeros();

@@ -63,13 +63,13 @@ __device__ __forceinline__ void sum_lanes(A (&v)[ITEMS][WIDTH])
 
 // The unit and the sequence that a thread owns. SPLIT * UNITS neighboring lanes share UNITS units;
 // each lane owns one of these units in one of the ROWS sequences of the block.
-template <int SPLIT, int UNITS, int ROWS> struct Seat {
+template <int SPLIT, int UNITS, int ROWS> struct Tile {
     static const int LANES = SPLIT * UNITS;
     int lane, group, unit, slot;
     int first, row;  // the first sequence of the block, and the thread's own
     int units;       // whether the unit exists and no other lane owns it in this sequence
     // Blocks before this one have `groups` groups of lanes and `blocks` blocks of sequences.
-    __device__ __forceinline__ Seat(int H, int groups, int blocks)
+    __device__ __forceinline__ Tile(int H, int groups, int blocks)
         : lane(threadIdx.x % LANES), group(groups + threadIdx.x / LANES),
           unit(group * UNITS + lane % UNITS), slot(lane / UNITS % ROWS), first(blocks * ROWS),
           row(first + slot), units(lane < UNITS * ROWS && unit < H) {}
@@ -202,20 +202,20 @@ struct Matrices {
 };
 
 // The products of a thread's matrices with vectors in the shared memory of a block.
-template <typename T, typename M, int ROWS, typename Seat> struct ByRows {
+template <typename T, typename M, int ROWS, typename Tile> struct ByRows {
     typedef typename Acc<T>::type A;
     typedef A N;
     static const int SIZE = ROWS * M::First::LENGTH;
     static const int IN_ALL = SIZE + (M::LAST == 1 ? ROWS * M::Second::LENGTH : SIZE);
     A* vectors;
-    const Seat& me;
+    const Tile& me;
     Pack<A>* shared;  // for what is not in registers
     typename M::First first;
     typename M::Second second;
     Place slices[2], places[2][4];  // of a vector of each product: what it reads, what it leaves
 
-    __device__ __forceinline__ ByRows(A* memory, const Seat& seat, Pack<A>* packs)
-        : vectors(memory), me(seat), shared(packs) {}
+    __device__ __forceinline__ ByRows(A* memory, const Tile& tile, Pack<A>* packs)
+        : vectors(memory), me(tile), shared(packs) {}
     template <typename V> static __device__ __forceinline__ A held(V v) { return wide(v); }
     template <int P> __device__ __forceinline__ auto& matrix(Product<P>)
     {
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
     const bool BACK = Direction<Cell, T>::BACK;
     const int UNITS = BACK || Cell<A>::width(0) == 1 ? 4 : 1;
     typedef Matrices<Cell, A, BACK, SPLIT, UNITS, THREADS, PARTS...> M;
-    typedef Seat<SPLIT, UNITS, ROWS> Mine;
+    typedef Tile<SPLIT, UNITS, ROWS> Mine;
     typedef ByRows<T, M, ROWS, Mine> Products;
     __shared__ Pack<A> memory[Products::IN_ALL / M::First::P];
     const Mine me(int(at.H), 0, blockIdx.x);
