@@ -36,7 +36,6 @@ MEETING = "products.meet();"
 # dynamic shared memory; the interpreter of PTX, accesses that no barrier orders, and addresses out
 # of bounds.
 ORDERS, INTERPRETER, BOUNDS = "orders", "races in the PTX", "bounds in the PTX"
-BOTH = {ORDERS, INTERPRETER}
 
 CELLS: dict[str, Any] = {
     "lstm": lstm, "gru": gru, "gru_reset_after": gru_reset_after, "simple_rnn": simple_rnn,
@@ -305,10 +304,6 @@ def plant(
         changed = kernel._replace(source=source)
         monkeypatch.setattr(CELLS[cell], direction, kernels._replace(**{kind: changed}))
     forget()
-
-
-def without_barriers(source: str) -> str:
-    return source.replace(BARRIER, "").replace(MEETING, "")
 
 
 def launches(cupy: Any, monkeypatch: pytest.MonkeyPatch, call: Any) -> list[str]:

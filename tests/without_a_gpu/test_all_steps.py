@@ -53,7 +53,7 @@ from without_a_gpu.all_steps import (
 )
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc
 from without_a_gpu.ptx.compiler import ARCHITECTURES
-from without_a_gpu.wrong_steps import GRID, WRONG
+from without_a_gpu.wrong_steps import WRONG
 
 slow = pytest.mark.slow
 each_frame = pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
@@ -330,7 +330,7 @@ def test_the_page_has_the_same_table() -> None:
         "| planted error | orders | PTX interpreter |",
         "|---|---|---|",
     ]
-    for name, wrong in GRID.items():
+    for name, wrong in WRONG["grid"].items():
         marks = ["yes" if t in wrong.tools else "–" for t in (ORDERS, INTERPRETER)]
         assert "yes" in marks
         lines.append(f"| {name} | {' | '.join(marks)} |")
