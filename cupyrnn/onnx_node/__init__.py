@@ -39,6 +39,8 @@ from .layer import Sequences, backward, forward, sequences
 
 OpType: TypeAlias = Literal["LSTM", "GRU", "RNN"]
 
+_VARYING = ("X", "initial_h", "initial_c")  # the inputs whose axes `layout` exchanges
+_OUTPUT_GRADS = ("Y_grad", "Y_h_grad", "Y_c_grad")
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
@@ -85,7 +87,7 @@ class OnnxGrads(NamedTuple):
         return by_argument(self, key)
 
 
-class _Fast(NamedTuple):
+class _OpAttributes(NamedTuple):
     """The attributes of `cudnn_rnn` for a node."""
 
     rnn_mode: Any
@@ -265,16 +267,17 @@ def onnx_node_gradients(
     if op_type != "LSTM" and Y_c_grad is not None:
         raise ValueError(f"{op}: Y_c_grad is an array, expected None: {op_type} has no Y_c")
     xp, (T, B, _), (D, _, H) = call.xp, call.tensors["X"].shape, call.tensors["R"].shape
-    batch_first = call.attributes.batch_first
-    states = ("(B, D, H)", (B, D, H)) if batch_first else ("(D, B, H)", (D, B, H))
-    steps = ("(B, T, D, H)", (B, T, D, H)) if batch_first else ("(T, D, B, H)", (T, D, B, H))
-    output_grads = {"Y_grad": Y_grad, "Y_h_grad": Y_h_grad, "Y_c_grad": Y_c_grad}
+    batch_first, sizes = call.attributes.batch_first, {"T": T, "B": B, "D": D, "H": H}
+    output_grads = dict(zip(_OUTPUT_GRADS, (Y_grad, Y_h_grad, Y_c_grad), strict=True))
     check_arrays(op, {"X": call.tensors["X"]}, output_grads)
     gradients = {}
     with on_device(xp, call.tensors["X"]):
         for name, a in output_grads.items():
-            symbols, shape = steps if name == "Y_grad" else states
-            expect_shape(op, name, a, symbols, shape)
+            axes = "BDH" if batch_first else "DBH"
+            if name == "Y_grad":
+                axes = "BTDH" if batch_first else "TDBH"
+            shape = tuple(sizes[axis] for axis in axes)
+            expect_shape(op, name, a, f"({', '.join(axes)})", shape)
             a = xp.zeros(shape, call.dtype) if a is None else a
             if batch_first:
                 a = a.transpose(1, 2, 0, 3) if name == "Y_grad" else a.swapaxes(0, 1)
@@ -298,7 +301,7 @@ def _in_layout(call: _Node, outputs: OnnxOutputs) -> OnnxOutputs:
     )
 
 
-def _fast(call: _Node) -> _Fast | None:
+def _fast(call: _Node) -> _OpAttributes | None:
     """Return the attributes of `cudnn_rnn` for this node; None if no op computes it."""
     a, op_type = call.attributes, call.op_type
     first = a.activations[0]
@@ -311,11 +314,11 @@ def _fast(call: _Node) -> _Fast | None:
         return None
     if op_type == "RNN":
         modes = {"tanh": "rnn_tanh", "relu": "rnn_relu"}
-        return _Fast(modes[f.name], "sigmoid") if f.name in modes else None
+        return _OpAttributes(modes[f.name], "sigmoid") if f.name in modes else None
     # Attributes in a file are float32.
     exactly = compute_dtype(call.dtype).char in "dD"
     gate = gate_of(f, 0 if exactly else 1e-8)
-    return None if gate is None else _Fast(op_type.lower(), gate)
+    return None if gate is None else _OpAttributes(op_type.lower(), gate)
 
 
 def _check(
@@ -378,13 +381,12 @@ def _exchanged(xp: ModuleType, a: Array) -> Array:
     return xp.ascontiguousarray(a.swapaxes(0, 1))
 
 
-def _by_ops(call: _Node, fast: _Fast) -> OnnxOutputs:
+def _by_ops(call: _Node, fast: _OpAttributes) -> OnnxOutputs:
     """Run a node by `cudnn_rnn`, or by `stacked_rnn` if CudnnRNN cannot compute it."""
     W, R, B = call.weights
-    x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
+    x, h, c = (call.tensors[name] for name in _VARYING)
     block: Any = None
-    options: dict[str, Any] = {"sequence_lengths": call.lengths, "is_training": False}
-    options["reverse"] = call.attributes.direction == "reverse"
+    options = _options(call) | {"is_training": False}
     if call.op_type == "GRU" and not call.attributes.linear_before_reset:
         block = block_gru_from_onnx(W, R, B)
     elif "P" in call.tensors:
@@ -397,50 +399,47 @@ def _by_ops(call: _Node, fast: _Fast) -> OnnxOutputs:
         out = stacked_rnn(x, h, c, block, **options)
     else:
         out = cudnn_rnn(x, h, c, _packed(call, fast), **options)
-    (T, size), (D, _, H) = x.shape[:2], h.shape
-    y = out.output.reshape(T, size, D, H)
-    Y = call.xp.ascontiguousarray(y.transpose(0, 2, 1, 3))
+    (T, B, _), (D, _, H) = x.shape, h.shape
+    Y = call.xp.ascontiguousarray(out.output.reshape(T, B, D, H).transpose(0, 2, 1, 3))
     return OnnxOutputs(Y, out.output_h, out.output_c if fast.rnn_mode == "lstm" else None)
 
 
-def _packed(call: _Node, fast: _Fast) -> PackedParams:
+def _options(call: _Node) -> dict[str, Any]:
+    """Return the arguments that `cudnn_rnn` and `stacked_rnn` share."""
+    reverse = call.attributes.direction == "reverse"
+    return {"sequence_lengths": call.lengths, "reverse": reverse}
+
+
+def _packed(call: _Node, fast: _OpAttributes) -> PackedParams:
     """Convert the weights of a node that CudnnRNN computes."""
     packed = params_from_onnx(*call.weights, rnn_mode=fast.rnn_mode, linear_before_reset=1)
     return packed._replace(recurrent_activation=fast.recurrent_activation)
 
 
-def _gradients_by_op(call: _Node, fast: _Fast, gradients: dict[str, Array]) -> OnnxGrads:
+def _gradients_by_op(call: _Node, fast: _OpAttributes, gradients: dict[str, Array]) -> OnnxGrads:
     """Return the gradients of a node by `cudnn_rnn_backprop`."""
-    xp, (T, B), (D, _, H) = call.xp, call.tensors["X"].shape[:2], call.tensors["R"].shape
+    (T, B, _), (D, _, H) = call.tensors["X"].shape, call.tensors["R"].shape
+    x, h, c = (call.tensors[name] for name in _VARYING)
     packed, has_c = _packed(call, fast), fast.rnn_mode == "lstm"
-    net: dict[str, Any] = {
-        "input": call.tensors["X"],
-        "input_h": call.tensors["initial_h"],
-        "input_c": call.tensors["initial_c"] if has_c else None,
-        "params": packed,
-        "sequence_lengths": call.lengths,
-        "reverse": call.attributes.direction == "reverse",
-    }
-    Y, h, c = (cast(gradients[n], call.dtype) for n in ("Y_grad", "Y_h_grad", "Y_c_grad"))
-    outputs = {
-        "output_backprop": xp.ascontiguousarray(Y.transpose(0, 2, 1, 3)).reshape(T, B, D * H),
-        "output_h_backprop": xp.ascontiguousarray(h),
-        "output_c_backprop": xp.ascontiguousarray(c) if has_c else None,
-    }
-    g: Any = cudnn_rnn_backprop(**net, **cudnn_rnn(**net)._asdict(), **outputs)
-    own = params_to_onnx(packed._replace(params=g.params_backprop, recurrent_activation="sigmoid"))
-    found = {
-        "X": g.input_backprop,
-        "initial_h": g.input_h_backprop,
-        "initial_c": g.input_c_backprop,
-    }
-    return _of_present(call, found | {n: getattr(own, n) for n in "WRB"})
+    net: Any = _options(call) | {"input": x, "input_h": h, "params": packed}
+    net["input_c"] = c if has_c else None
+    Y, Y_h, Y_c = (cast(gradients[name], call.dtype) for name in _OUTPUT_GRADS)
+    g: Any = cudnn_rnn_backprop(
+        **net,
+        **cudnn_rnn(**net)._asdict(),
+        output_backprop=Y.transpose(0, 2, 1, 3).reshape(T, B, D * H),
+        output_h_backprop=Y_h,
+        output_c_backprop=Y_c if has_c else None,
+    )
+    params = packed._replace(params=g.params_backprop, recurrent_activation="sigmoid")
+    found = dict(zip(_VARYING, g, strict=False))
+    return _of_present(call, found | params_to_onnx(params)._asdict())
 
 
 def _of_present(call: _Node, found: dict[str, Array]) -> OnnxGrads:
     """Return the gradients of the inputs that are not None, in the layout of the node."""
     if call.attributes.batch_first:
-        for name in {"X", "initial_h", "initial_c"} & call.present & found.keys():
+        for name in {*_VARYING} & call.present & found.keys():
             found[name] = _exchanged(call.xp, found[name])
     names = [field.removesuffix("_grad") for field in OnnxGrads._fields]
     every = {n: cast(found[n], call.dtype) for n in names if n in found and n in call.present}
