@@ -14,7 +14,7 @@ import numpy as np
 
 from ..checks.arrays import array_kind, module_of
 from .duals import dual
-from .rules import Pair, added, clipped, extreme, refusal, value_of
+from .rules import Pair, extreme, multilinear, refusal, tangent_of, value_of
 from .tree import tree_map
 
 
@@ -112,16 +112,17 @@ def _linear(func: Any, names: list[str], args: Any, kwargs: Any) -> Any:
 
 
 def _product(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the tangent of a product: the sum of one term for each factor."""
+    """Return the tangent of a product."""
     leaves: list[Any] = []
     structure = tree_map(leaves.append, (args, kwargs))
 
-    def with_tangent(n: int) -> Any:
-        parts = iter([a.tangent if k == n else value_of(a) for k, a in enumerate(leaves)])
-        moved_args, moved_kwargs = tree_map(lambda _: next(parts), structure)
-        return func(*moved_args, **moved_kwargs)
+    def product(*factors: Any) -> Any:
+        rest = iter(factors)
+        args, kwargs = tree_map(lambda _: next(rest), structure)
+        return func(*args, **kwargs)
 
-    return added([with_tangent(n) for n, a in enumerate(leaves) if isinstance(a, Pair)])
+    values, tangents = ([part(a) for a in leaves] for part in (value_of, tangent_of))
+    return multilinear(product)(values, None, tangents)
 
 
 def _dual_or_plain(a: Any) -> Any:
@@ -145,23 +146,20 @@ def _only(func: str, kwargs: dict[str, Any], *names: str) -> None:
         raise refusal(f"numpy.{func} with {', '.join(used)}")
 
 
-def _clip(
-    a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, **kwargs: Any
-) -> tuple[Any, Any]:
-    a_min, a_max = kwargs.pop("min", a_min), kwargs.pop("max", a_max)
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, **kwargs: Any) -> Any:
+    low, high = kwargs.pop("min", a_min), kwargs.pop("max", a_max)
     _only("clip", kwargs)
-    infinite = (a, -np.inf if a_min is None else a_min, np.inf if a_max is None else a_max)
-    bounds = [None if b is None else value_of(b) for b in (a_min, a_max)]
-    value = np.clip(value_of(a), *bounds)
-    t = [b.tangent if isinstance(b, Pair) else None for b in infinite]
-    with np.errstate(all="ignore"):
-        return value, clipped([value_of(b) for b in infinite], t)
+    a = np.positive(a) if low is None else np.maximum(a, low)
+    return a if high is None else np.minimum(a, high)
 
 
-def _ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = False) -> tuple[Any, Any]:
+def _ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
     keepdims = keepdims is True
-    (high, along_high), (low, along_low) = (extreme(op, a, axis, keepdims) for op in ("max", "min"))
-    return high - low, along_high - along_low
+    return np.max(a, axis, keepdims=keepdims) - np.min(a, axis, keepdims=keepdims)
+
+
+def _std(a: Any, *args: Any, **kwargs: Any) -> Any:
+    return np.sqrt(np.var(a, *args, **kwargs))
 
 
 def _var(a: Any, axis: Any = None, **kwargs: Any) -> tuple[Any, Any]:
@@ -175,14 +173,6 @@ def _var(a: Any, axis: Any = None, **kwargs: Any) -> tuple[Any, Any]:
         return value, 2 / count * ((v - mean) * t).sum(axis=axis, **kwargs)
 
 
-def _std(a: Any, axis: Any = None, **kwargs: Any) -> tuple[Any, Any]:
-    _, tangent = _var(a, axis, **kwargs)
-    kwargs = {n: k for n, k in kwargs.items() if n == "ddof" or k is True}
-    value = np.std(a.value, axis=axis, **kwargs)
-    with np.errstate(all="ignore"):
-        return value, tangent / (2 * value)
-
-
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> tuple[Any, Any]:
     """The Euclidean norm of a vector, along an axis, or of all elements."""
     is_vector = isinstance(axis, int) or (axis is None and x.value.ndim == 1)
@@ -193,19 +183,16 @@ def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> 
         return value, (x.value * x.tangent).sum(axis=axis, keepdims=keepdims) / value
 
 
-def _nan_to_num(x: Any, copy: bool = True, **kwargs: Any) -> tuple[Any, Any]:
+def _nan_to_num(x: Any, copy: bool = True, **kwargs: Any) -> Any:
     if not copy:
         raise refusal("numpy.nan_to_num with copy")
-    value = np.nan_to_num(x.value, **kwargs)
-    return value, np.where(np.isfinite(x.value), x.tangent, 0)
+    return np.where(np.isfinite(x), x, np.nan_to_num(x.value, **kwargs))
 
 
-def _sort(a: Any, axis: Any = -1, **kwargs: Any) -> tuple[Any, Any]:
+def _sort(a: Any, axis: Any = -1, **kwargs: Any) -> Any:
     _only("sort", kwargs, "kind", "stable")
-    value = np.sort(a.value, axis=axis, **kwargs)
-    order = np.argsort(a.value, axis=axis, kind="stable")
-    t = a.tangent.ravel() if axis is None else a.tangent
-    return value, np.take_along_axis(t, order, -1 if axis is None else axis)
+    a, axis = (a.ravel(), -1) if axis is None else (a, axis)
+    return np.take_along_axis(a, np.argsort(a.value, axis, kind="stable"), axis)
 
 
 def _like(func: Any) -> Callable[..., Any]:
@@ -222,7 +209,8 @@ def _like(func: Any) -> Callable[..., Any]:
     return rule
 
 
-_OWN: dict[Any, Callable[..., tuple[Any, Any]]] = {
+# Functions with rules of their own. They return a value and its tangent, or compute with pairs.
+_OWN: dict[Any, Callable[..., Any]] = {
     np.clip: _clip,
     np.ptp: _ptp,
     np.var: _var,
@@ -254,7 +242,8 @@ def apply(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         first = (*args, *kwargs.values())[0]
         if not (isinstance(first, Pair) or func in (np.clip, np.full_like)):
             raise refusal(f"numpy.{func.__name__} of these arguments")
-        return _OWN[func](*args, **kwargs)
+        found = _OWN[func](*args, **kwargs)
+        return (found.value, found.tangent) if isinstance(found, Pair) else found
     if func in _EXTREMES:
         names = ("a", "axis", "out", "keepdims", "initial", "where")
         arguments = dict(zip(names, args, strict=False)) | kwargs

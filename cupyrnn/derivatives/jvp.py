@@ -26,13 +26,10 @@ def _check_primal(name: str, a: Any) -> None:
             f"jvp: {name} is {type_shown(a)} and has a tangent, expected a numpy.ndarray or"
             " cupy.ndarray"
         )
-    if a.dtype.itemsize == 2 and a.dtype.kind in "fV":
-        raise TypeError(
-            f"jvp: {name} has dtype {a.dtype}, expected float32 or float64: there is no complex"
-            " dtype of a half format to hold a tangent"
-        )
     if not (a.dtype.isnative and a.dtype.char in "fd"):
-        raise TypeError(f"jvp: {name} has dtype {a.dtype}, expected float32 or float64")
+        is_half = a.dtype.itemsize == 2 and a.dtype.kind in "fV"
+        why = ": there is no complex dtype of a half format to hold a tangent" * is_half
+        raise TypeError(f"jvp: {name} has dtype {a.dtype}, expected float32 or float64{why}")
 
 
 def _check_tangent(name: str, a: Any, primal: Any, like: str) -> None:

@@ -33,6 +33,11 @@ def value_of(a: Any) -> Any:
     return a.value if isinstance(a, Pair) else a
 
 
+def tangent_of(a: Any) -> Any:
+    """Return the tangent of a pair; None of other objects."""
+    return a.tangent if isinstance(a, Pair) else None
+
+
 def refusal(function: str) -> TypeError:
     """Return the error of a function without a rule."""
     return TypeError(f"jvp: {function} is not among the functions it can follow")
@@ -104,8 +109,6 @@ FLAT |= {np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_
 FLAT |= {np.isnan, np.isinf, np.isfinite, np.signbit}
 FLAT |= {np.logical_and, np.logical_or, np.logical_not, np.logical_xor}
 
-_LARGER = {np.maximum: np.greater, np.minimum: np.less}
-
 
 def _power(x: Any, y: Any, t: Any) -> Any:
     a, b = x
@@ -123,28 +126,22 @@ def _copysign(x: Any, y: Any, t: Any) -> Any:
     return slope * (0 if t[0] is None else t[0])
 
 
-def larger(ufunc: Any, x: Sequence[Any], t: Sequence[Any]) -> Any:
-    """Return the tangent of the maximum or the minimum; for equal values, the mean of both."""
-    (a, b), (ta, tb) = x, (0 if u is None else u for u in t)
-    is_larger = _LARGER[ufunc]
-    mean = 0.5 * (ta + tb)
-    return np.where(is_larger(a, b), ta, np.where(is_larger(b, a), tb, mean))
-
-
-def clipped(x: Sequence[Any], t: Sequence[Any]) -> Any:
-    """Return the tangent of a clip; the bounds may have tangents too."""
-    inner = np.maximum(x[0], x[1])
-    return larger(np.minimum, (inner, x[2]), (larger(np.maximum, x[:2], t[:2]), t[2]))
-
-
-def bilinear(function: Callable[..., Any]) -> Rule:
-    """Return the rule of a product."""
+def _chosen_by(is_chosen: Callable[[Any, Any], Any]) -> Rule:
+    """Return the rule of the maximum or the minimum; for equal values, the mean of both."""
 
     def rule(x: Any, y: Any, t: Any) -> Any:
-        first = None if t[0] is None else function(t[0], x[1])
-        return added([first, None if t[1] is None else function(x[0], t[1])])
+        (a, b), (ta, tb) = x, (0 if u is None else u for u in t)
+        mean = 0.5 * (ta + tb)
+        return np.where(is_chosen(a, b), ta, np.where(is_chosen(b, a), tb, mean))
 
     return rule
+
+
+def multilinear(function: Callable[..., Any]) -> Rule:
+    """Return the rule of a product: the sum of one term for each factor that has a tangent."""
+    return lambda x, y, t: added(
+        [function(*x[:n], u, *x[n + 1 :]) for n, u in enumerate(t) if u is not None]
+    )
 
 
 def _of_each(slope: Callable[[Any, Any], Any]) -> Rule:
@@ -152,11 +149,11 @@ def _of_each(slope: Callable[[Any, Any], Any]) -> Rule:
     return lambda x, y, t: added([_times(slope(a, y), u) for a, u in zip(x, t, strict=True)])
 
 
-# The tangent of a function of two operands x with value y, from their tangents t.
+# The tangent of a function of operands x with value y, from their tangents t; None for none.
 _RULES: dict[Any, Rule] = {
     np.add: lambda x, y, t: added(t),
     np.subtract: lambda x, y, t: added([t[0], _times(-1, t[1])]),
-    np.multiply: lambda x, y, t: added([_times(x[1], t[0]), _times(x[0], t[1])]),
+    np.multiply: multilinear(np.multiply),
     np.divide: lambda x, y, t: added([t[0], _times(-y, t[1])]) / x[1],
     np.power: _power,
     np.float_power: _power,
@@ -170,26 +167,15 @@ _RULES: dict[Any, Rule] = {
     np.remainder: lambda x, y, t: added([t[0], _times(-np.floor_divide(x[0], x[1]), t[1])]),
     np.copysign: _copysign,
     np.ldexp: lambda x, y, t: np.ldexp(t[0], x[1]),
-    np.maximum: lambda x, y, t: larger(np.maximum, x, t),
-    np.minimum: lambda x, y, t: larger(np.minimum, x, t),
+    np.maximum: _chosen_by(np.greater),
+    np.minimum: _chosen_by(np.less),
 }
 # Products of vectors and matrices, if this release of NumPy has them.
 for _name in ("matmul", "vecdot", "matvec", "vecmat"):
     if _ufunc := getattr(np, _name, None):
-        _RULES[_ufunc] = bilinear(_ufunc)
-
-
-def _along(ufunc: Any, x: Sequence[Any], y: Any, t: Sequence[Any]) -> Any:
-    """Return the tangent of an elementwise ufunc, None if it depends on values only."""
-    if ufunc in FLAT:
-        return None
-    if ufunc in SLOPES:
-        return SLOPES[ufunc](x[0], y) * t[0]
-    if ufunc in _RULES:
-        return _RULES[ufunc](x, y, t)
-    if ufunc.__name__ == "clip":
-        return clipped(x, t)
-    raise _refused(ufunc, "__call__", {})
+        _RULES[_ufunc] = multilinear(_ufunc)
+_RULES |= {f: lambda x, y, t, slope=slope: slope(x[0], y) * t[0] for f, slope in SLOPES.items()}
+_RULES |= dict.fromkeys(FLAT, lambda x, y, t: None)
 
 
 def _refused(ufunc: Any, method: str, kwargs: Any) -> TypeError:
@@ -248,12 +234,15 @@ def apply(
 ) -> tuple[Any, Any]:
     """Return the result of a ufunc and its tangent, None if it has none."""
     x = [np.asarray(a) if isinstance(a, (list, tuple)) else value_of(a) for a in inputs]
-    t = [a.tangent if isinstance(a, Pair) else None for a in inputs]
+    t = [tangent_of(a) for a in inputs]
     if method in ("reduce", "accumulate", "reduceat"):
         return _reduced(ufunc, method, inputs, kwargs)
     if method not in ("__call__", "outer") or kwargs or ufunc.nout > 1:
         raise _refused(ufunc, method, kwargs)
-    if not (ufunc in FLAT or ufunc in SLOPES or ufunc in _RULES or ufunc.__name__ == "clip"):
+    if ufunc.__name__ == "clip":
+        found: Any = np.clip(*inputs)
+        return found.value, found.tangent
+    if ufunc not in _RULES:
         raise _refused(ufunc, method, kwargs)
     value = getattr(ufunc, method)(*x)
     if method == "outer":
@@ -262,6 +251,6 @@ def apply(
         x, t = ([None if a is None else np.reshape(a, np.shape(a) + o) for a, o in
                  zip(both, (ones, ()), strict=True)] for both in (x, t))  # fmt: skip
     with np.errstate(all="ignore"):
-        tangent = _along(ufunc, x, value, t)
+        tangent = _RULES[ufunc](x, value, t)
     # Two arrays must not share memory for their tangents.
     return value, tangent.copy() if any(tangent is u for u in t if u is not None) else tangent
