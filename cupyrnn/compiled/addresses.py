@@ -1,8 +1,9 @@
 """
 Addresses of arrays, and the words that pass them to compiled code.
 
-A loop reads a block of words: numbers, and addresses of a call's arrays. The block is made once for
-calls of one signature. A call copies it and adds the addresses of its own arrays.
+A loop reads words: numbers, and addresses of a call's arrays. A `Block` has them without addresses,
+for all calls of one signature. Compiled code copies them to the memory of a call and adds the
+addresses of its arrays.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from .._typing import Array
-from .simd import VECTOR_BYTES, part, read_word, write_word
+from .simd import VECTOR_BYTES, copy, part, read_word, write_word
 
 
 class At(NamedTuple):
@@ -29,10 +30,12 @@ class At(NamedTuple):
 # A field with an address. Python writes an At or 0; compiled loops read an integer.
 Address: TypeAlias = Any
 
-# The arguments of `relocate`. The first four are the id of the block, the id of the relocations,
-# their number, and the address of the tuple's items. The last is the offset of an array object's
-# data pointer. If it is -1, the addresses are in the block already, and the first is its address.
-Words: TypeAlias = tuple[int, int, int, int, int]
+# The arguments of `relocate`: the address of a block and that of the items of a tuple of arrays. If
+# the second is -1, the first is the address of the words, which have all addresses already.
+Words: TypeAlias = tuple[int, int]
+
+# The numbers of arrays: the memory of a call, and, in an At that is moved to the memory, its words.
+MEMORY, OWN_WORDS = 0, -1
 
 
 def address_of(a: Array) -> int:
@@ -55,13 +58,6 @@ class Memory:
         return start
 
 
-def words_of(words: Sequence[int | At]) -> tuple[Array, Array]:
-    """Return a block of words with offsets only, and the pairs (word, array) to relocate."""
-    found = [(k, w.array) for k, w in enumerate(words) if isinstance(w, At)]
-    block = np.array([w.offset if isinstance(w, At) else w for w in words], np.int64)
-    return block, np.array(found, np.int64)
-
-
 @functools.cache
 def _data() -> tuple[int, int] | None:
     """
@@ -79,48 +75,72 @@ def _data() -> tuple[int, int] | None:
     return (items, data) if read(id(probe[1]) + data).value == address_of(probe[1]) else None
 
 
-def aligned(count: int, dtype: np.dtype[Any]) -> Array:
-    """Return memory for `count` bytes, aligned to a vector."""
-    size, places = dtype.itemsize, _data()
-    owner = np.empty((count + VECTOR_BYTES) // size, dtype)
-    address = (
-        address_of(owner)
-        if places is None
-        else ctypes.c_ssize_t.from_address(id(owner) + places[1]).value
-    )
-    behind = -address % VECTOR_BYTES // size
-    return owner[behind : behind + count // size]
+# The words in front of a block: the place of the words in memory in bytes, their number, the number
+# of relocations, and the offset of an array object's data pointer.
+_FRONT = 4
 
 
 @part
-def relocate(block: int, relocations: int, count: int, arrays: int, data: int) -> int:
-    """Add the addresses of arrays to a block of words; return the address of the words."""
-    if data < 0:
+def relocate(block: int, arrays: int) -> int:
+    """Copy a block of words to memory and add the addresses of arrays; return their address."""
+    if arrays < 0:
         return block
-    words, table = read_word(block + data), read_word(relocations + data)
-    for n in range(count):
+    count, data = read_word(block + 8), read_word(block + 24)
+    memory = read_word(read_word(arrays) + data)
+    memory = (memory + VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES
+    words, table = memory + read_word(block), block + 8 * (_FRONT + count)
+    copy(words, block + 8 * _FRONT, 8 * count)
+    for n in range(read_word(block + 16)):
         place = words + 8 * read_word(table + 16 * n)
-        array = read_word(arrays + 8 * read_word(table + 16 * n + 8))
-        write_word(place, read_word(place) + read_word(array + data))
+        array = read_word(table + 16 * n + 8)
+        address = read_word(read_word(arrays + 8 * array) + data) if array else memory
+        write_word(place, read_word(place) + address)
     return words
 
 
-def words_for(block: Array, relocations: Array, arrays: tuple[Any, ...]) -> Words:
+class Block:
     """
-    Return the arguments of `relocate`, by which compiled code adds the addresses of arrays.
-
-    The result contains only integers, so the caller must keep references to the three arguments.
-    Use each block once, because `relocate` writes into it.
+    The words of the calls of one signature, and the memory that each call needs.
 
     Parameters
     ----------
-    relocations : [·, 2]
-        Pairs: the index of a word, and the index of an array.
+    words
+        Numbers, and places in the arrays of a call. The first array is memory.
+    place
+        The place of a call's words in memory, in bytes from its first whole vector on.
     """
-    places = _data()
-    if places is None:
+
+    def __init__(self, words: Sequence[int | At], place: int) -> None:
+        found = [(k, w.array) for k, w in enumerate(words) if isinstance(w, At)]
+        self._words = np.array([w.offset if isinstance(w, At) else w for w in words], np.int64)
+        self._relocations = np.array(found, np.int64)
+        front = place, len(words), len(found), (_data() or (0, 0))[1]
+        self._place = place
+        self._block = np.concatenate([front, self._words, self._relocations.ravel()])
+        self._address = address_of(self._block)
+
+    def words_for(self, arrays: tuple[Any, ...]) -> Words:
+        """
+        Return the arguments of `relocate`, by which compiled code adds the addresses of arrays.
+
+        They contain only integers, so the caller must keep a reference to the tuple.
+        """
+        places = _data()
+        if places is not None:
+            return self._address, id(arrays) + places[0]
         addresses = np.array([0 if a is None else address_of(a) for a in arrays])
-        np.add.at(block, relocations[:, 0], addresses[relocations[:, 1]])
-        return address_of(block), 0, 0, 0, -1
-    items, data = places
-    return id(block), id(relocations), len(relocations), id(arrays) + items, data
+        behind = -addresses[0] % VECTOR_BYTES
+        addresses[0] += behind
+        start = behind + self._place
+        words = arrays[0][start : start + self._words.nbytes].view(np.int64)
+        words[...] = self._words
+        np.add.at(words, self._relocations[:, 0], addresses[self._relocations[:, 1]])
+        return address_of(words), -1
+
+
+def in_memory(words: Sequence[int | At], place: int) -> list[int | At]:
+    """Return words whose places among themselves are places in memory, where they begin."""
+    return [
+        At(MEMORY, place + w.offset) if isinstance(w, At) and w.array == OWN_WORDS else w
+        for w in words
+    ]

@@ -1,9 +1,8 @@
 """
 One call of a compiled layer.
 
-The compiled loops read a block of words: addresses, sizes and strides. All but the addresses are
-the same in every call with the same shapes, layout and attributes, so a `Plan` is made once for
-them. A call copies its block, adds the addresses, and runs the loop.
+The compiled loops read words: addresses, sizes and strides. All but the addresses are the same in
+every call with the same shapes, layout and attributes, so a `Plan` is made once for them.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ import numpy as np
 from .._typing import Array
 from ..arithmetic.gates import HardSigmoid
 from . import threads
-from .addresses import aligned, words_for
+from .addresses import Block
 from .cache import compiled
 from .frame import all_steps, all_steps_back
-from .plan import Plan, Shapes, Spec, most_threads, plan_of
+from .plan import Shapes, Spec, most_threads, plan_of
 
 
 @functools.lru_cache(maxsize=64)
@@ -69,9 +68,10 @@ class LayerCall(NamedTuple):
 
     spec: Spec
     shapes: Shapes
-    arrays: tuple[Array | None, ...]  # all but memory and block
+    arrays: tuple[Array | None, ...]  # all but memory
     back: Back | None
     written: Sequence[Array | None]  # the gradients of the weights, as the loop writes them
+    sums: Sequence[Array]  # written: the sums of the columns of each of the deltas
 
 
 def layer_call(
@@ -102,6 +102,7 @@ def layer_call(
     first_c = states.c if len(states) > 1 else None
     weights, layout = orientations([w.w for w in (*cell.inputs, *cell.recurrent)], dtype)
     grads: list[Any] = []
+    sums: list[Array] = []
     of_gradient: list[Any] = [None] * 6
     grads_layout: tuple[tuple[bool, int] | None, ...] = ()
     writes_deltas = back is not None and back.grads.weight_gradients == "deltas"
@@ -110,6 +111,8 @@ def layer_call(
         of_gradient = [back.grads.x, carried.h, None, back.cotangents.h, None, back.grads.vectors]
         if first_c is not None:
             of_gradient[2], of_gradient[4] = carried.c, back.cotangents.c
+        if not writes_deltas:
+            sums = [np.empty(width, dtype) for width in spec.widths]
     dx, _, _, h_grad, c_grad, totals = of_gradient
     kept, last = [*saved, *vectors], (None, None)
     if back is None:
@@ -120,16 +123,18 @@ def layer_call(
         saved.h.shape[1], starts.tobytes(), len(saved), len(kept), layout,
         grads_layout,
         tuple(a is not None for a in (first_c, last[0], None, dx, h_grad, c_grad, totals)),
-        0 if totals is None else len(totals),
+        0 if totals is None else len(totals), (1,) * len(sums),
     )  # fmt: skip
-    arrays = (x, states.h, first_c, *last, None, None, *of_gradient, *kept, *weights, *grads)
-    return LayerCall(spec, shapes, arrays, back, grads)
+    arrays = (
+        x, states.h, first_c, *last, None, None, *of_gradient, *kept, *weights, *grads, *sums
+    )  # fmt: skip
+    return LayerCall(spec, shapes, arrays, back, grads, sums)
 
 
 def run_layer(call: LayerCall) -> None:
     """Compute all steps of a layer, or their gradient."""
-    spec, shapes, arrays, back, grads = call
-    sums = compute(shapes, arrays, functools.partial(CompiledPlan.of, spec, shapes))
+    spec, shapes, arrays, back, grads, sums = call
+    compute(shapes, arrays, functools.partial(CompiledPlan.of, spec, shapes))
     if back is None:
         return
     for grad, written in zip(back.grads.weights, grads, strict=True):
@@ -141,51 +146,49 @@ def run_layer(call: LayerCall) -> None:
 
 
 class CompiledPlan(NamedTuple):
-    """A plan, its loop, and the block that its calls copy."""
+    """What the calls of a plan need."""
 
-    plan: Plan
-    dtype: np.dtype[Any]
+    threads: int
     loop: int  # its address
-    block: Array
-    relocations: Array  # pairs: a word of the block, and the array whose address is added to it
+    double: bool
+    bytes: int  # of memory
+    block: Block
 
     @classmethod
-    def of(cls, spec: Spec, shapes: Shapes, most: int) -> CompiledPlan:
-        """Return the plan of a call that may use `most` threads."""
-        plan, dtype = plan_of(spec, shapes, most), spec.dtype
-        loop = compiled(all_steps_back if shapes.backward else all_steps, dtype.char).address
-        return cls(plan, dtype, loop, plan.block, plan.relocations)
+    def of(
+        cls, spec: Spec, shapes: Shapes, most: int, moved: Callable[[Any], Any] = list
+    ) -> CompiledPlan:
+        """Return the plan of a call that may use `most` threads; `moved` changes its words."""
+        plan, char = plan_of(spec, shapes, most), spec.dtype.char
+        loop = compiled(all_steps_back if shapes.backward else all_steps, char).address
+        block = Block(moved(plan.words), plan.place)
+        return cls(plan.threads, loop, char == "d", plan.bytes, block)
 
-    def run(self, arrays: Sequence[Array | None]) -> list[Array] | None:
-        """Compute like `compute`; return None if another call has the threads."""
-        plan, dtype, loop, block, relocations = self
-        threads.wake(plan.threads)
-        memory, block = aligned(plan.bytes, dtype), block.copy()
-        for zeroed in plan.zeroed:
-            memory[zeroed] = 0
-        all_arrays = memory, block, *arrays
-        words = words_for(block, relocations, all_arrays)
-        done = threads.run(plan.threads, loop, dtype.char == "d", words)
-        return [memory.take(places) for places in plan.sums] if done else None
+    def run(self, arrays: Sequence[Array | None]) -> bool:
+        """Run the loop once; return False if another call has the threads."""
+        n, loop, double, count, block = self
+        if n > 1:
+            threads.wake(n)
+        all_arrays = np.empty(count, np.uint8), *arrays
+        return threads.run(n, loop, double, block.words_for(all_arrays))
 
 
 def compute(
     shapes: Shapes, arrays: Sequence[Array | None], plan_for: Callable[[int], CompiledPlan]
-) -> list[Array]:
+) -> None:
     """
-    Run the loop of a layer; backward, return the sums of the columns of each of its deltas.
+    Run the loop of a layer.
 
     Parameters
     ----------
     arrays
-        The arrays that the words refer to, after memory and block. None where no word does.
+        The arrays that the words refer to, after memory. None where no word does.
     plan_for
         Returns the plan of a call that may use this many threads.
     """
     most = most_threads(shapes)
-    while (sums := plan_for(most).run(arrays)) is None:
+    while not plan_for(most).run(arrays):
         most = 1
-    return sums
 
 
 def orientations(

@@ -29,6 +29,7 @@ from .simd import (
     call,
     call_of,
     copy,
+    fill,
     over_units,
     part,
     read_fields,
@@ -62,6 +63,7 @@ class Matrix(NamedTuple):
     dw_table: Address  # the places of its gates; 0 if it is not wanted
     dw_transposed: int
     sums: Address  # the sums of the rows of z; 0 if they are not wanted
+    sums_table: Address  # two places of each gate's sums; 0 where there is none
     variant: int  # of the formula of a recurrent matrix
 
 
@@ -113,6 +115,8 @@ class Frame(NamedTuple):
     stages: int  # the number of recurrent matrices
     adds_to_dh: int  # whether the last product backwards is added to dh
     c: Address  # of each step
+    zeroed: Address  # memory that has to be zero, and its bytes
+    zeroed_bytes: int
 
 
 def sum_of_gates(c: Code, _: int, u: Word, z: Word, gates: Word, to: Word) -> None:
@@ -225,7 +229,7 @@ def input_products(tid: int, one: Any, f: Frame, address: int, t0: int, t1: int)
             a, c = f.x + first * f.I * size, z + (first - start) * m.rs_z
             if m.table:
                 columns = m.rs_z // size
-                multiply(one, rows, a, f.I * size, f.I, m.packed, p0, p1, c, m.rs_z, columns, 0)
+                multiply(one, rows, a, f.I * size, f.I, m.packed, p0, p1, c, m.rs_z, columns, 0, 0)
             else:  # x for every gate
                 for r in range(rows):
                     for j in range(u0 * m.gates, u1 * m.gates):
@@ -242,7 +246,19 @@ def multiply_back(
 ) -> None:  # fmt: skip
     """Compute some panels of to[rows, columns] (+)= z @ w.T."""
     depth = vectors_of(one, m.H) * m.gates * VECTOR_BYTES // size_of(one)
-    multiply(one, rows, z, m.rs_z, depth, m.packed, p0, p1, to, rs, columns, add)
+    multiply(one, rows, z, m.rs_z, depth, m.packed, p0, p1, to, rs, columns, add, 1)
+
+
+@part
+def put_sums(one: Any, m: Matrix, first: int, last: int) -> None:
+    """Write the vectors first..last-1 of the sums of a matrix's gates to their places."""
+    for j in range(first, min(last, vectors_of(one, m.H) * m.gates)):
+        u, g = j // m.gates * VECTOR_BYTES, j % m.gates
+        for n in range(2):
+            to = read_word(m.sums_table + 16 * g + 8 * n)
+            if to:
+                count = min(VECTOR_BYTES, m.H * size_of(one) - u)
+                copy(to + u, m.sums + j * VECTOR_BYTES, count)
 
 
 @part
@@ -274,8 +290,10 @@ def weight_products(
     for k in range(f.inputs + f.stages):
         m = matrix(address, k)
         p0, p1 = m.panels * tid // n, m.panels * (tid + 1) // n
-        if m.sums and not f.writes_deltas:
+        if m.sums:
             add_columns(one, (rows, m.z, m.rs_z, p0 * VECTORS, p1 * VECTORS, m.sums))
+            if t0 == 0:
+                put_sums(one, m, p0 * VECTORS, p1 * VECTORS)
         if m.dw_table:
             a, source, depth, skip = m.a, m.z, rows, start
             if not f.writes_deltas:
@@ -337,7 +355,7 @@ def all_steps(one: Any, words: int) -> None:
                     into, add = zh, 0
                 elif m.adds_to > 0:
                     into = zh
-                multiply(one, rows, a, rs_a, m.K, m.packed, p0, p1, into, rs, columns, add)
+                multiply(one, rows, a, rs_a, m.K, m.packed, p0, p1, into, rs, columns, add, 0)
                 if m.adds_to == MAKES_H:
                     break
                 call(f.formulas, one, (
@@ -399,6 +417,8 @@ def all_steps_back(one: Any, words: int) -> None:
     u0, u1 = own_units(one, tid, f)
     row, h_row = f.H * size, f.P * size
     pack_all(tid, n, one, f, address, 1)
+    if tid == 0:
+        fill(f.zeroed, 0, f.zeroed_bytes)
     turn = arrive_and_wait(f.barrier, n, 1)
     work, t1 = f.work + tid * f.work_stride, f.T
     while t1 > 0:

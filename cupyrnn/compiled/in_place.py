@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._typing import Array
-from .addresses import At, address_of
+from .addresses import MEMORY, At, Block, address_of
 from .call import CompiledPlan, compute
 from .plan import Shapes, Spec
 from .single import CompiledStep, StepSizes
-
-_OWN = 2  # the memory and the words of a loop, which are its first arrays
 
 
 class HostCell(NamedTuple):
@@ -49,17 +47,20 @@ class _Places:
     """The places of a loop's arrays in the arrays of an op's call, and its constants."""
 
     def __init__(self, arrays: Sequence[At | Array | None]) -> None:
-        # For each array of the loop: the number of an array of the op's call and an offset, or -1
-        # and an address.
-        self._at = np.array([*((n, 0) for n in range(_OWN)), *map(_at, arrays)])
+        # For each array of the loop: the number of an array of a call, and an offset or an address.
+        self._at = [(MEMORY, 0), *map(_at, arrays)]
         self._constants = [a for a in arrays if isinstance(a, np.ndarray)]  # kept alive
 
-    def moved(self, block: Array, relocations: Array) -> tuple[Array, Array]:
-        """Return a block of words and its relocations for the arrays of an op's call."""
-        block, (words, arrays) = block.copy(), relocations.T
-        numbers, offsets = self._at[arrays].T
-        block[words] += offsets
-        return block, np.stack([words, numbers], axis=1)[numbers >= 0]
+    def moved(self, words: Sequence[int | At]) -> list[int | At]:
+        """Return words for the arrays of an op's call, which follow memory."""
+        found: list[int | At] = []
+        for w in words:
+            if isinstance(w, At) and w.array != MEMORY:
+                array, offset = self._at[w.array]
+                offset += w.offset
+                w = offset if array == MEMORY else At(array, offset)
+            found.append(w)
+        return found
 
 
 class LayerInPlace:
@@ -81,14 +82,13 @@ class LayerInPlace:
     def _plan_for(self, most: int) -> CompiledPlan:
         plan = self._plans.get(most)
         if plan is None:
-            plan = CompiledPlan.of(self._spec, self._shapes, most)
-            block, relocations = self._places.moved(plan.block, plan.relocations)
-            self._plans[most] = plan = plan._replace(block=block, relocations=relocations)
+            plan = CompiledPlan.of(self._spec, self._shapes, most, self._places.moved)
+            self._plans[most] = plan
         return plan
 
-    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+    def __call__(self, arrays: Sequence[Array]) -> None:
         """Run `call.compute` on the arrays of an op's call."""
-        return compute(self._shapes, arrays, self._plan_for)
+        compute(self._shapes, arrays, self._plan_for)
 
 
 class StepInPlace:
@@ -96,14 +96,14 @@ class StepInPlace:
 
     def __init__(self, spec: Spec, sizes: StepSizes, arrays: Sequence[At | Array | None]) -> None:
         self._step, self._places = CompiledStep(spec, sizes), _Places(arrays)
-        self._words = self._places.moved(self._step.block, self._step.relocations)
+        self._block = Block(self._places.moved(self._step.words), self._step.place)
 
     def __call__(self, arrays: Sequence[Array]) -> None:
         """Compute the step on the arrays of an op's call."""
-        self._step.run(arrays, *self._words)
+        self._step.run(arrays, self._block)
 
 
 def _at(a: At | Array | None) -> tuple[int, int]:
     if a is None:
-        return 0, 0
-    return (_OWN + a.array, a.offset) if isinstance(a, At) else (-1, address_of(a))
+        return MEMORY, 0
+    return (1 + a.array, a.offset) if isinstance(a, At) else (MEMORY, address_of(a))

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._typing import Array
 from . import threads
-from .addresses import At, Memory, address_of, words_of
+from .addresses import MEMORY, OWN_WORDS, At, Memory, address_of, in_memory
 from .cache import compiled
 from .formulas import CellCode
 from .frame import MAKES_H, Frame, Matrix
@@ -184,6 +183,7 @@ class Shapes(NamedTuple):
     grads: tuple[tuple[bool, int] | None, ...]
     present: tuple[bool, ...]  # which of the optional arrays there are
     vectors: int  # the number of the cell's own vectors with gradients
+    sums: tuple[int, ...] = ()  # how many arrays get the sums of each of the deltas
     biases: int = 0  # the number of gates that add two biases
     # Of output and h_grad: the bytes from row to row, if they are not P numbers, and whether
     # their steps are in reverse order.
@@ -191,10 +191,10 @@ class Shapes(NamedTuple):
     turned: bool = False
 
 
-# The arrays of a call, in this order. The Saved, the cell's vectors, the weights and their
-# gradients follow.
-_MEMORY, _BLOCK, _X, _FIRST_H, _FIRST_C, _LAST_H, _LAST_C, _OUTPUT, _MORE = range(9)
-_DX, _DH, _DC, _H_GRAD, _C_GRAD, _TOTALS, _SAVED = range(9, 16)
+# The arrays of a call after memory, in order. The Saved, the cell's vectors, the weights, their
+# gradients and the sums of deltas follow.
+_X, _FIRST_H, _FIRST_C, _LAST_H, _LAST_C, _OUTPUT, _MORE = range(1, 8)
+_DX, _DH, _DC, _H_GRAD, _C_GRAD, _TOTALS, _SAVED = range(8, 15)
 
 
 class Plan:
@@ -205,10 +205,12 @@ class Plan:
         self._starts = np.frombuffer(shapes.starts, np.int64)  # the loops read it
         self._share = self._shared(most)
         self.threads = self._share.threads
-        self._take_memory()
+        memory = self._take_memory()
         self._words: list[int | At] = []
         self._write_words()
-        self.block, self.relocations = words_of(self._words)
+        self.place = memory.take(8 * len(self._words))
+        self.words = in_memory(self._words, self.place)
+        self.bytes = memory.bytes + VECTOR_BYTES  # its first vector may be in two lines
 
     def _shared(self, most: int) -> Partition:
         """Return the share of each thread, and set the number of rows of a part."""
@@ -228,8 +230,8 @@ class Plan:
         self._part = max(B, min(rows, most_rows))
         return found
 
-    def _take_memory(self) -> None:
-        """Assign the offsets of everything in the memory of a call."""
+    def _take_memory(self) -> Memory:
+        """Assign the offsets of everything in the memory of a call but its words."""
         shapes, columns, memory = self._shapes, self._columns, Memory()
         H, P, size, n = self._spec.H, shapes.P, columns[0].size, self.threads
         B, part, backward = int(self._starts[1]), self._part, shapes.backward
@@ -249,39 +251,37 @@ class Plan:
             part * c.row * (c.adds_to == k or (backward and c.adds_to < 0))
             for k, c in enumerate(columns)
         ]
-        self._z = [memory.take(count * (1 if backward else n)) for count in z]
         self._b = memory.take(shapes.biases * H * size)
         self._before = memory.take(part * P * size * backward)
         several = len(columns) > len(self._spec.layout.inputs) + 1
         self._a = memory.take(part * H * size * (backward and several))
         sums_weights = backward and not shapes.writes_deltas
         self._dw = [memory.take(c.K * c.row * sums_weights) for c in columns]
-        zeroed = memory.bytes
+        self._z = [memory.take(count * (1 if backward else n)) for count in z]
         self._sums = [memory.take(c.row * backward) for c in columns]
         self._zeros = memory.take(max(H, P, shapes.I) * size)
-        self.bytes = memory.bytes
-        self.zeroed = [slice(zeroed // size, None)] if backward else []
-        if backward and any(c.H * size % VECTOR_BYTES for c in columns):  # lanes without a unit
-            self.zeroed += [
-                slice(place // size, (place + count) // size)
-                for place, count in zip(self._z, z, strict=True)
-            ]
-        self.sums = [self._places_of_sums(of) for of in self._spec.layout.sums if backward]
+        self._zeroed = self._sums[0]
+        if any(c.H * size % VECTOR_BYTES for c in columns):  # lanes without a unit
+            self._zeroed = self._z[0]
+        self._zeroed_bytes = memory.bytes - self._zeroed if backward else 0
+        return memory
 
-    def _places_of_sums(self, gates: Sequence[tuple[int, int, int]]) -> Array:
-        """Return the place in memory of each column that is summed."""
-        columns, lanes = self._columns, VECTOR_BYTES // self._columns[0].size
-        places = np.empty(max(start + columns[k].H for k, _, start in gates), np.intp)
-        for k, gate, start in gates:
-            c, unit = columns[k], np.arange(columns[k].H)
-            inside = (unit // lanes * len(c.starts) + gate) * lanes + unit % lanes
-            places[start : start + c.H] = self._sums[k] // c.size + inside
-        return places
+    def _places_of_sums(self, k: int) -> int | At:
+        """Append the places that the sums of a matrix's gates go to, in two arrays or one."""
+        shapes, size = self._shapes, self._columns[k].size
+        first = _SAVED + shapes.kept + len(shapes.weights) + len(shapes.grads)
+        places: list[int | At] = [0] * (2 * len(self._columns[k].starts))
+        for count, gates in zip(shapes.sums, self._spec.layout.sums, strict=True):
+            for of, gate, start in gates:
+                for n in range(count if of == k else 0):
+                    places[2 * gate + n] = At(first + n, start * size)
+            first += count
+        return self._put(places)
 
     def _put(self, values: Sequence[int | At]) -> At:
         """Append words; return their place."""
         self._words.extend(values)
-        return At(_BLOCK, 8 * (len(self._words) - len(values)))
+        return At(OWN_WORDS, 8 * (len(self._words) - len(values)))
 
     def _gates(
         self, array: int, oriented: tuple[bool, int] | None, c: Panels
@@ -312,22 +312,23 @@ class Plan:
         dw_table, dw_transposed = self._gates(first + len(shapes.weights) + k, grad, c)
         a, rs_a = At(_X), shapes.I * c.size
         if k == of_x:
-            a, rs_a = At(_MEMORY, self._before), P * c.size
+            a, rs_a = At(MEMORY, self._before), P * c.size
         elif k > of_x:
-            a, rs_a = At(_MEMORY, self._a), self._spec.H * c.size
+            a, rs_a = At(MEMORY, self._a), self._spec.H * c.size
         of_z = max(c.adds_to, 0) if c.adds_to >= 0 else k
         summed = {k for gates in self._spec.layout.sums for k, _, _ in gates}
         return Matrix._make([
-            table, len(c.starts), c.H, c.K, transposed, At(_MEMORY, self._packed[k]),
-            c.row // PANEL_BYTES, At(_MEMORY, self._z[of_z]), 0 if shapes.backward else
-            self._part * c.row, c.row, c.adds_to, a, rs_a, At(_MEMORY, self._dw[k]), dw_table,
+            table, len(c.starts), c.H, c.K, transposed, At(MEMORY, self._packed[k]),
+            c.row // PANEL_BYTES, At(MEMORY, self._z[of_z]), 0 if shapes.backward else
+            self._part * c.row, c.row, c.adds_to, a, rs_a, At(MEMORY, self._dw[k]), dw_table,
             dw_transposed,
-            At(_MEMORY, self._sums[k]) if shapes.backward and k in summed else 0,
+            At(MEMORY, self._sums[k]) if shapes.sums and k in summed else 0,
+            self._places_of_sums(k) if shapes.sums and k in summed else 0,
             self._spec.variant_of(k - of_x),
         ])  # fmt: skip
 
     def _frame(self) -> Frame:
-        spec, shapes, here = self._spec, self._shapes, functools.partial(At, _MEMORY)
+        spec, shapes, here = self._spec, self._shapes, functools.partial(At, MEMORY)
         saved, formulas = shapes.saved, spec.formulas
         has_c, has_last, has_output, has_dx, has_h_grad, has_c_grad, has_totals = shapes.present
         size = spec.dtype.itemsize
@@ -383,6 +384,8 @@ class Plan:
             stages=len(self._columns) - of_x,
             adds_to_dh=formulas.adds_to_dh,
             c=At(_SAVED + c) if formulas.c else 0,
+            zeroed=here(self._zeroed),
+            zeroed_bytes=self._zeroed_bytes,
         )
 
 

@@ -4,7 +4,8 @@ Products of matrices, packed or in place, as compiled loops over addresses.
 A packed matrix consists of panels of 4 vectors of columns, each panel [K, 4 vectors] in one piece.
 The columns of G gates with H units are ordered by vectors of units: all gates of the first units,
 then all gates of the next units, padded with zeros. So the results of a product for some units are
-side by side. Backward, the rows of a matrix have that order.
+side by side. Backward, the rows of a matrix have that order. A last panel of at most 2 vectors then
+has two rows side by side, as `tile` reads them.
 
 A matrix that is used once is read in place if A has few rows. For more rows, one panel at a time is
 packed, which then stays in a core's cache for all rows.
@@ -24,6 +25,8 @@ PANEL_BYTES = VECTORS * VECTOR_BYTES
 _DEPTH, _HEIGHT = 256, 192
 # Panels of B that are packed together in a product with a transposed matrix.
 _PANELS = 8
+# The most bytes of both matrices for which a product with a transposed matrix packs neither.
+_SHORT = 1 << 15
 # The most rows of A for which B is read in place; for which a product with a transposed matrix is
 # sums along its rows.
 _IN_PLACE, _FEW_ROWS = 2 * ROWS, 4
@@ -59,6 +62,11 @@ def pack(
     panels = (vectors + VECTORS - 1) // VECTORS
     first, last = panels * tid // threads * VECTORS, panels * (tid + 1) // threads * VECTORS
     for j in range(first, last):
+        p, row = j // VECTORS, PANEL_BYTES
+        if backward and vectors - p * VECTORS <= VECTORS // 2:
+            row //= 2
+        if j % VECTORS * VECTOR_BYTES >= row:
+            continue
         for d in range(across):
             gated, across_units = (d, j) if backward else (j, d)
             u, g = gated // gates, gated % gates
@@ -70,11 +78,11 @@ def pack(
             if j >= vectors:
                 in_rows, r, c, g = 0, 0, 0, 0
             address, stride = read_word(table + 16 * g), read_word(table + 16 * g + 8)
-            place = (j // VECTORS * depth + d * lanes) * PANEL_BYTES + j % VECTORS * VECTOR_BYTES
+            place = p * depth * PANEL_BYTES + d * lanes * row + j % VECTORS * VECTOR_BYTES
             block(one, (
                 transposed ^ backward, address + r * stride + c * size, stride,
                 in_rows, in_columns,
-                to + place, PANEL_BYTES, min(lanes, depth - d * lanes), lanes,
+                to + place, row, min(lanes, depth - d * lanes), lanes,
             ))  # fmt: skip
 
 
@@ -105,20 +113,22 @@ def unpack(
 
 @part
 def column_of_tiles(
-    one: Any, M: int, a: int, rs_a: int, packed: int, b: int, rs_b: int, K: int,
-    c: int, rs_c: int, columns: int, add: int,
+    one: Any, M: int, a: int, rs_a: int, cs_a: int, b: int, rs_b: int, K: int,
+    c: int, rs_c: int, columns: int, add: int, folded: int,
 ) -> None:  # fmt: skip
     """
     C[M, ·] (+)= A[M, K] @ B[K, 4 vectors], in tiles of nearly the same height.
 
-    A may be `packed`: the columns of each tile follow each other, and `rs_a` is K numbers.
+    If `cs_a` is 0, the columns of each tile of A follow each other, and `rs_a` is K numbers. B may
+    be `folded`: 2 vectors, with two rows side by side.
     """
     size, i = size_of(one), 0
     for n in range((M + ROWS - 1) // ROWS, 0, -1):
         m = (M - i + n - 1) // n
-        rs, cs = (size, m * size) if packed else (rs_a, size)
+        rs, cs = (rs_a, cs_a) if cs_a else (size, m * size)
         tile(one, (
-            m, a + i * rs_a, rs, cs, b, rs_b, VECTOR_BYTES, K, c + i * rs_c, rs_c, columns, add,
+            m + folded * ROWS, a + i * rs_a, rs, cs, b, rs_b, VECTOR_BYTES, K, c + i * rs_c, rs_c,
+            columns, add,
         ))  # fmt: skip
         i += m
 
@@ -126,7 +136,7 @@ def column_of_tiles(
 @part
 def multiply(
     one: Any, M: int, a: int, rs_a: int, K: int, b: int, first: int, last: int,
-    c: int, rs_c: int, columns: int, add: int,
+    c: int, rs_c: int, columns: int, add: int, backward: int,
 ) -> None:  # fmt: skip
     """Compute C[M, columns] (+)= A[M, K] @ B for the panels first..last-1 of B and of C."""
     size = size_of(one)
@@ -137,10 +147,12 @@ def multiply(
             depth = min(_DEPTH, K - k)
             more = add if k == 0 else 1
             for p in range(first, last):
+                left = columns - p * width
+                folded = 1 if backward and left <= width // 2 else 0
                 column_of_tiles(
-                    one, rows, a + row * rs_a + k * size, rs_a, 0, b + (p * K + k) * PANEL_BYTES,
-                    PANEL_BYTES, depth, c + row * rs_c + p * PANEL_BYTES, rs_c,
-                    columns - p * width, more,
+                    one, rows, a + row * rs_a + k * size, rs_a, size,
+                    b + p * K * PANEL_BYTES + k * (PANEL_BYTES >> folded), PANEL_BYTES, depth,
+                    c + row * rs_c + p * PANEL_BYTES, rs_c, left, more, folded,
                 )  # fmt: skip
 
 
@@ -153,6 +165,13 @@ def multiply_transposed(
     C[M, ·] (+)= A[K, M].T @ B[K, ·], the panels first..last-1 of B and C; `memory` to pack them.
     """
     size = size_of(one)
+    if K * (rs_a + rs_b) <= _SHORT:
+        for p in range(first, last):
+            column_of_tiles(
+                one, M, a, size, rs_a, b + p * PANEL_BYTES, rs_b, K, c + p * PANEL_BYTES, rs_c,
+                PANEL_BYTES // size, add, 0,
+            )  # fmt: skip
+        return
     tiles = (M + ROWS - 1) // ROWS
     b_pack = memory
     a_pack = memory + _DEPTH * _PANELS * PANEL_BYTES
@@ -174,8 +193,8 @@ def multiply_transposed(
                     copy(panel, b + (k + d) * rs_b + p * PANEL_BYTES, PANEL_BYTES)
             for p in range(p0, p1):
                 column_of_tiles(
-                    one, M, a_pack, depth * size, 1, b_pack + (p - p0) * depth * PANEL_BYTES,
-                    PANEL_BYTES, depth, c + p * PANEL_BYTES, rs_c, PANEL_BYTES // size, more,
+                    one, M, a_pack, depth * size, 0, b_pack + (p - p0) * depth * PANEL_BYTES,
+                    PANEL_BYTES, depth, c + p * PANEL_BYTES, rs_c, PANEL_BYTES // size, more, 0,
                 )  # fmt: skip
 
 
@@ -222,6 +241,6 @@ def multiply_in_place(
             else:
                 panel, rs_panel = b + k * rs_b + p * size, rs_b
             column_of_tiles(
-                one, M, a + k * size, rs_a, 0, panel, rs_panel, depth, c + p * size, rs_c, columns,
-                more,
+                one, M, a + k * size, rs_a, size, panel, rs_panel, depth, c + p * size, rs_c,
+                columns, more, 0,
             )  # fmt: skip

@@ -387,15 +387,20 @@ def tile(c: Code, *args: Word) -> None:
     Addresses and strides are in bytes: a, from row to row and from column to column of A, b, from
     row to row and from vector to vector of B, K, c, from row to row of C, the columns of C that
     there are, whether to add to C.
+
+    With m from ROWS + 1 on, it is C[m - ROWS, 2 vectors] with an even K. Each row of B has two of
+    its rows side by side, so that no vector is empty.
     """
-    for rows in c.cases(args[0], range(1, ROWS + 1)):
-        _tile(c, rows, *args[1:])
+    for rows in c.cases(args[0], range(1, 2 * ROWS + 1)):
+        folded, m = divmod(rows - 1, ROWS)
+        _tile(c, m + 1, folded + 1, *args[1:])
 
 
 def _tile(
-    c: Code, m: int, a: Word, rs: Word, cs: Word, b: Word, rs_b: Word, vs_b: Word, K: Word,
-    to: Word, rs_c: Word, columns: Word, add: Word,
+    c: Code, m: int, fold: int, a: Word, rs: Word, cs: Word, b: Word, rs_b: Word, vs_b: Word,
+    K: Word, to: Word, rs_c: Word, columns: Word, add: Word,
 ) -> None:  # fmt: skip
+    K, count = K // fold, VECTORS // fold
     builder, zero = c.builder, ir.Constant(c.vector, None)
     rows, vectors = [rs * i for i in range(m)], [vs_b * j for j in range(VECTORS)]
     before = builder.block
@@ -406,20 +411,22 @@ def _tile(
     sums = [[builder.phi(c.vector) for _ in range(VECTORS)] for _ in range(m)]
     new = [list(row) for row in sums]
     if ROWS < VECTORS:  # few registers: hold what is spread out of A, one vector of B at a time
-        spread = [c.everywhere(a_k + row) for row in rows]
+        spread = [[c.everywhere(a_k + row + cs * n) for n in range(fold)] for row in rows]
         for j in range(VECTORS):
             column = c.load(b_k + vectors[j])
             for i in range(m):
-                new[i][j] = spread[i].times_plus(column, Vector(builder, sums[i][j])).value
+                x = spread[i][j // count]
+                new[i][j] = x.times_plus(column, Vector(builder, sums[i][j])).value
     else:
         columns_of_b = [c.load(b_k + offset) for offset in vectors]
         for i in range(m):
-            x = c.everywhere(a_k + rows[i])
             for j in range(VECTORS):
+                if j % count == 0:
+                    x = c.everywhere(a_k + rows[i] + cs * (j // count))
                 new[i][j] = x.times_plus(columns_of_b[j], Vector(builder, sums[i][j])).value
     fewer = rest - 1
     for phi, first, then in (
-        (rest, K, fewer), (a_k, a, a_k + cs), (b_k, b, b_k + rs_b),
+        (rest, K, fewer), (a_k, a, a_k + cs * fold), (b_k, b, b_k + rs_b),
     ):  # fmt: skip
         phi.value.add_incoming(first.value, before)
         phi.value.add_incoming(then.value, body)
@@ -435,21 +442,23 @@ def _tile(
         for j in range(VECTORS):
             totals[i][j].add_incoming(zero, before)
             totals[i][j].add_incoming(new[i][j], body)
+    values = [[Vector(builder, total) for total in row] for row in totals]
+    if fold > 1:
+        values = [[row[j] + row[j + count] for j in range(count)] for row in values]
 
     def add_or_store(some: bool) -> None:
-        masks = [c.first_lanes(columns - j * c.lanes) for j in range(VECTORS)] if some else []
+        masks = [c.first_lanes(columns - j * c.lanes) for j in range(count)] if some else []
 
         def each(plus: bool) -> None:
-            for i in range(m):
-                for j in range(VECTORS):
-                    c.mask = masks[j] if some else None
-                    value, place = Vector(builder, totals[i][j]), to + rs_c * i + j * VECTOR_BYTES
+            for i, row in enumerate(values):
+                for j, value in enumerate(row):
+                    c.mask, place = masks[j] if some else None, to + rs_c * i + j * VECTOR_BYTES
                     c.store(c.load(place) + value if plus else value, place)
             c.mask = None
 
         c.either(add.compare("!=", 0), each)
 
-    c.either(columns.compare("<", VECTORS * c.lanes), add_or_store)
+    c.either(columns.compare("<", count * c.lanes), add_or_store)
 
 
 def _transposed(c: Code, rows: list[Vector]) -> list[Vector]:
@@ -482,21 +491,29 @@ def block(c: Code, *args: Word) -> None:
     """
     transpose, source, rs, rows, columns, to, rs_to, rows_to, columns_to = args
 
-    def move(transposed: bool) -> None:
+    def move(transposed: bool, whole: bool) -> None:
         read = []
         for i in range(c.lanes):
-            c.mask = c.first_lanes(columns.where(rows.compare(">", i), 0))
+            if not whole:
+                c.mask = c.first_lanes(columns.where(rows.compare(">", i), 0))
             read.append(c.load(source + rs * i))
         for i, row in enumerate(_transposed(c, read) if transposed else read):
-            c.mask = c.first_lanes(columns_to.where(rows_to.compare(">", i), 0))
+            if not whole:
+                c.mask = c.first_lanes(columns_to.where(rows_to.compare(">", i), 0))
             c.store(row, to + rs_to * i)
         c.mask = None
 
-    c.either(transpose.compare("!=", 0), move)
+    def either(whole: bool) -> None:
+        c.either(transpose.compare("!=", 0), lambda transposed: move(transposed, whole))
+
+    # None of the four is more than the lanes.
+    c.either((rows * columns * rows_to * columns_to).compare("==", c.lanes**4), either)
 
 
 # C's copy(to, source, bytes).
 copy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
+# C's fill(to, byte, bytes).
+fill: Any = types.ExternalFunction("memset", types.int64(types.int64, types.int32, types.int64))
 # Rows whose sums are added to those of others.
 SUMMED_ROWS = 64
 

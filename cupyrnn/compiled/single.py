@@ -16,7 +16,7 @@ import numpy as np
 
 from .._typing import Array
 from . import threads
-from .addresses import Address, At, Memory, words_for, words_of
+from .addresses import MEMORY, OWN_WORDS, Address, At, Block, Memory, in_memory
 from .barrier import arrive_and_wait
 from .cache import compiled
 from .call import c_ordered, orientations
@@ -110,7 +110,7 @@ def one_step(one: Any, words: int) -> None:
     tid, n, address = call_of(words)
     s = _read_step(address)
     row = s.H * size_of(one)
-    memory = (s.memory + VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES + tid * PRODUCT_BYTES
+    memory = s.memory + tid * PRODUCT_BYTES
     u0, u1 = own_vectors(one, tid, n, s.H)
     for k in range(s.products):
         p = _read_product(address + _STEP_BYTES + k * _EACH_BYTES)
@@ -138,9 +138,9 @@ def one_step(one: Any, words: int) -> None:
                 add_rows(one, (0, u1, s.H, 0, s.sums + k * row, to, to))
 
 
-# The arrays of a step, in this order. The Saved, the cell's vectors, the weights and, backward,
-# their deltas follow.
-_MEMORY, _BLOCK, _X, _H_PREV, _C_PREV, _DH, _DC, _TOTALS, _SAVED = range(9)
+# The arrays of a step after memory, in this order. The Saved, the cell's vectors, the weights and,
+# backward, their deltas follow.
+_X, _H_PREV, _C_PREV, _DH, _DC, _TOTALS, _SAVED = range(1, 8)
 
 
 class StepSizes(NamedTuple):
@@ -161,7 +161,7 @@ class StepSizes(NamedTuple):
 
 
 class CompiledStep:
-    """The words of a step without addresses, their relocations, its memory and its loop."""
+    """The words of a step, its memory and its loop."""
 
     def __init__(self, spec: Spec, sizes: StepSizes) -> None:
         self._spec, self._sizes, self._of_x = spec, sizes, len(spec.layout.inputs)
@@ -178,15 +178,20 @@ class CompiledStep:
                 operand, rs_operand = self._take(sizes.B * row), row
             products, z, zh = self._forward(operand, rs_operand)
         sums = self._take(sizes.totals * row)
+        table = [At(word.array + _SAVED, word.offset) for word in spec.table(sizes.saved)]
+        of_zh = spec.layout.recurrent[-1][: len(formulas.zh)]
+        gates = [start * self._size for start in (*spec.layout.inputs[0], *of_zh)]
+        of_table = _STEP_BYTES + len(products) * _EACH_BYTES
+        self.place = self._memory.take(of_table + 8 * (len(table) + len(gates)))
         step = Step(
             met=0,
             B=sizes.B,
             H=spec.H,
             products=len(products),
             backward=back,
-            memory=At(_MEMORY, self._memory.bytes),
+            memory=At(MEMORY, self._memory.bytes),
             formulas=spec.address("backward_step" if back else "forward_step"),
-            table=At(_BLOCK, _STEP_BYTES + len(products) * _EACH_BYTES),
+            table=At(OWN_WORDS, of_table),
             z=z[0],
             rs_z=z[1],
             zh=zh[0],
@@ -203,12 +208,9 @@ class CompiledStep:
             vectors=sizes.totals,
             sums=sums,
         )
-        table = [At(word.array + _SAVED, word.offset) for word in spec.table(sizes.saved)]
-        of_zh = spec.layout.recurrent[-1][: len(formulas.zh)]
-        gates = [start * self._size for start in (*spec.layout.inputs[0], *of_zh)]
         words = [word for product in products for word in product]
-        self.block, self.relocations = words_of([*step, *words, *table, *gates])
-        self.bytes = self._memory.bytes + VECTOR_BYTES  # packed panels are aligned
+        self.words = in_memory([*step, *words, *table, *gates], self.place)
+        self.bytes = self._memory.bytes + VECTOR_BYTES
         self.threads, self.double = 1, int(char == "d")
         work = max(sizes.B, _LEAST_ROWS) * sum(p.K * p.gates * p.H for p in products)
         if not back and work > _LEAST_WORK:
@@ -216,7 +218,7 @@ class CompiledStep:
         self.loop = compiled(one_step, char).address
 
     def _take(self, count: int) -> At:
-        return At(_MEMORY, self._memory.take(count))
+        return At(MEMORY, self._memory.take(count))
 
     def _product(
         self, k: int, a: tuple[Any, int], to: tuple[Any, int], back: bool, *more: Any
@@ -271,32 +273,26 @@ class CompiledStep:
             products.append(self._product(k, deltas[k], to, True, min(k, 1), 0))
         return products, deltas[0], deltas[-1]
 
-    def run(self, arrays: Sequence[Array | None], block: Array, relocations: Array) -> None:
-        """
-        Compute the step in the planned threads.
-
-        Parameters
-        ----------
-        arrays
-            The arrays that the relocations refer to, after memory and block.
-        """
+    def run(self, arrays: Sequence[Array | None], block: Block) -> None:
+        """Compute the step in the planned threads; the words refer to memory, then to `arrays`."""
         n = min(threads.most(), self.threads) if self.threads > 1 else 1
         while True:
-            memory, words = np.empty(self.bytes + n * PRODUCT_BYTES, np.uint8), block.copy()
-            all_arrays = memory, words, *arrays
-            moved = words_for(words, relocations, all_arrays)
-            if threads.run(n, self.loop, self.double, moved):
+            all_arrays = np.empty(self.bytes + n * PRODUCT_BYTES, np.uint8), *arrays
+            if threads.run(n, self.loop, self.double, block.words_for(all_arrays)):
                 return
             n = 1
 
 
-_compiled_step = functools.lru_cache(maxsize=256)(CompiledStep)
+@functools.lru_cache(maxsize=256)
+def _compiled_step(spec: Spec, sizes: StepSizes) -> tuple[CompiledStep, Block]:
+    step = CompiledStep(spec, sizes)
+    return step, Block(step.words, step.place)
 
 
 def _run(spec: Spec, sizes: StepSizes, *arrays: Array | None) -> None:
     """Compute a step; arrays are in C order, numbered from `_X` on."""
-    step = _compiled_step(spec, sizes)
-    step.run(arrays, step.block, step.relocations)
+    step, block = _compiled_step(spec, sizes)
+    step.run(arrays, block)
 
 
 def forward(

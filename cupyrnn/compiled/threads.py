@@ -10,7 +10,7 @@ arguments for n threads, and again for one if the threads are taken::
         ...                   # lay out for n threads, at most that many
         threads.wake(n)       # optional: waking takes time, so do it before preparing the rest
         ...
-        if threads.run(n, loop, double, addresses.words_for(block, relocations, arrays)):
+        if threads.run(n, loop, double, block.words_for(arrays)):
             break
         most = 1
 
@@ -197,12 +197,9 @@ def _wake_threads(job: int, n: int) -> None:
         _raise(job + k * _OWN, _WAKE_UPS)
 
 
-def _run(
-    job: int, serve: int, n: int, loop: int, double: int,
-    block: int, relocations: int, count: int, arrays: int, data: int,
-) -> bool:  # fmt: skip
+def _run(job: int, serve: int, n: int, loop: int, double: int, block: int, arrays: int) -> bool:
     """Compute part 0 of a call here, the others in n - 1 threads; return whether that worked."""
-    argument = relocate(block, relocations, count, arrays, data)
+    argument = relocate(block, arrays)
     if n == 1:
         _call(0, 1, loop, double, argument)
         return True
@@ -280,14 +277,13 @@ def size() -> int:
 
 def wake(n: int) -> None:
     """Wake the threads of a coming call; they sleep again if it does not come."""
-    if n > 1:
-        _compiled(_wake_threads, "void", 2)(_job, n)
+    _compiled(_wake_threads, "void", 2)(_job, n)
 
 
 @functools.cache
 def _compiled_run() -> Callable[..., bool]:
     """Return `_run` compiled; the cache of `_compiled` takes longer."""
-    return _compiled(_run, "boolean", 10)
+    return _compiled(_run, "boolean", 7)
 
 
 def run(n: int, loop: int, double: int, words: Words) -> bool:

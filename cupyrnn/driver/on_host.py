@@ -8,7 +8,7 @@ place is an array of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -176,7 +176,7 @@ class OnHost:
 
     def _layer(
         self, layer: LayerPlaces, vectors: dict[str, Place | None], back: tuple[Any, ...] = (),
-        grads: Sequence[Place] = (),
+        grads: Sequence[Place] = (), sums: Sequence[list[Place]] = (),
     ) -> LayerInPlace:  # fmt: skip
         """Return the compiled call of a layer or, with `back`, of its gradient."""
         x, (w_x, w_h, _), saved = self._input_of(layer), layer.weights, layer.saved
@@ -193,11 +193,11 @@ class OnHost:
             bool(back), False, N, N * sum(w.size for w in weights), I, H, self._starts,
             len(saved), len(saved) + len(arrays), _oriented(weights), _oriented(grads),
             tuple(a is not None for a in there), 0 if totals is None else totals.size // H,
-            0 if more is None else self._cell.both, None if wide is None else wide.strides[0],
-            layer.back,
+            tuple(map(len, sums)), 0 if more is None else self._cell.both,
+            None if wide is None else wide.strides[0], layer.back,
         )  # fmt: skip
         places = h, first_c, last_h, last_c, output, more, *of_steps
-        arrays = [x, *places, *saved, *arrays, *weights, *grads]
+        arrays = [x, *places, *saved, *arrays, *weights, *grads, *chain(*sums)]
         return LayerInPlace(spec, shapes, [*map(_at, arrays)])
 
     def _step(
@@ -263,24 +263,14 @@ class OnHost:
         if x is not None and (layer.back or grads.adds_x):
             x = self._table.reuse("dx", x.shape)
         back = x, *carried[:2], *states[:2], totals
-        run = self._layer(layer, vectors, back, (*weights.w_x, *weights.w_h))
-        write = []
-        for places, n in self._sums(layer, weights.vectors):
-            write.append([view_of(to, n) for to in places])
-
-        def backward(arrays: Arrays) -> None:
-            for made, views in zip(run(arrays), write, strict=True):
-                for view in views:
-                    view(arrays)[...] = made
-
-        self.operations.append(backward)
+        sums = self._sums(layer, weights.vectors)
+        of_weights = *weights.w_x, *weights.w_h
+        self.operations.append(self._layer(layer, vectors, back, of_weights, sums))
         if grads.x is not None and x is not None and x is not grads.x:
             self._copy(x, grads.x, turned=layer.back, adds=grads.adds_x)
 
-    def _sums(
-        self, layer: LayerPlaces, vectors: dict[str, Place | None]
-    ) -> list[tuple[list[Place], int]]:
-        """Return the places for the sums of each of the deltas, and their lengths."""
+    def _sums(self, layer: LayerPlaces, vectors: dict[str, Place | None]) -> list[list[Place]]:
+        """Return the places for the sums of each of the deltas."""
         spec, _ = self._cell.spec_of({}, layer.saved[-1].shape[1], self._table.dtype)
         found = []
         for names, n in zip(self._cell.sums, spec.widths, strict=True):
@@ -288,7 +278,7 @@ class OnHost:
             for to in places:
                 if to.size > n:  # peepholes, whose terms are added to
                     self._table.begin(to, None)
-            found.append((places, n))
+            found.append([to.part(0, n) for to in places])
         return found
 
     def backward_gates(
@@ -340,9 +330,9 @@ class OnHost:
             if to.strides[0] < to.strides[1]:
                 a, b, to = b.T, a.T, to.T
             self._compute(matmul, a, b, to)
-        for delta, (places, n) in zip(deltas, self._sums(layer, weights.vectors), strict=True):
+        for delta, places in zip(deltas, self._sums(layer, weights.vectors), strict=True):
             for to in places:
-                self._compute(_column_sums, delta, to.part(0, n))
+                self._compute(_column_sums, delta, to)
 
     def _compute(self, function: Callable[..., Any], *places: Place) -> None:
         """Add a function of arrays that writes to the last one."""
@@ -404,10 +394,9 @@ def _column_sums(rows: Array, sums: Array) -> None:
     rows.sum(0, out=sums)
 
 
-def view_of(place: Place, n: int | None = None) -> Callable[[Arrays], Array]:
-    """Return a function that makes the view of a place, or of its first n numbers."""
+def view_of(place: Place) -> Callable[[Arrays], Array]:
+    """Return a function that makes the view of a place."""
     array, offset, shape, strides, dtype = place
-    shape = shape if n is None else (n,)
     return lambda arrays: np.ndarray(shape, dtype, arrays[array], offset, strides)
 
 
@@ -437,25 +426,24 @@ class HostCall:
             None if p is None else (p.array, _key(p, table.new[p.array - first].shape))
             for p in returned
         ]
+        self._found = [r or (-1, None) for r in self.returned]
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
         """Run a call."""
-        return self.kind._make(self.run(arrays) + [a.copy() for a in self.more])
+        found = self.run(arrays)
+        return self.kind._make([*found, *[a.copy() for a in self.more]] if self.more else found)
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Run a call; return the arrays of its results."""
-        arrays = [*arrays]
+        bound: Any = [*arrays]
         for n in self._copied:
-            arrays[n] = arrays[n].copy()
+            bound[n] = bound[n].copy()
         for make, shape, dtype in self._new:
-            arrays.append(make(shape, dtype) if dtype is not None else make(arrays[shape]))
-        bound = tuple(arrays)
+            bound.append(make(shape, dtype) if dtype is not None else make(bound[shape]))
         for operation in self._operations:
             operation(bound)
-        return [
-            None if r is None else arrays[r[0]] if r[1] is None else arrays[r[0]][r[1]]
-            for r in self.returned
-        ]
+        bound.append(None)
+        return [bound[n] if key is None else bound[n][key] for n, key in self._found]
 
 
 def _exchanged(a: Array) -> Array:

@@ -161,7 +161,7 @@ CALLS = CallCache()
 
 def _reserved(a: Any, *, steps_differ: bool) -> Any:
     """Return what a signature has of host_reserved, None where it has nothing."""
-    if type(a) is not np.ndarray or a.dtype != np.int8 or a.ndim != 1:
+    if type(a) is not np.ndarray or a.dtype.char != "b" or a.ndim != 1:
         return None
     value = a.tobytes()
     return value[:1] + value[1 + FINGERPRINT_SIZE :] if steps_differ else value
@@ -202,35 +202,34 @@ def signature(
     """Return the signature of a call, or None if it has none, and its arrays in order."""
     key: list[Any] = [op, len(args), *kwargs]
     arrays: list[Any] = []
-    values: list[Any] = [*args]
-    steps = None
-    if "sequence_lengths" in kwargs or "resets" in kwargs:
-        steps = _common_length(kwargs.get("sequence_lengths")), _marks(kwargs.get("resets"))
-    key.append(steps)
-    for name, a in kwargs.items():
-        if name in _BY_TYPE:
-            key.append(type(a))
-        elif name == "host_reserved" and a is not None:
-            key.append(_reserved(a, steps_differ=steps is not None and _ANY in steps))
-            if key[-1] is None:
-                return None, arrays
-        else:
-            values.append(a)
-    append = key.append
+    values: list[Any] = [*args, *kwargs.values()]
+    if not _NO_ARRAYS.isdisjoint(kwargs):
+        steps, values = None, [*args]
+        if "sequence_lengths" in kwargs or "resets" in kwargs:
+            steps = _common_length(kwargs.get("sequence_lengths")), _marks(kwargs.get("resets"))
+        key.append(steps)
+        for name, a in kwargs.items():
+            if name in _BY_TYPE:
+                key.append(type(a))
+            elif name == "host_reserved" and a is not None:
+                key.append(_reserved(a, steps_differ=steps is not None and _ANY in steps))
+                if key[-1] is None:
+                    return None, arrays
+            else:
+                values.append(a)
+    append, of_char, ndarray = key.append, BY_ID.get, np.ndarray
     cupy: Any = sys.modules.get("cupy")
     on_device = getattr(cupy, "ndarray", None)  # None also while it is being imported
     device, addresses = None, 0
-    n = 0
-    while n < len(values):  # which grows by the parts of lists
-        a = values[n]
-        n += 1
+    for a in values:  # which grows by the parts of lists
         kind = type(a)
-        if kind is np.ndarray:
+        if kind is ndarray:
             dtype = a.dtype
+            char = of_char(id(dtype))
             # The values of tangents are checked, and so are those of attributes.
-            if dtype.kind == "c" or not (a.ndim or dtype.kind in "fV"):
+            if char is None and (dtype.kind == "c" or not (a.ndim or dtype.kind in "fV")):
                 return None, arrays
-            append((a.shape, BY_ID.get(id(dtype), dtype), a.flags.num & _LAYOUT))
+            append((a.shape, char or dtype, a.flags.num & _LAYOUT))
             arrays.append(a)
         elif kind in _PLAIN:
             append(kind)
@@ -287,7 +286,7 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
         laid_out, run = found
         if laid_out is not None:
             try:
-                if isinstance(laid_out, ByValue):
+                if type(laid_out) is ByValue:
                     return laid_out.run(arrays, kwargs)
                 return laid_out(arrays)
             except NotInPlace:  # a device has refused a launch

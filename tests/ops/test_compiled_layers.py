@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import needs
@@ -172,16 +172,18 @@ def test_where_a_part_ends(
 ) -> None:
     """Parts of 8 rows or fewer, at every end that there is; and nothing behind their memory."""
     call, plan = (importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("call", "plan"))
-    aligned, plan_of, plans, memories = call.aligned, plan.plan_of, [], []
+    plan_of, plans, memories = plan.plan_of, [], []
 
-    def filled(count: int, dtype: Any) -> Any:
-        memories.append(aligned(count, dtype))
-        memories[-1].view(np.uint8)[...] = 0x55
-        return memories[-1]
+    def filled(shape: Any, dtype: Any) -> Any:
+        made = np.empty(shape, dtype)
+        if dtype is np.uint8:
+            made[...] = 0x55
+            memories.append(made)
+        return made
 
     for name, value in {"_FORWARD_PART": 2048, "_BACKWARD_PART": 0, "_LEAST_PART": 8}.items():
         monkeypatch.setattr(plan, name, value)
-    monkeypatch.setattr(call, "aligned", filled)
+    monkeypatch.setattr(call, "np", SimpleNamespace(**{**vars(np), "empty": filled}))
     monkeypatch.setattr(call, "plan_of", lambda *args: plans.append(plan_of(*args)) or plans[-1])
     plan._kept_plan.cache_clear()
     for T in range(1, 19):
@@ -191,8 +193,10 @@ def test_where_a_part_ends(
     plan._kept_plan.cache_clear()
     assert len(plans) == len(memories)
     for made, memory in zip(plans, memories, strict=True):
+        memory = memory[-memory.__array_interface__["data"][0] % plan.VECTOR_BYTES :]
         if not made._shapes.backward:
-            assert (memory.view(np.uint8)[made._before :] == 0x55).all()
+            assert (memory[made._sums[0] : made.place] == 0x55).all()
+        assert (memory[made.place + 8 * len(made.words) :] == 0x55).all()
 
 
 def test_addresses_without_looking_into_objects(
@@ -204,7 +208,7 @@ def test_addresses_without_looking_into_objects(
     addresses, simd, threads = (
         importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("addresses", "simd", "threads")
     )
-    write, call_of = simd.write_word, simd.call_of
+    write, call_of, At = simd.write_word, simd.call_of, addresses.At
 
     @numba.cfunc("void(float32, int64)", nopython=True)  # type: ignore[untyped-decorator]
     def loop(one: float, words: int) -> None:
@@ -212,17 +216,17 @@ def test_addresses_without_looking_into_objects(
         write(address + 8, address)
 
     assert addresses._data() is not None or sys.implementation.name != "cpython"
-    arrays = np.zeros(3), None, np.arange(12).reshape(3, 4)[1:, 2:], np.float32([1])
-    relocations = np.array([(0, 0), (2, 2), (3, 3), (3, 0)])
-    expected = [a if a is None else a.__array_interface__["data"][0] for a in arrays]
+    memory = np.zeros(300, np.uint8)[1:]
+    arrays = memory, None, np.arange(12).reshape(3, 4)[1:, 2:], np.float32([1])
+    own, _, part, one = (a if a is None else a.__array_interface__["data"][0] for a in arrays)
+    first = -(-own // simd.VECTOR_BYTES) * simd.VECTOR_BYTES
+    block = addresses.Block([At(0, 1), 2, At(2, 3), At(3, 4)], 128)
     for found in (addresses._data(), None):
         monkeypatch.setattr(addresses, "_data", lambda found=found: found)
-        block = np.array([1, 2, 3, 4])
-        words = addresses.words_for(block, relocations, arrays)
-        assert threads.run(1, loop.address, False, words)
-        first, part, one = (expected[n] for n in (0, 2, 3))
-        own = addresses.address_of(block)
-        assert block.tolist() == [1 + first, own, 3 + part, 4 + one + first]
+        memory[...] = 0
+        assert threads.run(1, loop.address, False, block.words_for(arrays))
+        words = memory[first + 128 - own :][:32].view(np.int64)
+        assert words.tolist() == [1 + first, first + 128, 3 + part, 4 + one]
 
 
 OF_NARROW_VECTORS = """

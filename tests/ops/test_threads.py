@@ -41,7 +41,7 @@ def threads(compiled_loops: ModuleType) -> Any:
 
 def words(block: int) -> tuple[int, ...]:
     """Return a block of words without arrays, or any other integer, as calls take it."""
-    return block, 0, 0, 0, -1
+    return block, -1
 
 
 def test_a_call_ends_when_its_last_thread_has(threads: Any) -> None:
