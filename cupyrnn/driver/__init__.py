@@ -1,1 +1,1 @@
-"""What runs any cell: sequences of different lengths, layers, directions, dropout, gradients."""
+"""Runs any cell: layers, directions, sequences of different lengths, dropout, gradients."""

@@ -19,7 +19,7 @@ from .reserve import Reserved, ReserveLayout, Sizes
 
 
 class Recomputed(NamedTuple):
-    """Stands for `saved` when recomputing: the kept states, and the forward pass's cell."""
+    """Replaces `saved` if the gradient recomputes: the kept states, and the forward pass's cell."""
 
     cell: Cell  # of the forward pass
     kept: Checkpoints  # by rows
@@ -48,15 +48,15 @@ class _Widths(NamedTuple):
 
 
 def _of_net(states: Any) -> Any:
-    """Return the states of one layer as those of a net."""
+    """Return states [B, ·] of one layer as states [1, B, ·] of a net."""
     return states._make([s[None] for s in states])
 
 
 def ready(xp: ModuleType, dtype: Any, inputs: Any, cotangents: Any) -> tuple[Any, Any]:
     """
-    Return the arguments of a gradient in the dtype of the call, those of a step in C order.
+    Return the arguments of a gradient in the dtype of the call; for a single step in C order.
 
-    Only some may have tangents. `inputs` is a Padded, or the Layer of a step.
+    Arrays without a tangent get one of zero. `inputs` is a Padded, or the Layer of a step.
     """
     (x, first, saved), again = (inputs.x, inputs.first, inputs.saved), None
     if isinstance(saved, Recomputed):
@@ -84,13 +84,13 @@ def _leaves(xp: ModuleType, cell: Cell, padded: Padded, every: int | None = None
 def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
     """Run a cell; write padded.saved, new arrays in C order, with zeros in the padding."""
     x, first, outputs, _ = padded
-    if padded.single:  # which takes less time without rows
+    if padded.single:  # packing takes longer
         first, saved = each(first, lambda s: contiguous(xp, s)), each(outputs, lambda a: a[0])
         _layer.forward(xp, cell, Layer(contiguous(xp, x[0]), first, None, saved))
         return
     leaves = _leaves(xp, cell, padded)
     packing = leaves.rows
-    # The loop over layers itself writes padded arrays if rows are saved in the order of time.
+    # If rows are saved in the order of time, the loop over layers writes padded arrays itself.
     moves = packing.reorders and not packing.saved_in_time(0)
     saved = type(outputs)._make([packing.like(a) if moves else flat(a) for a in outputs])
     of_layer, nothing = Reserved(None, [saved], [saved.h]), first._make([None] * len(first))
@@ -125,7 +125,7 @@ def backward_step(
     `grads` are written: see `layer.backward`.
     """
     compute, shape = compute_dtype(layer.x.dtype), layer.saved[0].shape
-    # One array less: the carried gradients begin as those of the states after the step.
+    # Saves an array: the carried gradients start as the gradients of the states after the step.
     copies = [xp.zeros(shape, compute) if g is None else g.astype(compute, "C") for g in cotangents]
     carried = cotangents._make(copies)
     _layer.backward(xp, cell, LayerGradient(layer, None, carried, grads))

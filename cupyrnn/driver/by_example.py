@@ -55,7 +55,7 @@ def take_rows(
     saved = each(saved, lambda a: a.reshape(math.prod(a.shape[:-1]), a.shape[-1]))
     dtype, after = operand_dtype(xp, x.dtype), cell.states(saved)
     before = [
-        # Beside h a cell's own vectors alone ask for them.
+        # Matrices multiply h only; other states are for the cell's own vectors.
         None
         if a is None or (n and grads.vectors is None)
         else packing.before(0, len(x), s, a, dtype)
@@ -90,7 +90,7 @@ def operands(xp: ModuleType, cell: Cell, rows: Factors) -> list[Array]:
 
 
 def wanted(deltas: Sequence[_T], sums: Sequence[Array | None] | None) -> list[tuple[_T, Array]]:
-    """Return the deltas whose sums are wanted, each with the array that gets the sums."""
+    """Return pairs: deltas whose column sums are wanted, and the array for these sums."""
     if sums is None:
         return []
     return [(d, a) for d, a in zip(deltas, sums, strict=True) if a is not None]

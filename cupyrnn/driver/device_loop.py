@@ -43,7 +43,7 @@ class LayerLoop:
         return row
 
     def _launch(self, direction: str, p: int, arrays: list[Any], *more: Any) -> None:
-        """Add the launch beside product p; `more` are its arguments but for B and H."""
+        """Add the launch that belongs to product p; `more` are its arguments except B and H."""
         machine, (source, kernels) = self._machine, self._machine.cell.kernels[0].loop
         name = template_of(self._cell, direction, p)
         function = kernel(source, kernels, machine.dtype.name, name).kernel.ptr
@@ -115,7 +115,7 @@ class LayerLoop:
             s = machine.T - 1 - n
             row, now = self._row(s), list(read)
             if machine.cell.before is not None:
-                # So that the rows of this step are the states before it.
+                # The kernel reads row s, so the address is shifted to the state before step s.
                 state, shift = read[-1], self._row(s - 1) - row
                 if s == 0:
                     state, shift = machine.first_state(layer, machine.cell.before), -row

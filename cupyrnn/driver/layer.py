@@ -46,7 +46,7 @@ class LayerGradient(NamedTuple):
     layer: Layer  # the inputs and results of `forward`
     cotangents: Any  # the gradients of each step's states, [N, ·]; each may be None, and all
     # The gradients of the last states, [S, ·], in the dtype of the computation; overwritten with
-    # those of the first.
+    # the gradients of the first states.
     carried: Any
     grads: Gradients  # written
 
@@ -56,7 +56,7 @@ class Implementation(NamedTuple):
 
     module: Any
     # "layer": all steps in one call, products included; "step": one step, products included;
-    # "steps": what lies between the products.
+    # "steps": the recurrence over many steps, without the products.
     kind: str
 
 
@@ -79,7 +79,7 @@ def implementation(
     direction
         "forward" or "backward".
     single
-        Whether the rows are those of one step.
+        Whether all rows belong to one step.
     whole
         Whether one compiled call may compute the whole layer.
     """
@@ -96,7 +96,7 @@ def implementation(
             return Implementation(compiled, "layer")
     way = ""
     is_step = single and rows and compute.kind == "f"
-    # It has all products; backwards it may end at its gates.
+    # A compiled step includes the products; its gradient may end at the gates.
     if is_step and (direction == "backward" or cell.inputs[0].w is not None):
         way = f"{direction}_step"
         if compiled is not None and compiled.takes(cell, compute, way):
@@ -112,7 +112,7 @@ def _in_numpy(page_of: Any, kind: type, way: str) -> Implementation:
 
 
 def _with_rows(xp: ModuleType, layer: Layer) -> Layer:
-    """Return a layer whose single step has rows like a longer one."""
+    """Return the layer with `Rows`, also if it is a single step."""
     return layer if layer.packing is not None else layer._replace(packing=Rows(xp, 1, len(layer.x)))
 
 
@@ -196,7 +196,7 @@ def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) ->
     w = [factor(weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
     carried = _carried(first, compute)
     memory = [Scratch(xp, compute) for _ in cell.inputs]
-    rounds = saved[0].dtype != operand  # what is returned, in NumPy of halves
+    rounds = saved[0].dtype != operand  # the returned states, if NumPy computes halves
     unrounded = [Scratch(xp, compute) for _ in saved] if rounds else []
     for block in packing.blocks():
         x_block = cast(x[block.row : block.end], operand)

@@ -57,7 +57,7 @@ def laid_out(
 
 
 class _Uploaded(NamedTuple):
-    """Memory in the place of an array."""
+    """Memory that stands for an array: `DeviceCall` reads only its address."""
 
     data: Any
 
@@ -105,7 +105,7 @@ def _matrices(arguments: Arguments) -> set[int]:
 
 
 def _place_of(array: Any) -> Any:
-    """Return the module of the machine for arrays like one."""
+    """Return the module whose machine computes arrays like this one."""
     if type(array) is not np.ndarray:
         from . import on_device
 
@@ -144,7 +144,7 @@ class Entry(NamedTuple):
     weights: Weights
     gradients: Weights
     returned: tuple[Place | None, ...]  # the gradients, in the order of the arguments
-    rounded: list[tuple[Place, Place]]  # gradients of matrices, and what they are rounded to
+    rounded: list[tuple[Place, Place]]  # unrounded and rounded gradients of matrices
 
 
 def _lstm_weights(w: Place, b: Place | None, peepholes: Sequence[Place | None]) -> Weights:
@@ -165,7 +165,7 @@ def _gru_weights(matrices: Sequence[Place], biases: Sequence[Place | None]) -> W
 def _matrix(table: Table, w: Place) -> tuple[Place, Place]:
     """Return the places where the gradient of a matrix is computed and returned."""
     returned, compute = table.take("weights", w.shape), compute_dtype(w.dtype)
-    # The sum of two products is rounded once.
+    # Two products are added before rounding.
     return returned if compute == w.dtype else table.take("work", w.shape, compute), returned
 
 
@@ -203,7 +203,7 @@ def _block_forward(
     """Lay out a block op; return the places of the results of its steps."""
     x, count = table.arguments["x"], _SAVED[len(weights.w_x)]
     shape = *x.shape[:-1], weights.w_h[-1].shape[0]
-    # h is often kept without the others.
+    # Callers often keep h without the others.
     others = table.take("others", (count - 1, *shape))
     saved = [*(others.at(k) for k in range(count - 1)), table.take("h", shape)]
     rows, nothing = tuple(_rows(table, a) for a in saved), (None,) * len(states)
@@ -225,7 +225,7 @@ def _rows(table: Table, a: Place) -> Place:
 
 
 def _clear(table: Table, machine: Any, a: Place) -> None:
-    """Have zeros behind these rows."""
+    """Fill an array with zeros after the computed rows."""
     if len(a.shape) > 2 and table.length < a.shape[0]:
         machine.clear(a.part(table.length, a.shape[0]))
 
@@ -253,7 +253,7 @@ def _block_backward(
 
 
 def _round(machine: Any, entries: Sequence[Entry]) -> None:
-    """Round the gradients of matrices."""
+    """Add the operations that round the gradients of matrices."""
     for into, w_grad in (pair for entry in entries for pair in entry.rounded):
         if into is not w_grad:
             machine.round(into, w_grad)
@@ -357,10 +357,10 @@ class EqualLayers(NamedTuple):
 
     D: int
     reverse: bool  # whether all layers run backwards in time
-    are_exchanged: bool  # whether the first two axes of input, output and states are
+    are_exchanged: bool  # whether input, output and states are batch-major
     LD: int  # layers times directions
     H: int
-    states: int  # how many a layer has
+    states: int  # the number of states of a layer
     # What the steps save in reserve_space: slices and shapes, by layer and direction.
     reserved: Sequence[tuple[slice, tuple[int, int]]]
     reserve_size: int
@@ -384,7 +384,7 @@ class EqualLayers(NamedTuple):
 
 
 def _at(states: Sequence[Place | None], n: int) -> tuple[Place | None, ...]:
-    """Return states of number n, by layer and direction."""
+    """Return the states of layer and direction number n."""
     return tuple(None if s is None else s.at(n) for s in states)
 
 
@@ -442,7 +442,7 @@ def _net_forward(
     if is_training:
         reserve = table.take("reserve", (net.reserve_size,))
         all_saved = net.saved_of(reserve, n)
-    else:  # what no gradient reads is there for one direction at a time, but h
+    else:  # in inference only h outlives its direction
         kept = len(net.reserved) // net.LD - 1
         others = [table.reuse(f"saved{k}", (n, H)) for k in range(kept)]
         all_saved = [(*others, table.take("work", (n, H))) for _ in range(net.LD)]
@@ -651,7 +651,7 @@ class StackedNet(NamedTuple):
 
 
 def _of_peepholes(entry: Any) -> list[Place | None]:
-    """Return the peephole weights of an LSTM, None where it has none."""
+    """Return the peephole weights of an LSTM, None for missing ones."""
     if getattr(entry, "w_p", None) is not None:
         raise NotInPlace("a layer has a projection")
     return [getattr(entry, name, None) for name in _PEEPHOLES]

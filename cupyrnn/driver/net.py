@@ -38,12 +38,12 @@ class LayerPlaces(NamedTuple):
 class GradientPlaces(NamedTuple):
     """The gradients of one direction of a layer."""
 
-    states: tuple[Place | None, ...]  # those of the states of each step, [N, H], h first
-    last: tuple[Place | None, ...]  # those of the states after the last step, [B, H]
-    first: tuple[Place, ...]  # written: those of the states before the first step
+    states: tuple[Place | None, ...]  # of each step's states, [N, H], h first
+    last: tuple[Place | None, ...]  # of the states after the last step, [B, H]
+    first: tuple[Place, ...]  # written: of the states before the first step
     x: Place | None  # written, [N, K], of all parts of x side by side
     weights: Weights  # written
-    adds_x: bool = False  # whether that of x is added to what is there
+    adds_x: bool = False  # whether the gradient of x is added to its place
 
 
 class Cells(NamedTuple):

@@ -110,7 +110,7 @@ class OnDevice:
     aligned
         The last four bits of all addresses of arguments together.
 
-    Raises NotInPlace, in its methods, for what is not operations over places.
+    Its methods raise NotInPlace for calls that are not operations over places.
     """
 
     def __init__(self, table: Table, cell: DeviceCell, T: int, B: int, aligned: int) -> None:
@@ -119,11 +119,11 @@ class OnDevice:
         if aligned % self.dtype.itemsize:
             raise NotInPlace("arrays are not aligned")
         self._words: list[int] = []
-        self._moved: list[tuple[int, int, int]] = []  # of a word: which, array, offset
+        self._moved: list[tuple[int, int, int]] = []  # words with addresses: number, array, offset
         self.operations: list[tuple[Any, ...]] = []
         self.rounds = False  # whether a product's result is of a half format
-        self._zeros: Place | None = None  # of a state, in a gradient
-        self._scalars: Place | None = None  # that no launch has written yet
+        self._zeros: Place | None = None  # zeros for a state, in a gradient
+        self._scalars: Place | None = None  # zeros that no launch has written yet
 
     def _word(self, value: Place | int | None) -> None:
         if isinstance(value, Place):
@@ -207,7 +207,7 @@ class OnDevice:
         """
         Add the launch over all steps, forwards or, in direction 1, the gradient.
 
-        Return None, or the loop where that is to take the steps.
+        Return None, or the loop if it has to compute the steps.
         """
         kernels, (struct, plain) = self.cell.kernels[direction], self._struct(layer, self.cell)
         shape = self.B, layer.saved[-1].shape[1]
@@ -243,7 +243,7 @@ class OnDevice:
         """
         Add the operations of all steps; step(s) adds those of step s.
 
-        Those between the first one and the last one are alike but for the distances of addresses.
+        The steps between the first and the last are alike, except for the distances of addresses.
         """
         T, words, moved = self.T, self._words, self._moved
         step(0)
@@ -275,9 +275,9 @@ class OnDevice:
 
     def _masked(self, layer: LayerPlaces, *, sums_terms: bool) -> LayerPlaces:
         """
-        Return a layer as one step of all rows: with zeros past the ends, and states before rows.
+        Return a layer as one step of all rows: zeros past the ends, and the state before each row.
 
-        What is past the end of a sequence may be NaN, which a product with zeros would not remove.
+        Numbers past the end of a sequence may be NaN, and a product with zeros would keep the NaN.
         """
         jobs: list[Any] = []
 
@@ -359,7 +359,7 @@ class OnDevice:
         loop = self._steps(1, steps, arrays)
         if loop is not None:
             loop.backward(grads, read, deltas, row)
-        # Where the columns of r begin, of a GRU whose deltas the loop leaves as hc, r, u, c.
+        # The first column of r: the loop writes a GRU's deltas as hc, r, u, c.
         turn = H if is_packed and loop is not None else 0
         dx: Any = grads.x
         if dx is not None and len(w_x) > 1 and dx.dtype != self.compute:
@@ -377,7 +377,7 @@ class OnDevice:
             both = self._operands(layer, x, layer.saved[0])
             width = both.shape[1] // 2
             for n, (d, dw) in enumerate(zip(deltas, grads.weights.w_x, strict=True)):
-                # The rows of x and of h are those of one matrix.
+                # One matrix has the rows of x and the rows of h.
                 self.product(both.part(n * width, (n + 1) * width, 1).T, d, dw.part(0, width))
         elif is_packed:
             (d,), (dw,), h_prev = deltas, grads.weights.w_h, self._operands(layer)
@@ -393,7 +393,7 @@ class OnDevice:
         raise NotInPlace("no kernel ends at the gates")
 
     def _of_a_step(self, layer: LayerPlaces) -> int:
-        """Return how many rows a step has; all of them in what `_masked` returns."""
+        """Return how many rows a step has; a layer from `_masked` has all rows in one step."""
         return self.B if layer.first[0] is None else layer.first[0].shape[0]
 
     def _recurrent_gradient(self, layer: LayerPlaces, deltas: Place, dw: Place) -> None:
@@ -406,7 +406,7 @@ class OnDevice:
         if layer.first[0] is not None:
             self.product(layer.first[0].T, deltas.part(*at_first), dw, accumulate=N > B)
         elif N == B:
-            self.fill(dw, 0)  # one step, of a state that is zero; the rows are in one piece
+            self.fill(dw, 0)  # a single step from a zero state has no product
 
     def _operands(
         self, layer: LayerPlaces, x: Sequence[Place] = (), r: Place | None = None
@@ -582,7 +582,7 @@ class DeviceCall:
             if persistent.is_refused(error):
                 raise NotInPlace("the device has no room for all blocks") from error
             raise
-        self._free.append(ready)  # after an error its words may be those of any step
+        self._free.append(ready)  # not after an error: its words may belong to any step
 
     def _run(self, words: Any, operations: list[tuple[Any, ...]]) -> None:
         """Start the operations on the current stream."""

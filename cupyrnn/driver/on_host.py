@@ -28,7 +28,7 @@ from .signatures import Arguments
 
 CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
 
-# The most steps of a call that is laid out. In longer calls that saves too little.
+# The most steps of a call that is laid out. In longer calls a layout saves too little.
 _MOST_STEPS = 4096
 # The most rows for which inference has memory for all saved arrays.
 _MOST_ROWS = 1024
@@ -39,8 +39,8 @@ class New(NamedTuple):
 
     shape: tuple[int, ...]
     zeros: bool
-    copied: int | None = None  # the number of the array that it begins as
-    exchanged: bool = False  # with the first two axes of that one exchanged
+    copied: int | None = None  # the number of the array that it is a copy of
+    exchanged: bool = False  # whether the copy exchanges the first two axes
 
 
 class HostTable(Table):
@@ -101,9 +101,9 @@ class OnHost:
         self._table.begin(a, None)
 
     def exchange(self, a: Place, to: Place) -> None:
-        """Add that `to` is `a` with its first two axes exchanged."""
+        """Add an operation that writes `a` with its first two axes exchanged to `to`."""
         n = to.array - self._table.inputs
-        if a.array < self._table.inputs:  # before an array that begins as `to` is made
+        if a.array < self._table.inputs:  # an argument is copied when the new array is made
             new = self._table.new[n]
             self._table.new[n] = new._replace(copied=a.array, exchanged=True)
             return
@@ -207,8 +207,8 @@ class OnHost:
         """
         Add the compiled call of a single step.
 
-        `x` is its input or, backward, the gradient of it. `back` are the carried gradients and
-        those of peephole weights.
+        `x` is its input or, backward, the gradient of its input. `back` are the carried
+        gradients, and the gradients of peephole weights.
         """
         weights: tuple[Any, ...]
         weights, saved, totals = (*layer.weights.w_x, *layer.weights.w_h), layer.saved, back[2]
@@ -276,7 +276,7 @@ class OnHost:
         for names, n in zip(self._cell.sums, spec.widths, strict=True):
             places = [a for name in names if (a := vectors.get(name)) is not None]
             for to in places:
-                if to.size > n:  # peepholes, whose terms are added to
+                if to.size > n:  # peephole weights: the loop adds to their gradients
                     self._table.begin(to, None)
             found.append([to.part(0, n) for to in places])
         return found

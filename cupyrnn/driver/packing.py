@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class StepRun(NamedTuple):
     """Consecutive steps that one call of `forward_steps` or `backward_steps` computes."""
 
-    row: int  # the first
-    end: int  # the one after the last
+    row: int  # the first row
+    end: int  # the row after the last
     batches: list[int]  # the rows of each step
-    alike: bool  # whether all have as many: then arrays are [t, B, ·], else [n, ·]
+    alike: bool  # whether all steps have equally many rows: then arrays are [t, B, ·], else [n, ·]
 
     def parts(self, most: int) -> Iterator[StepRun]:
         """Yield the run from its end in parts of at most `most` steps, if all have as many rows."""
@@ -73,7 +73,7 @@ def count_rows(T: int, B: int, lengths: NDArray[Any] | None) -> int:
 class _Segments(NamedTuple):
     """The segments that resets cut the sequences into, the longest first."""
 
-    sequence: NDArray[np.intp]  # that each is of
+    sequence: NDArray[np.intp]  # the sequence of each segment
     start: NDArray[np.intp]
     length: NDArray[np.intp]
     first: NDArray[np.intp]  # the first and the last segment of each sequence
@@ -144,7 +144,7 @@ class Rows:
 
     @property
     def alike(self) -> bool:
-        """Whether all sequences are as long."""
+        """Whether all sequences have the same length."""
         return self._lengths is None
 
     @property
@@ -379,7 +379,7 @@ class Packing(Rows):
         rows
             In the order of `pack`, time reversed in every segment if `reverse`.
         padded
-            Whether the indices are those of the padded array, else those of `pack`.
+            Whether the indices refer to the padded array, not to the rows of `pack`.
         """
         reverse = reverse != (padded and self._backwards)
         if self._segments is not None:
@@ -393,7 +393,7 @@ class Packing(Rows):
 
     @property
     def saved_rows(self) -> int:
-        """The number of rows that a net saves: on a device those of all steps."""
+        """The number of rows that a net saves: on a device T*B, padding included."""
         return self.rows if self._xp is np else self._T * self._B
 
     def saved_in_time(self, d: int) -> bool:
@@ -438,7 +438,7 @@ class Packing(Rows):
         return self._moved(states, reverse, enter=True, back=False)
 
     def enter_grad(self, grads: Array, reverse: bool = False) -> Array:
-        """Return the gradient of the argument of `enter`, from that of its result."""
+        """Return the gradient of the argument of `enter`, from the gradient of its result."""
         return self._moved(grads, reverse, enter=True, back=True)
 
     def leave(self, states: Array, reverse: bool = False) -> Array:
@@ -446,7 +446,7 @@ class Packing(Rows):
         return self._moved(states, reverse, enter=False, back=True)
 
     def leave_grad(self, grads: Array, reverse: bool = False) -> Array:
-        """Return the gradient of the argument of `leave`, from that of its result."""
+        """Return the gradient of the argument of `leave`, from the gradient of its result."""
         return self._moved(grads, reverse, enter=False, back=False)
 
 

@@ -48,7 +48,7 @@ class LazyRows:
     dtype, rows
         Their dtype, and how many there are.
     put
-        Writes rows to where they belong.
+        Writes rows to their places in the other order.
     """
 
     def __init__(
@@ -169,10 +169,10 @@ def backward(
     Parameters
     ----------
     cells
-        Of the gradient; and of the forward pass, which may have attributes that the other has not.
+        The gradient's cell and the forward pass's cell, which may have other attributes.
     cut
-        Of the layer, what `forward` read and left, or what `layer.forward` did, and all of it was
-        saved. Unless gradients are by example, its x, cotangents.h and grads.x may be LazyRows.
+        The gradient of the layer. `forward` has run it, or `layer.forward`, which saves everything.
+        Unless gradients are by example, its x, cotangents.h and grads.x may be LazyRows.
     memory
         For the saved arrays of the largest piece, if not all of them were kept.
     """

@@ -23,7 +23,7 @@ from ..checks.attributes import raise_fitting
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# The bytes of the fingerprint of a call in host_reserved, behind the first one.
+# The bytes of a call's fingerprint in host_reserved, after the first byte.
 FINGERPRINT_SIZE = 4
 
 # The types of attributes that are compared by value.
@@ -53,12 +53,12 @@ _MOST_ARGUMENTS = 4096
 _MOST_ENTRIES = 512
 
 
-# What a signature has of lengths and resets whose values differ from call to call.
+# The entry of a signature for lengths and resets whose values differ from call to call.
 _ANY = "any"
 
 
 def _common_length(lengths: Any) -> Any:
-    """Return what a signature has of sequence_lengths: their length, where all have the same."""
+    """Return a signature's entry for sequence_lengths: the common length, if there is one."""
     if lengths is None:
         return None
     kind = lengths.dtype.kind if type(lengths) is np.ndarray else ""
@@ -70,7 +70,7 @@ def _common_length(lengths: Any) -> Any:
 
 
 def _marks(resets: Any) -> Any:
-    """Return what a signature has of resets: their shape, where none is set."""
+    """Return a signature's entry for resets: their shape, if none is set."""
     if resets is None:
         return None
     if type(resets) is np.ndarray and resets.dtype.char == "?" and not resets.any():
@@ -82,7 +82,7 @@ class Arguments(NamedTuple):
     """The arguments of a call."""
 
     by_name: Mapping[str, Any]
-    arrays: Sequence[Any]  # all among them, in the order of the signature
+    arrays: Sequence[Any]  # all arrays among them, in the order of the signature
     op: str = ""
 
     @property
@@ -95,7 +95,7 @@ class Arguments(NamedTuple):
 
     @property
     def length(self) -> int | None:
-        """How many steps all sequences have in all calls of the signature; None: that differs."""
+        """The steps of every sequence in every call of the signature; None if they differ."""
         get, (T, _) = self.by_name.get, self.steps
         steps, common = get("seq_len_max"), _common_length(get("sequence_lengths"))
         if _ANY in (common, _marks(get("resets"))):
@@ -105,13 +105,13 @@ class Arguments(NamedTuple):
         return T if common is None else int(common[1])
 
     def with_arrays(self, others: Sequence[Any]) -> dict[str, Any]:
-        """Return the arguments with others instead of the arrays."""
+        """Return the arguments by name, with `others` instead of the arrays."""
         found, left = dict(self.by_name), iter(others)
         lists: list[Any] = []
         values: list[Any] = [
             (found, name, a) for name, a in found.items() if name not in _NO_ARRAYS
         ]
-        for of, at, a in values:  # which grows as in `signature`
+        for of, at, a in values:  # the list grows, as in `signature`
             if hasattr(a, "dtype") and not isinstance(a, _NUMBERS):
                 of[at] = next(left)
             elif (parts := _parts(type(a), a)) is not None:
@@ -145,22 +145,22 @@ class ByValue(NamedTuple):
 
 
 class CallCache(dict[Any, Any]):
-    """A bounded cache of what runs the calls of each signature."""
+    """A bounded cache: the objects that run the calls of each signature."""
 
     def keep(self, key: tuple[Any, ...] | None, found: Any) -> None:
-        """Remember what runs the calls of a signature; a key of None is ignored."""
+        """Remember how to run the calls of a signature; a key of None is ignored."""
         if key is not None:
             if len(self) >= _MOST_ENTRIES:
                 self.clear()
             self[key] = found
 
 
-# What runs the calls of a signature, of arrays alone or None, and of arguments by name.
+# The runners of each signature: from arrays alone (or None), and from arguments by name.
 CALLS = CallCache()
 
 
 def _reserved(a: Any, *, steps_differ: bool) -> Any:
-    """Return what a signature has of host_reserved, None where it has nothing."""
+    """Return a signature's entry for host_reserved, None if it cannot have one."""
     if type(a) is not np.ndarray or a.dtype.char != "b" or a.ndim != 1:
         return None
     value = a.tobytes()
@@ -176,7 +176,7 @@ def _parts(kind: type, a: Any) -> Any:
 
 @functools.cache
 def _changes() -> list[int]:
-    """Return where the number of changes of timed kernels is; for calls on a device alone."""
+    """Return the counter of changes to the timed kernels, which only calls on a device need."""
     from ..kernels.timed import CHANGES
 
     return CHANGES
@@ -187,7 +187,7 @@ def _environment() -> Any:
     environ: Any = os.environ
     try:
         return map(environ._data.get, _ENCODED)  # environ.get takes ten times as long
-    except AttributeError:  # it was replaced by another mapping
+    except AttributeError:  # somebody replaced os.environ by another mapping
         return map(environ.get, _VARIABLES)
 
 
@@ -221,12 +221,12 @@ def signature(
     cupy: Any = sys.modules.get("cupy")
     on_device = getattr(cupy, "ndarray", None)  # None also while it is being imported
     device, addresses = None, 0
-    for a in values:  # which grows by the parts of lists
+    for a in values:  # the parts of lists are appended
         kind = type(a)
         if kind is ndarray:
             dtype = a.dtype
             char = of_char(id(dtype))
-            # The values of tangents are checked, and so are those of attributes.
+            # The checks read the values of tangents and of attributes.
             if char is None and (dtype.kind == "c" or not (a.ndim or dtype.kind in "fV")):
                 return None, arrays
             append((a.shape, char or dtype, a.flags.num & _LAYOUT))
@@ -245,7 +245,7 @@ def signature(
             arrays.append(a)
         elif (parts := _parts(kind, a)) is not None and len(values) + len(parts) <= _MOST_ARGUMENTS:
             append((kind, len(parts)))
-            values.extend(parts)  # += would ask what it is that adds itself
+            values.extend(parts)  # += would try the named tuple's own + first
         else:
             return None, arrays
     if device is not None:
@@ -257,8 +257,8 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
     """
     Run the calls of an op, whose body checks their arguments and returns a `Checked`.
 
-    The body runs once for each signature. After it the call is laid out, if it can be. What is
-    found is kept in `calls`, by default in the cache of all ops.
+    The body runs once for each signature. After it the call is laid out, if it can be. The
+    result is kept in `calls`, by default in the cache of all ops.
     """
     name, code = op.__name__, op.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

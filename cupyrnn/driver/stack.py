@@ -26,8 +26,8 @@ class Stack(NamedTuple):
 
     cells: Sequence[Cell]
     leaves: ReserveLayout
-    note: Note | None = None  # forward, where the steps leave states only
-    again: Sequence[Cell] = ()  # backwards, where they have: the cells of the forward pass
+    note: Note | None = None  # forward, if the steps leave states only
+    again: Sequence[Cell] = ()  # backward, if they left states only: the forward pass's cells
 
 
 class _Memory:
@@ -133,7 +133,7 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
         reserve_space = xp.empty(reserve_size(leaves), dtype)
         reserves = leaves.parts(reserve_space)
         if note is not None:
-            reserve_space[leaves.size :] = 0  # a number more than the note has, in some sizes
+            reserve_space[leaves.size :] = 0  # in some sizes one number more than the note
             write_note(xp, reserve_space, note)
     output = xp.empty((sizes.T, sizes.B, net.D * net.widths[-1][1]), dtype)
     # h of the last layer is computed in the returned array, if possible.
@@ -203,11 +203,11 @@ class _Direction(NamedTuple):
     stack: Stack
     memory: _Memory
     read: Sequence[Array]  # the input, or h of each direction of the layer below
-    mask: Array | None  # of what is read
-    output_grad: Array | None  # the gradient of what the layer gives
-    others: Sequence[Array | None]  # those of the states but h of each step, in its own order
-    made: Array  # written: the gradient of what it reads
-    # Whether the rows are those of the padded array; else they are in the order of `pack`.
+    mask: Array | None  # the dropout mask of these
+    output_grad: Array | None  # the gradient of the layer's output
+    others: Sequence[Array | None]  # of each step's states except h, in its own order
+    made: Array  # written: the gradient of the layer's input
+    # Whether rows are in the order of the padded array; else in the order of `pack`.
     read_padded: bool
     given_padded: bool
     made_padded: bool
@@ -231,25 +231,25 @@ class _Direction(NamedTuple):
         return values
 
     def output_gradient(self, rows: slice) -> Array:
-        """Return the gradient of its output."""
+        """Return the gradient of the direction's output."""
         of_output: Any = self.output_grad
         P = of_output.shape[1] // self.stack.leaves.net.D
         some: Array = of_output[:, self.d * P : (self.d + 1) * P]
         return self.xp.ascontiguousarray(some[self._places(rows, self.given_padded)])
 
     def space(self, rows: slice) -> Array:
-        """Return memory for the gradient of its input."""
+        """Return memory for the gradient of the direction's input."""
         made, places = self.made, self._places(rows, self.made_padded)
         if self.d == 0 and isinstance(places, slice):
             return made[places]
         return self.xp.empty((rows.stop - rows.start, made.shape[1]), made.dtype)
 
     def put(self, rows: slice, values: Array) -> None:
-        """Store that gradient; the second direction adds its own to the first one's."""
+        """Store the gradient of the input; the second direction adds to the first one's."""
         made, places = self.made, self._places(rows, self.made_padded)
         if self.d:
             made[places] += values
-        elif not isinstance(places, slice):  # else `space` is its place
+        elif not isinstance(places, slice):  # else it is already there: see `space`
             made[places] = values
 
     def backward(self, first: Any, saved: Any, carried: Any, grads: Gradients) -> None:
@@ -311,7 +311,7 @@ def backward(
     inputs
         input and first of the forward pass.
     output_grad, last_grad
-        The gradients of what it returned; each may be None.
+        The gradients of its results; each may be None.
     grads
         Of each of the cells: written, but x.
     """
@@ -333,7 +333,7 @@ def run_back(
     grads: Sequence[Gradients],
 ) -> tuple[Array, Any]:
     """
-    Do what `backward` does with what the layers left, in the order of their steps.
+    Compute `backward`; the layers' saved arrays are in the order of their steps.
 
     `cotangents` are the gradients of the states of each step of the last layer, [T, B, ·], and of
     the last states.
@@ -346,7 +346,7 @@ def run_back(
     memory = _Memory(xp, stack, dtype, with_h=True)
     first_grad = each(first, lambda s: _like(xp, s, compute))
     of_output = None if output_grad is None else flat(contiguous(xp, output_grad))
-    in_place = True  # whether the rows of `of_output` are those of the padded array
+    in_place = True  # whether `of_output` has the rows of the padded array
     input_grad = xp.empty(input.shape, dtype)
     for layer in reversed(range(net.L)):
         mask, saved, _ = reserves[layer]
