@@ -17,7 +17,7 @@ from . import cell
 #   int units                   whether the thread stores the numbers of that unit and sequence;
 #                               another lane may have the same ones
 #
-# and products, each of one of two vectors by turns, have
+# and products, which use two vectors alternately, have
 #
 #   N, held(weight)             the type in which matrices are stored, and a weight of this type
 #   load(value)                 loads the matrices; value(product, k, unit, column) is the factor of
@@ -25,22 +25,22 @@ from . import cell
 #   begin()                     fills all vectors with zeros
 #   put<COUNT>(product, turn, v)
 #                               stores COUNT numbers of the thread's unit in such a vector
-#   meet()                      waits until all threads have stored theirs
+#   meet()                      waits until all threads have stored their numbers
 #   multiply(product, turn, rows, sums)
-#                               computes the sums of the thread's unit, by column, in a step with
-#                               this many rows
+#                               computes the sums of the thread's unit, by column; `rows` is the
+#                               number of rows of the step
 #
-# A step has no branches: a thread without a sequence or a unit computes with the numbers of another
-# one, and stores nothing. Numbers that other threads wait for come first; all others are stored
+# A step has no branches: a thread without a sequence or a unit computes with another thread's
+# numbers, and stores nothing. Numbers that other threads wait for are stored first, all others
 # after the barrier.
 #
 # Each step loads the numbers of a later step: see ``Coming``.
 #
 # PLAIN: all sequences have all steps, and the cell uses no optional member.
-# PADDED: sequences have the lengths and resets of ``Steps``. Every thread with a row stores all of
-# its steps, and stores numbers for every product.
-# ROOM: whether there are enough registers for the computation of a thread without a sequence or a
-# unit. Else there is a branch, which keeps the compiler from using more registers at once.
+# PADDED: sequences have the lengths and resets of ``Steps``. Every thread with a row stores all
+# steps of the row, and numbers for every product.
+# ROOM: whether there are registers enough for threads without a sequence or a unit to compute too.
+# If not, there is a branch, which keeps the compiler from using more registers at once.
 SOURCE = (
     cell.SOURCE
     + r"""
@@ -78,13 +78,13 @@ __device__ __forceinline__ auto make_plain(C& cell, int) -> decltype(cell.plain(
 }
 template <typename C> __device__ __forceinline__ void make_plain(C&, long) {}
 
-// Number n of a state, as it is computed with or as it is stored; zero where both are null.
+// Number n of a state, from the computation's array or from the stored one; zero if both are null.
 template <typename A, typename T>
 __device__ __forceinline__ A number_at(const A* computed, const T* stored, long long n)
 {
     return stored ? A(wide(stored[n])) : computed ? computed[n] : A(0.f);
 }
-// Leaves it in each that is not null.
+// Writes number n of a state to each array that is not null.
 template <typename A, typename T>
 __device__ __forceinline__ void leave_at(A* computed, T* stored, long long n, A v)
 {
@@ -94,7 +94,7 @@ __device__ __forceinline__ void leave_at(A* computed, T* stored, long long n, A 
 
 template <typename A> struct alignas(16) Pack { A v[16 / sizeof(A)]; };
 
-// Copies of numbers from global to shared memory that a thread does not wait for, in groups.
+// Asynchronous copies from global to shared memory, in groups.
 template <typename V> __device__ __forceinline__ void copy_async(Place to, const V* from)
 {
 #ifdef CUDA_ON_CPU
@@ -112,7 +112,7 @@ __device__ __forceinline__ void end_copies()
     asm volatile("cp.async.commit_group;");
 #endif
 }
-// Until all but the last GROUPS are there.
+// Waits until all groups of copies but the last GROUPS have arrived.
 template <int GROUPS> __device__ __forceinline__ void wait_for_copies()
 {
 #ifdef CUDA_ON_CPU
@@ -122,12 +122,11 @@ template <int GROUPS> __device__ __forceinline__ void wait_for_copies()
 #endif
 }
 
-// The numbers of a step that a thread reads, on their way to it: SLOTS - 1 steps before, to a ring
-// in shared memory, with room for OWNERS units and sequences; or one step before, to registers, if
-// SLOTS is 1. More loads to registers at once are of no use: a wait for one of them is a wait for
-// all.
+// Loads the numbers that a thread reads in a step ahead of time: SLOTS - 1 steps before, to a ring
+// in shared memory, with room for OWNERS units and sequences; or, if SLOTS is 1, one step before,
+// to registers. Registers cannot be loaded further ahead: waiting for one load waits for all.
 //
-// HELPERS lanes of a warp have the same unit of the same sequence. Each copies some of its numbers.
+// HELPERS lanes of a warp have the same unit of the same sequence. Each copies some of the numbers.
 template <typename V, int COUNT, int SLOTS, int OWNERS, int LANES> struct Coming {
     static const int HELPERS = LANES;
     static const bool RING = SLOTS > 1;
@@ -136,13 +135,13 @@ template <typename V, int COUNT, int SLOTS, int OWNERS, int LANES> struct Coming
     static const int LENGTH = RING ? SLOTS * OWNERS * PACKS : 1;
     static const int SLOT = OWNERS * PACKS * 16;  // bytes
     alignas(16) V v[PACKS * P];
-    int helper, behind;            // which lane of these, and where its first number is: bytes
-    Place first, next, last, now;  // its slots: of all, filled next, read last, read next
+    int helper, behind;            // number of this lane; bytes before its first number
+    Place first, next, last, now;  // slots: the first, filled next, read last, read next
     __device__ __forceinline__ Coming(Pack<V>* memory, int owner, int number)
         : v(), helper(number), behind(in_register(number * int(sizeof(V)))),
           first(in_shared(memory + owner * PACKS)), next(first + behind),
           last(first + AHEAD * SLOT), now(first) {}
-    // Calls f(j, k) for each number k that this thread loads, its j-th.
+    // Calls f(j, k) for each number k that this thread loads; k is its j-th.
     template <typename F> __device__ __forceinline__ void each(F f) const
     {
 #pragma unroll
@@ -156,26 +155,26 @@ template <typename V, int COUNT, int SLOTS, int OWNERS, int LANES> struct Coming
         else if ((j + 1) * HELPERS <= COUNT || j * HELPERS + helper < COUNT)
             copy_async(next + j * HELPERS * int(sizeof(V)), from);
     }
-    // Puts a zero there, for all steps: nobody loads number k.
+    // Stores zeros for number k in all slots, because nobody loads it.
     __device__ __forceinline__ void leave_out(int k) const
     {
         if constexpr (RING)
             for (int slot = 0; slot < SLOTS; ++slot)
                 *at_place<V>(first + slot * SLOT + k * int(sizeof(V))) = V(0.f);
     }
-    // All of this step are on their way.
+    // Ends the loads of a step.
     __device__ __forceinline__ void go()
     {
         if constexpr (RING) end_copies();
         next = next + SLOT;
     }
-    // Waits until those of the next step are there, if so many steps are on their way behind it.
-    // They are there for other threads behind a barrier.
+    // Waits for the numbers of the next step, while those of BEHIND later steps may be missing.
+    // Other threads see them after a barrier.
     template <int BEHIND> __device__ __forceinline__ void wait() const
     {
         if constexpr (RING) wait_for_copies<BEHIND>();
     }
-    // Reads into v. The next load overwrites the slot that was read before this one.
+    // Reads a slot into v. The next load overwrites the slot that was read before this one.
     __device__ __forceinline__ void take()
     {
         if constexpr (RING) {
@@ -192,10 +191,10 @@ template <typename V, int COUNT, int SLOTS, int OWNERS, int LANES> struct Coming
 // The steps of a thread: how many its block has, and which of them are its own.
 template <bool PLAIN, bool PADDED> struct Walk {
     const Steps& at;
-    int H, steps, length;  // of the block, and of the thread's sequence; 0 where there is none
-    int row, unit;         // what it reads: another one's where it has none
+    int H, steps, length;  // steps of the block; steps of the thread's sequence, 0 without one
+    int row, unit;         // what the thread reads: row 0 or unit 0 if it has no own
     int apart;             // PLAIN: rows from step to step
-    bool mine;             // whether it stores it
+    bool mine;             // whether the thread stores numbers
     unsigned ends;         // PADDED: the steps of its sequence in the order of time
     template <typename Tile>
     __device__ __forceinline__ Walk(const Steps& all, const Tile& me)
@@ -215,27 +214,26 @@ template <bool PLAIN, bool PADDED> struct Walk {
     __device__ __forceinline__ bool begins(int s) const
     {
         if (!PADDED || !at.resets || !live(s)) return false;
-        const unsigned later = time(s) + int(at.back);  // of the two, in the order of time
+        const unsigned later = time(s) + int(at.back);  // the later step of the two in time
         return later < ends && at.resets[later * at.B + row];
     }
     __device__ __forceinline__ long long rows(int s) const { return at.end(s) - at[s]; }
-    // How many rows the step behind step s begins after it, as the thread reads: none behind the
-    // thread's last step.
+    // Rows from the thread's row of step s to its row of step s + 1; 0 after its last step.
     __device__ __forceinline__ int rows_on(int s) const
     {
         if (PLAIN) return apart;
         if (s + 1 >= (length ? length : steps)) return 0;
         return int(at.back ? -at.B : rows(s));
     }
-    // How many rows the step before step s begins before it: none before its first one, nor where
-    // the thread is still at its last one.
+    // Rows from the thread's row of step s - 1 to its row of step s; 0 before its first step, and
+    // in steps after its last one.
     __device__ __forceinline__ int rows_back(int s) const
     {
         if (PLAIN) return apart;
         if (s <= 0 || (length && s >= length)) return 0;
         return int(at.back ? -at.B : rows(s - 1));
     }
-    // What it reads in the last step that it has, and in the first one.
+    // The rows that the thread reads in its last step, and in its first.
     __device__ __forceinline__ long long last_row() const
     {
         const int last = length ? length : steps;
@@ -281,7 +279,7 @@ __device__ __forceinline__ void all_steps(
     long long n = row * H + walk.unit;
     const bool outputs = arrays.output;
     T* output = arrays.output + row * arrays.output_row + walk.unit;
-    // How many numbers a row of z has, and where its number k is.
+    // The length of a row of z, and the place of its number k.
     auto numbers_of = [&](int k) { return C::width(k < C::width(0) ? 0 : LAST) * H; };
     auto z_at = [&](int k) -> const A* {
         const int second = k >= C::width(0);
@@ -396,7 +394,7 @@ __device__ __forceinline__ void all_steps(
     int places[C::deltas(0) > C::deltas(LAST) ? C::deltas(0) : C::deltas(LAST)];
 #pragma unroll
     for (int k = 0; k < sizeof(places) / sizeof(int); ++k) places[k] = place_of(cell, k, 0) * H;
-    // Where number k of a step is.
+    // The address of number k of a step.
     auto number_at = [&](int k) -> const T* {
         if (k == C::READ) return arrays.given[0] + given_n;
         return (k < C::READ ? arrays.read[k] : arrays.given[k - C::READ]) + n;
@@ -489,7 +487,7 @@ __device__ __forceinline__ void all_steps(
         for (int k = 0; k < C::GRADIENTS; ++k)
             array_of<A>(gradients)[k] = begins ? A(0) :
                 live || PLAIN ? array_of<A>(earlier)[k] : array_of<A>(gradients)[k];
-        // Behind the product, off the way from step to step.
+        // After the product, because no other step waits for this.
         make_factors();
     }
     if (walk.mine)

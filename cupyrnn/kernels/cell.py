@@ -13,39 +13,39 @@ from ..arithmetic.dual import real_dtype
 from ..arithmetic.gates import HardSigmoid
 from ..checks.arrays import address, strided_address
 
-# A cell is a struct template Name<A>, A what is computed with. A launch passes it by value: its
-# members are what the weights beside the matrices are, and its attributes. It has
+# A cell is a struct template Name<A>; A is the type of the computation. A launch passes it by
+# value. Its members are its attributes, and its weights except the matrices. It has
 #
-#   int PRODUCTS                of a step with recurrent matrices, one or two; h_prev is what the
-#                               first one multiplies
-#   int width(int p)            how many columns of a unit product p has, and z of it
-#   int deltas(int p)           how many columns of a unit the gradient of z has, width(p) at least
-#   int SAVED, saved_before(p)  how many arrays a step leaves, and how many of them before product p
-#   int READ                    how many arrays the gradient reads of a step
-#   int STATES, CARRIED         numbers in State, and how many of them, first, from step to step
-#   bool APART                  whether products are kept apart from z, as in `CudaCell`
-#   int reads(p), writes(p)     which states, as bits, the kernel behind product p reads and writes,
-#   int updates(p)              and which Gradients the one before it writes
-#   int GRADIENTS, GIVEN        numbers in Gradients; given gradients, that of h first
+#   int PRODUCTS                products of a step with recurrent matrices: one or two; the first
+#                               one multiplies h_prev
+#   int width(int p)            columns of a unit in product p, and in its z
+#   int deltas(int p)           columns of a unit in the gradient of z; at least width(p)
+#   int SAVED, saved_before(p)  arrays that a step saves, and how many of them before product p
+#   int READ                    arrays of a step that the gradient reads
+#   int STATES, CARRIED         numbers in State; the first CARRIED pass from step to step
+#   bool APART                  whether products are not added to z, as in `CudaCell`
+#   int reads(p), writes(p)     the states, as bits, that the kernel after product p reads, writes
+#   int updates(p)              the Gradients, as bits, that the kernel before product p writes
+#   int GRADIENTS, GIVEN        numbers in Gradients; gradients that the caller passes, h's first
 #   State, Saved, Read, Gradients
 #                               structs of as many numbers, by name; h first in State, Gradients
-#   Unit unit(u, H)             what the weights beside the matrices are for unit u
+#   Unit unit(u, H)             the weights of unit u, except the matrices
 #   int column(int k)           where column k of z begins in a row, in units of H
 #   A forward(Product<p>, unit, z, sums, State& state, Saved& saved)
-#                               what is behind product p; returns what the next one multiplies
-#   Factors factors(unit, read) what of the gradient depends on saved values only
+#                               computes what follows product p; returns the next product's factor
+#   Factors factors(unit, read) the parts of the gradient that depend on saved values only
 #   A backward(Product<p>, factors, dh, given, Gradients& gradients, deltas)
-#                               what is before product p, backwards: dh is the gradient of what it
-#                               makes, the given one of h included; returns, for p = 0, the part of
-#                               the gradient of h_prev that goes past the products
+#                               goes back to product p: dh is the gradient of the result of what
+#                               follows it, with the caller's gradient of h; returns, for p = 0,
+#                               the part of the gradient of h_prev that passes no product
 #
-# and, where it is not as said here,
+# A cell may also have
 #
-#   int weight(int k)           where column k of a matrix begins; else column(k)
-#   int place(int k)            where delta k begins; else column(k)
-#   void plain()                makes the members that are optional zeros or null pointers
+#   int weight(int k)           where column k of a matrix begins; by default column(k)
+#   int place(int k)            where delta k begins; by default column(k)
+#   void plain()                sets the optional members to zeros or null pointers
 #   int BEFORE                  how many arrays of READ, the last ones, are states before a step;
-#                               else 0, and a driver passes all of them row by row
+#                               by default 0: a driver passes all of them row by row
 SOURCE = r"""
 __device__ constexpr int larger_of(int a, int b) { return a > b ? a : b; }
 
@@ -59,15 +59,15 @@ template <template <typename> class Cell, typename T> struct Forward {
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
     static const bool BACK = false;
-    // What a thread reads of a step: z.
+    // The numbers that a thread reads in a step: z.
     typedef A Number;
     static const int NUMBERS = C::width(0) + (C::PRODUCTS == 2 ? C::width(1) : 0);
     Weights<T> w[C::PRODUCTS];  // [H, width * H], read; null in the loop
     const A* z[C::PRODUCTS];    // [n, width * H], read: x @ w_x
     A* states[C::STATES];       // [B, H], updated, not rounded
     T* saved[C::SAVED];         // [n, H], written
-    // A launch over all steps can use arrays of the caller instead of `states`: it reads the first
-    // states and writes the last ones. Null: zeros, and nothing is written.
+    // A launch over all steps can use arrays of the caller instead of `states`: it reads `first`
+    // and writes `last`. If null, the first states are zeros, and the last ones are not written.
     const T* first[C::CARRIED];  // [B, H]
     T* last[C::CARRIED];         // [B, H]
     // If not null, h of each step is written here too. Its rows begin output_row numbers apart.
@@ -86,8 +86,8 @@ template <template <typename> class Cell, typename T> struct Backward {
     const T* given[C::GIVEN];   // [n, H], read; null: zeros
     A* gradients[C::GRADIENTS]; // [B, H], updated
     T* deltas[C::PRODUCTS];     // [n, deltas * H], written
-    // For a launch over all steps. Where first[k] is not null, read[k] has the states after each
-    // step, and first[k] the states before the first one: for the last C::BEFORE arrays.
+    // For a launch over all steps and the last C::BEFORE arrays: if first[k] is not null, read[k]
+    // has the states after each step, and first[k] the states before the first step.
     const T* first[C::READ];     // [B, H]
     // The gradients of the last states (null: zeros) and of the first ones, if `gradients` is null.
     const T* last[C::GRADIENTS]; // [B, H]
@@ -99,9 +99,9 @@ struct Steps {
     const long long* starts;  // [steps + 1], read: the first row of each step; null: s*B
     long long steps, B, H;
     long long back;           // 1: time runs backwards, step 0 has the last rows; not with starts
-    uint4* zeros;             // if not null, `write_zeros` has these 16 bytes be zeros
-    // Of padded rows, which are B in each step, in the order of time. Past the end of a sequence
-    // zeros are written.
+    uint4* zeros;             // if not null, `write_zeros` clears these 16 bytes
+    // For padded rows: every step has B rows, in the order of time. Past the end of a sequence the
+    // kernel writes zeros.
     const int* lengths;           // [B], the steps of each sequence; null: all steps
     const unsigned char* resets;  // [steps, B]: no state passes to a marked step; null: none is
     __device__ __forceinline__ void write_zeros() const
@@ -116,7 +116,7 @@ struct Steps {
     {
         return starts ? starts[s + 1] : (*this)[s] + B;
     }
-    // How many steps have this row: none has more rows than the one before it.
+    // How many steps have this row. No step has more rows than the one before it.
     __device__ __forceinline__ int length(int row) const
     {
         int some = 0, most = int(steps);
@@ -130,7 +130,7 @@ struct Steps {
     }
 };
 
-// What a cell may leave out: see above.
+// The optional members of a cell, or their defaults.
 template <typename C>
 __device__ __forceinline__ auto weight_of(const C& cell, int k, int) -> decltype(cell.weight(k))
 {
@@ -227,7 +227,7 @@ class CudaCell(NamedTuple):
     def record(self, compute: np.dtype[Any], *values: Any) -> np.void:
         """Return the struct with these members, for a dtype of the computation."""
         members = zip(values, self.fields.values(), strict=True)
-        # Zeros between the members too: the same launch has the same bytes.
+        # Padding bytes are zeros too, so that the same launch has the same bytes.
         found: Any = np.zeros((), _record(tuple(self.fields.items()), compute))
         found[()] = tuple(_word(v) if kind == "pointer" else v for v, kind in members)
         return found[()]  # type: ignore[no-any-return]
@@ -285,7 +285,7 @@ class DeviceCell(NamedTuple):
     read
         Which of the arrays that a step saves its gradient reads, in order.
     before
-        Which state before the step is the last of them; None for none.
+        The number of the state before the step that is the last of them; None for none.
     """
 
     kernels: tuple[Any, Any]
@@ -308,7 +308,7 @@ class DeviceCell(NamedTuple):
         Parameters
         ----------
         pointers
-            Which of them are not null.
+            Which pointers are not null.
         stored
             Whether vectors have the storage type, not the type of the computation.
         """

@@ -1,7 +1,7 @@
 """CUDA source that all cells share: storage and computation types, sigmoid, tanh, gates, sums.
 
-The kernels are templates of a storage type T. For complex arrays, a value and a tangent each, T is
-Dual: what is written for numbers then computes values and slopes, as ``arithmetic/dual.py`` does
+The kernels are templates of a storage type T. For complex arrays, whose numbers are a value and a
+tangent, T is Dual: the same source then computes values and slopes, as ``arithmetic/dual.py`` does
 in NumPy.
 """
 
@@ -15,18 +15,18 @@ TYPES = {
     "complex64": "Dual<float>",
     "complex128": "Dual<double>",
 }
-# In what is computed with an array of a storage type.
+# The types of the computation, by storage type.
 ACCUMULATORS = TYPES | {"float16": "float", "bfloat16": "float"}
 
 _DUAL = r"""
-// A value and its slope along a direction, in memory a complex number. The square of a slope
-// vanishes beside a value, so products and functions are those to first order.
+// A value and its slope along a direction; in memory a complex number. Products and functions are
+// exact to first order: the square of a slope vanishes beside a value.
 template <typename R> struct alignas(2 * sizeof(R)) Dual {
     R value, slope;
     Dual() = default;
     __device__ __forceinline__ Dual(R v, R s = R(0)) : value(v), slope(s) {}
 
-    // Friends, so that a number may stand in the place of one of the two.
+    // Friends, so that one operand may be a plain number.
     friend __device__ __forceinline__ Dual operator-(Dual a) { return {-a.value, -a.slope}; }
     friend __device__ __forceinline__ Dual operator+(Dual a, Dual b)
     {
@@ -42,14 +42,14 @@ template <typename R> struct alignas(2 * sizeof(R)) Dual {
     }
     friend __device__ __forceinline__ Dual operator/(Dual a, Dual b)
     {
-        // In this order, as the square of b may overflow.
+        // In this order, because the square of b may overflow.
         const R value = a.value / b.value;
         return {value, (a.slope - value * b.slope) / b.value};
     }
     friend __device__ __forceinline__ Dual& operator+=(Dual& a, Dual b) { return a = a + b; }
     friend __device__ __forceinline__ Dual& operator*=(Dual& a, Dual b) { return a = a * b; }
 
-    // The values decide.
+    // Only the values are compared.
     friend __device__ __forceinline__ bool operator<(Dual a, Dual b) { return a.value < b.value; }
     friend __device__ __forceinline__ bool operator>(Dual a, Dual b) { return a.value > b.value; }
     friend __device__ __forceinline__ bool operator<=(Dual a, Dual b) { return a.value <= b.value; }
@@ -68,7 +68,7 @@ __device__ __forceinline__ double largest(double) { return 1.7976931348623157e+3
 template <typename R>
 __device__ __forceinline__ Dual<R> exp_(Dual<R> z)
 {
-    // Infinity is right for a value, but no slope, and its product with one of zero is NaN.
+    // A value may be infinite, but not a slope: infinity times a slope of zero is NaN.
     const R value = exp_(z.value), most = largest(value);
     const R slope = (value > most ? most : value) * z.slope;
     return Dual<R>(value, slope > most ? most : slope < -most ? -most : slope);
@@ -81,7 +81,7 @@ __device__ __forceinline__ Dual<R> tanh_(Dual<R> z)
 }
 """
 
-# What a module needs beside them; it is compiled for one of the types.
+# The additional source of a module, which is compiled for one of the types.
 _TRAITS = {
     "float16": r"""
 #include <cuda_fp16.h>
@@ -102,7 +102,7 @@ __device__ __forceinline__ void store(__nv_bfloat16* p, float v) { *p = __float2
 }
 
 _COMMON = r"""
-// Of a storage type: what is computed with, and what has no slope, as attributes.
+// For a storage type: the type of the computation, and the type without a slope, for attributes.
 template <typename T> struct Acc { typedef T type; typedef T real; };
 template <typename T> __device__ __forceinline__ T wide(T v) { return v; }
 template <typename T> __device__ __forceinline__ void store(T* p, T v) { *p = v; }
@@ -118,8 +118,8 @@ template <typename A>
 __device__ __forceinline__ A sigmoid(A z) { return A(1) / (A(1) + exp_(-z)); }
 __device__ __forceinline__ double tanh_(double v) { return exact_tanh(v); }
 
-// Of float by the fast functions of a GPU, right to 3e-7, as exact ones take half the time of a
-// step. Nor is there a branch: one in a step keeps the compiler from mixing what is around it.
+// For float with the GPU's fast functions, correct to 3e-7: the exact ones would take half the time
+// of a step. There is no branch either: a branch keeps the compiler from reordering a step.
 #ifdef CUDA_ON_CPU
 __device__ __forceinline__ float power_of_two(float v) { return exp2f(v); }
 __device__ __forceinline__ float inverse(float v) { return 1.f / v; }
@@ -138,16 +138,16 @@ __device__ __forceinline__ float inverse(float v)
 }
 #endif
 const float LOG2_E = 1.442695041f, LN_2 = 0.6931471825f, LN_2_REST = -1.904654299e-9f;
-// The rounding of z * log2(e) would be a relative error of the power that grows with |z|. It
-// corrects the power; for an infinite or huge z, and a power that overflows, nothing is corrected.
+// Rounding z * log2(e) gives the power a relative error that grows with |z|. `lost` is this error
+// and corrects the power, unless z is infinite or huge.
 __device__ __forceinline__ float sigmoid(float z)
 {
     const float exponent = z * -LOG2_E, power = power_of_two(exponent);
     const float lost = fmaf(exponent, -LN_2_REST, fmaf(exponent, -LN_2, -z));
     return inverse(1.f + (fabsf(z) < 87.f ? fmaf(power, lost, power) : power));
 }
-// 1 - 2 / (1 + exp(2|v|)), whose error vanishes where the slope does. Where the difference loses
-// digits, near 0, an odd polynomial, fitted to the smallest relative error.
+// 1 - 2 / (1 + exp(2|v|)), with an error that vanishes with the slope. Near 0 this difference loses
+// digits: there it is an odd polynomial, fitted to the smallest relative error.
 __device__ __forceinline__ float tanh_(float v)
 {
     const float e = power_of_two(fabsf(v) * (2.f * LOG2_E)), s = v * v;
@@ -167,13 +167,13 @@ template <typename A>
 __device__ __forceinline__ A gate_of(const Gate<A>& gate, A z)
 {
     const A soft = sigmoid(z), line = A(gate.slope) * z + A(gate.offset);
-    // Comparisons, not fmin and fmax, which lose a NaN, and with equality, as at a bound the slope
-    // is zero.
+    // Comparisons, because fmin and fmax lose a NaN; with equality, because the slope at a bound is
+    // zero.
     const A hard = line >= A(1) ? A(1) : line <= A(0) ? A(0) : line;
     return gate.hard ? hard : soft;
 }
 
-// Its slope where it is g.
+// The slope of the activation, from its value g.
 template <typename A>
 __device__ __forceinline__ A slope_of(const Gate<A>& gate, A g)
 {
@@ -218,8 +218,8 @@ __global__ void column_sums(
     if (threadIdx.y == 0 && column < columns) store(sums + blockIdx.y * columns + column, sum);
 }
 
-// The gradients of biases: the sums of columns, rounded once. Where two biases are added their
-// gradients share a sum; behind these each may have columns of its own.
+// The gradients of biases: the sums of columns, rounded once. If two biases are added, their
+// gradients share sums; after these each bias may have columns of its own.
 template <typename G, typename S>
 __global__ void bias_sums(
     const G *g, const G *others,  // [rows, columns] and, behind these, [rows, columns_of_others],

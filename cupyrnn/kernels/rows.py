@@ -21,14 +21,14 @@ from . import all_steps, cell
 SOURCE = (
     all_steps.SOURCE
     + r"""
-// The shared memory that a launch asks for beside what stands in the source.
+// The shared memory that a launch asks for, in addition to the source's own.
 template <typename A> __device__ __forceinline__ Pack<A>* shared_packs()
 {
     extern __shared__ uint4 memory[];  // 16 bytes each, as a pack
     return reinterpret_cast<Pack<A>*>(memory);
 }
 
-// A number as its storage type holds it.
+// A number rounded to the storage type.
 template <typename T>
 __device__ __forceinline__ typename Acc<T>::type rounded(typename Acc<T>::type v)
 {
@@ -37,8 +37,8 @@ __device__ __forceinline__ typename Acc<T>::type rounded(typename Acc<T>::type v
     return wide(t);
 }
 
-// The sums over LANES neighboring lanes of ITEMS times WIDTH values; lane l is left with those of
-// item l % ITEMS. Each lane first gives away half of its items, then half of those that are left.
+// Sums ITEMS times WIDTH values over LANES neighboring lanes; lane l gets the sums of item
+// l % ITEMS. Each lane first gives away half of its items, then half of the rest, and so on.
 template <int LANES, int ITEMS, int WIDTH, typename A>
 __device__ __forceinline__ void sum_lanes(A (&v)[ITEMS][WIDTH])
 {
@@ -86,11 +86,11 @@ template <
 struct Matrix {
     static const int LANES = SPLIT * UNITS, COLUMNS = UNITS * WIDTH, P = 16 / sizeof(A);
     static const int PART = (SLICE / P + PARTS - 1) / PARTS * P;
-    // A vector to be multiplied lies in shared memory slice by slice, 16 bytes times an odd number
-    // apart: the lanes, which read 16 bytes of a slice each, meet no bank twice.
+    // A vector is in shared memory slice by slice. The slices are an odd number of 16 bytes apart,
+    // so lanes that read 16 bytes of their slices use no bank twice.
     static const int STRIDE = SLICE / P % 2 ? SLICE : SLICE + P;
     static const int LENGTH = LANES * STRIDE;
-    // Nor do they in the matrix: those 16 bytes of each thread that it reads next lie side by side.
+    // The same holds for the matrix: the 16 bytes that each thread reads next are side by side.
     static const int PACKS = ((SLICE - KEPT) * COLUMNS + P - 1) / P, SHARED = PACKS * THREADS;
     static_assert(SLICE % P == 0, "slices are read 16 bytes at a time");
     A w[KEPT > 0 ? KEPT : 1][COLUMNS];
@@ -98,21 +98,21 @@ struct Matrix {
 
     static __device__ __forceinline__ int place(int k) { return k / SLICE * STRIDE + k % SLICE; }
 
-    // value(k, u, c): what stands in row k and column c of unit u of the lanes. `shared` has room
+    // value(k, u, c) is the number in row k and column c of unit u of the lanes. `shared` has room
     // for SHARED packs.
     template <typename Value>
     __device__ __forceinline__ void load(int lane, Pack<A>* shared, Value value)
     {
         rest = shared + threadIdx.x;
-        // By way of that memory where there is some: a thread that had the addresses of all its
-        // numbers at once would run out of registers.
+        // Through the shared memory if there is some: with the addresses of all its numbers at once
+        // a thread would run out of registers.
         const int AT_ONCE = SLICE > KEPT ? SLICE - KEPT : SLICE;
 #pragma unroll
         for (int first = 0; first < KEPT; first += AT_ONCE) {
             if (SLICE > KEPT) put(lane * SLICE + first, value);
 #pragma unroll
             for (int k = first; k < KEPT && k < first + AT_ONCE; ++k) {
-                // Nor with more than a few at once.
+                // Only a few loads at once, for the same reason.
                 if (k % (2 * P) == 0) __syncwarp();
 #pragma unroll
                 for (int n = 0; n < COLUMNS; ++n) {
@@ -125,7 +125,7 @@ struct Matrix {
         if (SLICE > KEPT) put(lane * SLICE + KEPT, value);
     }
 
-    // As many rows, from the first one on, as the thread's shared memory has room for.
+    // Fills the thread's shared memory with rows, from `first` on.
     template <typename Value> __device__ __forceinline__ void put(int first, Value value)
     {
 #pragma unroll 4
@@ -137,8 +137,8 @@ struct Matrix {
             }
     }
 
-    // sums[c]: of the product of the thread's own sequence, unit and column c. `slices`: where its
-    // slice of the first sequence begins.
+    // sums[c] is the product for the thread's own sequence, unit and column c. `slices` is the
+    // thread's slice of the first sequence's vector.
     template <int ROWS>
     __device__ __forceinline__ void product(const A* slices, A (&sums)[WIDTH]) const
     {
@@ -176,8 +176,8 @@ struct Matrix {
     }
 };
 
-// The matrices of the products of a step: the second one has no rows where there is none. UNITS
-// share lanes where a lane has one column of a unit.
+// The matrices of the products of a step; a missing second one has no rows. If a lane has one
+// column of a unit, UNITS units share lanes.
 template <
     template <typename> class Cell, typename A, bool BACK, int SPLIT, int UNITS, int THREADS,
     int SLICE, int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
@@ -186,13 +186,13 @@ struct Matrices {
     static const int LAST = C::PRODUCTS - 1, OF_UNIT = UNITS;
     // Backwards the vectors have the deltas of a unit together, so that a lane has the whole
     // gradient of one unit and sequence.
-    // Where all is in registers, fewer lanes sum their rows up part by part, as MOST_SPLIT would:
-    // how many lanes share a unit then depends on how many sequences there are.
+    // If everything is in registers, fewer lanes than MOST_SPLIT sum their rows in the parts that
+    // MOST_SPLIT lanes would have: the sums must not depend on the number of sequences.
     static const bool WHOLE = KEPT == SLICE && KEPT_2 == SLICE_2;
     static const int REGISTERS = UNITS * (KEPT * (BACK ? 1 : C::width(0))
         + KEPT_2 * (BACK ? 1 : C::width(LAST)));
     static const int PARTS = WHOLE && SPLIT < MOST_SPLIT ? MOST_SPLIT / SPLIT : 1;
-    // How many numbers of a unit a vector has.
+    // The numbers of a unit in a vector.
     static __device__ constexpr int count(int p) { return BACK ? C::width(p) : 1; }
     static const int WIDTH = BACK ? 1 : C::width(0), WIDTH_2 = BACK ? 1 : C::width(LAST);
     typedef Matrix<A, SPLIT, SLICE, KEPT, UNITS, WIDTH, THREADS, PARTS> First;
@@ -209,10 +209,10 @@ template <typename T, typename M, int ROWS, typename Tile> struct ByRows {
     static const int IN_ALL = SIZE + (M::LAST == 1 ? ROWS * M::Second::LENGTH : SIZE);
     A* vectors;
     const Tile& me;
-    Pack<A>* shared;  // for what is not in registers
+    Pack<A>* shared;  // the numbers that are not in registers
     typename M::First first;
     typename M::Second second;
-    Place slices[2], places[2][4];  // of a vector of each product: what it reads, what it leaves
+    Place slices[2], places[2][4];  // in each product's vector: where it reads, where it writes
 
     __device__ __forceinline__ ByRows(A* memory, const Tile& tile, Pack<A>* packs)
         : vectors(memory), me(tile), shared(packs) {}
@@ -236,15 +236,15 @@ template <typename T, typename M, int ROWS, typename Tile> struct ByRows {
             for (int k = 0; k < COUNT; ++k)
                 places[P][k] = in_shared(vector + m.place(COUNT * me.unit + k));
         };
-        // The second before the first, as it is smaller: what comes late needs shared memory.
+        // The second matrix first, because it is smaller: later loads go through shared memory.
         if constexpr (M::LAST == 1) part(Product<1>(), shared + M::First::SHARED);
         part(Product<0>(), shared);
     }
-    // Zeros, also behind the vectors, where the matrix has zeros too.
+    // Zeros, also after the vectors, where the matrix has zeros too.
     __device__ __forceinline__ void begin() const { clear(vectors, IN_ALL); }
-    // All have put theirs.
+    // Waits until all threads have stored their numbers.
     __device__ __forceinline__ void meet() const { __syncthreads(); }
-    // The numbers of the thread's own unit and sequence.
+    // Stores the numbers of the thread's own unit and sequence.
     template <int COUNT, typename Product>
     __device__ __forceinline__ void put(Product product, int turn, const A* v) const
     {
@@ -269,14 +269,14 @@ template <typename T, typename M, int ROWS, typename Tile> struct ByRows {
     }
 };
 
-// How many registers a thread may have: a multiprocessor gives its own to four warps at a time.
+// The registers that a thread may have. A multiprocessor allocates them to four warps at a time.
 __device__ constexpr int registers_of(int threads)
 {
     return threads <= 256 ? 255 : 65536 / ((threads + 127) / 128 * 128) / 8 * 8;
 }
 
-// How many steps of so many bytes a block has room for in the shared memory that it may have
-// unasked, beside what it uses. One: none is copied there.
+// How many steps of `bytes` fit into the shared memory that every block may use, after `used`
+// bytes. One means that nothing is copied there.
 __device__ constexpr int slots_of(int number, int bytes, int used)
 {
 #if defined(CUDA_ON_CPU) || __CUDA_ARCH__ >= 800
@@ -312,7 +312,7 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
     const int NUMBERS = Direction<Cell, T>::NUMBERS, OWNERS = THREADS / SPLIT * ROWS;
     const int SLOTS = ROOM ? slots_of(
         sizeof(Number), (NUMBERS * sizeof(Number) + 15) / 16 * 16 * OWNERS, sizeof(memory)) : 1;
-    // Registers have what a thread reads itself.
+    // A thread that loads to registers needs no helpers.
     typedef Coming<Number, NUMBERS, SLOTS, OWNERS, SLOTS == 1 ? 1 : SPLIT / ROWS> Ahead;
     __shared__ Pack<Number> ring[Ahead::LENGTH];
     const int OF_GROUP = UNITS * ROWS;
@@ -399,11 +399,11 @@ def layout_of(
     """
     Return the layout with at most `registers` registers per thread, or with all in registers.
 
-    A block has the threads of all units, or as many as there are of it.
+    A block has the threads of all units, or `threads` of them.
     """
     pack = 16 // compute.itemsize
     threads = threads or _up(split * _up(H, size.units), 32)
-    # With everything in registers, slices are those of the most lanes, so that sums are the same.
+    # If everything is in registers, slices are as for the most lanes, so that sums are the same.
     lanes = split if registers is not None else max(split, SPLITS[0])
     slices = [
         lanes // split * max(pack, _up(-(-n * H // (lanes * size.units)), pack))
