@@ -21,17 +21,17 @@ _CUDA_TYPE = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}
 _CUDA_TYPE |= {"complex64": 4, "complex128": 5}
 _COMPUTE_32F_FAST_TF32 = 77
 _COMPUTE = {**dict.fromkeys(("float16", "bfloat16", "float32"), 68), "float64": 70}
-# The default types may multiply complex numbers by three real products, by which a tangent beside a
-# value is lost in the values' rounding. These, the pedantic ones, may not, nor is TF32 allowed.
+# The default types may compute a complex product by three real ones, which loses small tangents in
+# the rounding of the values. These, the pedantic ones, may not, and do not use TF32.
 _COMPUTE |= {"complex64": 69, "complex128": 71}
 _OP_N, _OP_T = 0, 1
 _GEMM_DEFAULT = -1
-# cublasMath_t: without it partial sums may be rounded to a half format before they are added.
+# cublasMath_t: without it partial sums may be rounded to a half format before their addition.
 _NO_REDUCED_PRECISION_REDUCTION = 16
 
-# cuBLAS 13.1 leaves the end of some long sums of halves out, if it is no whole tile (reported in
-# github.com/facebookexperimental/triton/pull/2767, and seen on an H100). The end is a product of
-# its own.
+# cuBLAS 13.1 drops the end of some long sums of halves, if it is not a whole tile (reported in
+# github.com/facebookexperimental/triton/pull/2767, and seen on an H100). So the end is a product
+# of its own.
 _LONG_SUM, _TILE = 1024, 128
 
 # Scalars that cuBLAS reads from the host; they must outlive the calls.
@@ -44,7 +44,7 @@ def _layout(a: Array) -> tuple[int, int] | None:
     """Return cuBLAS's operation and leading dimension of a[..., M, N]; None if it has none."""
     rows, columns = a.strides[-2:]
     M, N = a.shape[-2:]
-    if not M * N:  # whose strides may be zero
+    if not M * N:  # an empty array's strides may be zero
         return _OP_N, max(N, 1)
     if (columns == a.itemsize or N == 1) and rows >= max(N, 1) * a.itemsize:
         return _OP_N, rows // a.itemsize
@@ -119,9 +119,9 @@ class Product:
     Parameters
     ----------
     a, b : [M, K], [K, N]
-        Device arrays of one dtype; the rows of `a` contiguous where `run` is given other ones.
+        Device arrays of one dtype. If `run` gets other rows of `a`, these are contiguous.
     out : [M, N]
-        Of that dtype or, for the half formats, of float32; rows contiguous.
+        In the same dtype or, for the half formats, in float32; rows contiguous.
     accumulate
         Add to `out`.
 
@@ -169,7 +169,7 @@ def gemm_each(a: Array, b: Array, out: Array) -> None:
     """
     Compute out[n] = a[n] @ b[n] in one call, for a[n, M, K] and b[n, K, N] of one dtype.
 
-    `out` is of that dtype or, for the half formats, of float32; its rows are contiguous.
+    `out` has the same dtype or, for the half formats, float32; its rows are contiguous.
     """
     import cupy
 
@@ -186,7 +186,7 @@ def gemm_each(a: Array, b: Array, out: Array) -> None:
     zero, type_in = scalars.ctypes.data, _CUDA_TYPE[kind]
     one = zero + scalars.itemsize
     ld_out = max(out.strides[1] // out.itemsize, N)
-    # The next matrix of an array of one may lie anywhere.
+    # An array of one matrix has no next one, so its stride may be anything.
     skip_a, skip_b, skip_out = (x.strides[0] // x.itemsize if n > 1 else 0 for x in (a, b, out))
     for terms, scale, a_behind, b_behind in _parts(a, b, out, (zero, one)):
         cupy.cuda.cublas.gemmStridedBatchedEx(
@@ -211,9 +211,10 @@ def gemm_calls(a: Any, b: Any, out: Any, *, accumulate: bool) -> list[tuple[Any,
     """
     Return the calls of gemmEx that compute a product, each in parts around its three addresses.
 
-    `a`, `b` and `out` are arrays or places. The parts are what comes before the address of b, then
-    what comes before those of `a` and `out` and after it, and how many bytes behind the first
-    elements of b and `a` the call begins. Raises NotInPlace where a matrix has to be copied first.
+    `a`, `b` and `out` are arrays or places. A call has the arguments before the address of b, the
+    arguments before the address of `a`, before the address of `out` and after it, and the bytes
+    from the first elements of b and `a` to the call's first ones. Raises NotInPlace if a matrix has
+    to be copied first.
     """
     layout_a, layout_b = _layout(a), _layout(b)
     if layout_a is None or layout_b is None:

@@ -303,7 +303,7 @@ class DeviceCell(NamedTuple):
         self, compute: np.dtype[Any], pointers: Sequence[bool], stored: bool
     ) -> tuple[list[int], bool]:
         """
-        Return the words of the struct behind its pointers, and whether it has nothing optional.
+        Return the words of the struct after its pointers, and whether no optional member is set.
 
         Parameters
         ----------

@@ -218,8 +218,8 @@ _TENSOR_CORES_FROM, _HALF = 80, 2
 _CHUNK, _TO_LOAD = 32, 4096
 
 
-# How many registers of a thread its part of the matrices may have: if all of it is there, or else
-# beside shared memory. What a thread needs for the rest: tests/benchmarks/results/registers.md.
+# The most registers of a thread for its part of the matrices, if registers hold all of it, or else
+# besides shared memory. The other registers: tests/benchmarks/results/registers.md.
 _REGISTERS = dict.fromkeys(("float16", "bfloat16", "float32"), (128, 96))
 _REGISTERS |= {"float64": (128, 80), "complex64": (112, 64), "complex128": (48, 24)}
 # With more blocks than this, it is faster to look at one place before all others.
@@ -246,7 +246,7 @@ class GridLayout(NamedTuple):
     shared
         Bytes of dynamic shared memory.
     stride
-        How many numbers lie between the first numbers of two vectors.
+        The distance between the first numbers of two vectors, in numbers.
     """
 
     tensor_cores: bool
@@ -293,7 +293,7 @@ def layout_of(
             *(tensor_cores, units, sequences, (blocks, -(-groups // launches)), launches),
             *(fit.parts, shared, stride),
         )
-        # Sums by numbers depend on the units of a block, so these must not depend on B.
+        # Without tensor cores sums depend on the units of a block. So these must not depend on B.
         preferred = 0 if tensor_cores else UNITS[how].index(units)
         found.append((fit.beside, preferred, launches, len(found), layout))
     return min(found)[-1] if found else None
@@ -324,8 +324,8 @@ def fit_of(
     """
     Return how the matrices fit into a block, None where they do not.
 
-    `columns` are those of a unit, `vectors` how many numbers and how many slices each vector has,
-    by matrix; `shape` has the units and the sequences of a block.
+    By matrix, `columns` has the columns of a unit, and `vectors` the numbers and the slices of a
+    vector. `shape` has the units and the sequences of a block.
     """
     (units, sequences), compute, (most, left) = shape, compute_dtype(dtype), _REGISTERS[dtype.name]
     sums = 2 * WARPS * sequences * (max(columns) * units * compute.itemsize + 16)
@@ -336,7 +336,7 @@ def fit_of(
         if sum(units * n // 16 * chunk * 8 for n, chunk in pieces) > most:
             return None
         return Fit(chunks, sums + WARPS * _TO_LOAD, max(chunks) * _CHUNK * dtype.itemsize, 0)
-    # The rest is in shared memory where registers are too few.
+    # Without enough registers, the rest of the matrices is in shared memory.
     pack, split = 16 // compute.itemsize, 32 // units
     demands, vector, beside = [], 0, 0  # by matrix: its rows, and registers of a row
     for n, (numbers, slices) in zip(columns, vectors, strict=True):
@@ -372,7 +372,7 @@ def template_of(kernel: rows.Kernel, layout: GridLayout, *, padded: bool = False
 def exchanged(
     layout: GridLayout, vectors: int, dtype: np.dtype[Any]
 ) -> tuple[list[tuple[int, ...]], int]:
-    """Return the words of ``Exchanged`` behind the memory, by launch, and the memory's bytes."""
+    """Return the words of ``Exchanged`` after the memory, by launch, and the memory's bytes."""
     itemsize = dtype.itemsize if layout.tensor_cores else compute_dtype(dtype).itemsize
     (blocks, groups), stride = layout.blocks, layout.stride
     patient = int(blocks * groups > _MANY_BLOCKS)

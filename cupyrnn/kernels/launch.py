@@ -14,7 +14,7 @@ from ..checks.arrays import address
 from .blas import Product, without_rounding
 from .compile import kernel
 
-# Does its part of step number s.
+# Runs one stage of step s.
 Stage: TypeAlias = Callable[[int], object]
 
 # Columns of H by rows of B. The sums have the same shape: COLUMN_THREADS and ROW_THREADS.
@@ -26,14 +26,14 @@ class BlockShape(NamedTuple):
     """The threads and the shared memory of a block of a launch."""
 
     threads: tuple[int, int] = BLOCK
-    shared: int = 0  # bytes of shared memory beside what stands in the source
+    shared: int = 0  # bytes of shared memory, in addition to the source's own
     cooperative: bool = False  # whether blocks wait for each other
 
 
 OF_A_STEP = BlockShape()
 
 
-# Slices of a sum over rows, and blocks that keep every multiprocessor of a large device busy.
+# The slices of a sum over rows, and the number of blocks that keeps a large device busy.
 _SLICES = 64
 _BUSY = 512
 
@@ -148,7 +148,7 @@ class StepLauncher:
         self._stream = cupy.cuda.get_current_stream().ptr
         self._batches = batches
         self._starts = [0, *accumulate(batches)]
-        self._kept: list[Any] = []  # what the addresses point to
+        self._kept: list[Any] = []  # keeps the memory behind the addresses alive
         self._rounds = False  # whether a product's result is of a half format
 
     def _offsets(self, a: Array, before: int = 0) -> list[int]:
@@ -171,8 +171,8 @@ class StepLauncher:
         """
         Return the stage out = a @ w, or +=.
 
-        With `before`, a state, what is multiplied are the rows of the step before, and `before`
-        at the first step.
+        With `before`, a state, each step multiplies the rows of the step before it, and the
+        first step multiplies `before`.
         """
         product = Product(a, w, out, accumulate=accumulate)
         self._rounds |= product.rounds
@@ -198,7 +198,7 @@ class StepLauncher:
         arrays
             Its first arguments; None for a null pointer.
         more
-            Those after the first row of a step and its rows: H first.
+            The arguments after a step's first row and number of rows: H first.
         """
         columns = int(more[0])
         if columns == 0:

@@ -26,34 +26,34 @@ from .launch import BlockShape, blocks_at_once, launch
 
 _MODES = ("auto", *timed.WAYS)
 
-# Registers that a thread needs beside its part of the matrices, by the bytes of a number, so that
-# ptxas spills none on any architecture: tests/benchmarks/results/registers.md.
+# Registers that a thread needs besides its part of the matrices, by the bytes of a number. With
+# these ptxas spills none on any architecture: tests/benchmarks/results/registers.md.
 _REGISTERS_BESIDE_MATRIX = {2: 96, 4: 64, 8: 112, 16: 192}
-# The same where a part of the matrices is in shared memory.
+# The same if a part of the matrices is in shared memory.
 _REGISTERS_BESIDE_PART = {2: 112, 4: 86, 8: 128, 16: 208}
-# The same where two lanes share a unit, and all of the matrices is in registers; not for half
-# formats, where what waits to be widened would be spilled.
+# The same if two lanes share a unit and the whole matrices are in registers. Not used for half
+# formats, where numbers that wait for their conversion would be spilled.
 _REGISTERS_BESIDE_HALF = {2: 256, 4: 92, 8: 128, 16: 208}
-# What a second matrix needs there.
+# The additional registers that a second matrix needs then.
 _OF_A_SECOND = 24
 # The least numbers of the matrix in a thread's registers; the others pass through them.
 _LEAST_IN_SHARED = 32
-# The most that a thread may have, and those of a multiprocessor, which gives them out to four warps
-# at a time, one for each of its schedulers.
+# The most registers of a thread, and the registers of a multiprocessor, which allocates them to
+# four warps at a time, one for each of its schedulers.
 _MOST, _ALL, _AT_ONCE = 255, 65536, 128
 _MOST_THREADS = 1024
-# Numbers of a state: how far a step is from the next one, in rows of some states, has 32 bits.
+# The most numbers of a state: the distance between two steps has to fit into 32 bits.
 _MOST_NUMBERS = 2**28
-# The shared memory that a block may have, in KB, by architecture, where there is no GPU to ask:
-# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Where it is not
-# known, what all have.
+# The shared memory that a block may have, in KB, by architecture, if there is no GPU to ask: CUDA
+# C++ Programming Guide, "Technical Specifications per Compute Capability". Unknown architectures
+# get the amount that all have.
 _SHARED = {
     70: 96, 72: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227,
     100: 227, 103: 227, 110: 227, 120: 99, 121: 99,
 }  # fmt: skip
 _LEAST_SHARED = 48
-# Up to which H a multiprocessor runs so many blocks at once. Two sequences in a block take longer:
-# measured on an H200 with prototypes of these kernels.
+# Pairs: the largest H, and how many blocks a multiprocessor runs at once up to it. Two sequences in
+# one block are slower, as measured on an H200 with prototypes of these kernels.
 _BLOCKS = ((32, 4), (64, 2))
 # Statuses of the driver.
 _COOPERATIVE_LAUNCH_TOO_LARGE, _INVALID_CLUSTER_SIZE = 720, 912
@@ -86,8 +86,10 @@ class Device(NamedTuple):
 
     processors: int  # multiprocessors
     architecture: int  # 90 for compute capability 9.0
-    shared: int | None = None  # bytes that a block may have, None where it cannot be asked
-    kept: Sequence[timed.Measurements] = ()  # what was timed on it, or on one of its architecture
+    shared: int | None = None  # bytes that a block may have, None if there is no GPU to ask
+    kept: Sequence[
+        timed.Measurements
+    ] = ()  # times measured on it or on its architecture
     cooperative: bool = True  # whether blocks may wait for each other
 
     @property
@@ -219,8 +221,8 @@ def layout_for(
     """
     Return how the matrices fit, in registers alone if they do, or why they do not at all.
 
-    `available` are the bytes of shared memory that a block may have, `sequences` those that it
-    takes, if as many lanes share a unit.
+    `available` is the shared memory that a block may have, in bytes. `sequences` is the number of
+    sequences in a block, if as many lanes share a unit.
     """
     whole, parts, compute = [], [], compute_dtype(dtype)
     for split in splits:
@@ -234,13 +236,13 @@ def layout_for(
             beside += _OF_A_SECOND * (len(size.vectors) - 1)
         if layout.registers + beside <= most:
             whole.append(layout)
-        # With no more rows than there have to be.
+        # In shared memory, at least _LEAST_IN_SHARED numbers; the other numbers in registers.
         all_of_it = rows.layout_of(size, H, compute, split, _ALL).registers
         all_but_least = all_of_it - _LEAST_IN_SHARED * compute.itemsize // 4
         registers = min(most - _REGISTERS_BESIDE_PART[dtype.itemsize], all_but_least)
         parts.append(rows.layout_of(size, H, compute, split, registers))
     if whole:
-        # As few lanes as sequences allow. Their sums are the same.
+        # As few lanes as the sequences allow. The sums are the same for any number of lanes.
         return whole[-1] if sequences <= whole[-1].split else whole[0]
     if not parts:
         threads = rows.layout_of(size, H, compute, min(splits)).threads
@@ -306,7 +308,7 @@ def _device(number: int) -> Device:
     import cupy
 
     device: Any = cupy.cuda.Device(number)
-    # CuPy asks the driver for every attribute that there is, which are not quite all of CUDA's.
+    # CuPy's names of attributes do not include all of CUDA's.
     found = device.attributes
     return Device(
         found["MultiProcessorCount"],
@@ -341,7 +343,7 @@ class OneLaunch(NamedTuple):
     block
         The threads and shared memory of each block.
     exchanged
-        The words of ``Exchanged`` behind the memory, by launch; empty where blocks exchange none.
+        The words of ``Exchanged`` after the memory, by launch; empty if blocks exchange nothing.
     memory
         The bytes through which blocks exchange numbers. All have to be 0xFF before the launches.
     """
@@ -373,7 +375,7 @@ def one_launch(
     """
     Return the launch of all steps on the current device; None if the loop computes them.
 
-    `plain` is whether all sequences have all steps and the cell has nothing that is optional,
+    `plain` says whether all sequences have all steps and no optional member of the cell is set,
     `padded` whether they have the lengths and resets of ``Steps``.
     """
     asked = _asked()
@@ -408,11 +410,11 @@ def _over_blocks(
     block = BlockShape((32 * grid.WARPS, 1), over.shared, is_grid)
     if not is_grid:
         return OneLaunch(kernel, name, over.blocks, block, [(over.stride, 0, 0)])
-    # Blocks would wait for ever for a block that has no room.
+    # If a block did not run, the others would wait for it forever.
     at_once = blocks_at_once(kernel.source, name, dtype, block)
     if math.prod(over.blocks) > at_once * device.processors:
         return None
-    # What every product multiplies has a place of its own, and the last states too.
+    # The operand of each product has a place of its own, and so have the last states.
     vectors = (len(kernel.size.vectors) * steps + 1) * shape[0]
     return OneLaunch(kernel, name, over.blocks, block, *grid.exchanged(over, vectors, dtype))
 
@@ -444,7 +446,7 @@ def run(
     Parameters
     ----------
     kernels
-        Those that there are.
+        The kernels of the cell for the direction.
     batches
         The rows of each step.
     cell
@@ -452,7 +454,7 @@ def run(
     weights
         The recurrent matrices, each [H, ·].
     arrays
-        Those of ``Forward`` or ``Backward`` in C++, behind the matrices.
+        The arrays of ``Forward`` or ``Backward`` in C++ that follow the matrices.
     state : [B, H]
         One of the states, in the dtype of the computation.
     back
@@ -477,7 +479,7 @@ def run(
                 *(found.places, of_launch, found.block),
             )
         except cupy.cuda.driver.CUDADriverError as error:
-            # After a first launch states have changed.
+            # After the first launch the states have changed, so the loop cannot start over.
             if number or not is_refused(error):
                 raise
             return False

@@ -41,7 +41,7 @@ def forward(kernels: persistent.Kernels, struct: np.void, run: ForwardRun) -> No
     )
     stages, operand, before = [], h, run.carried[0]
     for p, (z, w) in enumerate(zip(run.xw, run.w[:products], strict=True)):
-        # Apart from z where something comes between the two.
+        # Not added to z, if the cell computes something before the addition.
         apart = cupy.empty((B, of.widths[p] * H), compute) if of.apart else None
         following = cupy.empty((B, H), h.dtype) if p + 1 < products else None
         stages.append(

@@ -13,8 +13,8 @@ from . import cell
 SOURCE = (
     cell.SOURCE
     + r"""
-// What is behind product P of a step: rows [first_row, first_row + B) of all arrays. Those of the
-// first and last states are null but in the first and the last step.
+// Computes what follows product P of a step, for rows [first_row, first_row + B) of all arrays.
+// The first states are null except in the first step, the last ones except in the last step.
 template <template <typename> class Cell, typename T, int P>
 __global__ void forward_step(
     const Cell<typename Acc<T>::type> cell, const Forward<Cell, T> arrays,
@@ -36,7 +36,7 @@ __global__ void forward_step(
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) {
             z[k] = z_row[cell.column(k) * H];
-            // To add the negative zero changes nothing, not even a zero, and is left out.
+            // Adding a negative zero changes no number, so the compiler leaves it out.
             sums[k] = C::APART
                 ? product[row * (WIDTH * H) + weight_of(cell, k, 0) * H + column] : -A(0);
         }
@@ -65,7 +65,7 @@ __global__ void forward_step(
     }
 }
 
-// What is before product P, backwards.
+// The gradient of what follows product P.
 template <template <typename> class Cell, typename T, int P>
 __global__ void backward_step(
     const Cell<typename Acc<T>::type> cell, const Backward<Cell, T> arrays,
@@ -112,7 +112,7 @@ __global__ void backward_step(
     }
 }
 
-// The gradient of each step's h, what comes from the next step included: for a projection.
+// The whole gradient of each step's h, for a projection: the caller's and the next step's.
 template <typename T>
 __global__ void total_gradient(
     const typename Acc<T>::type* dh,   // [B, P], read: the gradient of h from the next step

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 # Timings whose H or B differs by more than this factor are ignored.
 _FAR = 2.0
-# The kernels that compute the steps, and what CUPYRNN_PERSISTENT names: "rows" has the hybrid.
+# The values of CUPYRNN_PERSISTENT, except auto: "rows" includes the hybrid.
 KERNELS = ("loop", "rows", "hybrid", "grid", "cluster")
 WAYS = tuple(kernel for kernel in KERNELS if kernel != "hybrid")
 # The engines of `cudnn_rnn`, and the calls that are timed by them.
@@ -40,7 +40,7 @@ class Timed(NamedTuple):
     way
         One of WAYS, or one of ENGINES if a whole call was timed.
     where
-        What was timed on which card, if not this kernel on the card of the file.
+        What was measured, and on which card; empty for this kernel on the file's own card.
     """
 
     H: int
@@ -49,13 +49,13 @@ class Timed(NamedTuple):
     where: str = ""
 
 
-@dataclass(frozen=True, eq=False)  # one is like itself alone, and so can be the key of a cache
+@dataclass(frozen=True, eq=False)  # compared by identity, so that it can be the key of a cache
 class Measurements:
     """
     The measurements of a card.
 
-    Names are those of a cell and a direction, or one of CALLS, and of a dtype, as in
-    "CELL_forward float32" and "CELL_training float32".
+    A name consists of a cell, a direction or one of CALLS, and a dtype:
+    "CELL_forward float32", "CELL_training float32".
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Measurements:
     fastest : mapping
         The fastest kernels and engines.
     refused : mapping
-        The kernels whose values differ from NumPy's, or that failed, each with what was seen.
+        The kernels that failed or whose values differ from NumPy's, each with a description.
     """
 
     path: Path
@@ -164,7 +164,7 @@ def keep(kept: Measurements) -> None:
     kept.path.parent.mkdir(parents=True, exist_ok=True)
     whole = kept.path.with_suffix(f".{os.getpid()}")
     whole.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    whole.replace(kept.path)  # at once, whoever reads it meanwhile
+    whole.replace(kept.path)  # atomically, because others may read the file
     read_anew()
 
 
