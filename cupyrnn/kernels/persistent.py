@@ -87,9 +87,7 @@ class Device(NamedTuple):
     processors: int  # multiprocessors
     architecture: int  # 90 for compute capability 9.0
     shared: int | None = None  # bytes that a block may have, None if there is no GPU to ask
-    kept: Sequence[
-        timed.Measurements
-    ] = ()  # times measured on it or on its architecture
+    kept: Sequence[timed.Measurements] = ()  # times measured on it or on its architecture
     cooperative: bool = True  # whether blocks may wait for each other
 
     @property
