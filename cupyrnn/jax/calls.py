@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import jax
@@ -20,39 +20,40 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._ops import Record
+from .._typing import Array
 from ..cells.contract import Form
 from ..checks.attributes import check_integer, check_list, misfit, shown, type_shown
 from ..checks.calls import check_lengths, check_resets
 from ..derivatives.duals import along
 from ..weights.block_forms import LSTM_FORM, default_clip, zero_states
 from ..weights.packed import PackedParams
-from .host import Leaves, Tree, on_host, varying
+from .host import Leaves, Tree, Values, on_host, varying
 from .linear import linear
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_Named: TypeAlias = dict[str, Any]  # arrays, or tuples of arrays, by name
+_Named: TypeAlias = dict[str, Tree]  # arrays, or tuples of arrays, by name
 
 _SEEDS = ("seed", "seed2")  # may be traced
 _THIRD, _AGAIN = "there are no third derivatives", "there is no forward mode of forward mode"
 
 
-class _Call(NamedTuple):
+class _OpCall(NamedTuple):
     """The parts of a call that JAX does not trace."""
 
     record: Record
     inputs: jax.tree_util.PyTreeDef  # the structure of the differentiable inputs by name
     extras: tuple[str, ...]  # the arrays without a gradient
-    attributes: tuple[tuple[str, Any], ...]
+    attributes: tuple[tuple[str, Hashable], ...]
     kinds: tuple[type, ...]  # of the attributes, to tell 1 from True
 
-    def arguments(self, inputs: Leaves, extras: Leaves) -> _Named:
+    def arguments(self, inputs: Values, extras: Values) -> _Named:
         """Return the arguments of the op, by name."""
-        rest = dict(zip(self.extras, extras, strict=True))
-        rest = {n: int(a) if n.startswith("seed") else np.asarray(a) for n, a in rest.items()}
+        named = zip(self.extras, extras, strict=True)
+        rest = {n: int(a) if n in _SEEDS else np.asarray(a) for n, a in named}
         nothing = dict.fromkeys(self.record.optional)
         return nothing | jax.tree.unflatten(self.inputs, inputs) | rest | dict(self.attributes)
 
-    def run(self, inputs: Leaves, extras: Leaves, **others: Any) -> tuple[_Named, _Named]:
+    def run(self, inputs: Values, extras: Values, **others: bool) -> tuple[_Named, _Named]:
         """Call the op; return its differentiable outputs, and the other results."""
         found = self.record.forward(**self.arguments(inputs, extras), **others)._asdict()
         found.pop("host_reserved", None)
@@ -61,8 +62,8 @@ class _Call(NamedTuple):
         return outputs, found
 
     def gradient(
-        self, inputs: Leaves, extras: Leaves, outputs: _Named, saved: _Named, cotangents: _Named
-    ) -> list[Any]:
+        self, inputs: Values, extras: Values, outputs: _Named, saved: _Named, cotangents: _Named
+    ) -> Values:
         """Return the gradients of the inputs, flat."""
         arguments = self.arguments(inputs, extras)
         grads = self.record.grads(arguments, outputs | saved, cotangents)
@@ -76,39 +77,26 @@ def _like(arrays: Tree) -> Tree:
 
 
 @functools.lru_cache(maxsize=256)
-def _results_of(call: _Call, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> Tree:
+def _results_of(call: _OpCall, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> Tree:
     """Return the shapes of the outputs and of the other results; it calls the op with zeros."""
     seeds = tuple(n for n in call.extras if n in _SEEDS)
     plain = call._replace(extras=seeds)  # without lengths and resets
-    return _like(plain.run([np.zeros(a.shape, a.dtype) for a in shapes], [0] * len(seeds)))
+    return _like(
+        plain.run([np.zeros(a.shape, a.dtype) for a in shapes], [np.array(0)] * len(seeds))
+    )
 
 
-def _shapes(call: _Call, inputs: Leaves) -> Tree:
+def _shapes(call: _OpCall, inputs: Leaves) -> Tree:
     return _results_of(call, tuple(_like(list(inputs))))
 
 
-class _Bound(NamedTuple):
-    """A function bound to its first argument, a call; compares equal, unlike functools.partial."""
-
-    function: Callable[..., Any]
-    call: _Call
-
-    def __call__(self, *args: Tree) -> Tree:
-        return self.function(self.call, *args)
-
-
-def _host(function: Callable[..., Any], call: _Call, shapes: Tree, *args: Tree) -> Tree:
-    """Run `function(call, *args)` on the host; its results have these shapes."""
-    return on_host(_Bound(function, call), shapes, *args)
-
-
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _forward(call: _Call, inputs: Leaves, extras: Leaves) -> Any:
+def _forward(call: _OpCall, inputs: Leaves, extras: Leaves) -> tuple[_Named, _Named]:
     """Return the outputs of an op, and the other results that its gradient needs."""
-    return _host(_run_forward, call, _shapes(call, inputs), inputs, extras)
+    return on_host(_run_forward, call, _shapes(call, inputs), inputs, extras)
 
 
-def _run_forward(call: _Call, inputs: Leaves, extras: Leaves) -> tuple[_Named, _Named]:
+def _run_forward(call: _OpCall, inputs: Values, extras: Values) -> tuple[_Named, _Named]:
     outputs, saved = call.run(inputs, extras)
     if "sequence_lengths" in call.extras and "reserve_space" in saved:
         # JAX needs a fixed size: pad the reserve_space to that without lengths.
@@ -120,13 +108,13 @@ def _run_forward(call: _Call, inputs: Leaves, extras: Leaves) -> tuple[_Named, _
 
 
 @_forward.defjvp
-def _forward_along(call: _Call, primals: Tree, tangents: Tree) -> Tree:
+def _forward_along(call: _OpCall, primals: Tree, tangents: Tree) -> Tree:
     inputs, extras = primals
     outputs, saved = _forward(call, inputs, extras)
 
     def tangent(residuals: Tree, d_inputs: Leaves) -> Tree:
         _check_wide(call, residuals[0])
-        found = _host(_run_tangent, call, _like(outputs), *residuals[:2], d_inputs)
+        found = on_host(_run_tangent, call, _like(outputs), *residuals[:2], d_inputs)
         return found, zeros(residuals)
 
     def transpose(residuals: Tree, cotangents: Tree) -> Leaves:
@@ -145,7 +133,8 @@ def _forward_along(call: _Call, primals: Tree, tangents: Tree) -> Tree:
             return _second_order(call, (inputs, extras, cotangents, d_inputs, nothing))[0]
 
         refuse = functools.partial(_refuse, call.record.name, _AGAIN)
-        found = linear(refuse, backward, (inputs, extras, d_inputs), others, _like(outputs))
+        operands = (inputs, extras, d_inputs)
+        found = linear(refuse, backward, operands, others, _like(outputs), refuse)
         return found, zeros(residuals)
 
     residuals = (inputs, extras, outputs, saved)
@@ -154,24 +143,24 @@ def _forward_along(call: _Call, primals: Tree, tangents: Tree) -> Tree:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _outputs(call: _Call, inputs: Leaves, extras: Leaves) -> _Named:
+def _outputs(call: _OpCall, inputs: Leaves, extras: Leaves) -> _Named:
     """Return the outputs of an op only, for calls that are not differentiated."""
-    return _host(_run_outputs, call, _shapes(call, inputs)[0], inputs, extras)
+    return on_host(_run_outputs, call, _shapes(call, inputs)[0], inputs, extras)
 
 
-def _run_outputs(call: _Call, inputs: Leaves, extras: Leaves) -> _Named:
+def _run_outputs(call: _OpCall, inputs: Values, extras: Values) -> _Named:
     if dict(call.attributes).get("dropout") == 0:  # with dropout, only training draws masks
         return call.run(inputs, extras, is_training=False)[0]
     return call.run(inputs, extras)[0]
 
 
 @_outputs.defjvp
-def _outputs_along(call: _Call, primals: Tree, tangents: Tree) -> Tree:
+def _outputs_along(call: _OpCall, primals: Tree, tangents: Tree) -> Tree:
     (outputs, _), (moved, _) = _forward_along(call, primals, tangents)
     return outputs, moved
 
 
-def _check_wide(call: _Call, inputs: Leaves) -> None:
+def _check_wide(call: _OpCall, inputs: Leaves) -> None:
     """Check that the inputs are no half formats, which have no complex dtype for tangents."""
     for a in inputs:
         if a.dtype.itemsize < 4:
@@ -181,29 +170,28 @@ def _check_wide(call: _Call, inputs: Leaves) -> None:
             )
 
 
-def _refuse(name: str, why: str, *_: Any) -> NoReturn:
+def _refuse(name: str, why: str, *_: Tree) -> NoReturn:
     raise NotImplementedError(f"{name}: {why}")
 
 
-def _run_tangent(call: _Call, inputs: Leaves, extras: Leaves, d_inputs: Leaves) -> _Named:
+def _run_tangent(call: _OpCall, inputs: Values, extras: Values, d_inputs: Values) -> _Named:
     """Return the tangents of the outputs."""
     tree = jax.tree.structure(call.run(inputs, extras)[0])
 
-    def outputs(*inputs: Any) -> Any:
+    def outputs(*inputs: Array) -> list[Array]:
         return jax.tree.leaves(call.run(inputs, extras)[0])
 
     return jax.tree.unflatten(tree, along(outputs, inputs, d_inputs)[1])
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _gradient(call: _Call, inputs: Leaves, *args: Tree) -> Leaves:
+def _gradient(call: _OpCall, inputs: Leaves, *args: Tree) -> Leaves:
     """Return the gradients of the inputs."""
-    return _host(_run_gradient, call, _like(tuple(inputs)), inputs, *args)
+    return on_host(_run_gradient, call, _like(tuple(inputs)), inputs, *args)
 
 
-def _run_gradient(
-    call: _Call, inputs: Leaves, extras: Leaves, outputs: _Named, saved: _Named, cotangents: _Named
-) -> Leaves:
+def _run_gradient(call: _OpCall, inputs: Values, extras: Values, *results: _Named) -> Values:
+    outputs, saved, cotangents = results
     if "reserve_space" in saved and "sequence_lengths" in call.extras:
         lengths = call.arguments(inputs, extras)["sequence_lengths"]
         reserve, major = saved["reserve_space"], dict(call.attributes)["time_major"]
@@ -214,7 +202,7 @@ def _run_gradient(
 
 
 @_gradient.defjvp
-def _gradient_along(call: _Call, primals: Tree, tangents: Tree) -> Tree:
+def _gradient_along(call: _OpCall, primals: Tree, tangents: Tree) -> Tree:
     inputs, extras, _, _, cotangents = primals
 
     def tangent(residuals: Tree, along: Tree) -> Leaves:
@@ -231,24 +219,20 @@ def _gradient_along(call: _Call, primals: Tree, tangents: Tree) -> Tree:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _second_order(call: _Call, args: Tree) -> tuple[Leaves, _Named]:
+def _second_order(call: _OpCall, args: Tree) -> tuple[Leaves, _Named]:
     """Return the tangents of the gradient and of the outputs."""
     _check_wide(call, args[0])
     shapes = _like(tuple(args[0])), _like(args[2])
-    return _host(_run_second_order, call, shapes, *args)
+    return on_host(_run_second_order, call, shapes, *args)
 
 
 def _run_second_order(
-    call: _Call,
-    inputs: Leaves,
-    extras: Leaves,
-    cotangents: _Named,
-    d_inputs: Leaves,
-    d_cotangents: _Named,
-) -> tuple[Leaves, _Named]:
+    call: _OpCall, inputs: Values, extras: Values, *others: Tree
+) -> tuple[Values, _Named]:
+    cotangents, d_inputs, d_cotangents = others
     n, tree = len(inputs), jax.tree.structure(cotangents)
 
-    def both(*values: Any) -> Any:
+    def both(*values: Array) -> list[Array]:
         outputs, saved = call.run(values[:n], extras)
         grads = call.gradient(
             values[:n], extras, outputs, saved, jax.tree.unflatten(tree, values[n:])
@@ -261,23 +245,23 @@ def _run_second_order(
 
 
 @_second_order.defjvp
-def _third_order(call: _Call, primals: Tree, tangents: Tree) -> NoReturn:
+def _third_order(call: _OpCall, primals: Tree, tangents: Tree) -> NoReturn:
     _refuse(call.record.name, _THIRD)
 
 
-def _checked(name: str, n: str, value: Any, T: int, B: int, time_major: bool) -> jax.Array:
+def _checked(name: str, n: str, value: object, T: int, B: int, time_major: bool) -> jax.Array:
     """Return a seed, lengths or resets as an array; values of traced arrays are not checked."""
     is_traced = isinstance(value, jax.core.Tracer)
-    known = np.zeros(value.shape, value.dtype) if is_traced else value
+    known = np.zeros(value.shape, value.dtype) if isinstance(value, jax.core.Tracer) else value
     if n == "sequence_lengths":
-        checked: Any = check_lengths(name, known, T, B)
+        checked: Array = check_lengths(name, known, T, B)
     elif n == "resets":
         T, B, symbols = (T, B, "(T, B)") if time_major else (B, T, "(B, T)")
         checked = check_resets(name, known, T, B, symbols=symbols)
     else:
         number = check_integer(name, n, known)
-        is_array = isinstance(known, (np.generic, np.ndarray, jax.Array))
-        dtype = jax.dtypes.canonicalize_dtype(known.dtype if is_array else np.int64)
+        kind = known.dtype if isinstance(known, (np.generic, np.ndarray, jax.Array)) else np.int64
+        dtype = jax.dtypes.canonicalize_dtype(kind)
         checked = np.zeros((), dtype)
         try:
             checked[()] = number
@@ -289,7 +273,7 @@ def _checked(name: str, n: str, value: Any, T: int, B: int, time_major: bool) ->
     return jnp.asarray(value if is_traced else checked)
 
 
-def _as_jax(name: str, n: str, value: Any) -> Tree:
+def _as_jax(name: str, n: str, value: object) -> Tree:
     """Convert an input to arrays of JAX, also inside lists and tuples of stacked_rnn."""
     if isinstance(value, PackedParams):
         raise TypeError(
@@ -306,8 +290,9 @@ def _as_jax(name: str, n: str, value: Any) -> Tree:
     try:
         return jax.tree.map(jnp.asarray, value)
     except (TypeError, ValueError):
-        plain = type(value) is np.ndarray
-        found = f"has dtype {value.dtype}" if plain else f"is {type_shown(value)}"
+        found = f"is {type_shown(value)}"
+        if type(value) is np.ndarray:
+            found = f"has dtype {value.dtype}"
         raise TypeError(f"{name}: {n} {found}, expected floating-point arrays") from None
 
 
@@ -368,19 +353,21 @@ def _outputs_of(record: Record, attributes: dict[str, Any]) -> _Named:
         rest = {n: _checked(name, n, a, T, B, major) for n, a in extras.items() if a is not None}
     leaves, tree = jax.tree.flatten(inputs_by_name)
     kinds = tuple(map(type, attributes.values()))
-    call = _Call(record, tree, tuple(rest), tuple(attributes.items()), kinds)
+    call = _OpCall(record, tree, tuple(rest), tuple(attributes.items()), kinds)
     inputs, more = varying((tuple(leaves), tuple(rest.values())), (leaves, rest))
     return _outputs(call, inputs, more)
 
 
-def op_of_jax(record: Record, results: Any = None) -> Callable[[_F], _F]:
+def op_of_jax(
+    record: Record, results: Callable[..., tuple[Tree, ...]] | None = None
+) -> Callable[[_F], _F]:
     """Decorate a function declared by its signature only: implement it by an op."""
 
     def decorate(declared: _F) -> _F:
         signature = inspect.signature(declared)
 
         @functools.wraps(declared)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:

@@ -8,8 +8,8 @@ It does what `jax.pure_callback` does. If the only device is a CPU, it passes ar
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,12 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from .._typing import Array
+
 Tree: TypeAlias = Any  # arrays, or shapes of arrays, in nested dicts, tuples and lists
 Leaves: TypeAlias = Sequence[jax.Array]
+Values: TypeAlias = Sequence[Array]  # on the host
+Shapes: TypeAlias = "tuple[jax.ShapeDtypeStruct, ...]"
 
 
 def _axes(arrays: Tree) -> frozenset[str]:
@@ -51,9 +55,7 @@ def varying(arrays: Tree, along: Tree) -> Tree:
     return jax.tree.map(cast, arrays)
 
 
-def avals_like(
-    args: Sequence[jax.core.ShapedArray], shapes: Sequence[jax.ShapeDtypeStruct]
-) -> list[jax.core.ShapedArray]:
+def avals_like(args: Sequence[jax.core.ShapedArray], shapes: Shapes) -> list[jax.core.ShapedArray]:
     """Return the abstract values of results, which vary along the axes of all arguments."""
     if not _axes(args):
         return [jax.core.ShapedArray(a.shape, a.dtype) for a in shapes]
@@ -67,34 +69,45 @@ def avals_like(
     return [of_shape(a) for a in shapes]
 
 
-def on_host(function: Any, shapes: Tree, *args: Tree) -> Tree:
-    """
-    Return `function(*args)`, computed on the host; the results have these shapes.
+class _HostCall(NamedTuple):
+    """The parts of a call that JAX does not trace."""
 
-    JAX compiles the call once for all functions that compare equal.
+    function: Callable[..., Tree]
+    static: Hashable  # its first argument
+    tree: jax.tree_util.PyTreeDef  # the structure of the others
+    shapes: Shapes  # of the results, flat
+
+
+def on_host(function: Callable[..., Tree], static: Hashable, shapes: Tree, *args: Tree) -> Tree:
+    """
+    Return `function(static, *args)`, computed on the host; the results have these shapes.
+
+    JAX compiles the call once for all functions and first arguments that compare equal.
     """
     results, out_tree = jax.tree.flatten(shapes)
     flat, tree = jax.tree.flatten(args)
-    found = _compiled(function, tree, tuple(results), *varying(flat, flat))
-    return jax.tree.unflatten(out_tree, found)
+    call = _HostCall(function, static, tree, tuple(results))
+    return jax.tree.unflatten(out_tree, _compiled(call, *varying(flat, flat)))
 
 
 _host_p = Primitive("cupyrnn_host")
 _host_p.multiple_results = True
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
-def _compiled(function: Callable[..., Tree], tree: Any, shapes: Any, *flat: jax.Array) -> Leaves:
-    return _host_p.bind(*flat, function=function, tree=tree, shapes=shapes)
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def _compiled(call: _HostCall, *flat: jax.Array) -> Leaves:
+    return _host_p.bind(*flat, call=call)
 
 
-def _run(*flat: Any, function: Callable[..., Tree], tree: Any, shapes: Any) -> tuple[Any, ...]:
-    args = jax.tree.unflatten(tree, map(np.asarray, flat))
-    return tuple(jax.tree.leaves(function(*args)))
+def _run(*flat: jax.Array, call: _HostCall) -> Values:
+    args = jax.tree.unflatten(call.tree, map(np.asarray, flat))
+    return tuple(jax.tree.leaves(call.function(call.static, *args)))
 
 
-def _lower(ctx: Any, *args: Any, **of_call: Any) -> Any:
-    run, context = functools.partial(_run, **of_call), ctx.module_context
+def _lower(
+    ctx: mlir.LoweringRuleContext, *args: mlir.ir.Value, call: _HostCall
+) -> Sequence[mlir.ir.Value]:
+    run, context = functools.partial(_run, call=call), ctx.module_context
     if (
         getattr(context.axis_context, "num_devices", 0) == 1
         and tuple(context.platforms) == ("cpu",)
@@ -105,28 +118,30 @@ def _lower(ctx: Any, *args: Any, **of_call: Any) -> Any:
         )
         return found
 
-    def call(*args: Any) -> Any:
-        found = jax.pure_callback(run, list(of_call["shapes"]), *args)
+    def pure(*args: jax.Array) -> Leaves:
+        found = jax.pure_callback(run, list(call.shapes), *args)
         # With several devices the results are on the first one, in a sharding that JAX's other ops
         # refuse. The barrier spreads them.
         return jax.lax.optimization_barrier(found)
 
-    return mlir.lower_fun(call, multiple_results=True)(ctx, *args)
+    return mlir.lower_fun(pure, multiple_results=True)(ctx, *args)
 
 
-def _batch(args: Leaves, dims: Sequence[int | None], **of_call: Any) -> tuple[Leaves, list[int]]:
+def _batch(
+    args: Leaves, dims: Sequence[int | None], *, call: _HostCall
+) -> tuple[Leaves, list[int]]:
     """Call the function once for each entry of the batch."""
     batched = {n: jnp.moveaxis(args[n], d, 0) for n, d in enumerate(dims) if d is not None}
 
     def one(own: dict[int, jax.Array]) -> Leaves:
-        return _host_p.bind(*(own.get(n, a) for n, a in enumerate(args)), **of_call)
+        return _host_p.bind(*(own.get(n, a) for n, a in enumerate(args)), call=call)
 
     found = jax.lax.map(one, batched)
     return found, [0] * len(found)
 
 
 _host_p.def_impl(_run)
-_host_p.def_abstract_eval(lambda *args, function, tree, shapes: avals_like(args, shapes))
+_host_p.def_abstract_eval(lambda *args, call: avals_like(args, call.shapes))
 mlir.register_lowering(_host_p, _lower)
 # Not an item assignment: the mock of JAX that builds the documentation has none.
 batching.primitive_batchers.__setitem__(_host_p, _batch)
