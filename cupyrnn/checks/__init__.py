@@ -1,1 +1,1 @@
-"""What arguments must be, and the errors that say so."""
+"""Checks of arguments, and their error messages."""

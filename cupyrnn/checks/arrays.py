@@ -108,8 +108,8 @@ def address(a: Array | None) -> int:
     """
     Return the address of an array in C order on its device, 0 (null) for None.
 
-    Kernels and libraries that get an address alone read the array in C order. An array in another
-    layout would make them read memory that is not its own, so it is refused here.
+    Kernels and libraries that get only an address read the array in C order. With another layout
+    they would read foreign memory, so such an array is refused here.
     """
     if a is None:
         return 0

@@ -23,11 +23,11 @@ _WITH_TANGENTS = {"f", "F"}, {"d", "D"}
 # The largest tangent whose square vanishes beside 1.
 _LARGEST_TANGENT = {"F": 2.0**-12, "D": 2.0**-26.5}
 
-# True while a caller such as `jvp` makes the tangents: they are small then, and are not checked,
-# because the host would have to wait for the device.
+# True while a caller such as `jvp` makes the tangents. These are small, and a check would make the
+# host wait for the device, so there is none.
 own_tangents: ContextVar[bool] = ContextVar("own_tangents", default=False)
 
-# The states of nets, by their shapes.
+# The shapes of the states of nets, by name.
 _STATES = {"input_h": "(L*D, B, P)", "input_c": "(L*D, B, H)"}
 
 
@@ -209,7 +209,7 @@ def _shape_hint(op: str, name: str, a: Array, symbols: str, shape: tuple[int, ..
 
 
 def on_host(op: str, name: str, value: object, items: str) -> Array:
-    """Return an argument as a NumPy array; refuse CuPy arrays, which would have to be copied."""
+    """Return an argument as a NumPy array; refuse CuPy arrays, because these need a copy."""
     if type(value) is np.ndarray:
         return value
     if array_kind(value) == "cupy":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Extent(NamedTuple):
     """The steps of [T, B, ·] to compute, and their order."""
 
-    lengths: NDArray[np.int32] | None = None  # those of seq_len_max, too
+    lengths: NDArray[np.int32] | None = None  # also if the caller passes seq_len_max
     resets: NDArray[np.bool_] | None = None
     reverse: bool = False
 
@@ -62,6 +62,6 @@ class Steps(NamedTuple):
         return check_extent(self.op, x, self.seq_len_max, lengths, self.reverse, resets)
 
     def check(self, x: Array, lengths: object, resets: object) -> Steps:
-        """Check the same; return these attributes."""
+        """Check them like `extent`; return these attributes."""
         self.extent({"x": x, "sequence_lengths": lengths, "resets": resets})
         return self

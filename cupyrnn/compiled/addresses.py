@@ -27,11 +27,11 @@ class At(NamedTuple):
     offset: int = 0
 
 
-# A field with an address. Python writes an At or 0; compiled loops read an integer.
+# The type of fields with an address. Python writes an At or 0; compiled loops read an integer.
 Address: TypeAlias = Any
 
-# The arguments of `relocate`: the address of a block and that of the items of a tuple of arrays. If
-# the second is -1, the first is the address of the words, which have all addresses already.
+# The arguments of `relocate`: the address of a block, and the address of the items of a tuple of
+# arrays. If the second is -1, the first is the address of words that have all addresses already.
 Words: TypeAlias = tuple[int, int]
 
 # The numbers of arrays: the memory of a call, and, in an At that is moved to the memory, its words.
@@ -53,7 +53,7 @@ class Memory:
     def take(self, count: int) -> int:
         """Return the offset of `count` new bytes."""
         start = self.bytes
-        # One vector more, because copies in whole vectors may write past the last number.
+        # One more vector, because copies of whole vectors may write past the last number.
         self.bytes = start + (count + 2 * VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES
         return start
 
@@ -75,8 +75,8 @@ def _data() -> tuple[int, int] | None:
     return (items, data) if read(id(probe[1]) + data).value == address_of(probe[1]) else None
 
 
-# The words in front of a block: the place of the words in memory in bytes, their number, the number
-# of relocations, and the offset of an array object's data pointer.
+# The words before a block: the place of its words in memory (bytes), their number, the number of
+# relocations, and the offset of an array object's data pointer.
 _FRONT = 4
 
 

@@ -28,7 +28,7 @@ def load_acquire(builder: Any, place: Any) -> Any:
     return builder.load_atomic(place, "acquire", 8, typ=I64)
 
 
-# Reads before a thread yields; yields before it sleeps (0.1 ms in all); microseconds of a sleep.
+# Reads before a thread yields; yields before it sleeps (after 0.1 ms); microseconds of a sleep.
 _SPINS, _TURNS, _SLEEP = 4000, 50, 50
 
 

@@ -4,7 +4,7 @@ A cache of compiled functions on disk.
 A file has one function for one signature, one processor and one state of all source files here. A
 change of any source file leads to other file names. A file begins with a digest of its content. A
 damaged file is compiled again and replaced. Writing a file removes files of other sources that
-nobody has read for MOST_AGE.
+no process has read for MOST_AGE.
 
 Numba's own cache is not used: before it loads a function, Numba loads everything that it could need
 for compiling. That takes 0.3 s, and loading a compiled function 0.01 s.
@@ -160,7 +160,7 @@ def compiled_function(
         compiled._cache = _Cache(function)
         compiled.compile(signature)
         compiled.disable_compile()
-    except Exception:  # compile without the cache
+    except Exception:  # compile it without the cache
         compiled = numba.njit(signature, **options)(function)
     return compiled
 

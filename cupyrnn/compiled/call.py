@@ -88,9 +88,9 @@ def layer_call(
     x : [N, K]
         In C order, like all arrays here.
     carried
-        The states before the first step, overwritten with those after the last step of each
-        sequence. With `back`, the gradients of the last states, overwritten with those of the
-        first.
+        The states before the first step, overwritten with the states after the last step of each
+        sequence. With `back`, the gradients of the last states, overwritten with the gradients of
+        the first states.
     starts : [T+1]
         The first row of each step.
     saved
@@ -146,7 +146,7 @@ def run_layer(call: LayerCall) -> None:
 
 
 class CompiledPlan(NamedTuple):
-    """What the calls of a plan need."""
+    """A plan and its compiled loop."""
 
     threads: int
     loop: int  # its address
@@ -182,7 +182,7 @@ def compute(
     Parameters
     ----------
     arrays
-        The arrays that the words refer to, after memory. None where no word does.
+        The arrays that the words refer to, after memory. None for an array that no word refers to.
     plan_for
         Returns the plan of a call that may use this many threads.
     """
@@ -194,7 +194,7 @@ def compute(
 def orientations(
     matrices: Sequence[Array | None], dtype: np.dtype[Any]
 ) -> tuple[list[Array | None], tuple[tuple[bool, int] | None, ...]]:
-    """Return matrices that the loops can read, and of each: whether transposed, and the stride."""
+    """Return matrices that the loops can read; for each, whether transposed, and its stride."""
     taken: list[Array | None] = []
     lie: list[tuple[bool, int] | None] = []
     for w in matrices:

@@ -2,8 +2,8 @@
 How a cell states its formulas: over named vectors, without addresses.
 
 A formula takes `Vectors` and a variant, and returns a dict of the vectors to store. This module
-turns it into code for a row of units. A layer packs its gates: those of one vector of units are
-side by side. A single step has them in the order of the matrices.
+turns it into code for a row of units. A layer packs its gates: the gates of one vector of units
+are side by side. A single step has them in the order of the matrices.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Formulas(NamedTuple):
     """
 
     saved: Sequence[str]  # results of a step, in the order of the cell's Saved; h may be left out
-    z: Sequence[str]  # the gates of a row of the first product, read as "z_" + name
+    z: Sequence[str]  # the gates in a row of the first product, read as "z_" + name
     vectors: Sequence[str]  # biases and other vectors with one number for each unit
     forward: Sequence[Formula]
     backward: Sequence[Formula]

@@ -38,8 +38,8 @@ from .simd import (
     size_of,
 )
 
-# Values of `Matrix.adds_to`, besides the number of an input: the product is added to nothing, or it
-# is h.
+# Values of `Matrix.adds_to`, besides the number of an input: the product is added to nothing, or
+# the product is h.
 APART, MAKES_H = -1, -2
 
 
@@ -54,13 +54,13 @@ class Matrix(NamedTuple):
     packed: Address
     panels: int  # of a row of z
     z: Address  # pre-activations or deltas of some steps, by row
-    z_stride: int  # from the memory of one thread to that of the next
+    z_stride: int  # from one thread's memory to the next thread's
     rs_z: int
     adds_to: int  # the number of the input whose product this one is added to
     a: Address  # backward: the operand of the product, for all steps or for this part
     rs_a: int
     dw: Address  # the gradient [K, panels], summed
-    dw_table: Address  # the places of its gates; 0 if it is not wanted
+    dw_table: Address  # the places of the gradient's gates; 0 if it is not wanted
     dw_transposed: int
     sums: Address  # the sums of the rows of z; 0 if they are not wanted
     sums_table: Address  # two places of each gate's sums; 0 where there is none
@@ -72,7 +72,7 @@ class Frame(NamedTuple):
 
     starts: Address  # [T+1], the first row of each step
     T: int
-    rows: int  # of z, the most that a part has
+    rows: int  # the most rows of z in a part
     splits: Address  # [threads+1], the first row of each thread, or the first 4 vectors of units
     by_units: int
     barrier: Address  # the counter of the barrier
@@ -85,7 +85,7 @@ class Frame(NamedTuple):
     first_c: Address
     last_h: Address  # written after the last step of each sequence; 0 if they are not wanted
     last_c: Address
-    biases: int  # how many gates add two biases
+    biases: int  # the number of gates that add two biases
     b_x: Address
     b_h: Address
     b: Address  # their sum, computed here
@@ -105,7 +105,7 @@ class Frame(NamedTuple):
     c_grad_row: int
     before: Address  # h before each step of a part
     work: Address
-    work_stride: int  # from the memory of one thread to that of the next
+    work_stride: int  # from one thread's memory to the next thread's
     zeros: Address  # one row of zeros
     terms: Address  # the code of the terms of the gradients of the cell's own vectors
     totals: Address  # these gradients; 0 if there are none
@@ -171,7 +171,7 @@ def own_panels(u0: int, u1: int, gates: int) -> tuple[int, int]:
 
 @part
 def matrix(address: int, k: int) -> Matrix:
-    """Return matrix k of a layer: those of x, then the recurrent ones."""
+    """Return matrix k of a layer: first the matrices of x, then the recurrent ones."""
     return read_matrix(address + FRAME_BYTES + k * MATRIX_BYTES)
 
 
@@ -266,7 +266,7 @@ def weight_products(
     tid: int, n: int, one: Any, f: Frame, address: int, t0: int, t1: int, turn: int
 ) -> int:
     """
-    Sum the gradients of the weights and biases over the steps t0..t1-1, and write those of x.
+    Sum the gradients of weights and biases over the steps t0..t1-1, and write the gradient of x.
 
     The deltas of all threads must be complete. They are no longer needed afterwards.
     """
@@ -399,7 +399,7 @@ def sum_terms(tid: int, n: int, one: Any, f: Frame, address: int, t0: int, t1: i
                 z.z + (first - start + r) * z.rs_z, c_prev + r * row, (first + r) * row,
             ))  # fmt: skip
             summed += 1
-            # Sums of groups of rows are added: one long sum loses more digits.
+            # The sums of groups of rows are added, because one long sum loses more digits.
             if summed == SUMMED_ROWS or (t == t1 - 1 and r == end - first - 1):
                 for k in range(f.vectors):
                     to = f.totals + k * row

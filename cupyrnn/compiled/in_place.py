@@ -28,11 +28,11 @@ class HostCell(NamedTuple):
     read
         The names of the vectors that its gradient reads.
     sums
-        The names of the gradients that each sum of deltas is written to.
+        For each sum of deltas, the names of the gradients that it is written to.
     both
         The number of gates that add two biases, which are summed once. They are the first gates.
     reset
-        Which of the saved arrays h is multiplied with before the last product, None for none.
+        The number of the saved array that h is multiplied by before the last product, or None.
     """
 
     takes: Callable[..., bool]
@@ -49,7 +49,7 @@ class _Places:
     def __init__(self, arrays: Sequence[At | Array | None]) -> None:
         # For each array of the loop: the number of an array of a call, and an offset or an address.
         self._at = [(MEMORY, 0), *map(_at, arrays)]
-        self._constants = [a for a in arrays if isinstance(a, np.ndarray)]  # kept alive
+        self._constants = [a for a in arrays if isinstance(a, np.ndarray)]  # keeps them alive
 
     def moved(self, words: Sequence[int | At]) -> list[int | At]:
         """Return words for the arrays of an op's call, which follow memory."""

@@ -81,7 +81,7 @@ def _numbers(
 ) -> Array:
     """Return the numbers of the formulas. A cs that reached the clip passes no gradient."""
     clips = (np.inf, 1) if cell_clip is None else (cell_clip, 0)
-    with np.errstate(all="ignore"):  # a number that is too large for the dtype becomes inf
+    with np.errstate(all="ignore"):  # numbers that are too large for the dtype become inf
         return np.array([*clips, *(gate or (0, 0)), forget_bias], dtype)
 
 

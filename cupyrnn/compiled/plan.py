@@ -36,8 +36,8 @@ class Partition(NamedTuple):
     splits: list[int]
 
 
-# The least work, in multiplications, for a second thread; the least rows per thread, below which
-# threads share the units instead; the bytes of a matrix that does not fit the cache of a core.
+# The least work for a second thread, in multiplications; the least rows per thread: with fewer,
+# threads share the units; the bytes of a matrix that does not fit a core's cache.
 _LEAST_WORK, _LEAST_ROWS, _LARGE_MATRIX = 8_000_000, 2, 3 << 20
 # Threads that share units wait for each other after each forward step, for 1 to 2 µs. Below this
 # size of the matrix, in bytes, a second thread saves less than that.
@@ -69,7 +69,7 @@ def share(
     n = max(by_rows, 1)
     if n == 1 or batches[-1] == B:
         return Partition(n, False, [B * k // n for k in range(n + 1)])
-    # Row r takes part in each step with more than r rows. Each thread gets as many row-steps.
+    # Row r takes part in every step with more than r rows. All threads get equally many row-steps.
     steps = np.cumsum(np.searchsorted(-np.asarray(batches), -np.arange(B), side="left"))
     splits = np.searchsorted(steps, steps[-1] * np.arange(n + 1) / n, side="left").tolist()
     return Partition(n, False, [0, *splits[1:-1], B])
@@ -123,7 +123,7 @@ class Spec:
         self.H, self.dtype, self.variant = H, dtype, variant
         # Whether a second recurrent matrix makes h. Its deltas are then dh.
         self.projects = MAKES_H in layout.adds_to
-        # Appended to the states of cells without c.
+        # Stands for c among the states of cells without c.
         self.no_c: tuple[Any, ...] = () if self.formulas.c else (None,)
 
     @property
@@ -181,7 +181,7 @@ class Shapes(NamedTuple):
     kept: int  # the same, with the cell's vectors
     weights: tuple[tuple[bool, int] | None, ...]  # whether transposed, and the stride
     grads: tuple[tuple[bool, int] | None, ...]
-    present: tuple[bool, ...]  # which of the optional arrays there are
+    present: tuple[bool, ...]  # whether each of the optional arrays exists
     vectors: int  # the number of the cell's own vectors with gradients
     sums: tuple[int, ...] = ()  # how many arrays get the sums of each of the deltas
     biases: int = 0  # the number of gates that add two biases
@@ -210,7 +210,7 @@ class Plan:
         self._write_words()
         self.place = memory.take(8 * len(self._words))
         self.words = in_memory(self._words, self.place)
-        self.bytes = memory.bytes + VECTOR_BYTES  # its first vector may be in two lines
+        self.bytes = memory.bytes + VECTOR_BYTES  # one more, because memory may be unaligned
 
     def _shared(self, most: int) -> Partition:
         """Return the share of each thread, and set the number of rows of a part."""
@@ -245,8 +245,8 @@ class Plan:
             work = max(work, memory_of_transposed(size, max(depths)))
         self._work_bytes = -(-work // 4096) * 4096 + 128
         self._work = memory.take(n * self._work_bytes)
-        # A product that is added to another one has no memory of its own. Forward, a separate one
-        # only needs the memory of one step.
+        # A product that is added to another one has no memory of its own. Forward, a separate
+        # product needs the memory of one step only.
         z = [
             part * c.row * (c.adds_to == k or (backward and c.adds_to < 0))
             for k, c in enumerate(columns)

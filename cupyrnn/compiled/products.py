@@ -21,14 +21,14 @@ from typing import Any
 from .simd import ROWS, VECTOR_BYTES, VECTORS, block, copy, part, read_word, row_sums, size_of, tile
 
 PANEL_BYTES = VECTORS * VECTOR_BYTES
-# Rows of a panel that fit the first cache; rows of A that fit the second.
+# Rows of a panel that fit the L1 cache; rows of A that fit the L2 cache.
 _DEPTH, _HEIGHT = 256, 192
 # Panels of B that are packed together in a product with a transposed matrix.
 _PANELS = 8
 # The most bytes of both matrices for which a product with a transposed matrix packs neither.
 _SHORT = 1 << 15
-# The most rows of A for which B is read in place; for which a product with a transposed matrix is
-# sums along its rows.
+# The most rows of A for which B is read in place; and for which a product with a transposed matrix
+# is computed as sums along its rows.
 _IN_PLACE, _FEW_ROWS = 2 * ROWS, 4
 # The bytes that a product with a matrix in place needs to pack one panel.
 PRODUCT_BYTES = _DEPTH * PANEL_BYTES + VECTOR_BYTES

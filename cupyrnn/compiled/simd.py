@@ -26,14 +26,14 @@ from numba.extending import intrinsic as _intrinsic
 CALLBACK_OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
 OPTIONS = {**CALLBACK_OPTIONS, "nogil": True}
 
-intrinsic: Any = _intrinsic  # Numba has no types for it
+intrinsic: Any = _intrinsic  # Numba has no type hints for it
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
 _VOID = ir.VoidType()
 
 _features = getattr(numba.config, "CPU_FEATURES", None)
-if _features is None:  # "" is what a generic processor has
+if _features is None:  # "" for a generic processor
     _features = codegen.get_host_cpu_features()
 VECTOR_BYTES = (
     64 if "+avx512f" in _features.split(",") else 32 if "+avx2" in _features.split(",") else 16
@@ -131,7 +131,7 @@ class Vector:
         return self._by_llvm("rint")
 
     def absolute(self) -> Vector:
-        """Without its sign."""
+        """The absolute value."""
         return self._by_llvm("fabs")
 
     def at_most(self, other: Vector | float) -> Vector:
@@ -152,7 +152,7 @@ class Vector:
         return self._make(self.builder.select(bits, self.value, self._other(otherwise)))
 
     def two_to_the(self) -> Vector:
-        """2**self, self a whole number within the exponents; 1 where self is NaN."""
+        """2**self for whole numbers in the range of exponents; 1 where self is NaN."""
         count, double = self.value.type.count, isinstance(self.value.type.element, ir.DoubleType)
         word = ir.VectorType(I64 if double else I32, count)
         bias, shift = (1023, 52) if double else (127, 23)
@@ -215,7 +215,7 @@ def sigmoid(z: Vector) -> Vector:
 
 def tanh(z: Vector) -> Vector:
     """expm1(2*z)/(expm1(2*z) + 2)."""
-    e = expm1((z * 2.0).at_most(60.0))  # tanh is 1 long before, and expm1 must not overflow
+    e = expm1((z * 2.0).at_most(60.0))  # tanh is 1 long before; expm1 must not overflow
     return e / (e + 2.0)
 
 
@@ -384,9 +384,9 @@ def tile(c: Code, *args: Word) -> None:
     """
     C[m, 4 vectors] (+)= A[m, K] @ B[K, 4 vectors], m from 1 to ROWS: the micro-kernel.
 
-    Addresses and strides are in bytes: a, from row to row and from column to column of A, b, from
-    row to row and from vector to vector of B, K, c, from row to row of C, the columns of C that
-    there are, whether to add to C.
+    Addresses and strides are in bytes. The integers: a, A's strides of rows and columns; b, B's
+    strides of rows and vectors; K; c, C's stride of rows, the number of C's columns; whether to add
+    to C.
 
     With m from ROWS + 1 on, it is C[m - ROWS, 2 vectors] with an even K. Each row of B has two of
     its rows side by side, so that no vector is empty.
@@ -410,7 +410,7 @@ def _tile(
     rest, a_k, b_k = (Word(builder, builder.phi(I64)) for _ in range(3))
     sums = [[builder.phi(c.vector) for _ in range(VECTORS)] for _ in range(m)]
     new = [list(row) for row in sums]
-    if ROWS < VECTORS:  # few registers: hold what is spread out of A, one vector of B at a time
+    if ROWS < VECTORS:  # few registers: keep A's spread numbers, load one vector of B at a time
         spread = [[c.everywhere(a_k + row + cs * n) for n in range(fold)] for row in rows]
         for j in range(VECTORS):
             column = c.load(b_k + vectors[j])
@@ -466,7 +466,7 @@ def _transposed(c: Code, rows: list[Vector]) -> list[Vector]:
     step = 1
     while step < c.lanes:
         lanes = range(c.lanes)
-        # Of two rows a and b: where a lane's bit is set the one takes of b, else the other.
+        # Of two rows a and b: one takes b's lanes where the bit is set, the other elsewhere.
         first = [n + c.lanes - step if n & step else n for n in lanes]
         second = [n + c.lanes if n & step else n + step for n in lanes]
         new = list(rows)
@@ -486,8 +486,9 @@ def block(c: Code, *args: Word) -> None:
     """
     Copy a square of as many rows and columns as a vector has lanes, as it is or transposed.
 
-    Whether to transpose; the source, from row to row of it, the rows and the columns that there
-    are, what is missing being zero; the same of where it goes, what is missing being left alone.
+    The integers: whether to transpose; the source, its row stride, its rows and its columns; the
+    target, its row stride, its rows and its columns. Missing numbers of the source are zeros;
+    places that the target does not have are not written.
     """
     transpose, source, rs, rows, columns, to, rs_to, rows_to, columns_to = args
 
@@ -514,7 +515,7 @@ def block(c: Code, *args: Word) -> None:
 copy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 # C's fill(to, byte, bytes).
 fill: Any = types.ExternalFunction("memset", types.int64(types.int64, types.int32, types.int64))
-# Rows whose sums are added to those of others.
+# The rows of one partial sum; partial sums are added.
 SUMMED_ROWS = 64
 
 
@@ -525,7 +526,7 @@ def add_columns(
     """
     Add the sums over rows of the vectors first..last-1 of each row to those at `to`.
 
-    A sum of many rows is one of sums of some: one after the other they lose more digits.
+    Partial sums of some rows are added, because one long sum loses more digits.
     """
     with c.loop(first, last) as j:
         place, sums = source + j * VECTOR_BYTES, to + j * VECTOR_BYTES
@@ -535,7 +536,7 @@ def add_columns(
             c.store(c.load(sums) + c.sum(start, end, place, rs), sums)
 
 
-# Rows of a transposed matrix whose sums are made at once.
+# Rows of a transposed matrix that are summed at once.
 _TOGETHER = 4
 
 
@@ -563,7 +564,7 @@ def row_sums(
             more(whole * VECTOR_BYTES)
             c.mask = None
         for n, total in enumerate(totals):
-            # In the order that suits the CPU.
+            # The lanes may be added in any order, whichever suits the CPU.
             lanes = [ir.Constant(c.real, -0.0), total.now().value]
             options = {"fastmath": ("reassoc",)}
             found = llvm(builder, "vector.reduce.fadd", lanes, c.vector, c.real, **options)
@@ -583,7 +584,7 @@ def over_units(
     variants: int, emit: Callable[..., None], *, rows: bool = False
 ) -> Callable[..., None]:
     """
-    Return what writes a routine that applies a formula to a row, a vector of units at a time.
+    Return the emitter of a routine that applies a formula to a row, a vector of units at a time.
 
     The routine takes the first and the last vector of units, the number of units H, the variant and
     the integers of the formula: ``emit(code, variant, u, *integers)`` emits the code of vector u.

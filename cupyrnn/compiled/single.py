@@ -25,8 +25,9 @@ from .plan import Spec, panels_of
 from .products import PRODUCT_BYTES, multiply_in_place, vectors_of
 from .simd import SUMMED_ROWS, VECTOR_BYTES, VECTORS, call, call_of, part, read_fields, size_of
 
-# The least multiplications for a second thread, because waking it takes a virtual machine 0.1 ms or
-# more. A step with fewer rows than this takes as long as with this many: it waits for the matrix.
+# The least multiplications for a second thread: in a virtual machine, waking it costs 0.1 ms or
+# more. A step with fewer rows than _LEAST_ROWS costs as much as with _LEAST_ROWS: it waits for the
+# matrix.
 _LEAST_WORK, _LEAST_ROWS = 30_000_000, 4
 
 

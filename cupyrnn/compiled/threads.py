@@ -43,7 +43,7 @@ from .barrier import add_and_get, exchange, load_acquire, spin_until, wait_for
 from .cache import compiled_callback, compiled_function
 from .simd import CALLBACK_OPTIONS, OPTIONS, call, part, read_word, write_word
 
-# The most threads of a call; the parts that a thread computes before it looks for an idle core
+# The most threads of a call; how many parts a thread computes before it looks for an idle core
 # again.
 _MOST, _PATIENCE = 256, 7
 # Offsets of the words that threads share: whether a call has the threads, and their number; of the
@@ -134,7 +134,7 @@ if sys.platform == "linux":
             word = own + _MASK + core // 64 * 8
             allowed = read_word(word)
             write_word(word, allowed & ~(1 << core % 64))
-            if _set_mask(0, 128, own + _MASK) == 0:  # it is not if no other core is allowed
+            if _set_mask(0, 128, own + _MASK) == 0:  # this fails if no other core is allowed
                 write_word(word, allowed)
                 _set_mask(0, 128, own + _MASK)
                 write_word(own + _LEFT, read_word(own + _LEFT) + 1)
@@ -143,7 +143,7 @@ else:
 
     @part
     def _note_core(job: int) -> None:
-        """Do nothing: this system does not tell the core."""
+        """Do nothing: this system does not report the core."""
 
     @part
     def _leave(own: int, job: int) -> None:
@@ -165,7 +165,7 @@ def _wait_for_part(own: int, job: int, turn: int, wake_ups: int) -> int:
 
 
 def _serve(own: int) -> None:
-    """Compute parts for ever: the body of a thread."""
+    """Compute parts forever: the body of a thread."""
     k, job, turn, wake_ups = read_word(own + _K), read_word(own + _JOB), 0, 0
     while True:
         turn += 1
@@ -191,7 +191,7 @@ def _have(job: int, serve: int, size: int) -> bool:
 
 
 def _wake_threads(job: int, n: int) -> None:
-    """Wake the first n - 1 threads, as far as they exist, because a part will come."""
+    """Wake the first n - 1 threads, if they exist, because they will get parts soon."""
     _note_core(job)
     for k in range(1, min(n, load_acquire(job + _SIZE) + 1)):
         _raise(job + k * _OWN, _WAKE_UPS)

@@ -13,7 +13,7 @@ unless ``torch._dynamo.config.allow_rnn`` is True. A compiled graph supports nei
 of ``torch.func`` nor forward mode.
 
 Float16 and bfloat16 have first derivatives only. On a CPU, bfloat16 is computed on copies in
-float32, as NumPy has no such dtype. Under ``torch.autocast`` the functions take its dtype.
+float32, because NumPy has no such dtype. Under ``torch.autocast`` the functions use its dtype.
 """
 
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ if find_spec("torch") is None:
         name="torch",
     )
 
-# What is imported as its own name is public to a type checker too.
+# "import X as X" makes X public for type checkers too.
 from .functions import RNNOutputs as RNNOutputs
 from .functions import block_gru as block_gru
 from .functions import block_lstm as block_lstm
@@ -42,7 +42,7 @@ from .stacked import BlockGRU as BlockGRU
 from .stacked import PeepholeLSTM as PeepholeLSTM
 from .translations import onnx_translations as onnx_translations
 
-if not TYPE_CHECKING:  # which reads the imports above
+if not TYPE_CHECKING:  # this reads the imports above
     __all__ = [n for n, a in globals().items() if getattr(a, "__module__", "").startswith(__name__)]
 
     def __dir__() -> list[str]:

@@ -20,7 +20,7 @@ from .ops import check_tensor
 
 Lengths: TypeAlias = "torch.Tensor | Sequence[int]"
 Resets: TypeAlias = "torch.Tensor | Sequence[Sequence[bool]]"
-Extras: TypeAlias = "tuple[torch.Tensor | None, torch.Tensor | None]"  # of both, as ops take them
+Extras: TypeAlias = "tuple[torch.Tensor | None, torch.Tensor | None]"  # lengths and resets
 
 _INTEGERS = {
     *(torch.int8, torch.int16, torch.int32, torch.int64),

@@ -31,8 +31,8 @@ def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Any]
     """
     Return the memory of tensors of one device by name, without those that are None.
 
-    NumPy has no bfloat16. On the host such tensors are copied to float32, in which the ops compute
-    half formats.
+    NumPy has no bfloat16. On the host such tensors are copied to float32, the ops' dtype of
+    computation for half formats.
     """
     found: dict[str, Any] = {}
     first: Any = None
@@ -111,9 +111,9 @@ def host_arrays_of(
 
 class _Exported:
     """
-    A tensor for DLPack's protocol. Its reader must use the stream on which the tensor is ready.
+    A tensor for DLPack's protocol. Its reader must use the stream that computed the tensor.
 
-    PyTorch's own `Tensor.__dlpack__` looks up streams, which takes longer than all the rest.
+    PyTorch's own `Tensor.__dlpack__` looks up streams, which costs more than all the rest.
     """
 
     __slots__ = ("_tensor",)

@@ -1,5 +1,5 @@
 """
-vmap rules: merge vmap's axis into B where that is equivalent, else loop.
+vmap rules: merge vmap's axis into B if that is equivalent, else loop.
 
 If no weight is batched, one call computes all examples: forward, in forward mode, and backward of a
 block op over sequences with B = 1, with gradients of the weights by example. If weights differ, and
@@ -23,7 +23,7 @@ Batched: TypeAlias = "tuple[tuple[torch.Tensor, ...], tuple[int, ...]]"
 
 
 class BatchedOp(Protocol):
-    """What the batching rules use of an op."""
+    """The parts of an op that the batching rules use."""
 
     record: Record
     name: str
@@ -33,7 +33,7 @@ class BatchedOp(Protocol):
     extras: tuple[str, ...]
     axes: dict[str, int] | None
     groups: dict[str, tuple[tuple[str, ...], ...]]
-    tensors: slice  # of the arguments
+    tensors: slice  # the tensors among the arguments
     without_input: Named
 
     def call(self, op_kind: str, *args: Any) -> Sequence[Any]:

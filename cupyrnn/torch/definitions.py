@@ -63,20 +63,20 @@ def _sizes(inputs: Named, rest: Named) -> tuple[int, int, int, int]:
 
 
 def _leaves_of(inputs: Named, rest: Named, xp: Any = None) -> ReserveLayout:
-    """Return what the steps of sequences of length T, or in a module of their own ones, leave."""
+    """Return the layout of reserve_space for length T; with `xp` for the call's own lengths."""
     (T, B), major = inputs["input"].shape[:2], rest["time_major"]
     T, B = (T, B) if major else (B, T)
     every = rest["save"] or None
     rows = Rows(np, T, B)
     if xp is not None:
         lengths, resets = rest["sequence_lengths"], rest["resets"]
-        if every is None:  # however they lie
+        if every is None:  # in any memory layout
             rows = Rows(np, 1, count_rows(T, B, lengths))
         else:
             marks = resets if resets is None or major else resets.T
             rows = Packing(xp, T, B, lengths, marks)
     L, D, H, P = _sizes(inputs, rest)
-    # What the net reads does not enter.
+    # The size of the input does not matter.
     net = Net(rest.get("rnn_mode", "lstm"), False, L, H, 0, D, P)
     sizes = Sizes(T, B, True, rest["dropout"], 0, 0)
     if "rnn_mode" in rest:
@@ -97,7 +97,7 @@ def _with_whole_reserve(found: Named, inputs: Named, rest: Named) -> Named:
         xp, missing = module_of(reserve), _reserve_size(inputs, rest) - reserve.size
         if missing > 0:
             found["reserve_space"] = xp.concatenate([reserve, xp.zeros(missing, reserve.dtype)])
-        elif missing < 0:  # too long by the number before its note
+        elif missing < 0:  # longer by the padding before its note
             parts, note = reserve[: -NOTE_SIZE - 1], reserve[-NOTE_SIZE:]
             found["reserve_space"] = xp.concatenate([parts, note])
     return found
@@ -112,7 +112,7 @@ def _own_reserve(inputs: Named, results: Named, rest: Named) -> Any:
     size = reserve_size(_leaves_of(inputs, rest, module_of(reserve)))
     if size <= reserve.size:
         return reserve[:size]
-    parts = reserve[:-NOTE_SIZE], reserve[:1], reserve[-NOTE_SIZE:]  # any number before the note
+    parts = reserve[:-NOTE_SIZE], reserve[:1], reserve[-NOTE_SIZE:]  # the second is padding
     return module_of(reserve).concatenate(parts)
 
 
@@ -151,7 +151,7 @@ def _block_weights(inputs: Named, rest: Named) -> list[Any]:
 
 def _joined(arrays: Sequence[Any]) -> Any:
     """Return arrays flattened and joined."""
-    # In NumPy: after an op of its own, PyTorch's threads seem to spin on the cores that ours need.
+    # By NumPy: after PyTorch's own op its threads seem to spin on the cores that ours need.
     return module_of(arrays[0]).concatenate([a.reshape(-1) for a in arrays])
 
 

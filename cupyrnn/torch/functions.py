@@ -1,4 +1,4 @@
-"""The ops as functions of tensors: arguments checked, and what PyTorch's ops return named."""
+"""The ops as functions of tensors: they check arguments, and name the results of PyTorch's ops."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RNNOutputs(NamedTuple):
     output_c: torch.Tensor
 
 
-# So that an exported program can be written to a file with the tuples in it.
+# So that exported programs with these tuples can be saved.
 for _tuple in (LSTMOutputs, GRUOutputs, RNNOutputs):
     torch.utils._pytree._register_namedtuple(
         _tuple, serialized_type_name=f"cupyrnn.{_tuple.__name__}"

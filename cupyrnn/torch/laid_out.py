@@ -1,8 +1,9 @@
 """
 Calls of tensors whose layout is known: run with the tensors' addresses, in PyTorch's memory.
 
-A signature has all that the checks and the layout of a call read. At its first call the op checks
-the arguments and is laid out. Later calls only take addresses, allocate and run.
+A signature has everything that the checks and the layout of a call depend on. At its first call
+the arguments are checked and the call is laid out. Later calls only collect addresses, allocate
+and run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Results: TypeAlias = "list[torch.Tensor | None]"
 Wanted: TypeAlias = "tuple[bool, ...]"  # which gradients; empty for all
 
-# Without it the parts of a tensor would be views, which autograd lets nobody write to.
+# Without this the parts of a tensor would be views, and autograd forbids writing to them.
 _VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _without: Any = torch._C._ExcludeDispatchKeyGuard
 
@@ -107,14 +108,14 @@ def _lay_out(
         arguments = op.arguments(inputs, rest)
     checked = inspect.unwrap(function)(**arguments)
     pieces: Any = inputs.get(last)
-    if last == "params":  # which the checks read joined
+    if last == "params":  # the checks read the joined array
         arguments[last] = pieces
     _, arrays = signature(op.name, (), arguments)
     flat = itertools.chain(*(group.values() for group in groups))
     every = itertools.chain(*(a if type(a) is tuple else (a,) for a in flat))
     numbers = {id(a): n for n, a in enumerate(every)}
     if checked.lay_out is None or not all(id(a) in numbers for a in arrays):
-        return None  # some calls make arrays of the tensors
+        return None  # some calls convert the tensors to arrays
     call = checked.lay_out(Arguments(arguments, arrays))
     if call is None:
         return None
@@ -162,7 +163,7 @@ class _Runner:
         self._has_parts = any(view is not None and view.part is not None for view in views)
 
     def _results(self, tensors: Sequence[Any]) -> Results:
-        """Return the results, whole tensors or parts that are no views to autograd."""
+        """Return the results: whole tensors, or parts that autograd does not see as views."""
         if not self._has_parts:
             return [None if v is None else tensors[v[0]] for v in self._views]
         as_strided, found = torch.as_strided, []
@@ -214,7 +215,7 @@ class _OnDevice(_Runner):
         super().__init__(order, places)
 
     def _place(self, result: Any, view: _View) -> _View:
-        """Return where in the memory of a call a result, or a part of it, is."""
+        """Return the place of a result, or of a part of it, in the memory of a call."""
         n, shape, _, offset = result
         start = offset // self._options["dtype"].itemsize
         if view.part is None:

@@ -50,7 +50,7 @@ def warn_of_dropout(op: str, dropout: float, num_layers: int, *, stacklevel: int
 
 
 def check_pair(op: str, name: str, pair: Any, what: str) -> None:
-    """Check that states are a tuple or list of two: a tensor would come apart along an axis."""
+    """Check that states are a tuple or list of two; unpacking would split a tensor by an axis."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         count = f" of {len(pair)}" if isinstance(pair, (tuple, list)) else ""
         raise TypeError(
@@ -59,7 +59,7 @@ def check_pair(op: str, name: str, pair: Any, what: str) -> None:
 
 
 class Leaf(torch.nn.Module):
-    """What the modules do where PyTorch reads the Python code of a module's call."""
+    """Base of the modules: how PyTorch's tracers see a module's call."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Not `named`: PyTorch's tracers read the signature and the code of forward.
@@ -254,7 +254,7 @@ class CudnnRNN(Leaf):
         check_tensor("cudnn_rnn", "input", input)
         if state is None:
             places, P, H = self._states
-            B = 0  # of other shapes the op refuses input
+            B = 0  # the op refuses input of other shapes
             if input.ndim == 3:
                 B = input.shape[1 if self.attributes["time_major"] else 0]
             order = (places, B) if self.attributes["time_major"] else (B, places)

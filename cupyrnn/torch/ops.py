@@ -186,7 +186,7 @@ class Op:
         self.record, self.results, self.saved, self.extras = record, results, saved, extras
         self.name, self.inputs, self.outputs = record.name, record.inputs, record.outputs
         self.axes, self._declared = axes, attributes
-        # How many results a call returns that autograd records.
+        # The number of results of a call that autograd records.
         self.shown = len(results)
         # Arguments that make the gradient skip the first input.
         self.without_input: Named = {}
@@ -206,7 +206,7 @@ class Op:
         base: type[Any] = torch.autograd.Function
         self._record: Any = super(base, self.functions["recorded"]).apply  # type: ignore[misc]
 
-    # The methods in which the kinds of functions differ, over arrays by name.
+    # The methods that differ between kinds of functions; arrays are passed by name.
 
     def arguments(self, inputs: Named, rest: Named) -> Named:
         """Return the arguments of the function."""
@@ -360,15 +360,15 @@ class Op:
 
         def traced(compute: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Any]:
             def call(*args: Any) -> Any:
-                # An op that the dispatcher is told of has no forward mode: it would be zeros.
-                # Whether PyTorch has it switched off here says nothing: it does so in what it
-                # makes of register_autograd, where the tangents are lost.
+                # Ops in the dispatcher have no forward mode: tangents would be zeros.
+                # PyTorch switches forward mode off in the function that it makes from
+                # register_autograd, where the tangents are lost. So its state does not tell.
                 if _in_forward_mode() and not _below_autograd.get():
                     raise NotImplementedError(
                         f"{self.name}: there is no forward mode in torch.compile"
                     )
                 found = compute(*args)
-                return tuple(found) if len(found) > 1 else found[0]  # one alone is no tuple
+                return tuple(found) if len(found) > 1 else found[0]  # a single result is no tuple
 
             return call
 
@@ -407,7 +407,7 @@ class Op:
         rest: Named = host_arrays_of(self.name, self.extras, values[:e])
         rest.update(zip(self._attributes, values[e:], strict=True))
         if first.dtype is torch.bfloat16 and "cell_clip" in rest:
-            # As the dtype can hold it, so that a saved cs compares equal to it.
+            # Rounded to the dtype, so that a saved cs compares equal to it.
             rest["cell_clip"] = float(torch.tensor(rest["cell_clip"], dtype=first.dtype))
         return rest
 
@@ -433,9 +433,9 @@ class Op:
 
     def by_example(self, *args: Any) -> Sequence[Any] | None:
         """
-        Return the gradients by example, which have no derivative; None where one may be asked for.
+        Return the gradients by example, which have no derivative; None if one may be requested.
 
-        Those of weights have an axis B in front.
+        The gradients of weights have an axis B in front.
         """
         tensors = args[: self._count("backward")]
         if not _plain(tensors) or _in_a_transform() or _requires_grad(tensors):
@@ -615,7 +615,7 @@ def _functions(op: Op) -> dict[str, type[torch.autograd.Function]]:
     """
     Return the ops of a function for autograd: forward mode and torch.func's transforms included.
 
-    What is recorded is the forward op without these, in less time.
+    Autograd records the forward op without these, which is faster.
     """
     name, last, k = op.name, len(op.inputs) - 1, len(op.outputs)
     s, e = len(op.saved), len(op.extras)

@@ -47,7 +47,7 @@ class Recurrent(Leaf):
     # torch.nn's checks of the input, and of the input and the states
     check_input: Callable[..., None]
     check_forward_args: Callable[..., None]
-    _count = 1  # of states
+    _count = 1  # the number of states
 
     def zero_states(self, x: torch.Tensor, B: int) -> States:
         """Return states of zeros, [L*D, B, ·] each."""
@@ -55,7 +55,7 @@ class Recurrent(Leaf):
         h = x.new_zeros(places, B, self.proj_size or self.hidden_size)
         if self._count == 1:
             return (h,)
-        # One tensor can be both, because nothing writes to them.
+        # One tensor can be both states, because nothing writes to them.
         return h, x.new_zeros(places, B, self.hidden_size) if self.proj_size else h
 
     def run(self, x: torch.Tensor, states: States, of_steps: Extras) -> tuple[torch.Tensor, States]:
@@ -194,7 +194,7 @@ class Recurrent(Leaf):
         return tuple(states)
 
     def _check_axes(self, states: States, batched: bool) -> None:
-        """Check, in torch.nn's words, that the states have a batch where the input has one."""
+        """Check that states have a batch if the input has one; the errors are torch.nn's."""
         axes, kind = (3, "batched 3-D") if batched else (2, "unbatched 2-D")
         if all(s.dim() == axes for s in states):
             return
@@ -214,8 +214,8 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
     """
     Base of LSTM, GRU and RNN: torch.nn's parameters, packed in every call.
 
-    Its parameters, their names, reset_parameters, repr, state_dict and checks are those of
-    torch.nn's module, which it is one of.
+    It is a subclass of torch.nn's module, with the same parameters, names, reset_parameters, repr,
+    state_dict and checks.
     """
 
     save: Save = "all"  # for modules pickled as torch.nn's, which have no `save`

@@ -167,7 +167,7 @@ class PeepholeLSTM(PeepholeNet):
     w_l0, b_l0, wci_l0, wcf_l0, wco_l0, w_p_l0, w_l0_reverse, ...
         The weights of each layer and direction, by the names of `PeepholeLSTMParams`. w is drawn as
         in `init_block_lstm`, w_p uniformly within sqrt(6 / (H+P)) of zero. Peepholes are zero at
-        first, and so are biases, as the op itself adds forget_bias.
+        first, and so are biases, because the op itself adds forget_bias.
 
     Raises
     ------

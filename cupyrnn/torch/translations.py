@@ -11,7 +11,7 @@ from ..weights.activations import DEFAULTS, SLOPES
 from ..weights.params import check_net, layout
 from .definitions import block_shapes
 
-# The nodes with their gates, by the names of the packed vector.
+# The nodes, and their gates by the names in the packed vector.
 _NODES = {
     "lstm": ("LSTM", ("i", "o", "f", "ci")),
     "gru": ("GRU", ("u", "r", "c")),
@@ -52,7 +52,7 @@ class _NetSettings(NamedTuple):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Those of every node but hidden_size."""
+        """The attributes that every node has, except hidden_size."""
         names, gate = [*DEFAULTS[_NODES[self.mode][0]]], self.recurrent_activation
         parameters: dict[str, Any] = {}
         if self.mode == "rnn_relu":
@@ -66,8 +66,8 @@ class _NetSettings(NamedTuple):
         return {"direction": word, "activations": names * self.D, **parameters}
 
 
-# The weights of a layer that reads K, for each of its directions W [G*H, K], R [G*H, H],
-# B [2*G*H] and, with peepholes, P [3*H].
+# The weights of a layer with input size K; each direction has W [G*H, K], R [G*H, H], B [2*G*H]
+# and, with peepholes, P [3*H].
 _Weights = Callable[[int, int], Sequence[Sequence[Any]]]
 
 
