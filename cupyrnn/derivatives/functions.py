@@ -8,7 +8,7 @@ a few have their own rule. All others are refused by name.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,18 +17,24 @@ from .duals import dual
 from .rules import Pair, extreme, multilinear, refusal, tangent_of, value_of
 from .tree import tree_map
 
+Function: TypeAlias = Callable[..., Any]
+Args: TypeAlias = tuple[object, ...]
+Kwargs: TypeAlias = dict[str, Any]
 
-def _named(names: str) -> dict[Any, str]:
+
+def _named(names: str) -> dict[Function, str]:
     """Return functions of NumPy with their names, if this release has them."""
     parts = [name.rpartition(".") for name in names.split()]
-    found = {getattr(np.linalg if m else np, name, None): name for m, _, name in parts}
+    found: dict[Any, str] = {
+        getattr(np.linalg if m else np, name, None): name for m, _, name in parts
+    }
     found.pop(None, None)
     return found
 
 
 # Linear functions, by the arguments in which they are linear, in order; "_" stands for another
 # argument, "*" for all arguments. The tangent is the function of these arguments' tangents.
-_LINEAR: dict[Any, list[str]] = {
+_LINEAR: dict[Function, list[str]] = {
     function: arguments.split()
     for arguments, names in {
         "a": "copy cumsum diagonal expand_dims mean moveaxis permute_dims ravel repeat reshape"
@@ -85,7 +91,7 @@ _EXTREMES = _named("amax amin max min")
 _PAD_MODES = ("constant", "edge", "linear_ramp", "mean", "reflect", "symmetric", "wrap")
 
 
-def _zero_of(a: Any) -> Any:
+def _zero_of(a: object) -> Any:
     """Return zeros of the dtype of `a`: the tangent of an object without one."""
     if isinstance(a, np.ndarray | np.generic):
         return np.zeros(a.shape, a.dtype)[()] if isinstance(a, np.generic) else np.zeros_like(a)
@@ -94,14 +100,14 @@ def _zero_of(a: Any) -> Any:
     return type(a)(0) if isinstance(a, int | float) else a
 
 
-def tangent_or_zero(a: Any) -> Any:
+def tangent_or_zero(a: object) -> Any:
     return a.tangent if isinstance(a, Pair) else _zero_of(a)
 
 
-def _linear(func: Any, names: list[str], args: Any, kwargs: Any) -> Any:
+def _linear(func: Function, names: list[str], args: Args, kwargs: Kwargs) -> Any:
     """Return the tangent of a function that is linear in these arguments."""
 
-    def part(name: str, a: Any) -> Any:
+    def part(name: str, a: object) -> Any:
         return tree_map(tangent_or_zero if name in names else value_of, a)
 
     if names == ["*"]:
@@ -111,7 +117,7 @@ def _linear(func: Any, names: list[str], args: Any, kwargs: Any) -> Any:
     return func(*parts, **{n: part(n, a) for n, a in kwargs.items()})
 
 
-def _product(func: Any, args: Any, kwargs: Any) -> Any:
+def _product(func: Function, args: Args, kwargs: Kwargs) -> Any:
     """Return the tangent of a product."""
     leaves: list[Any] = []
     structure = tree_map(leaves.append, (args, kwargs))
@@ -125,7 +131,7 @@ def _product(func: Any, args: Any, kwargs: Any) -> Any:
     return multilinear(product)(values, None, tangents)
 
 
-def _dual_or_plain(a: Any) -> Any:
+def _dual_or_plain(a: object) -> Any:
     return dual(a.value, a.tangent) if isinstance(a, Pair) else a
 
 
@@ -133,13 +139,13 @@ def _imaginary(a: Any) -> Any:
     return a.imag if getattr(a, "dtype", np.dtype(bool)).kind == "c" else None
 
 
-def _analytic(func: Any, args: Any, kwargs: Any) -> Any:
+def _analytic(func: Function, args: Args, kwargs: Kwargs) -> Any:
     """Return the tangent of an analytic function."""
     found = func(*tree_map(_dual_or_plain, args), **tree_map(_dual_or_plain, kwargs))
     return tree_map(_imaginary, found)
 
 
-def _only(func: str, kwargs: dict[str, Any], *names: str) -> None:
+def _only(func: str, kwargs: Kwargs, *names: str) -> None:
     """Refuse arguments without a rule."""
     used = [n for n, a in kwargs.items() if n not in names and a is not None]
     if used:
@@ -195,7 +201,7 @@ def _sort(a: Any, axis: Any = -1, **kwargs: Any) -> Any:
     return np.take_along_axis(a, np.argsort(a.value, axis, kind="stable"), axis)
 
 
-def _like(func: Any) -> Callable[..., Any]:
+def _like(func: Function) -> Callable[..., Any]:
     """Return the rule of a function such as zeros_like."""
 
     def rule(a: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -210,7 +216,7 @@ def _like(func: Any) -> Callable[..., Any]:
 
 
 # Functions with rules of their own. They return a value and its tangent, or compute with pairs.
-_OWN: dict[Any, Callable[..., Any]] = {
+_OWN: dict[Function, Function] = {
     np.clip: _clip,
     np.ptp: _ptp,
     np.var: _var,
@@ -222,7 +228,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
 }
 
 
-def _check(func: Any, args: Any, kwargs: Any) -> None:
+def _check(func: Function, args: Args, kwargs: Kwargs) -> None:
     """Refuse modes and dtypes in which a function is not linear or analytic."""
     if func is np.pad:
         mode = kwargs.get("mode", args[2] if len(args) > 2 else "constant")
@@ -232,7 +238,7 @@ def _check(func: Any, args: Any, kwargs: Any) -> None:
         raise refusal(f"numpy.{func.__name__} with dtype")
 
 
-def apply(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def apply(func: Function, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
     """
     Return the result of a function of NumPy and its tangent.
 
@@ -246,7 +252,7 @@ def apply(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         return (found.value, found.tangent) if isinstance(found, Pair) else found
     if func in _EXTREMES:
         names = ("a", "axis", "out", "keepdims", "initial", "where")
-        arguments = dict(zip(names, args, strict=False)) | kwargs
+        arguments: Kwargs = dict(zip(names, args, strict=False)) | kwargs
         arguments["keepdims"] = arguments.get("keepdims", False) is True
         return extreme(func.__name__, **arguments)
     if not (func in _FLAT or func in _LINEAR or func in _PRODUCTS or func in _ANALYTIC):

@@ -14,9 +14,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from .._typing import Array
 from .duals import dual
 
-Rule: TypeAlias = Callable[[Sequence[Any], Any, Sequence[Any]], Any]
+Values: TypeAlias = Sequence[Array]
+Tangents: TypeAlias = Sequence[Any]  # arrays, or None for a value without a tangent
+Rule: TypeAlias = Callable[[Values, Array, Tangents], "Array | None"]
 
 
 class Pair:
@@ -24,16 +27,16 @@ class Pair:
 
     __slots__ = ("call", "tangent", "value")
 
-    def __init__(self, value: Any, tangent: Any, call: Any) -> None:
+    def __init__(self, value: Array, tangent: Array, call: Any) -> None:
         self.value, self.tangent, self.call = value, tangent, call
 
 
-def value_of(a: Any) -> Any:
+def value_of(a: object) -> Any:
     """Return the value of a pair; other objects unchanged."""
     return a.value if isinstance(a, Pair) else a
 
 
-def tangent_of(a: Any) -> Any:
+def tangent_of(a: object) -> Array | None:
     """Return the tangent of a pair; None of other objects."""
     return a.tangent if isinstance(a, Pair) else None
 
@@ -43,7 +46,7 @@ def refusal(function: str) -> TypeError:
     return TypeError(f"jvp: {function} is not among the functions it can follow")
 
 
-def fitted(tangent: Any, value: Any) -> Any:
+def fitted(tangent: Array, value: Array) -> Array:
     """Return a tangent in the dtype, shape and memory order of its value."""
     if not isinstance(value, np.generic) and (
         tangent.__class__ is not value.__class__
@@ -58,7 +61,7 @@ def fitted(tangent: Any, value: Any) -> Any:
     return value.dtype.type(tangent) if isinstance(value, np.generic) else tangent
 
 
-def added(parts: Sequence[Any]) -> Any:
+def added(parts: Tangents) -> Array:
     """Return the sum of the parts of a tangent that are not None."""
     present = [p for p in parts if p is not None]
     total = present[0]
@@ -67,12 +70,12 @@ def added(parts: Sequence[Any]) -> Any:
     return total
 
 
-def _times(a: Any, t: Any) -> Any:
+def _times(a: Array, t: Array | None) -> Array | None:
     return None if t is None else a * t
 
 
 # The slope of a function at x; y is its value there.
-SLOPES: dict[Any, Callable[[Any, Any], Any]] = {
+SLOPES: dict[np.ufunc, Callable[[Array, Array], Array]] = {
     np.exp: lambda x, y: y,
     np.exp2: lambda x, y: y * math.log(2),
     np.expm1: lambda x, y: y + 1,
@@ -110,7 +113,7 @@ FLAT |= {np.isnan, np.isinf, np.isfinite, np.signbit}
 FLAT |= {np.logical_and, np.logical_or, np.logical_not, np.logical_xor}
 
 
-def _power(x: Any, y: Any, t: Any) -> Any:
+def _power(x: Values, y: Array, t: Tangents) -> Array:
     a, b = x
     along_a = along_b = None
     if t[0] is not None:
@@ -121,15 +124,15 @@ def _power(x: Any, y: Any, t: Any) -> Any:
     return added([along_a, along_b])
 
 
-def _copysign(x: Any, y: Any, t: Any) -> Any:
+def _copysign(x: Values, y: Array, t: Tangents) -> Array:
     slope = np.copysign(1, x[0]) * np.copysign(1, x[1])
     return slope * (0 if t[0] is None else t[0])
 
 
-def _chosen_by(is_chosen: Callable[[Any, Any], Any]) -> Rule:
+def _chosen_by(is_chosen: Callable[[Array, Array], Array]) -> Rule:
     """Return the rule of the maximum or the minimum; for equal values, the mean of both."""
 
-    def rule(x: Any, y: Any, t: Any) -> Any:
+    def rule(x: Values, y: Array, t: Tangents) -> Array:
         (a, b), (ta, tb) = x, (0 if u is None else u for u in t)
         mean = 0.5 * (ta + tb)
         return np.where(is_chosen(a, b), ta, np.where(is_chosen(b, a), tb, mean))
@@ -137,20 +140,20 @@ def _chosen_by(is_chosen: Callable[[Any, Any], Any]) -> Rule:
     return rule
 
 
-def multilinear(function: Callable[..., Any]) -> Rule:
+def multilinear(function: Callable[..., Array]) -> Rule:
     """Return the rule of a product: the sum of one term for each factor that has a tangent."""
     return lambda x, y, t: added(
         [function(*x[:n], u, *x[n + 1 :]) for n, u in enumerate(t) if u is not None]
     )
 
 
-def _of_each(slope: Callable[[Any, Any], Any]) -> Rule:
-    """Return the rule of a function that has the same slope formula for both operands."""
+def _of_each(slope: Callable[[Array, Array], Array]) -> Rule:
+    """Return the rule of a function that has the same slope formula for each operand."""
     return lambda x, y, t: added([_times(slope(a, y), u) for a, u in zip(x, t, strict=True)])
 
 
 # The tangent of a function of operands x with value y, from their tangents t; None for none.
-_RULES: dict[Any, Rule] = {
+_RULES: dict[np.ufunc, Rule] = {
     np.add: lambda x, y, t: added(t),
     np.subtract: lambda x, y, t: added([t[0], _times(-1, t[1])]),
     np.multiply: multilinear(np.multiply),
@@ -174,11 +177,11 @@ _RULES: dict[Any, Rule] = {
 for _name in ("matmul", "vecdot", "matvec", "vecmat"):
     if _ufunc := getattr(np, _name, None):
         _RULES[_ufunc] = multilinear(_ufunc)
-_RULES |= {f: lambda x, y, t, slope=slope: slope(x[0], y) * t[0] for f, slope in SLOPES.items()}
+_RULES |= {f: _of_each(slope) for f, slope in SLOPES.items()}
 _RULES |= dict.fromkeys(FLAT, lambda x, y, t: None)
 
 
-def _refused(ufunc: Any, method: str, kwargs: Any) -> TypeError:
+def _refused(ufunc: np.ufunc, method: str, kwargs: dict[str, Any]) -> TypeError:
     name = ufunc.__name__
     known = getattr(np, name, None) is ufunc or name == "clip"
     name = f"numpy.{name}" if known else f"the ufunc {name}"
@@ -187,8 +190,8 @@ def _refused(ufunc: Any, method: str, kwargs: Any) -> TypeError:
 
 
 def extreme(
-    op: str, a: Any, axis: Any = None, keepdims: bool = False, **others: Any
-) -> tuple[Any, Any]:
+    op: str, a: object, axis: Any = None, keepdims: bool = False, **others: Any
+) -> tuple[Array, Array | None]:
     """
     Return the largest or the smallest value along axes and its tangent.
 
@@ -207,8 +210,8 @@ def extreme(
 
 
 def _reduced(
-    ufunc: Any, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[Any, Any]:
+    ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Array, Array | None]:
     """Return the result of a reduction of a ufunc, and its tangent."""
     (a, *rest), run = inputs, getattr(ufunc, method)
     if ufunc in (np.maximum, np.minimum) and method == "reduce":
@@ -230,8 +233,8 @@ def _reduced(
 
 
 def apply(
-    ufunc: Any, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[Any, Any]:
+    ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Array, Array | None]:
     """Return the result of a ufunc and its tangent, None if it has none."""
     x = [np.asarray(a) if isinstance(a, (list, tuple)) else value_of(a) for a in inputs]
     t = [tangent_of(a) for a in inputs]
@@ -251,6 +254,6 @@ def apply(
         x, t = ([None if a is None else np.reshape(a, np.shape(a) + o) for a, o in
                  zip(both, (ones, ()), strict=True)] for both in (x, t))  # fmt: skip
     with np.errstate(all="ignore"):
-        tangent = _RULES[ufunc](x, value, t)
+        tangent: Any = _RULES[ufunc](x, value, t)
     # Two arrays must not share memory for their tangents.
     return value, tangent.copy() if any(tangent is u for u in t if u is not None) else tangent
