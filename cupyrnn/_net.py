@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 def _memory_for(xp: ModuleType, kind: Any, *shape: int, dtype: np.dtype[Any]) -> Any:
     """Return memory for the saved arrays, a Saved of this kind."""
-    # One large allocation costs fewer page faults. h has its own, as callers often keep only h.
+    # One large allocation costs fewer page faults. h has its own: callers often keep only h.
     others = xp.empty((len(kind._fields) - 1, *shape), dtype)
     return kind._make([*others, xp.empty(shape, dtype)])
 
@@ -137,7 +137,7 @@ class CheckedCall(NamedTuple):
     time_major: bool
     lengths: NDArray[np.int32] | None = None
     resets: NDArray[np.bool_] | None = None  # [T, B]
-    every: int | None = None  # whether the steps leave all or every k-th state
+    every: int | None = None  # k if the steps save every k-th state, None if they save everything
     reverse: bool = False
 
     @property
@@ -168,7 +168,7 @@ def check_run(
 
 
 def check_sequences(op: str, run: CheckedCall, arguments: RunArguments, D: int) -> CheckedCall:
-    """Return the call with its lengths and resets, and the way that one direction runs."""
+    """Return the call with its lengths, resets and direction."""
     if check_bool(op, "reverse", arguments.reverse):
         if D > 1:
             raise ValueError(
@@ -194,7 +194,7 @@ def check_shapes(
     op: str, run: CheckedCall, net: Widths, arrays: Mapping[str, Any], symbol: str = "P"
 ) -> None:
     """
-    Check the shapes of states, outputs and their gradients by name, those that are not None.
+    Check the shapes of states, outputs and their gradients by name, if they are not None.
 
     A state is an array of all layers or a list of one for each.
     """
@@ -225,7 +225,7 @@ def check_shapes(
 def _check_layers(
     op: str, run: CheckedCall, net: Widths, name: str, states: Sequence[Any], at: int, symbols: str
 ) -> None:
-    """Check the shapes of a state that is a list of an array for each layer."""
+    """Check the shapes of a state that is a list with an array for each layer."""
     each_layer = f"L = {net.L}, an array ({run.axes('D')}, {symbols}) for each layer"
     check_count(op, name, states, len(states) == net.L, each_layer)
     for layer, (a, width) in enumerate(zip(states, net.widths, strict=True)):
@@ -258,7 +258,7 @@ def check_packed(
     optional = dict(of_gradient)
     if "reserve_space" in optional:
         required["reserve_space"] = optional.pop("reserve_space")
-    # Keras gives the cells without it a plain 0.
+    # Keras passes a plain 0 to cells without it.
     if is_lstm:
         required["input_c"] = input_c
     else:
@@ -295,7 +295,7 @@ def check_packed(
     sizes = L // D, H, call.I
     found = check_net(op, *sizes, rnn_mode, attributes.input_mode, direction, attributes.num_proj)
     found = found._replace(gate=check_activation(op, rnn_mode, attributes.recurrent_activation))
-    if net.params.size < found.L:  # no list may be as long as there are layers
+    if net.params.size < found.L:  # huge numbers of layers must not make huge lists
         expect_params_size(op, net.params, found, alone=known is None)
     check_shapes(op, call, found, {"input_h": input_h, **({"input_c": input_c} if is_lstm else {})})
     expect_params_size(op, net.params, found, alone=known is None)
@@ -347,7 +347,7 @@ def reserve_layout(net: Net, sizes: Sizes, rows: Rows, every: int | None = None)
 def packed_fingerprint(net: Net, run: CheckedCall) -> int:
     """Return the fingerprint of a call with packed parameters."""
     (*of_net, gate), (T, B, *_) = net, run.sizes
-    # Which order it is in differs from module to module.
+    # NumPy and CuPy have different orders.
     in_time = run.xp is not np and (run.reverse or net.D > 1)
     order = ["in the order of time"] if in_time else []
     return fingerprint(run, run.sizes.drops(net), *of_net, T, B, gate, *order)
@@ -399,7 +399,7 @@ class NetCall:
 
     def in_place(self) -> Any:
         """Return the net as `layouts` describes it."""
-        from .driver.layouts import EqualLayers  # and with it the kernels
+        from .driver.layouts import EqualLayers  # imported here, because it imports the kernels
 
         net, leaves, states = self.net, self.leaves, len(self.form.States._fields)
         sizes = net.L * net.D, net.widths[0][0], states
@@ -410,7 +410,7 @@ class NetCall:
         """Return the cells of all layers and directions."""
         run, cells = self.run, weights.cells(self.run.xp, self.run.dtype, attributes)
         kind = type(cells[0])
-        # A cell of the user's own comes by stacked_rnn alone.
+        # Only stacked_rnn accepts users' own cells.
         if page_of(kind, "cells") is None:
             raise TypeError(
                 f"stacked_rnn: {kind.__qualname__} has no forward_steps, expected a method of the"
@@ -447,10 +447,10 @@ class NetCall:
         inputs, cotangents
             Input and first states; the gradients of output and last states.
         reserved
-            reserve_space, what is in it and, if these are states, the attributes of the cells that
-            left them.
+            reserve_space, its layout and, if it has states only, the attributes of the cells that
+            saved them.
         weight_gradients
-            What the gradients of the weights are, as the argument of the ops says.
+            The argument of the ops.
         """
         run, (output_grad, last_grad) = self.run, cotangents
         reserve_space, leaves, attributes = reserved
@@ -481,7 +481,7 @@ class PackedCall(NetCall):
 
     @property
     def by_cudnn(self) -> bool:
-        """Whether cuDNN computes it, by whatever algorithm."""
+        """Whether cuDNN computes it, by any of its algorithms."""
         return self.engine not in ("numpy", "cupy")
 
     @cached_property
@@ -490,7 +490,7 @@ class PackedCall(NetCall):
         return self.leaves.size
 
     def reserved_of(self, lengths: Any, resets: Any) -> NDArray[np.int8]:
-        """Return what belongs to the reserve_space of a call with lengths and resets."""
+        """Return the host_reserved of a call with lengths and resets."""
         number = fingerprint_with(self._fingerprint, self.run, lengths, resets)
         return make_host_reserved(self.engine, number, self.run.every)
 
@@ -500,11 +500,11 @@ class PackedCall(NetCall):
 
     @cached_property
     def host_reserved(self) -> NDArray[np.int8]:
-        """What belongs to its reserve_space."""
+        """The host_reserved of this call."""
         return host_reserved_of(self.engine, self.net, self.run)
 
     def weights(self, params: Array, leaves: ReserveLayout) -> PackedWeights:
-        """Return the parameters of a call that leaves this, or has left it."""
+        """Return the weights in the parameters, for a call with this layout of reserve_space."""
         form, rows, run = self.form, leaves.rows, self.run
         if rows.single and rows.rows > 0 and leaves.every is None and not self.net.skip:
             real = run.xp is np and compute_dtype(run.dtype).kind == "f"
@@ -512,5 +512,5 @@ class PackedCall(NetCall):
         return PackedWeights(form, params)
 
     def states(self, h: Any, c: Any) -> Any:
-        """Return states, or their gradients, as the cells have them."""
+        """Return states, or their gradients, as the cells' NamedTuple."""
         return LSTMStates(h, c) if self.is_lstm else States(h)

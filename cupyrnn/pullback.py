@@ -46,7 +46,7 @@ _ELEMENTS = 256
 
 
 def _arrays_in(values: Any) -> list[Any]:
-    """Return the NumPy arrays among arguments, and those in lists and tuples."""
+    """Return the NumPy arrays among arguments, and in their lists and tuples."""
     found = []
     for a in values:
         if isinstance(a, np.ndarray):

@@ -65,7 +65,7 @@ class PreparedStep:
         xp, net, params = model
         self._xp, self._net, self._packed = xp, net, packed
         with on_device(xp, params):
-            self._params = params.copy()  # what is made of it must not change with it
+            self._params = params.copy()  # a copy: the caller may write to the original
             self._cells: list[Any] = self._cells_of(params.dtype)
         self._call = enclosing_jvp() if params.dtype.kind == "c" else None
         self._names = ("h", "c") if net.rnn_mode == "lstm" else ("h",)
@@ -155,7 +155,7 @@ class PreparedStep:
         single = len(arrays[0]) == 1
         if params.dtype != compute_dtype(params.dtype) or (single and params.nbytes > _LARGEST):
             return in_numpy  # BLAS is faster, or the loops have no halves
-        # In C order they are faster, but for one row and matrices larger than the caches.
+        # C order is faster, except for one row and matrices larger than the caches.
         order = np.asarray if single and params.nbytes > _LARGE else np.ascontiguousarray
         weights = []
         for cell in self._cells:
@@ -212,7 +212,7 @@ class PreparedStep:
         kind = self._cells[0].Saved
         widths = columns_of(kind, net.H, net.P)[:-1]
         others = [xp.empty((len(x), width), dtype) for width in widths]
-        # Parameters without a tangent in a step with one.
+        # The step has a tangent, the parameters have none.
         cells = self._cells if dtype == self._params.dtype else self._cells_of(dtype)
         for layer, cell in enumerate(cells):
             first = PackedForm(net).States(*[contiguous(xp, s[layer]) for s in first_states])

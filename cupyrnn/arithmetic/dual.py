@@ -1,10 +1,10 @@
 """
 Dual numbers in NumPy: complex arrays with values as real parts and tangents as imaginary parts.
 
-Tangents are so small that their squares vanish beside the values. So sums and products are those of
-complex numbers. Every other function computes its value and its slope in real numbers: tangents are
-exact then, and nothing overflows where the real function does not. On a device the type Dual of
-``kernels/common.py`` does the same.
+Tangents are so small that their squares vanish beside the values. So dual numbers are added and
+multiplied like complex numbers. Every other function computes its value and its slope in real
+numbers: tangents are exact then, and nothing overflows where the real function does not. On a
+device the type Dual of ``kernels/common.py`` does the same.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def planes(w: Array, value: Array, tangent: Array) -> Planes:
 
 
 def take_apart(a: Array) -> Planes:
-    """Split a matrix into planes in place: they lie side by side in its memory."""
+    """Split a matrix into planes in place: the planes are side by side in its memory."""
     M, N = a.shape
     parts = a.view(real_dtype(a.dtype))
     rows = max(1, _CHUNK // N)

@@ -93,14 +93,14 @@ def slope_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Callable[..., An
 
 
 def with_negated(w: Array, order: Sequence[int], negated: int) -> Array:
-    """Return the columns of w by gate in this order, those of the first gates negated."""
+    """Return the columns of w by gate in this order, with the first gates' columns negated."""
     gates = w.reshape(*w.shape[:-1], len(order), -1)[..., order, :]
     gates[..., :negated, :] *= -1
     return np.ascontiguousarray(gates.reshape(w.shape))
 
 
 def sigmoid_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
-    """Return what overwrites negated pre-activations with the gates, and returns them."""
+    """Return a function that overwrites negated pre-activations with gates and returns these."""
     inner, shift, outer = gate_of(gate, dtype)
 
     def sigmoid(z: Array) -> Array:

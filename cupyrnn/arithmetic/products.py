@@ -21,8 +21,8 @@ def factor(w: Array, rows: int, steps: int) -> Array | Planes | Blocks | Transpo
     """
     Return w[K, N] in the form that is fastest for products of so many rows, one in each step.
 
-    Products with a transposed view may be slower than those with a copy in C order; the copy has to
-    pay off.
+    Products with a transposed view may be slower than with a copy in C order; the copy has to pay
+    off.
     """
     if w.dtype.kind == "c":
         return dual.factor(w, rows, steps)
@@ -65,7 +65,7 @@ def add_matmul(a: Array | Planes, b: Array | Planes, out: Array, scratch: Scratc
 
 
 def matmul_each(a: Array, b: Array, out: Array) -> None:
-    """Compute out[n] = a[n] @ b[n]; a and b have one dtype, that of out may be wider."""
+    """Compute out[n] = a[n] @ b[n]; a and b have one dtype, and out may have a wider one."""
     if out.dtype.kind == "c":
         # Dual numbers: because tangents are small, three real products are exact.
         planes = [[np.ascontiguousarray(p) for p in (x.real, x.imag)] for x in (a, b)]

@@ -1,5 +1,5 @@
 """
-Products of few rows with a large matrix, in the form in which OpenBLAS is fastest.
+Products of few rows with a large matrix, in the form that is fastest with OpenBLAS.
 
 These are products with blocks of columns (if OpenBLAS has kernels for small products), or products
 with the transposed matrix.

@@ -9,7 +9,7 @@ A cell of your own needs the names below and NumPy, and may live anywhere. The g
 of your own" describes it.
 """
 
-# `import A as A` makes a name public to type checkers, too.
+# "import A as A" makes A public for type checkers too.
 from ..arithmetic.dual import Arithmetic as Arithmetic
 from ..arithmetic.dual import arithmetic_of as arithmetic_of
 from .contract import Attributes as Attributes

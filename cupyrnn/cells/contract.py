@@ -48,7 +48,7 @@ class ForwardRun(NamedTuple):
     w: Sequence[Any]  # the recurrent matrices
     xw: Sequence[Any]  # for each of the inputs x @ w of every step; may be overwritten
     # The cell's states before the first step, in the dtype of the computation; overwritten with
-    # those after the last.
+    # the states after the last step.
     carried: Any
     saved: Any  # the cell's Saved; written
     batches: Sequence[int]  # the rows of each step, non-increasing
@@ -62,7 +62,7 @@ class BackwardRun(NamedTuple):
     before: Any  # the states before each step
     batches: Sequence[int]  # the rows of each step, non-increasing
     cotangents: Any  # the gradients of each step's states
-    # The gradients of the states after the last step; overwritten with those before the first.
+    # The gradients of the states after the last step; overwritten with those of the first states.
     carried: Any
     deltas: Sequence[Any]  # written
     work: Scratch  # memory for intermediate arrays, reused by the next call
@@ -73,7 +73,7 @@ class BackwardStep(NamedTuple):
 
     saved: Any  # the cell's Saved of the forward pass
     before: Any  # the states before the step
-    carried: Any  # the gradients of the states after it; overwritten with those before it
+    carried: Any  # the gradients of the states after it; overwritten with the gradients before it
     deltas: Sequence[Any]  # written
     totals: Any = None  # the sums of the gradients of the cell's own vectors; accumulated
     x: Any = None  # the gradient of the input; written; None if it is not wanted
@@ -86,7 +86,7 @@ class Gradients(NamedTuple):
     With "examples" the arrays of weights have a leading axis B. With "norms" each entry of weights
     is a list, to which norms [B] are appended; the matrices of one weight share a list. With "none"
     there is only x. With "deltas" a compiled layer writes the gradients of the products, [N, ·]
-    each, instead of those of the weights.
+    each, instead of the gradients of the weights.
     """
 
     x: Any  # [N, K], rounded to its dtype
@@ -112,7 +112,7 @@ class Cell(Protocol):
         add_sums(cell, run, totals)
 
     Three more are optional: a single step in NumPy, products included, in as few calls as possible,
-    and what returns such a step of one cell that keeps nothing for a gradient::
+    and a function that returns a step of one cell that keeps nothing for a gradient::
 
         forward_step(cell, x, first, saved)
         backward_step(cell, step)
@@ -213,7 +213,7 @@ class Form(Protocol):
         self, op: str, attributes: Attributes, dtype: np.dtype[Any], *, forward: bool
     ) -> Any:
         """
-        Check the attributes of a call. By default all but the defaults are refused.
+        Check the attributes of a call. By default every value but the default is refused.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class Form(Protocol):
             numpy or cupy.
         weights : NamedTuple
             The weights of one layer and direction. Matrices have the dtype of products, vectors
-            that of sums.
+            the dtype of sums.
         attributes : object
             The result of `attributes`.
         """

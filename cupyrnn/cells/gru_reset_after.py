@@ -141,7 +141,7 @@ def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
 
 
 def _parts(cell: GRUResetAfter, a: Array, H: int) -> tuple[Array, Array]:
-    """Return the columns of hc, and those of r and u, of the recurrent product."""
+    """Return the columns of hc, and the columns of r and u, of the recurrent product."""
     return (a[:, 2 * H :], a[:, : 2 * H]) if cell.hc_last else (a[:, :H], a[:, H:])
 
 
@@ -200,7 +200,7 @@ def backward_step(cell: GRUResetAfter, step: BackwardStep) -> None:
 
 
 def prepared_step(cell: GRUResetAfter) -> Callable[..., tuple[Array]]:
-    """Return a step of a cell of real numbers: of x and h_prev makes h."""
+    """Return a function of x and h_prev that computes h, for real numbers."""
     (w_x,), (w_h,), order = cell.inputs, cell.recurrent, (0, 1, 2) if cell.hc_last else (1, 2, 0)
     x_matrix, b = with_negated(w_x.w, (0, 1, 2), 2), with_negated(cell.b, (0, 1, 2), 2)
     h_matrix, b_hc = with_negated(w_h.w, order, 2), cell.b_hc

@@ -117,7 +117,7 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     np.subtract(-cell.b, z, z)
     zh, tmp = np.empty((B, 4 * H), dtype), np.empty((B, H), dtype)
     # One plane [B, H] per gate: ufuncs are several times faster over contiguous memory than over a
-    # quarter of each row. The planes of i, f and o lie to the left and right of that of ci.
+    # quarter of each row. The planes of i, f and o are to the left and right of ci's plane.
     planes = zh.reshape(B, 4, H).transpose(1, 0, 2)
     zi, zci, zf, zo = (planes[column] for column in cell.columns)
     e_i, e_f, e_o = e = np.empty((3, B, H), dtype)
@@ -165,7 +165,7 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
 
 
 class _Factors(NamedTuple):
-    """The factors of t steps, [t, B, H] each, but for `gates`."""
+    """The factors of t steps, [t, B, H] each, except `gates`."""
 
     gates: Array  # [t, 3, B, H]: k_i, k_ci and k_f in the order of the columns
     o: Array
@@ -353,12 +353,12 @@ def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
     ones, tmp = np.ones(t * B, totals.dtype), run.work(t, B, H)
     for total, dgate, cs in zip(totals, (di, df, do), (before, before, after), strict=True):
         np.multiply(dgate, cs, tmp)
-        # A sum by matmul is several times more accurate than einsum's.
+        # Matmul sums several times more accurately than einsum.
         total += np.dot(ones, tmp.reshape(t * B, H))
 
 
 def prepared_step(cell: LSTM) -> Callable[..., tuple[Array, Array]]:
-    """Return a step of a cell of real numbers: of x, h_prev and cs_prev makes h and cs."""
+    """Return a function of x, h_prev and cs_prev that computes h and cs, for real numbers."""
     i, ci, f, o = cell.columns
     (w_x,), (w_h, *projection) = cell.inputs, cell.recurrent
     x_matrix, h_matrix, b = (with_negated(a, (i, f, o, ci), 3) for a in (w_x.w, w_h.w, cell.b))

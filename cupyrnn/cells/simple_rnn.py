@@ -108,7 +108,7 @@ def backward_step(cell: SimpleRNN, step: BackwardStep) -> None:
 
 
 def prepared_step(cell: SimpleRNN) -> Callable[..., tuple[Array]]:
-    """Return a step of a cell of real numbers: of x and h_prev makes h."""
+    """Return a function of x and h_prev that computes h, for real numbers."""
     (w_x,), (w_h,), b = cell.inputs, cell.recurrent, cell.b
     x_matrix, h_matrix = (np.ascontiguousarray(weight.w) for weight in (w_x, w_h))
     relu, zero = cell.relu, np.array(0, b.dtype)

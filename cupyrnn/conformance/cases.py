@@ -324,7 +324,7 @@ def draw(n: int, plan: CasePlan) -> Case | None:
         return None
     names = features(plan)
     if plan.op_type == "LSTM" and "clip" in plan.attributes:
-        # C seldom reaches the bound, because its terms are bounded too.
+        # C rarely reaches the bound, because its terms are bounded too.
         reached = _Other(inputs, plan.attributes, unclipped=2)
         names += ("clip of C",) * _differs(found.outputs, tolerance, plan.op_type, reached)
     cotangents, gradients, allowed = {}, {}, {}
@@ -348,7 +348,7 @@ def _numbers(rng: np.random.Generator, most: int, *shape: int) -> Any:
 def _inputs(plan: CasePlan, rng: np.random.Generator) -> Arrays:
     (T, B, I, H), D = plan.sizes, plan.D
     G = len(truth.GATES[plan.op_type])
-    # Sums of so many terms stay of the size of one.
+    # So that sums of so many terms have a size of about one.
     of_weights = 255 if plan.saturated else int(96 / math.sqrt(max(I, H) / 4 + 1))
     inputs = {
         "X": _numbers(rng, 192 if plan.saturated else 96, T, B, I),

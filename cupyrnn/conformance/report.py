@@ -95,7 +95,7 @@ def _verdict(why_not: Callable[[], str]) -> tuple[str, str]:
 def run_all(
     cases: Iterable[Stored], outputs: Judge, gradients: Judge | None
 ) -> Iterator[tuple[Outcome, Outcome | None]]:
-    """Yield the result of each case, and that of its gradients if there are any."""
+    """Yield the results of each case: of its outputs, and of its gradients if there are any."""
     for case in cases:
         about = case.name, case.size, case.features
         outcome = Outcome(*about, *outputs(case))

@@ -1,4 +1,4 @@
-"""The sentences of the standard, operator set 22, that decide what is right."""
+"""The sentences of the standard, operator set 22, that define the right results."""
 
 from __future__ import annotations
 

@@ -39,9 +39,9 @@ def _softplus(x: Any, alpha: Any, beta: Any) -> Any:
     return np.where(x.real >= 0, x, 0) + np.log1p(np.exp(far))
 
 
-# The eleven functions of x, alpha and beta; where they have cases, the real part decides. Each has
-# the defaults of alpha and beta, None without such a parameter: those of ONNX's operators of these
-# names. ONNX has no operators Affine and ScaledTanh.
+# The eleven functions of x, alpha and beta; comparisons use the real part. Each has the defaults of
+# alpha and beta, None without such a parameter: the defaults of ONNX's operators of these names.
+# ONNX has no operators Affine and ScaledTanh.
 _FUNCTIONS: dict[str, tuple[Callable[..., Any], float | None, float | None]] = {
     "Relu": (lambda x, alpha, beta: np.where(x.real > 0, x, 0), None, None),
     "Tanh": (lambda x, alpha, beta: np.tanh(x), None, None),

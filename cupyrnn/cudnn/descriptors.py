@@ -11,7 +11,7 @@ from ..arithmetic.gates import HardSigmoid
 
 Lengths: TypeAlias = NDArray[np.int32] | None
 
-# cudnnRNNAlgo_t by the names of the engines. A reserve is of one of them.
+# cudnnRNNAlgo_t by the names of the engines. Each algorithm has a reserve of its own.
 ALGORITHMS = {
     "cudnn": 0, "cudnn_persist_static": 1, "cudnn_persist_dynamic": 2, "cudnn_small_h": 3,
 }  # fmt: skip

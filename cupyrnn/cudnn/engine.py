@@ -115,7 +115,7 @@ def _why_not(net: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
 
 # The largest H of cuDNN's SMALL_H algorithm, in inference and in training.
 _SMALL_H = {"lstm": (192, 128), "gru": (192, 128), "rnn_tanh": (384, 256), "rnn_relu": (384, 256)}
-# What H is a multiple of in float16: on an H100, what PyTorch gets of them at H = 40 was wrong.
+# H must be a multiple of this in float16: on an H100, PyTorch's results at H = 40 were wrong.
 _OF_HALVES = 64
 
 
@@ -173,8 +173,8 @@ def fastest(net: CudnnCall, dtype: np.dtype[Any], lengths: Lengths) -> str:
     """
     Return the engine of a call for which `why_not` has no reason against cuDNN.
 
-    It is the one that was fastest near these sizes, if it supports the call. If nothing was timed,
-    it is "cupy" if one launch computes all steps, and else cuDNN's standard algorithm.
+    It is the fastest measured engine near these sizes, if it supports the call. If nothing was
+    measured, it is "cupy" if one launch computes all steps, and else cuDNN's standard algorithm.
     """
     if net.num_proj:
         return "cudnn"
@@ -199,7 +199,7 @@ def reserve_size(net: CudnnCall, dtype_name: str, lengths: Lengths) -> int:
 
 
 def _workspace(rnn: nine.Nine, params: Array) -> Any:
-    """Return cuDNN's workspace, which must not be empty, after a check of the parameters' size."""
+    """Check the size of the parameters; return cuDNN's workspace, which must not be empty."""
     import cupy
 
     if rnn.params_bytes != params.nbytes:

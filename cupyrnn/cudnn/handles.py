@@ -9,14 +9,14 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-# Descriptors of as many configurations; each may hold a few MB of the generator's states.
+# The most configurations with descriptors; each may hold a few MB of generator states.
 _DESCRIBED = 8
-# States as they are after a seed was set.
+# The most seeds whose initial generator states are kept.
 _SEEDED = 2
 
 
 class RecentlyUsed(Generic[T]):
-    """A cache of the most recently used things, by key."""
+    """A cache of the most recently used entries, by key."""
 
     def __init__(self, most: int, drop: Callable[[T], None] = lambda _: None) -> None:
         self._most, self._drop = most, drop

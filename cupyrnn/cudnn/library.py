@@ -1,6 +1,6 @@
-"""The thin wall around cuDNN 9: finds it, loads it, and calls it by its prototypes.
+"""A thin layer over cuDNN 9: finds it, loads it, and calls it by its prototypes.
 
-It knows no arrays, only integers: sizes, addresses, handles and descriptors.
+Its arguments are integers: sizes, addresses, handles and descriptors. It never sees an array.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Nine:
 
         self._library, self._call = library, library.call
         self._seeded, self.handle, self._rate = handle.seeded, handle.address, net.dropout
-        # cuDNN has them from the descriptors; old versions read this copy of them.
+        # cuDNN takes the lengths from the descriptors; old versions read this copy.
         self._lengths = None if lengths is None else cupy.asarray(lengths)
         steps, out, rows = all_lengths(net, lengths), net.P, (net.L * net.D, net.B)
         is_lstm = net.rnn_mode == "lstm"
@@ -75,7 +75,7 @@ class Nine:
         stream = cupy.cuda.get_current_stream().ptr
         self._call("cudnnSetStream", self.handle, stream)
         if seed is not None:
-            # Drawing changes them, and making them takes longer than a copy.
+            # Drawing changes the states, and a copy costs less than new ones.
             self._states[...] = self._seeded.get((stream, seed), lambda: self._initial(seed))
 
     def _initial(self, seed: int) -> Any:
@@ -102,7 +102,7 @@ class Nine:
     def backward_data(
         self, y: int, dy: int, dx: int, h: Triple, c: Triple, w: int, work: int, reserve: int
     ) -> None:
-        """Compute gradients; `h`, `c`: first states, gradients of the last, of the first ones."""
+        """Compute gradients. `h`, `c`: first states, gradients of last and of first states."""
         self._call(
             "cudnnRNNBackwardData_v8",
             *(self.handle, self.rnn, address(self._lengths)),

@@ -1,1 +1,1 @@
-"""Forward derivatives of what is made of the ops: `jvp`, and the arrays it hands to a function."""
+"""Forward derivatives of functions that call the ops: `jvp`, and the arrays that it passes them."""

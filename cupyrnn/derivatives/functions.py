@@ -72,7 +72,7 @@ _PRODUCTS = _named(
     "convolve correlate cross dot einsum inner kron outer tensordot vdot linalg.cross linalg.matmul"
     " linalg.outer linalg.tensordot linalg.vecdot"
 )
-# Functions whose complex arithmetic is that of dual numbers.
+# Functions whose complex arithmetic is also dual arithmetic.
 _ANALYTIC = _named(
     "average cumprod cumulative_prod gradient prod trapezoid trapz vander linalg.det linalg.inv"
     " linalg.matrix_power linalg.multi_dot linalg.solve"

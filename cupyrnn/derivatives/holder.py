@@ -21,8 +21,8 @@ from .duals import dual
 from .rules import Pair, fitted, refusal, value_of
 from .tree import tree_map
 
-# Methods that are applied to values and tangents, methods that call NumPy's function of the same
-# name, and attributes that are those of the values.
+# Methods that are applied to values and to tangents, methods that call NumPy's function of the same
+# name, and attributes that are read from the values.
 _LINEAR = {"copy", "diagonal", "flatten", "ravel", "repeat", "reshape", "squeeze", "swapaxes"}
 _LINEAR |= {"transpose"}
 _AS_FUNCTIONS = {"all", "any", "argmax", "argmin", "argpartition", "argsort", "clip", "cumprod"}
@@ -63,7 +63,7 @@ def _plain(*_: Any, **__: Any) -> NoReturn:
 
 
 def _in_place(ufunc: Any) -> Callable[[Any, Any], Any]:
-    """Return the operator that writes into its first operand; for numbers it returns a new one."""
+    """Return the operator that writes into its first operand; a number is replaced by a new one."""
 
     def operator(self: Traced, other: Any) -> Any:
         if isinstance(self.value, np.generic):

@@ -73,7 +73,7 @@ def _pairs(primals: Any, tangents: Any) -> tuple[list[tuple[Any, Any]], float]:
             raise ValueError(f"jvp: {place} is missing, expected an array like {name}, or None")
         tangent = places.pop(place, None)
         if isinstance(primal, int | str) and type(tangent) is type(primal) and tangent == primal:
-            tangent = None  # an attribute that both have, such as those of a PackedParams
+            tangent = None  # an attribute that both have, such as a PackedParams's
         if tangent is not None:
             _check_primal(name, primal)
             _check_tangent(place, tangent, primal, name)
@@ -124,8 +124,8 @@ def jvp(
     Returns
     -------
     outputs
-        The function's result: bit by bit that for plain arrays if it calls no op of this package,
-        otherwise up to rounding.
+        The function's result. If it calls no op of this package, it has the same bits as for plain
+        arrays; otherwise it is equal up to rounding.
     output_tangents
         The derivatives, in the same structure: zeros for results that do not depend on the primals,
         None for results that are not floating-point numbers.

@@ -54,7 +54,7 @@ def fitted(tangent: Array, value: Array) -> Array:
         or tangent.shape != value.shape
         or tangent.strides != value.strides
     ):
-        # Then a function returns views of both, or copies of both.
+        # So a function returns views of both, or copies of both.
         like = value.copy(order="K")
         like[...] = tangent
         return like
@@ -195,7 +195,7 @@ def extreme(
     """
     Return the largest or the smallest value along axes and its tangent.
 
-    For equal values the tangent is the mean of theirs.
+    For equal values the tangent is the mean of their tangents.
     """
     used = [n for n, value in others.items() if value is not None and value is not True]
     if used or not isinstance(a, Pair):
@@ -249,7 +249,7 @@ def apply(
         raise _refused(ufunc, method, kwargs)
     value = getattr(ufunc, method)(*x)
     if method == "outer":
-        # Give the first operand axes of size 1 for those of the second.
+        # Give the first operand an axis of size 1 for each axis of the second.
         ones = (1,) * np.ndim(x[1])
         x, t = ([None if a is None else np.reshape(a, np.shape(a) + o) for a, o in
                  zip(both, (ones, ()), strict=True)] for both in (x, t))  # fmt: skip

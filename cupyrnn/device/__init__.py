@@ -98,11 +98,11 @@ def recurrence_kernels(
         Of the arrays: float16, bfloat16, float32 or float64, or complex64 or complex128 for dual
         numbers.
     processors : int, optional
-        The number of multiprocessors of the GPU; by default that of CuPy's current device.
+        The number of multiprocessors of the GPU; by default of CuPy's current device.
     architecture : int, optional
-        90 for a GPU of compute capability 9.0; by default that of CuPy's current device. The shared
-        memory of a block depends on it. If this or `processors` is passed, the measurements of the
-        current device are ignored.
+        90 for a GPU of compute capability 9.0; by default CuPy's current device. The shared memory
+        of a block depends on it. If this or `processors` is passed, the measurements of the current
+        device are ignored.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def recurrence_kernels(
     sizes = {"batch_size": batch_size, "num_units": num_units, "num_steps": num_steps}
     B, H, T = (check_integer(op, name, value, 0) for name, value in sizes.items())
     kind = check_dtype(op, dtype, _DTYPES)
-    # Imported here, as a computation in NumPy needs no kernels.
+    # Imported here, because a computation in NumPy needs no kernels.
     kernels: Any = import_module(f"..kernels.{CELLS[cell]}", __package__)
     persistent: Any = import_module("..kernels.persistent", __package__)
     timed: Any = import_module("..kernels.timed", __package__)
@@ -149,7 +149,7 @@ def recurrence_kernels(
                 f"{op}: {missing[0]} is None, expected an integer, as there is no GPU to ask"
             ) from error
         device = found._replace(**checked, shared=None) if checked else found
-    if checked:  # of another GPU, only what is known of its architecture
+    if checked:  # for another GPU, only the measurements of its architecture
         device = device._replace(kept=timed.of_architecture(device.architecture))
     directions = kernels.FORWARD_KERNELS, kernels.BACKWARD_KERNELS
     asked = (persistent.Recurrence(kernels, kind, (B, H), T, device) for kernels in directions)

@@ -75,7 +75,7 @@ class Apart:
         """Return the answer to a question, or None and what happened to the process."""
         if not self._process.is_alive():
             self._start()
-        with contextlib.suppress(OSError):  # it has just ended, as `_answer` finds out
+        with contextlib.suppress(OSError):  # it has just ended; `_answer` reports this
             self._end.send(question)
         return self._answer(self._seconds)
 

@@ -22,7 +22,7 @@ UNITS, BATCHES = (9, 16, 33, 64, 95, 128, 255, 512), (1, 3, 9, 33, 128, 512, 102
 # T of the compared calls and of the timed ones; the largest B*H*T of the timed ones, for memory.
 STEPS, TIMED_STEPS, LARGEST = 24, 96, 2**24
 USUAL = DTYPES[:2]  # dtypes
-SECONDS = 300.0  # that an answer may take, in which kernels are compiled
+SECONDS = 300.0  # the most seconds for an answer, compilation included
 # A kernel that is faster by less than this is not chosen; the loop or "cupy" supports everything.
 LEAST_GAIN = 1.03
 
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     name: str  # with the dtype
     timed: Timed
     times: dict[str, float]  # microseconds a step, by kernel
-    kernel: str  # of the way that is taken
+    kernel: str  # of the kernel that "auto" will use
     wrong: list[str]  # kernels
 
     @property
@@ -65,7 +65,7 @@ class Trial:
         """
         Yield the results at each (H, B), without lengths and peepholes and with them.
 
-        With `net`, the results are those of the engines of `cudnn_rnn`, without lengths.
+        With `net`, yield results of the engines of `cudnn_rnn`, without lengths.
         """
         for H, B in sizes:
             of = (False,) if net else (False, True)

@@ -57,7 +57,7 @@ class DeviceTimer:
         self.stop.record()
         end = perf_counter()
         self.stop.synchronize()
-        del result  # not before, as it would be freed while the host is timed
+        del result  # not earlier: freeing it would be part of the host's time
         ms = float(self.elapsed(self.start, self.stop))
         queued = 1e3 * (end - begin) < self.elapsed(self.idle, self.start)
         return DeviceTime(ms, end - called, queued)

@@ -53,7 +53,7 @@ class OpOnDevice:
     An op and its gradient on the device, called separately.
 
     The gradient gets the results of NumPy's forward call or, if its arguments exist on the device
-    only, those of the op there.
+    only, the op's own results there.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ def engines_of(problem: Problem) -> dict[str, dict[str, str]]:
     from ..cudnn.engine import is_exact
     from ..ops.cudnn_rnn import cudnn_rnn_engine
 
-    timed.read_anew()  # what was kept of the kernels since this process began
+    timed.read_anew()  # the measurements at the start of this process
     found: dict[str, dict[str, str]] = {call: {} for call in CALLS}
     engine: Any
     for call, engine in product(CALLS, ENGINES):
@@ -182,7 +182,7 @@ def kernels_of(problem: Problem) -> dict[str, dict[str, str]]:
 
 
 def _wrong(problem: Problem, direction: str, way: str) -> str:
-    """Return what is wrong with the values of a kernel; empty if they are right."""
+    """Return a description of a kernel's wrong values; empty if all are right."""
     calls = _calls(problem)
     try:
         with asked(way):

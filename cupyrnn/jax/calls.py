@@ -5,7 +5,7 @@ An op is a ``custom_jvp`` whose tangent is a linear call; the transpose of that 
 gradient. With F the op of inputs p, and G(p, y) the gradient of sum(y*F(p))::
 
     linear    p; dp -> the tangent of F           transpose  p; y -> G(p, y)
-    linear    p, y; dp, dy -> the tangent of G    transpose  p, y; w -> those of G and F along w
+    linear    p, y; dp, dy -> the tangent of G    transpose  p, y; w -> tangents of G and F along w
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def varying(arrays: Tree, along: Tree) -> Tree:
     """
     Cast the arrays so that they vary along the axes of `along`.
 
-    Like JAX's own ops, those of this module cast arguments that are the same on all devices. The
+    Like JAX's own ops, the ops of this module cast arguments that are the same on all devices. The
     transpose of the cast adds the gradients of all devices.
     """
     axes = _axes(along)

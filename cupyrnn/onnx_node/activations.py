@@ -15,7 +15,7 @@ The eleven activation functions of ONNX's recurrent operators, with two derivati
     Softsign(x)        = x/(1 + |x|)
     Softplus(x)        = log(1 + exp(x))
 
-At a corner a function has the slope of the side to which the value belongs. At a bound the slope is
+At a corner a function has the slope of the side that the value belongs to. At a bound the slope is
 0: Relu, HardSigmoid and `clip`.
 
 A complex array holds values and tangents. The value of a function is f(x), its tangent is f'(x)

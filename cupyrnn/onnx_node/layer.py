@@ -21,7 +21,7 @@ _EQUATIONS = {"LSTM": lstm, "GRU": gru, "RNN": rnn}
 
 
 class Sequences(NamedTuple):
-    """X [T, B, I] in the order in which a direction reads it, and masks of its steps."""
+    """X [T, B, I] in the order of a direction's steps, and masks of these steps."""
 
     X: Array
     lengths: NDArray[np.int32] | None
@@ -60,7 +60,7 @@ def reversed_sequences(xp: ModuleType, a: Array, lengths: NDArray[np.int32] | No
 def sequences(
     xp: ModuleType, X: Array, lengths: NDArray[np.int32] | None, backwards: bool
 ) -> Sequences:
-    """Return X in the order in which a direction reads it, with zeros after each sequence's end."""
+    """Return X in the order of a direction's steps, with zeros after each sequence's end."""
     masks = None
     if lengths is not None:
         masks = xp.asarray(np.arange(len(X))[:, None, None] < lengths[:, None])

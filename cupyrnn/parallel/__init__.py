@@ -17,7 +17,7 @@ Without `mpiexec` the same lines run in one process. NumPy arrays go through mpi
 through NCCL by `cupyx.distributed`, or through an MPI built for CUDA where CuPy has no NCCL.
 
 Every call first compares the ranks' arguments: arrays that differ in name, order, shape
-or dtype raise an error on every rank, where other libraries hang or return a wrong sum. A waiting
+or dtype raise an error on every rank (other libraries hang or return a wrong sum). A waiting
 process does not occupy a core. It stops waiting after a timeout, or when another process has ended.
 """
 

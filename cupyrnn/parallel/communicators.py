@@ -344,7 +344,7 @@ def wait(comm: Communicator, op: str, request: Any, timeout: float, *, all_come:
     while not request.Test():
         waited = time.monotonic() - begin
         if waited >= min(timeout, end):
-            comm._lost = request  # keeps its memory, into which MPI may still write
+            comm._lost = request  # keeps its memory, because MPI may still write to it
             start = f"{op}: rank {comm.rank} of {comm.size} has waited"
             if rank is not None:
                 raise TimeoutError(f"{start} for rank {rank}, which has ended")
