@@ -190,10 +190,11 @@ template <typename V, int COUNT, int SLOTS, int OWNERS, int LANES> struct Coming
 
 // The steps of a thread: how many its block has, and which of them are its own.
 template <bool PLAIN, bool PADDED> struct Walk {
+    static const bool EVEN = PLAIN || PADDED;  // all steps have as many rows
     const Steps& at;
     int H, steps, length;  // steps of the block; steps of the thread's sequence, 0 without one
     int row, unit;         // what the thread reads: row 0 or unit 0 if it has no own
-    int apart;             // PLAIN: rows from step to step
+    int apart;             // EVEN: rows from step to step
     bool mine;             // whether the thread stores numbers
     unsigned ends;         // PADDED: the steps of its sequence in the order of time
     template <typename Tile>
@@ -206,7 +207,7 @@ template <bool PLAIN, bool PADDED> struct Walk {
     __device__ __forceinline__ int time(int s) const { return at.back ? steps - 1 - s : s; }
     __device__ __forceinline__ bool live(int s) const
     {
-        return mine && (PLAIN || (PADDED ? unsigned(time(s)) < ends : s < length));
+        return PADDED ? unsigned(time(s)) < ends : mine && (PLAIN || s < length);
     }
     // Whether a step stores its numbers.
     __device__ __forceinline__ bool keeps(bool live) const { return PADDED ? mine : live; }
@@ -221,7 +222,7 @@ template <bool PLAIN, bool PADDED> struct Walk {
     // Rows from the thread's row of step s to its row of step s + 1; 0 after its last step.
     __device__ __forceinline__ int rows_on(int s) const
     {
-        if (PLAIN) return apart;
+        if (EVEN) return apart;
         if (s + 1 >= (length ? length : steps)) return 0;
         return int(at.back ? -at.B : rows(s));
     }
@@ -229,7 +230,7 @@ template <bool PLAIN, bool PADDED> struct Walk {
     // in steps after its last one.
     __device__ __forceinline__ int rows_back(int s) const
     {
-        if (PLAIN) return apart;
+        if (EVEN) return apart;
         if (s <= 0 || (length && s >= length)) return 0;
         return int(at.back ? -at.B : rows(s - 1));
     }
@@ -293,7 +294,7 @@ __device__ __forceinline__ void all_steps(
         const int rows_on = walk.rows_on(s);
 #pragma unroll
         for (int j = 0; j < Ahead::EACH; ++j) {
-            if (!PLAIN || s < walk.steps) coming.ask(j, from[j]);
+            if (!walk.EVEN || s < walk.steps) coming.ask(j, from[j]);
             from[j] += PLAIN ? (long long)rows_on * stride[j] : rows_on * stride[j];
         }
         coming.go();
