@@ -52,6 +52,11 @@ TITLES = f"{'device time of a step, in us':<33}{'H':>4}{'B':>6}"
 TITLES += "".join(f"{kernel:>9}" for kernel in KERNELS) + f"  {'taken':<8}values"
 
 
+def timed_steps(B: int, H: int) -> int:
+    """Return T of the timed calls."""
+    return max(STEPS, min(TIMED_STEPS, LARGEST // (B * H)))
+
+
 class Trial:
     """Checks and times kernels in a separate process; wrong ones are not run again."""
 
@@ -60,7 +65,13 @@ class Trial:
         self.refused: dict[str, dict[str, str]] = {}  # by name and kernel, what was seen
 
     def rows(
-        self, cell: str, dtype: str, sizes: Iterable[tuple[int, int]], *, net: bool = False
+        self,
+        cell: str,
+        dtype: str,
+        sizes: Iterable[tuple[int, int]],
+        *,
+        net: bool = False,
+        general: Iterable[bool] = (False, True),
     ) -> Iterator[Row]:
         """
         Yield the results at each (H, B), without lengths and peepholes and with them.
@@ -68,8 +79,8 @@ class Trial:
         With `net`, yield results of the engines of `cudnn_rnn`, without lengths.
         """
         for H, B in sizes:
-            of = (False,) if net else (False, True)
-            problems = [Problem(cell, dtype, STEPS, B, H, general, net) for general in of]
+            of = (False,) if net else general
+            problems = [Problem(cell, dtype, STEPS, B, H, more, net) for more in of]
             found, why = self._process.ask(("kernels", problems[0]))
             if found is None:
                 raise ValueError(f"the process that knows the GPU {why}")
@@ -93,8 +104,7 @@ class Trial:
         right = [way for way, kernel in kernels.items() if kernel not in refused]
         times = dict.fromkeys(right, 0.0)
         for problem in problems if right else ():
-            fitting = LARGEST // (problem.B * problem.H)
-            longer = problem._replace(T=max(STEPS, min(TIMED_STEPS, fitting)))
+            longer = problem._replace(T=timed_steps(problem.B, problem.H))
             found, why = self._process.ask(("times", longer, direction, right))
             if found is None:
                 blamed = [way for way in right if way != usual] or right  # the likely ones
@@ -140,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _keep(path: Path, card: str, rows: Iterable[Row], refused: dict[str, dict[str, str]]) -> None:
+def keep(path: Path, card: str, rows: Iterable[Row], refused: dict[str, dict[str, str]]) -> None:
     """Add to the stored measurements; a refused kernel stays refused until `forget_kernels`."""
     before = timed.read(path) or Measurements(path, card, {}, {})
     fastest = {name: {t[:2]: t for t in sizes} for name, sizes in before.fastest.items()}
@@ -165,7 +175,7 @@ def _run(options: argparse.Namespace) -> int:
                 print(row.text, flush=True)
                 rows.append(row)
             if where is not None:
-                _keep(Path(where), facts["card"], rows, trial.refused)
+                keep(Path(where), facts["card"], rows, trial.refused)
     finally:
         process.close()
         wrong = [(name, k, seen) for name, of in trial.refused.items() for k, seen in of.items()]

@@ -163,7 +163,9 @@ def keep(kept: Measurements) -> None:
     found = {name: value for name, value in vars(kept).items() if name != "path"}
     kept.path.parent.mkdir(parents=True, exist_ok=True)
     whole = kept.path.with_suffix(f".{os.getpid()}")
-    whole.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    # A line for each name.
+    lines = re.sub(r'(\{|\]\], |\}, )(?=")', r"\1\n", json.dumps(found))
+    whole.write_text(lines + "\n", encoding="utf-8")
     whole.replace(kept.path)  # atomically, because others may read the file
     read_anew()
 

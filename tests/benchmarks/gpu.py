@@ -3,8 +3,8 @@ The recurrent ops on a GPU, timed by every kernel there is, and beside their pee
 
     python tests/benchmarks/gpu.py              # everything, in thirteen minutes at most
     python tests/benchmarks/gpu.py --minutes 9 --cells lstm
-    python tests/benchmarks/gpu.py --sizes blocks  # LSTMs whose matrix several blocks share
-    python tests/benchmarks/gpu.py --sizes small --minutes 4  # every cell up to H = 256
+    python tests/benchmarks/gpu.py --sizes small --minutes 4   # every cell up to H = 256
+    python tests/benchmarks/gpu.py --sizes blocks --minutes 4  # LSTMs whose matrix blocks share
     python tests/benchmarks/gpu.py --dry        # tiny shapes, to see that everything runs: no times
 
 needs CuPy, and for the cuDNN columns PyTorch with CUDA; what is missing is said and left out. The
@@ -14,6 +14,10 @@ if a row failed, 2 if there is nothing to run on.
 Ops and their gradients are timed by the loop, by every kernel that takes all steps in one launch,
 by each algorithm of cuDNN through this package, and by PyTorch; what differs from NumPy is an
 error. What no time is left for is printed at the end.
+
+With --sizes the tests of the kernels run first, for a third of the time at most; the first failure
+ends the run. Then all kernels are checked and timed, and the fastest are written to the package's
+choices for this architecture, cupyrnn/kernels/sm_90.json on an H100.
 """
 
 from __future__ import annotations
@@ -35,14 +39,15 @@ import numpy as np
 # The checkout that this file lies in is what is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from on_gpu import cases, pytorch
+from on_gpu import cases, choices, pytorch
 from on_gpu.contest import Bench, Contest
 from on_gpu.report import Report, by_reason, times_table
-from on_gpu.timing import FULL, ONCE, Timer, describe
+from on_gpu.timing import FULL, ONCE, SHORT, Timer, describe
 
 import cupyrnn
 from cupyrnn.device.problems import DTYPES, dtype_of
 from cupyrnn.device.worker import be_strict
+from cupyrnn.kernels import persistent
 
 MINUTES = 13.0
 # The part of them that rows begin in; what has begun ends in the rest.
@@ -119,10 +124,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     title = (__doc__ or "").strip().splitlines()[0]
     parser = argparse.ArgumentParser("gpu.py", description=title)
     parser.add_argument("--dry", action="store_true", help="tiny shapes, everything once, no times")
-    what = (
-        "'blocks': LSTMs of the sizes at which blocks share a matrix; 'small': cells up to H = 256"
-    )
-    parser.add_argument("--sizes", choices=cases.SIZES, default="usual", help=what)
+    what = "kernels alone: 'small', all cells up to H = 256; 'blocks', LSTMs up to H = 1,024"
+    parser.add_argument("--sizes", choices=choices.SIZES, help=what)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     for name, known in (("cells", cases.CELLS), ("dtypes", DTYPES)):
         parser.add_argument(f"--{name}", nargs="+", choices=known, default=known)
@@ -144,6 +147,26 @@ def run_times(bench: Bench, wanted: list[cases.Case]) -> None:
             bench.report.add({**case.key, **row})
 
 
+def run_sizes(args: argparse.Namespace, timer: Timer, torch: Any, found: dict[str, Any]) -> bool:
+    """Test the kernels, time those of some sizes, and return whether all went well."""
+    sizes = choices.SIZES[args.sizes]
+    if not choices.tests_pass(sizes, 20 * args.minutes, only_found=args.dry):
+        return False
+    name = f"sm_{found['compute capability'].replace('.', '')}.json"
+    folder = args.out if args.dry else Path(persistent.__file__).parent
+    of = choices.dry(sizes) if args.dry else sizes
+    page, right = choices.time_kernels(of, timer, torch, folder / name, found)
+    stem = f"gpu-{args.sizes}-{name_of(found)}{'-dry' if args.dry else ''}.md"
+    (args.out / stem).write_text(page, encoding="utf-8")
+    print(f"written: {args.out / stem} and {folder / name}")
+    return right
+
+
+def name_of(found: dict[str, Any]) -> str:
+    """Return the device as a part of the name of a file."""
+    return re.sub(r"[^a-z0-9]+", "-", found["device"].lower()).strip("-")
+
+
 def main(argv: list[str] | None = None) -> int:
     begin = time.perf_counter()
     args = arguments(argv)
@@ -156,14 +179,16 @@ def main(argv: list[str] | None = None) -> int:
     found = environment(cupy, torch, no_torch)
     for name, value in found.items():
         print(f"{name}: {value}")
-    device = re.sub(r"[^a-z0-9]+", "-", found["device"].lower()).strip("-")
-    stem = args.out / f"gpu-{device}{'-dry' if args.dry else ''}"
-    report = Report(stem, found, timed=not args.dry)
     seconds = math.inf if args.dry else 60 * PART * args.minutes
-    limits = (ONCE if args.dry else FULL)._replace(deadline=begin + seconds)
-    every = (cases.dry_cases if args.dry else cases.SIZES[args.sizes])()
+    limits = ONCE if args.dry else SHORT if args.sizes else FULL
+    timer = Timer(cupy, limits._replace(deadline=begin + seconds))
+    if args.sizes is not None:
+        return int(not run_sizes(args, timer, torch, found))
+    stem = args.out / f"gpu-{name_of(found)}{'-dry' if args.dry else ''}"
+    report = Report(stem, found, timed=not args.dry)
+    every = cases.dry_cases() if args.dry else cases.cases()
     wanted = [case for case in every if case.cell in args.cells and case.dtype in args.dtypes]
-    run_times(Bench(report, Timer(cupy, limits), torch, no_torch), wanted)
+    run_times(Bench(report, timer, torch, no_torch), wanted)
     found["seconds"] = f"{time.perf_counter() - begin:.0f}"
     report.data["finished"] = True
     report.save()

@@ -17,11 +17,13 @@ import pytest
 import timing
 from cases import Case
 from checks import TF_FLOAT16_TOLERANCE, assert_close
+from on_gpu import choices
 from timing import BACKWARD, BOTH, FORWARD, PASSES, Timing
 from without_a_gpu.cuda_on_cpu import nvrtc
 
+from cupyrnn.device import worker
 from cupyrnn.device.timing import SPIN
-from cupyrnn.kernels import compile
+from cupyrnn.kernels import compile, timed
 
 ONE_CASE = ["--quick", "--threads", "1", "--only", r"^lstm_block_cell float32 \(1, 32, 32\)$"]
 
@@ -53,6 +55,30 @@ def test_gpu_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True).stdout
     assert "gpu.py: nothing to run on: CuPy cannot be imported" in printed
     assert printed.endswith("\n2\n")
+
+
+def test_sizes_of_kernels_run_dry(cupy_on_gpu: Any, tmp_path: Path) -> None:
+    """The choices have each cell and direction, and the page has a line for each."""
+    printed = run(gpu, "--dry", "--sizes", "small", "--out", tmp_path)
+    assert "test_one_launch_agrees_with_numpy[cupy-cluster" in printed
+    (path,) = tmp_path.glob("sm_*.json")
+    kept = timed.read(path)
+    assert kept is not None
+    cells = "lstm", "gru_reset_after", "gru", "simple_rnn"
+    names = [f"{cell}_{what} float32" for cell in cells for what in worker.DIRECTIONS]
+    assert [*kept.fastest] == names
+    assert all([(one.H, one.B) for one in of] == [(16, 3)] for of in kept.fastest.values())
+    (page,) = tmp_path.glob("gpu-small-*-dry.md")
+    lines = [line for line in page.read_text().splitlines() if line.endswith("| right |")]
+    assert [line.split(" | ")[0][2:] for line in lines] == names
+
+
+def test_a_failing_test_of_a_kernel_ends_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = choices.SIZES["small"]._replace(tests=("test_missing.py", "rows"))
+    assert not choices.tests_pass(sizes, 60, only_found=False)
+    monkeypatch.setitem(choices.SIZES, "small", sizes)
+    args = gpu.arguments(["--sizes", "small"])
+    assert gpu.run_sizes(args, None, None, {}) is False  # type: ignore[arg-type]
 
 
 def test_the_wait_of_gpu_compiles() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -64,23 +63,6 @@ def cases() -> list[Case]:
         found += [Case(cell, *shape, dtype) for dtype in two for shape in (first[0], first[2])]
     found += [Case("lstm", *shape, dtype) for dtype in two for shape in small]
     return found + [Case("lstm", *shape, dtype) for dtype in DTYPES[2:] for shape in first[:3]]
-
-
-def over_blocks() -> list[Case]:
-    """Return LSTMs of the sizes at which blocks share a matrix."""
-    units, batches = (160, 192, 256, 384, 512, 768, 1000, 1024), (1, 16, 32, 64, 256)
-    every = itertools.product(DTYPES[:2], units, batches)
-    return [Case("lstm", 100, B, H, dtype) for dtype, H, B in every]
-
-
-def in_blocks() -> list[Case]:
-    """Return every cell at the sizes that a block or a cluster has room for."""
-    sizes = itertools.product((64, 128, 32, 16, 48, 96, 192, 256), (16, 1, 528, 132, 64))
-    cells = ("lstm", "gru", "block_gru", "rnn_tanh")
-    return [Case(cell, 100, B, H, "float32") for H, B in sizes for cell in cells]
-
-
-SIZES = {"usual": cases, "blocks": over_blocks, "small": in_blocks}
 
 
 def dry_cases() -> list[Case]:

@@ -1,0 +1,158 @@
+"""Every cell at the sizes of a block, a cluster or a grid: checked, timed, and what is fastest."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pages
+from torch_nets import TorchNet
+
+from cupyrnn.device import CELLS, cli
+from cupyrnn.device.apart import Apart
+from cupyrnn.device.problems import NETS, Problem, dtype_of
+from cupyrnn.device.worker import DIRECTIONS, asked, be_strict, begin
+from cupyrnn.kernels import compile, persistent, timed
+
+from .cases import Case, arguments_of
+from .pytorch import DEVICE
+from .timing import Run, Timer
+
+TESTS = Path(__file__).parents[2] / "without_a_gpu"
+
+
+class Sizes(NamedTuple):
+    """What is timed, in this order: what decides most comes first."""
+
+    tests: tuple[str, ...]  # of the kernels: files, and a part of the names of their tests
+    cells: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    units: tuple[int, ...]
+    batches: tuple[int, ...]
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield the problems, whose T is that of the compared calls."""
+        every = product(self.units, self.batches, self.dtypes, self.cells)
+        for H, B, dtype, cell in every:
+            yield Problem(cell, dtype, cli.STEPS, B, H, general=False)
+
+
+SIZES = {
+    "small": Sizes(
+        ("test_rows.py", "test_all_steps.py", "rows or hybrid or cluster"),
+        ("lstm", "gru", "block_gru", "rnn_tanh"),
+        ("float32",),
+        (64, 128, 32, 16, 48, 96, 192, 256),
+        (16, 1, 528, 132, 64),
+    ),
+    "blocks": Sizes(
+        ("test_grid.py", "test_all_steps.py", "grid or cluster"),
+        ("lstm",),
+        ("float16", "float32"),
+        (256, 512, 1024, 384, 192, 768, 160, 1000),
+        (16, 32, 64, 1, 256),
+    ),
+}
+
+
+def dry(sizes: Sizes) -> Sizes:
+    """Return tiny sizes of the same cells."""
+    return sizes._replace(dtypes=sizes.dtypes[:1], units=(16,), batches=(3,))
+
+
+def tests_pass(sizes: Sizes, seconds: float, *, only_found: bool) -> bool:
+    """Run the tests of the kernels on the GPU, at most so long; the first failure ends them."""
+    *files, names = sizes.tests
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-x", "-k", names]
+    command += ["--collect-only"] * only_found + [str(TESTS / file) for file in files]
+    try:
+        return subprocess.run(command, timeout=seconds, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        print(f"no test of the kernels failed within {seconds:.0f} s; not all of them ran")
+        return True
+
+
+def compile_for(problem: Problem) -> None:
+    """Compile the kernels of a problem, so that the process that runs them finds them on disk."""
+    be_strict()
+    room, shape, dtype = f"cupyrnn.kernels.{CELLS[problem.cell]}", problem[3:5], problem.dtype
+    for what, way in product(DIRECTIONS, timed.WAYS):
+        kernels = getattr(import_module(room), f"{what.upper()}_KERNELS")
+        with asked(way):
+            found = persistent.one_launch(kernels, dtype_of(dtype), shape, problem.T, plain=True)
+        if found is not None:
+            compile.kernel(found.kernel.source, (found.name,), dtype, found.name)
+
+
+def torch_us(timer: Timer, torch: Any, problem: Problem, what: str) -> float | None:
+    """Return the device time of a step by PyTorch in microseconds, None where it has no such op."""
+    if torch is None or problem.cell not in NETS:
+        return None
+    T = cli.timed_steps(problem.B, problem.H)
+    case = Case(problem.cell, T, problem.B, problem.H, problem.dtype)
+    _, arguments, cotangents = arguments_of(case)
+    net = TorchNet(torch, arguments, cotangents["output"], packed=False, device=DEVICE)
+    run = Run(lambda _: net.forward())
+    if what != "forward":
+        run = Run(net.backward, net.forward)
+    timer.warm_up(run)
+    return 1e3 * timer.queued(run, timer.eager(run)["host_ms"])["queued_ms"] / T
+
+
+def markdown(environment: dict[str, Any], rows: list[list[str]], left: list[str]) -> str:
+    """Return the results as a page."""
+    lines = [f"# Kernels on {environment['device']}", ""]
+    lines += [f"* {name}: {value}" for name, value in environment.items()]
+    lines += ["", "Device time of a step in microseconds, products over whole sequences included."]
+    titles = ["kernel", "H", "B", *timed.KERNELS, "PyTorch", "taken", "PyTorch / taken", "values"]
+    lines += ["", pages.markdown(titles, rows)]
+    lines += ["", "## No time was left for", "", *left] if left else []
+    return "\n".join(lines) + "\n"
+
+
+def time_kernels(
+    sizes: Sizes, timer: Timer, torch: Any, choices: Path, environment: dict[str, Any]
+) -> tuple[str, bool]:
+    """Time all sizes, keep the choices in a file, and return the page and whether all is right."""
+    process = Apart(begin, [], cli.SECONDS, "CuPy")
+    trial, card = cli.Trial(process), process.facts["card"]
+    before = timed.read(choices)
+    where = "" if before is None or before.card == card else f"on an {card}"
+    rows, found, left = [], [], []
+    fresh, workers = multiprocessing.get_context("spawn"), min(8, os.cpu_count() or 1)
+    with ProcessPoolExecutor(workers, fresh) as pool:
+        compiled = [(problem, pool.submit(compile_for, problem)) for problem in sizes.problems()]
+        for problem, ready in compiled:
+            if timer.limits.over():
+                left.append(f"* {problem.cell} {problem.dtype}, {problem.like}")
+                ready.cancel()
+                continue
+            ready.exception()  # what does not compile fails again, where it is reported
+            size = [(problem.H, problem.B)]
+            for row in trial.rows(problem.cell, problem.dtype, size, general=(False,)):
+                found.append(row._replace(timed=row.timed._replace(where=where)))
+                what = row.name.partition(" ")[0].rpartition("_")[2]
+                rows.append(cells_of(row, torch_us(timer, torch, problem, what)))
+                print(*rows[-1], flush=True)
+    process.close()
+    cli.keep(choices, card, found, trial.refused)
+    return markdown(environment, rows, left), not any(row.wrong for row in found)
+
+
+def cells_of(row: cli.Row, torch_us: float | None) -> list[str]:
+    """Return the line of the table."""
+    times = [*map(row.times.get, timed.KERNELS), torch_us]
+    taken = row.times.get(row.kernel)
+    ratio = f"{torch_us / taken:.2f}" if torch_us and taken else "–"
+    numbers = [pages.digits(us) for us in times]
+    H, B, *_ = row.timed
+    values = f"wrong: {', '.join(row.wrong)}" if row.wrong else "right"
+    return [row.name, str(H), str(B), *numbers, row.kernel, ratio, values]
