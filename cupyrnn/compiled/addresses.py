@@ -34,8 +34,8 @@ Address: TypeAlias = Any
 # arrays. If the second is -1, the first is the address of words that have all addresses already.
 Words: TypeAlias = tuple[int, int]
 
-# The numbers of arrays: the memory of a call, and, in an At that is moved to the memory, its words.
-MEMORY, OWN_WORDS = 0, -1
+# The numbers of arrays: the memory of a call; its words, which are in the memory; no array of it.
+MEMORY, OWN_WORDS, _CONSTANT = 0, -1, -2
 
 
 def address_of(a: Array) -> int:
@@ -105,18 +105,35 @@ class Block:
     Parameters
     ----------
     words
-        Numbers, and places in the arrays of a call. The first array is memory.
+        Numbers, and places in the arrays of a loop. The first array is memory.
     place
         The place of a call's words in memory, in bytes from its first whole vector on.
+    arrays
+        The other arrays of the loop, if they are parts of the arrays of an op's call: a place in
+        one of these, a constant, or None.
     """
 
-    def __init__(self, words: Sequence[int | At], place: int) -> None:
-        found = [(k, w.array) for k, w in enumerate(words) if isinstance(w, At)]
-        self._words = np.array([w.offset if isinstance(w, At) else w for w in words], np.int64)
-        self._relocations = np.array(found, np.int64)
-        front = place, len(words), len(found), (_data() or (0, 0))[1]
-        self._place = place
-        self._block = np.concatenate([front, self._words, self._relocations.ravel()])
+    def __init__(
+        self, words: Sequence[int | At], place: int, arrays: Sequence[Any] | None = None
+    ) -> None:
+        self._place, self._arrays = place, arrays  # constants have to live
+        moves = [_move(a) for a in arrays or ()]
+        numbers: list[int] = []
+        relocations: list[int] = []
+        for w in words:
+            if isinstance(w, At):
+                array, w = w
+                if array == OWN_WORDS:
+                    array, w = MEMORY, place + w
+                elif array != MEMORY and moves:
+                    array, start = moves[array - 1]
+                    w += start
+                if array != _CONSTANT:
+                    relocations += len(numbers), array
+            numbers.append(w)
+        self._words, self._relocations = numbers, relocations
+        front = place, len(numbers), len(relocations) // 2, (_data() or (0, 0))[1]
+        self._block = np.array([*front, *numbers, *relocations], np.int64)
         self._address = address_of(self._block)
 
     def words_for(self, arrays: tuple[Any, ...]) -> Words:
@@ -132,15 +149,14 @@ class Block:
         behind = -addresses[0] % VECTOR_BYTES
         addresses[0] += behind
         start = behind + self._place
-        words = arrays[0][start : start + self._words.nbytes].view(np.int64)
+        words = arrays[0][start : start + 8 * len(self._words)].view(np.int64)
         words[...] = self._words
-        np.add.at(words, self._relocations[:, 0], addresses[self._relocations[:, 1]])
+        np.add.at(words, self._relocations[::2], addresses[self._relocations[1::2]])
         return address_of(words), -1
 
 
-def in_memory(words: Sequence[int | At], place: int) -> list[int | At]:
-    """Return words whose places among themselves are places in memory, where they begin."""
-    return [
-        At(MEMORY, place + w.offset) if isinstance(w, At) and w.array == OWN_WORDS else w
-        for w in words
-    ]
+def _move(a: At | Array | None) -> tuple[int, int]:
+    """Return where an array of a loop is: the number of an array and an offset, or an address."""
+    if isinstance(a, At):
+        return 1 + a.array, a.offset
+    return _CONSTANT, 0 if a is None else address_of(a)

@@ -134,7 +134,7 @@ def layer_call(
 def run_layer(call: LayerCall) -> None:
     """Compute all steps of a layer, or their gradient."""
     spec, shapes, arrays, back, grads, sums = call
-    compute(shapes, arrays, functools.partial(CompiledPlan.of, spec, shapes))
+    compute(shapes, functools.partial(CompiledPlan.of, spec, shapes, None), arrays)
     if back is None:
         return
     for grad, written in zip(back.grads.weights, grads, strict=True):
@@ -156,12 +156,12 @@ class CompiledPlan(NamedTuple):
 
     @classmethod
     def of(
-        cls, spec: Spec, shapes: Shapes, most: int, moved: Callable[[Any], Any] = list
+        cls, spec: Spec, shapes: Shapes, arrays: Sequence[Any] | None, most: int
     ) -> CompiledPlan:
-        """Return the plan of a call that may use `most` threads; `moved` changes its words."""
+        """Return the plan of a call in `most` threads or fewer; `arrays` are those of a `Block`."""
         plan, char = plan_of(spec, shapes, most), spec.dtype.char
         loop = compiled(all_steps_back if shapes.backward else all_steps, char).address
-        block = Block(moved(plan.words), plan.place)
+        block = Block(plan.words, plan.place, arrays)
         return cls(plan.threads, loop, char == "d", plan.bytes, block)
 
     def run(self, arrays: Sequence[Array | None]) -> bool:
@@ -174,21 +174,36 @@ class CompiledPlan(NamedTuple):
 
 
 def compute(
-    shapes: Shapes, arrays: Sequence[Array | None], plan_for: Callable[[int], CompiledPlan]
+    shapes: Shapes, plan_for: Callable[[int], CompiledPlan], arrays: Sequence[Array | None]
 ) -> None:
     """
     Run the loop of a layer.
 
     Parameters
     ----------
-    arrays
-        The arrays that the words refer to, after memory. None for an array that no word refers to.
     plan_for
         Returns the plan of a call that may use this many threads.
+    arrays
+        The arrays that the words refer to, after memory. None for an array that no word refers to.
     """
     most = most_threads(shapes)
     while not plan_for(most).run(arrays):
         most = 1
+
+
+def layer_in_place(
+    spec: Spec, shapes: Shapes, places: Sequence[Any]
+) -> Callable[[Sequence[Any]], None]:
+    """
+    Return a function that runs a layer whose arrays are parts of the arrays of an op's call.
+
+    Parameters
+    ----------
+    places
+        The arrays of the loop in order: a place in an array of the op's call, a constant, or None.
+    """
+    plan_for = functools.cache(functools.partial(CompiledPlan.of, spec, shapes, places))
+    return functools.partial(compute, shapes, plan_for)
 
 
 def orientations(

@@ -11,8 +11,7 @@ import numpy as np
 from .call import c_ordered, line_of
 from .entry_points import entry_points
 from .formulas import Formulas, Vectors, code_of
-from .in_place import HostCell
-from .plan import GateLayout, Spec
+from .plan import GateLayout, HostCell, Spec
 from .simd import Vector, tanh
 
 if TYPE_CHECKING:

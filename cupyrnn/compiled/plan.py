@@ -14,13 +14,13 @@ Plan       threads, memory, words of the calls of a signature  once for each num
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import threads
-from .addresses import MEMORY, OWN_WORDS, At, Memory, address_of, in_memory
+from .addresses import MEMORY, OWN_WORDS, At, Memory, address_of
 from .cache import compiled
 from .formulas import CellCode
 from .frame import MAKES_H, Frame, Matrix
@@ -162,6 +162,35 @@ class Spec:
         ]
 
 
+class HostCell(NamedTuple):
+    """
+    A cell with its attributes, whose arrays are parts of the arrays of an op's call.
+
+    Attributes
+    ----------
+    takes
+        Whether an entry point of the cell is compiled for a dtype.
+    spec_of
+        Takes vectors by name, H and a dtype. Returns the spec, and the arrays that its formulas
+        read: constants, or some of the vectors.
+    read
+        The names of the vectors that its gradient reads.
+    sums
+        The names of the gradients that each sum of deltas is written to.
+    both
+        The number of gates that add two biases, which are summed once. They are the first gates.
+    reset
+        Which of the saved arrays h is multiplied with before the last product, None for none.
+    """
+
+    takes: Callable[..., bool]
+    spec_of: Callable[[dict[str, Any], int, np.dtype[Any]], tuple[Spec, list[Any]]]
+    read: tuple[str, ...]
+    sums: tuple[tuple[str, ...], ...]
+    both: int = 0
+    reset: int | None = None
+
+
 # The bytes of a part's pre-activations (forward) and of its deltas (backward); the least rows of a
 # part backward, where each part ends with sums.
 _FORWARD_PART, _BACKWARD_PART, _LEAST_PART = 1 << 19, 1 << 20, 256
@@ -206,10 +235,9 @@ class Plan:
         self._share = self._shared(most)
         self.threads = self._share.threads
         memory = self._take_memory()
-        self._words: list[int | At] = []
+        self.words: list[int | At] = []
         self._write_words()
-        self.place = memory.take(8 * len(self._words))
-        self.words = in_memory(self._words, self.place)
+        self.place = memory.take(8 * len(self.words))
         self.bytes = memory.bytes + VECTOR_BYTES  # one more, because memory may be unaligned
 
     def _shared(self, most: int) -> Partition:
@@ -280,8 +308,8 @@ class Plan:
 
     def _put(self, values: Sequence[int | At]) -> At:
         """Append words; return their place."""
-        self._words.extend(values)
-        return At(OWN_WORDS, 8 * (len(self._words) - len(values)))
+        self.words.extend(values)
+        return At(OWN_WORDS, 8 * (len(self.words) - len(values)))
 
     def _gates(
         self, array: int, oriented: tuple[bool, int] | None, c: Panels
@@ -299,9 +327,9 @@ class Plan:
         """Make the words of the block; words that are addresses are At."""
         # Frame and matrices come first; the words that they refer to follow.
         count = len(Frame._fields) + len(self._columns) * len(Matrix._fields)
-        self._words += [0] * count
+        self.words += [0] * count
         matrices = [word for k in range(len(self._columns)) for word in self._matrix(k)]
-        self._words[:count] = [*self._frame(), *matrices]
+        self.words[:count] = [*self._frame(), *matrices]
 
     def _matrix(self, k: int) -> Matrix:
         shapes, c, P = self._shapes, self._columns[k], self._shapes.P

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._typing import Array
 from . import threads
-from .addresses import MEMORY, OWN_WORDS, Address, At, Block, Memory, in_memory
+from .addresses import MEMORY, OWN_WORDS, Address, At, Block, Memory
 from .barrier import arrive_and_wait
 from .cache import compiled
 from .call import c_ordered, orientations
@@ -162,9 +162,13 @@ class StepSizes(NamedTuple):
 
 
 class CompiledStep:
-    """The words of a step, its memory and its loop."""
+    """
+    Runs the calls of a step of one signature.
 
-    def __init__(self, spec: Spec, sizes: StepSizes) -> None:
+    `arrays` are those of a `Block`, if they are parts of the arrays of an op's call.
+    """
+
+    def __init__(self, spec: Spec, sizes: StepSizes, arrays: Sequence[Any] | None = None) -> None:
         self._spec, self._sizes, self._of_x = spec, sizes, len(spec.layout.inputs)
         formulas, char = spec.formulas, spec.dtype.char
         self._columns, self._memory = spec.columns(sizes), Memory()
@@ -183,7 +187,7 @@ class CompiledStep:
         of_zh = spec.layout.recurrent[-1][: len(formulas.zh)]
         gates = [start * self._size for start in (*spec.layout.inputs[0], *of_zh)]
         of_table = _STEP_BYTES + len(products) * _EACH_BYTES
-        self.place = self._memory.take(of_table + 8 * (len(table) + len(gates)))
+        place = self._memory.take(of_table + 8 * (len(table) + len(gates)))
         step = Step(
             met=0,
             B=sizes.B,
@@ -210,7 +214,7 @@ class CompiledStep:
             sums=sums,
         )
         words = [word for product in products for word in product]
-        self.words = in_memory([*step, *words, *table, *gates], self.place)
+        self._block = Block([*step, *words, *table, *gates], place, arrays)
         self.bytes = self._memory.bytes + VECTOR_BYTES
         self.threads, self.double = 1, int(char == "d")
         work = max(sizes.B, _LEAST_ROWS) * sum(p.K * p.gates * p.H for p in products)
@@ -274,26 +278,22 @@ class CompiledStep:
             products.append(self._product(k, deltas[k], to, True, min(k, 1), 0))
         return products, deltas[0], deltas[-1]
 
-    def run(self, arrays: Sequence[Array | None], block: Block) -> None:
+    def run(self, arrays: Sequence[Array | None]) -> None:
         """Compute the step in the planned threads; the words refer to memory, then to `arrays`."""
         n = min(threads.most(), self.threads) if self.threads > 1 else 1
         while True:
             all_arrays = np.empty(self.bytes + n * PRODUCT_BYTES, np.uint8), *arrays
-            if threads.run(n, self.loop, self.double, block.words_for(all_arrays)):
+            if threads.run(n, self.loop, self.double, self._block.words_for(all_arrays)):
                 return
             n = 1
 
 
-@functools.lru_cache(maxsize=256)
-def _compiled_step(spec: Spec, sizes: StepSizes) -> tuple[CompiledStep, Block]:
-    step = CompiledStep(spec, sizes)
-    return step, Block(step.words, step.place)
+_compiled_step = functools.lru_cache(maxsize=256)(CompiledStep)
 
 
 def _run(spec: Spec, sizes: StepSizes, *arrays: Array | None) -> None:
     """Compute a step; arrays are in C order, numbered from `_X` on."""
-    step, block = _compiled_step(spec, sizes)
-    step.run(arrays, block)
+    _compiled_step(spec, sizes).run(arrays)
 
 
 def forward(

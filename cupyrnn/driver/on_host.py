@@ -18,9 +18,9 @@ from ..arithmetic.products import matmul
 from ..checks.arrays import NotInPlace
 from ..compiled import gru, gru_reset_after, lstm, simple_rnn
 from ..compiled.addresses import At
-from ..compiled.in_place import HostCell, LayerInPlace, StepInPlace
-from ..compiled.plan import Shapes, Spec
-from ..compiled.single import StepSizes
+from ..compiled.call import layer_in_place
+from ..compiled.plan import HostCell, Shapes, Spec
+from ..compiled.single import CompiledStep, StepSizes
 from . import layer as _layer
 from .net import Cells, GradientPlaces, LayerPlaces
 from .places import Place, Table
@@ -177,7 +177,7 @@ class OnHost:
     def _layer(
         self, layer: LayerPlaces, vectors: dict[str, Place | None], back: tuple[Any, ...] = (),
         grads: Sequence[Place] = (), sums: Sequence[list[Place]] = (),
-    ) -> LayerInPlace:  # fmt: skip
+    ) -> Callable[[Arrays], Any]:  # fmt: skip
         """Return the compiled call of a layer or, with `back`, of its gradient."""
         x, (w_x, w_h, _), saved = self._input_of(layer), layer.weights, layer.saved
         last, output = layer.last, layer.output
@@ -198,7 +198,7 @@ class OnHost:
         )  # fmt: skip
         places = h, first_c, last_h, last_c, output, more, *of_steps
         arrays = [x, *places, *saved, *arrays, *weights, *grads, *chain(*sums)]
-        return LayerInPlace(spec, shapes, [*map(_at, arrays)])
+        return layer_in_place(spec, shapes, [*map(_at, arrays)])
 
     def _step(
         self, layer: LayerPlaces, spec: Spec, vectors: Sequence[Any], x: Place | None,
@@ -226,7 +226,7 @@ class OnHost:
             bool(deltas) and x is not None, 0 if totals is None else totals.size // H,
         )  # fmt: skip
         arrays = [x, h, (*c, None)[0], *back, *saved, *vectors, *weights, *deltas]
-        self.operations.append(StepInPlace(spec, sizes, [*map(_at, arrays)]))
+        self.operations.append(CompiledStep(spec, sizes, [*map(_at, arrays)]).run)
 
     def forward_layer(self, layer: LayerPlaces) -> None:
         """Add the operations of a layer."""
