@@ -69,7 +69,7 @@ def lstm(
     """
     Return an LSTM's i, cs, f, o, ci, co and h [T, B, H].
 
-    The arguments are those of `cupyrnn.block_lstm`. By default forget_bias is 0 and there is no
+    It has the arguments of `cupyrnn.block_lstm`. By default forget_bias is 0 and there is no
     clip. With a projection w_p [H, P], w is [K+P, 4*H] and h [T, B, P]. CudnnRNN's LSTM is this one
     with the gate order "ifco" and the sum of its two biases.
     """

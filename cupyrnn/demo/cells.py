@@ -32,7 +32,7 @@ class Pass(NamedTuple):
     h: Array  # [T, B, H]
     state: State  # the initial state of the next window
     shown: dict[str, Array]  # [T, B, H] each, to draw
-    backward: Callable[[Array], tuple[Array, Parameters]]  # gradient of h -> those of x and p
+    backward: Callable[[Array], tuple[Array, Parameters]]  # gradient of h -> gradients of x and p
 
 
 def normal(rng: np.random.Generator, shapes: Shapes) -> Parameters:

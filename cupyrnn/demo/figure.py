@@ -57,7 +57,7 @@ def gates_on_line(model: Model, corpus: Corpus, units: int = 8) -> Drawn:
 
 
 def draw_curve(axes: Any, cell: DemoCell, history: History, rows: dict[str, float]) -> None:
-    """Draw the bits per character by step, and those of the baselines."""
+    """Draw the bits per character by step, and the baselines."""
     steps = range(1, len(history.training) + 1)
     points = history.held_out | {len(steps): rows["model"]}
     axes.plot(steps, history.training, color=BLUE, alpha=0.25, lw=0.8)

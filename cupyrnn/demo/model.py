@@ -128,8 +128,8 @@ def gradient_error(xp: ModuleType, cell: DemoCell, directions: int = 3) -> float
     Every parameter alone is moved in some random directions d. The derivative of the loss along
     d is Im(loss(p + 1e-30j*d)) / 1e-30, exact to rounding as nothing is subtracted, and the
     gradient's projection on d must equal it. The derivative is NumPy's, whose ops alone take
-    complex numbers; the gradient is that of `xp`. Nothing is dropped: the masks of cuDNN would
-    not be NumPy's.
+    complex numbers; the gradient is computed with `xp`. Nothing is dropped, because cuDNN's
+    masks differ from NumPy's.
     """
     rng = np.random.default_rng(0)
     T, B, I, H, V = 7, 3, 4, 5, 11
@@ -166,7 +166,7 @@ def held_out_bits(
 
     One stream reads the text from beginning to end and carries its state. More streams are faster;
     each begins with a zero state, and the remainder at the end is not scored. `part` selects
-    streams; the result is 0 without any. The hints are those of one stream.
+    streams; the result is 0 without any. The hints are the same as for one stream.
     """
     text, xp = corpus.held_out, model.xp
     L = (len(text) - 1) // streams

@@ -1,4 +1,4 @@
-"""Optional modules: those of the extra `demo`, and CuPy."""
+"""Optional modules: the extra `demo`, and CuPy."""
 
 from __future__ import annotations
 

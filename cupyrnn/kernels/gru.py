@@ -69,7 +69,7 @@ template <typename A> struct GRU {
         const A k_r = s.h_prev * slope_of(gate, s.r);
         return {k_c, k_u, k_r, s.r, s.u};
     }
-    // Between the two, the gradient of h is that of this step.
+    // Between the two products, the gradient of h belongs to this step.
     __device__ __forceinline__ A backward(
         Product<1>, const Factors& k, A dh, const A*, Gradients& gradients, A* d) const
     {

@@ -30,7 +30,7 @@ def lstm_gradient(
     """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
     (B, H), dtype, xp = padded.first.h.shape, call.dtype, call.xp
     weights = PeepholeLSTMParams(w, None, *call.peephole)
-    like = PeepholeLSTMParams(w, np.empty(4 * H, np.int8), *call.peephole)  # b is a shape
+    like = PeepholeLSTMParams(w, np.empty(4 * H, np.int8), *call.peephole)  # b's shape
     x_grad, first, (w_grad, b_grad, *peephole_grads, _) = block_gradient(
         LSTM_FORM, padded, (weights, like), cotangents, call, weight_gradients
     )
@@ -108,7 +108,7 @@ def lay_out_lstm(
     call: BlockCall, reverse: bool, arguments: Arguments, *, to_gates: bool = False
 ) -> Any:
     """Lay out block_lstm, a single step, or one of their gradients."""
-    from ..driver import layouts  # and with it the kernels
+    from ..driver import layouts  # imported here, because it imports the kernels
 
     make = layouts.block_lstm_grad if "i" in arguments.by_name else layouts.block_lstm
     if to_gates:
@@ -222,7 +222,7 @@ def lay_out_gru(
     call: BlockCall, reverse: bool, arguments: Arguments, *, to_gates: bool = False
 ) -> Any:
     """Lay out block_gru, a single step, or one of their gradients."""
-    from ..driver import layouts  # and with it the kernels
+    from ..driver import layouts  # imported here, because it imports the kernels
 
     if to_gates:
         return layouts.laid_out(layouts.gru_block_cell_grad, arguments, call.attributes)

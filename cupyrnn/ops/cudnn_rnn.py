@@ -44,7 +44,7 @@ Engine: TypeAlias = Literal[
     "auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic", "cudnn_persist_static"
 ]
 
-# The environment variable that says what engine "auto" is for CuPy arrays.
+# The environment variable with the engine that "auto" uses for CuPy arrays.
 ENGINE_VARIABLE = "CUPYRNN_ENGINE"
 _ENGINES = get_args(Engine)
 
@@ -181,7 +181,7 @@ def _run(
 def _run_backprop(
     op: str, call: PackedCall, wanted: tuple[str, bool, str], arguments: Mapping[str, Any]
 ) -> CudnnRNNGrads[Any]:
-    """cudnn_rnn_backprop after its checks; what is wanted is an engine and which gradients."""
+    """cudnn_rnn_backprop after its checks; `wanted` has the engine and the wanted gradients."""
     xp, dtype, major, input = call.run.xp, call.run.dtype, call.run.time_major, arguments["input"]
     engine, of_input, weight_gradients = wanted
     reserve_space, output = arguments["reserve_space"], arguments["output"]
@@ -211,7 +211,7 @@ def _run_backprop(
 
 
 def _check_by_cudnn(op: str, call: PackedCall, output: Any, weight_gradients: str) -> None:
-    """Check what only cuDNN asks of a gradient."""
+    """Check the conditions that only cuDNN has for a gradient."""
     if call.by_cudnn and weight_gradients != "sum":
         raise ValueError(
             f"{op}: weight_gradients is {weight_gradients!r}, expected 'sum' with a reserve_space"
@@ -222,7 +222,7 @@ def _check_by_cudnn(op: str, call: PackedCall, output: Any, weight_gradients: st
 
 
 def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> ReserveLayout:
-    """Check that reserve_space is that of a call; return what is in it."""
+    """Check that reserve_space belongs to a call; return its layout."""
     xp, net, run = call.run.xp, call.net, call.run
     if not call.by_cudnn:
         if run.every is None and reserve_space.shape == (call.size,):
@@ -237,7 +237,7 @@ def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> ReserveLa
 
 def _lay_out(call: PackedCall, engine: str, arguments: Arguments) -> Any:
     """Lay out cudnn_rnn."""
-    from ..driver import layouts  # and with it the kernels
+    from ..driver import layouts  # imported here, because it imports the kernels
 
     if not _is_of_engine(call, engine, arguments):
         return None
@@ -248,10 +248,10 @@ def _lay_out(call: PackedCall, engine: str, arguments: Arguments) -> Any:
 
 
 def _is_of_engine(call: PackedCall, engine: str, arguments: Arguments) -> bool:
-    """Return whether all calls of a signature have the engine of one."""
+    """Return whether all calls of this call's signature have its engine."""
     if arguments.length is not None or arguments.by_name.get("host_reserved") is not None:
         return True
-    # cuDNN takes some lengths and not others.
+    # cuDNN supports some lengths only.
     run = call.run._replace(lengths=None)
     found = _engine(arguments.op, engine, run, call.net, arguments.by_name["input"])
     return bool(found == call.engine)
@@ -271,7 +271,7 @@ def _lay_out_backprop(
 
 
 def _net_in_place(call: PackedCall) -> Any:
-    """Return the net of a call as it is laid out."""
+    """Return the net of a call as `layouts` describes it."""
     from ..driver.layouts import PackedNet
 
     net = call.net
@@ -279,7 +279,7 @@ def _net_in_place(call: PackedCall) -> Any:
 
 
 def _may_be_laid_out(call: PackedCall) -> bool:
-    """Return whether the kernels may use the arrays of a call where they are."""
+    """Return whether kernels can use the arrays of a call in place."""
     return call.is_whole and not (call.by_cudnn or call.net.skip)
 
 
@@ -368,7 +368,7 @@ def cudnn_rnn(
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         The activation of the gates i, f and o, or r and u. The default is the sigmoid, as in
         TensorFlow. The second is the hard sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX,
-        clip(0.2*z + 0.5, 0, 1). The third is that of Keras 3 and PyTorch, clip(z/6 + 0.5, 0, 1).
+        clip(0.2*z + 0.5, 0, 1). The third is Keras 3's and PyTorch's, clip(z/6 + 0.5, 0, 1).
         The configuration of a model says which of them it was trained with; its arrays do not.
         cuDNN has the sigmoid only.
     is_training : bool

@@ -171,7 +171,7 @@ def block_gru(
         An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
         one's, or an attribute has a wrong type.
     ValueError
-        A shape does not fit the others, an attribute is out of range, a length lies outside
+        A shape does not fit the others, an attribute is out of range, a length is outside
         [0, T], or both seq_len_max and sequence_lengths are given.
 
     See Also
@@ -387,7 +387,7 @@ def block_gru_grad(
     """
     The gradient of every input of `block_gru`.
 
-    The equations are those of `gru_block_cell_grad`, for every step from the last to the first.
+    It computes the equations of `gru_block_cell_grad` for every step, from the last to the first.
     Each step's d_h is the one given plus the one passed back by the next step.
 
     Parameters
@@ -419,9 +419,9 @@ def block_gru_grad(
         Activation of r and u in the forward call. The slope of a hard sigmoid replaces r*(1-r) and
         u*(1-u): it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
     weight_gradients : {"sum", "examples", "norms", "none"}
-        What is returned of the weights: their gradients; those of each example of the batch, with
-        an axis B in front; for each weight the Euclidean norms [B] of these, of float16 and
-        bfloat16 in float32; or None.
+        What to return for the weights: their gradients; the gradients of each example of the
+        batch, with a leading axis B; the Euclidean norms [B] of these, in float32 for half formats;
+        or None.
 
     Returns
     -------
@@ -435,7 +435,7 @@ def block_gru_grad(
         An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
         one's, or an attribute has a wrong type.
     ValueError
-        A shape does not fit the others, an attribute is out of range, a length lies outside
+        A shape does not fit the others, an attribute is out of range, a length is outside
         [0, T], or both seq_len_max and sequence_lengths are given.
 
     Examples

@@ -153,7 +153,7 @@ def block_lstm(
     """
     An LSTM over a sequence, as TensorFlow's BlockLSTM ("icfo") and BlockLSTMV2 ("ifco").
 
-    Every step is that of `lstm_block_cell`, whose docstring has the equations.
+    Every step computes `lstm_block_cell`, whose docstring has the equations.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def block_lstm(
         An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
         one's, some but not all peepholes are given, or an attribute has a wrong type.
     ValueError
-        A shape does not fit the others, an attribute is out of range, a length lies outside
+        A shape does not fit the others, an attribute is out of range, a length is outside
         [0, T], or both seq_len_max and sequence_lengths are given.
 
     See Also
@@ -501,7 +501,7 @@ def block_lstm_grad(
     """
     The gradient of every input of `block_lstm`, as TensorFlow's BlockLSTMGrad and V2.
 
-    The equations are those of `lstm_block_cell_grad`, for every step from the last to the first.
+    It computes the equations of `lstm_block_cell_grad` for every step, from the last to the first.
     Each step's cs_grad and h_grad are those given plus those passed back by the next step.
 
     Parameters
@@ -543,15 +543,15 @@ def block_lstm_grad(
         Activation of i, f and o in the forward call. The slope of a hard sigmoid replaces i*(1-i),
         f*(1-f) and o*(1-o): it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
     weight_gradients : {"sum", "examples", "norms", "none"}
-        What is returned of the weights: their gradients; those of each example of the batch, with
-        an axis B in front; for each weight the Euclidean norms [B] of these, of float16 and
-        bfloat16 in float32; or None.
+        What to return for the weights: their gradients; the gradients of each example of the
+        batch, with a leading axis B; the Euclidean norms [B] of these, in float32 for half formats;
+        or None.
 
     Returns
     -------
     LSTMGrads
         x_grad, cs_prev_grad, h_prev_grad, w_grad, wci_grad, wcf_grad, wco_grad and b_grad, each
-        of the shape of its input, those of weights as `weight_gradients` says; the peephole
+        of the shape of its input; `weight_gradients` can change what the weights' are. The peephole
         gradients are zeros without peepholes.
 
     Raises
@@ -560,7 +560,7 @@ def block_lstm_grad(
         An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
         one's, some but not all peepholes are given, or an attribute has a wrong type.
     ValueError
-        A shape does not fit the others, an attribute is out of range, a length lies outside
+        A shape does not fit the others, an attribute is out of range, a length is outside
         [0, T], or both seq_len_max and sequence_lengths are given.
 
     Examples

@@ -57,7 +57,7 @@ def _form_of(op: str, weights: object) -> Form:
     """Check that all weights have one form; return it."""
     check_list(op, "weights", weights, "weight tuples")
     packed = isinstance(weights, PackedParams)
-    if packed or hasattr(weights, "form"):  # itself a tuple, of arrays
+    if packed or hasattr(weights, "form"):  # a single entry instead of a list
         hint = "; cudnn_rnn takes it" if packed else ""
         raise TypeError(
             f"{op}: weights is {type_shown(weights)}, expected a list of weight tuples{hint}"
@@ -105,7 +105,7 @@ def _is_layered(state: object) -> bool:
 
 
 def _one_by_one(states: dict[str, Any]) -> dict[str, Any]:
-    """Return arrays by name, those of each layer of a state by a name of their own."""
+    """Return arrays by name; the layers of a state have names of their own."""
     arrays: dict[str, Any] = {}
     for name, state in states.items():
         if _is_layered(state) and name not in ("output", "output_backprop"):
@@ -116,7 +116,7 @@ def _one_by_one(states: dict[str, Any]) -> dict[str, Any]:
 
 
 def _joined(xp: ModuleType, others: Sequence[Any], dtype: np.dtype[Any]) -> Any:
-    """Return the states beside h as the results have them: a tuple where there are several."""
+    """Return the states beside h as in the results: a tuple if there are several."""
     if len(others) > 1:
         return tuple(others)
     return others[0] if others else xp.zeros((), dtype)
@@ -142,7 +142,7 @@ def _with_zeros(
 def _zeros_for_none(
     form: Form, states: tuple[Any, Any, Any], weights: Any, D: int, batch: tuple[int, bool]
 ) -> tuple[Any, Any, Any]:
-    """Do what `_with_zeros` does, of B and time_major."""
+    """Return zeros for states that are None, like `_with_zeros`, from B and time_major."""
     input, h, c = states
     xp, count = module_of(input), len(form.States._fields) - 1
     others = tuple(c) if count > 1 and c is not None else (c,) * count
@@ -174,7 +174,7 @@ def _check(
     arrays = {"input_h": input_h, **_by_name("input_c", others)}
     optional: dict[str, Any] = {}
     required = {"input": input, **_one_by_one(arrays)}
-    if not others:  # A cell with h alone may have a plain 0 there, as Keras has it.
+    if not others:  # Keras passes a plain 0 for cells with h alone.
         optional |= _one_by_one({"input_c": unless_zero(input_c)})
     may_lack = {*form.together, form.projection}
     for n, entry in enumerate(entries):
@@ -226,7 +226,7 @@ def _check(
 
 
 def _fingerprint_of(call: NetCall, weights: Sequence[Any], attributes: Attributes) -> int:
-    """Return what tells a call from those with other sizes, attributes, lengths or resets."""
+    """Return a checksum of the call's sizes, attributes, lengths and resets."""
     run, net = call.run, call.net
     shapes = [[None if a is None else a.shape for a in entry] for entry in weights]
     named = attributes.gate_order, attributes.recurrent_activation
@@ -247,7 +247,7 @@ def _of_driver(call: NetCall, states: Sequence[Any]) -> list[Any]:
 
 
 def _as_given(call: NetCall, state: Any) -> Any:
-    """Return a state of the driver as the caller has its own: a tuple for a list."""
+    """Return a state of the driver in the caller's form: a tuple if the caller passed a list."""
     xp, dtype, major, D = call.run.xp, call.run.dtype, call.run.time_major, call.net.D
     if not isinstance(state, list):
         return as_given(xp, state, major, dtype)
@@ -273,7 +273,7 @@ def _run(op: str, call: NetCall, attributes: Attributes, arguments: Mapping[str,
     with on_device(xp, input):
         note, every = None, call.run.every
         if every is not None:
-            # What the gradient is not told, and the steps computed again have to know.
+            # The gradient op does not get these attributes, but recomputed steps need them.
             known = (
                 None if a is None else float(a)
                 for a in (attributes.forget_bias, attributes.cell_clip)
@@ -322,14 +322,14 @@ def _run_backprop(
 
 
 def _may_be_laid_out(call: NetCall, *states: Any) -> bool:
-    """Return whether the kernels may use the arrays of a call where they are."""
+    """Return whether kernels can use the arrays of a call in place."""
     known = call.form is LSTM_FORM or call.form is GRU_FORM
     return known and call.is_whole and not any(map(_is_layered, states))
 
 
 def _net_in_place(call: NetCall) -> Any:
-    """Return the net of a call as it is laid out."""
-    from ..driver.layouts import StackedNet  # and with it the kernels
+    """Return the net of a call as `layouts` describes it."""
+    from ..driver.layouts import StackedNet  # imported here, because it imports the kernels
 
     columns = COLUMNS[call.attributes.gate_order] if call.form is LSTM_FORM else None
     return StackedNet(call.in_place(), call.attributes, columns)
@@ -435,7 +435,7 @@ def stacked_rnn(
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         The activation of the gates i, f and o, or r and u. The first is the sigmoid. The second is
         the hard sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX, clip(0.2*z + 0.5, 0, 1). The third
-        is that of Keras 3 and PyTorch, clip(z/6 + 0.5, 0, 1).
+        is the hard sigmoid of Keras 3 and PyTorch, clip(z/6 + 0.5, 0, 1).
     is_training : bool
         Whether to apply dropout and to keep what the backward pass needs.
     save : {"all", "states"} or int

@@ -45,7 +45,7 @@ class Projected(NetAttributes, total=False):
 
 
 def _parameters(op: Callable[..., Any], defaults: dict[str, Any]) -> dict[str, Parameter]:
-    """Return the parameters of an op, with those of its TypedDict, and set its annotations."""
+    """Return the parameters of an op, with its TypedDict's, and set its annotations."""
     shared = op.__globals__[op.__annotations__.pop("kwargs").removeprefix("Unpack[")[:-1]]
     result = op.__annotations__.pop("return")
     fields = dict(shared.__annotations__)

@@ -151,7 +151,7 @@ def prepared(xp: ModuleType, weights: Any, dtype: np.dtype[Any]) -> Any:
 
 
 class BlockCall(NamedTuple):
-    """What the checks of a block op's calls found; its arrays are those of one call."""
+    """The result of the checks of a block op, with the arrays of one call."""
 
     xp: ModuleType
     attributes: Any  # as its form has them

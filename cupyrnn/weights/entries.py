@@ -1,4 +1,4 @@
-"""The weights of a net as its calls have them: a cell of each layer and direction, gradients."""
+"""The weights of a net in a call: the cells of its layers and directions, and the gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OfNet:
         self.written = [part.written for part in parts]
 
     def finished(self) -> Any:
-        """Return what has been written."""
+        """Return the written gradients."""
         return [part.finished() for part in self._parts]
 
 
@@ -59,7 +59,7 @@ class OfPacked(OfNet):
         )
 
     def finished(self) -> Any:
-        """Return what has been written, packed; or the norms, or None."""
+        """Return the written gradients, packed; or the norms, or None."""
         if self._mode == "none":
             return None
         found = [part.values() for part in self._parts]
@@ -77,7 +77,7 @@ class NetWeights:
     Parameters
     ----------
     form, attributes
-        What makes the cell of an entry.
+        The form, which makes the cell of an entry, and its attributes.
     entries
         The weights, named tuples.
     like
@@ -101,12 +101,12 @@ class NetWeights:
         return [self.form.cell(xp, prepared(xp, e, dtype), attributes) for e in self._entries]
 
     def gradients(self, xp: ModuleType, dtype: np.dtype[Any], mode: str, B: int) -> OfNet:
-        """Return where their gradients go: see `OfWeights`."""
+        """Return memory for their gradients: see `OfWeights`."""
         return OfNet([OfWeights(xp, self.form, dtype, entry, mode, B) for entry in self._like])
 
 
 class PackedWeights(NetWeights):
-    """Those of packed parameters, which are one array."""
+    """The weights of a net of packed parameters, which are one array."""
 
     form: PackedForm
 

@@ -171,7 +171,7 @@ class OfWeights:
         return self._form.finished(self._memory, self._views)
 
     def finished(self) -> Any:
-        """Return the gradients in the dtype of the call; norms keep that of the computation."""
+        """Return the gradients in the dtype of the call; norms keep the computation's dtype."""
         xp, kind = self._xp, type(self._weights)
         if self._mode == "none":
             return kind._make([None] * len(self._weights))

@@ -88,8 +88,8 @@ def params_from_keras(
         weights is not a list, an entry is not an array, or the arrays do not have floating dtypes
         or are not on one device.
     ValueError
-        The number of arrays or a shape does not fit, a GRU's bias is that of ``reset_after=False``,
-        or the shapes are those of a SimpleRNN and rnn_mode is missing.
+        The number of arrays or a shape does not fit, a GRU's bias belongs to
+        ``reset_after=False``, or the shapes are a SimpleRNN's and rnn_mode is missing.
 
     See Also
     --------
@@ -180,7 +180,7 @@ def _by_gate_of_cudnn(a: Array, G: int) -> Array:
     """
     Return a kernel of CuDNNLSTM or CuDNNGRU as [G, H, K].
 
-    Its shape is that of any kernel, but a gate's [K, H] holds cuDNN's [H, K] in row-major order.
+    It has the shape of any kernel, but a gate's [K, H] holds cuDNN's [H, K] in row-major order.
     """
     K, width = a.shape
     return a.reshape(K, G, width // G).swapaxes(0, 1).reshape(G, width // G, K)
@@ -399,7 +399,7 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
         An entry of weights cannot be converted to an array, the arrays differ in module or device,
         or use_bias is not a bool.
     ValueError
-        The number of arrays or a shape does not fit, or the bias is that of ``reset_after=True``.
+        The number of arrays or a shape does not fit, or the bias belongs to ``reset_after=True``.
 
     Notes
     -----

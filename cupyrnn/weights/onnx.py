@@ -82,7 +82,7 @@ def _directions(op: str, order: list[int], **tensors: Any) -> tuple[ModuleType, 
 
 
 def _node(xp: ModuleType, places: list[int], directions: Sequence[LayerParams]) -> OnnxParams:
-    """Invert `_directions`: join the weights of each direction; `places` are those of ONNX."""
+    """Invert `_directions`: join the weights of each direction; `places` are ONNX's."""
 
     def joined(arrays: Sequence[Array], order: Sequence[int]) -> Array:
         rows: Array = xp.stack([a[order].reshape(-1, *a.shape[2:]) for a in arrays])
@@ -147,7 +147,7 @@ def params_from_onnx(
         device.
     ValueError
         A shape does not fit, linear_before_reset is 0 for a GRU, CudnnRNN does not have the
-        activations, or the shapes are those of an RNN whose activation is not given.
+        activations, or the shapes are an RNN's and its activation is missing.
 
     See Also
     --------

@@ -195,7 +195,7 @@ class PackedParams(NamedTuple):
 
     def params_layout(self) -> list[Piece]:
         """
-        Return where every matrix and bias lies in the vector.
+        Return the place of every matrix and bias in the vector.
 
         Returns
         -------
@@ -325,7 +325,7 @@ def resolve_net(op: str, params: Array | PackedParams, attributes: NetArguments)
 
 
 def activation_of(op: str, params: object, activation: object) -> Any:
-    """Return the name of the gates' activation: the argument, or that of the PackedParams."""
+    """Return the name of the gates' activation: the argument, or the PackedParams's."""
     if not isinstance(params, PackedParams):
         return "sigmoid" if activation is None else activation
     known = params.recurrent_activation

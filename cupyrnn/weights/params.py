@@ -215,7 +215,7 @@ def cudnn_rnn_params_layout(
     num_proj: int = 0,
 ) -> list[Piece]:
     """
-    Return where every matrix and bias lies in the packed parameters.
+    Return the place of every matrix and bias in the packed parameters.
 
     Parameters
     ----------

@@ -286,7 +286,7 @@ def params_from_tf1(
         "cell_1" in the path give the layer, "fw" and "bw" the direction. Complex arrays hold values
         and tangents, see `cupyrnn.jvp`.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell. By default a GRU if the names are those of one, else an LSTM. For a basic_rnn_cell
+        The cell. By default a GRU if the names are a GRU's, else an LSTM. For a basic_rnn_cell
         this argument must give the activation.
     forget_bias : float, optional
         The value that the LSTM cells add at run time. No checkpoint contains it; TensorFlow's
@@ -493,7 +493,7 @@ def params_to_tf1(
     dict of str to array
         The variables of CudnnCompatibleLSTMCell, CudnnCompatibleGRUCell or BasicRNNCell, for every
         layer and direction. Their ``forget_bias`` is 0. A bias is the sum of the two packed ones,
-        except those of a GRU's candidate.
+        except for a GRU's candidate.
 
     Raises
     ------

@@ -56,8 +56,8 @@ def params_from_torch(
         state_dict is not a mapping of strings to arrays, or the arrays do not have floating dtypes
         or are not on one device.
     ValueError
-        A name is missing or unknown, a shape does not fit the others, or the shapes are those of an
-        RNN and rnn_mode is missing.
+        A name is missing or unknown, a shape does not fit the others, or rnn_mode is missing and
+        the shapes are an RNN's.
 
     Notes
     -----
