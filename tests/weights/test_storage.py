@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,35 @@ def test_compressed_and_damaged_files_are_refused(tmp_path: Path) -> None:
         load_params(tmp_path / "x.npz")
     with pytest.raises(FileNotFoundError):
         load_params(tmp_path / "y.npz")
+
+
+def claim(path: Path, name: str, size: int | None = None) -> None:
+    """Have the directory of a file give a member so many bytes, those compressed if None."""
+    content = bytearray(path.read_bytes())
+    at = content.rindex(f"{name}.npy".encode()) - 46  # the directory's entry begins there
+    compressed = content[at + 20 : at + 24] if size is None else size.to_bytes(4, "little")
+    content[at + 20 : at + 28] = 2 * compressed
+    path.write_bytes(content)
+
+
+def test_sizes_that_a_file_claims_are_not_believed(tmp_path: Path) -> None:
+    path, header = tmp_path / "x.npz", io.BytesIO()
+    np.savez_compressed(path, about=about(), params=NET.params)
+    claim(path, "about")
+    claim(path, "params")
+    with pytest.raises(ValueError, match="is compressed"):
+        load_params(path)
+    np.savez(path, about=about(), params=NET.params)
+    claim(path, "params", 10**9)
+    with pytest.raises(ValueError, match=r"params.npy has 1,000,000,000 bytes, the file \d"):
+        load_params(path)
+    shape = {"descr": "<f8", "fortran_order": False, "shape": (10**12,)}
+    np.lib.format.write_array_header_1_0(header, shape)
+    np.savez(path, about=about())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("params.npy", header.getvalue())
+    with pytest.raises(ValueError, match="params is missing, or of another kind"):
+        load_params(path)
 
 
 def test_arrays_as_attributes_say_what_to_use(tmp_path: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +17,7 @@ from checks import assert_close
 import cupyrnn
 from cupyrnn.driver import signatures
 from cupyrnn.kernels import grid, persistent
-from without_a_gpu.cupy_on_host.calls import calls_of, disturbances
+from without_a_gpu.cupy_on_host.calls import ON_A_STREAM, calls_of, disturbances
 
 pytestmark = pytest.mark.gpu
 
@@ -128,13 +132,17 @@ def laid_out() -> bool:
     return all(run is not None for run, _ in signatures.CALLS.values())
 
 
+NAMES, SMALL = ["block_lstm", "block_gru", "cudnn_rnn-gru", "cudnn_rnn-rnn_tanh"], (4, 3, 4, 9)
+NAMED = pytest.mark.parametrize("name", NAMES)
+
+
 @WAYS
-@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn-gru", "cudnn_rnn-rnn_tanh"])
+@NAMED
 def test_blocks_that_exchange_numbers_are_one_operation_more(
     host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, name: str, way: str
 ) -> None:
     """The memory of what a grid exchanges is set before each launch; the rest is as by rows."""
-    calls = calls_of(cupy, name, (4, 3, 4, 9))
+    calls = calls_of(cupy, name, SMALL)
     by_rows = [operations(host, call) for call in calls]
     monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
     found = [operations(host, call) for call in calls]
@@ -168,7 +176,7 @@ def test_more_sequences_than_run_at_once_are_several_launches(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn-gru", "cudnn_rnn-rnn_tanh"])
+@NAMED
 def test_the_loop_is_laid_out(
     host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
 ) -> None:
@@ -250,6 +258,48 @@ def test_all_is_on_the_stream_of_the_caller(host: Any, cupy: Any) -> None:
             with host.log() as events:
                 call()
         assert disturbances(events, stream) == []
+
+
+@pytest.mark.parametrize("way", ["rows", "grid", "loop"])
+def test_two_threads_on_streams_of_their_own(
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, way: str
+) -> None:
+    """They make calls of the same signatures at the same time; each gets its own results."""
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
+    calls = [
+        [scaled(cupy, call, 1 + n / 8) for name in NAMES for call in calls_of(cupy, name, SMALL)]
+        for n in range(2)
+    ]
+    expected = [[bits(cupy, call()) for call in own] for own in calls]
+    assert laid_out()
+    barrier = threading.Barrier(2, timeout=60)
+
+    def work(n: int) -> int:
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            for _ in range(10):
+                barrier.wait()
+                assert [bits(cupy, call()) for call in calls[n]] == expected[n]
+            return int(stream.ptr)
+
+    with ThreadPoolExecutor(2) as pool, host.log() as events:
+        streams = [*pool.map(work, range(2))]
+    launched = [e.stream for e in events if e.kind in ON_A_STREAM]
+    assert {*launched} == {*streams}
+    assert sum(a != b for a, b in pairwise(launched)) >= 10
+
+
+def scaled(cupy: Any, call: partial[Any], factor: float) -> partial[Any]:
+    """Return a call of the same signature with other numbers."""
+    arrays = {n: a * a.dtype.type(factor) for n, a in call.keywords.items() if is_of(cupy, a)}
+    return partial(call.func, **call.keywords | arrays)
+
+
+def is_of(cupy: Any, a: Any) -> bool:
+    return isinstance(a, cupy.ndarray)
+
+
+def bits(cupy: Any, results: Any) -> list[bytes]:
+    return [a.tobytes() for a in results if is_of(cupy, a)]
 
 
 def test_each_device_has_calls_of_its_own(host: Any, cupy: Any) -> None:
