@@ -15,11 +15,7 @@ import numpy as np
 
 from .._typing import Array
 from ..arithmetic.gates import HardSigmoid
-from . import threads
-from .addresses import Block
-from .cache import compiled
-from .frame import all_steps, all_steps_back
-from .plan import Shapes, Spec, most_threads, plan_of
+from .plan import Plan, Shapes, Spec, most_threads, plan_of
 
 
 @functools.lru_cache(maxsize=64)
@@ -134,7 +130,7 @@ def layer_call(
 def run_layer(call: LayerCall) -> None:
     """Compute all steps of a layer, or their gradient."""
     spec, shapes, arrays, back, grads, sums = call
-    compute(shapes, functools.partial(CompiledPlan.of, spec, shapes, None), arrays)
+    compute(shapes, functools.partial(plan_of, spec, shapes), arrays)
     if back is None:
         return
     for grad, written in zip(back.grads.weights, grads, strict=True):
@@ -145,36 +141,8 @@ def run_layer(call: LayerCall) -> None:
             total += column_sums
 
 
-class CompiledPlan(NamedTuple):
-    """A plan and its compiled loop."""
-
-    threads: int
-    loop: int  # its address
-    double: bool
-    bytes: int  # of memory
-    block: Block
-
-    @classmethod
-    def of(
-        cls, spec: Spec, shapes: Shapes, arrays: Sequence[Any] | None, most: int
-    ) -> CompiledPlan:
-        """Return the plan of a call in `most` threads or fewer; `arrays` are those of a `Block`."""
-        plan, char = plan_of(spec, shapes, most), spec.dtype.char
-        loop = compiled(all_steps_back if shapes.backward else all_steps, char).address
-        block = Block(plan.words, plan.place, arrays)
-        return cls(plan.threads, loop, char == "d", plan.bytes, block)
-
-    def run(self, arrays: Sequence[Array | None]) -> bool:
-        """Run the loop once; return False if another call has the threads."""
-        n, loop, double, count, block = self
-        if n > 1:
-            threads.wake(n)
-        all_arrays = np.empty(count, np.uint8), *arrays
-        return threads.run(n, loop, double, block.words_for(all_arrays))
-
-
 def compute(
-    shapes: Shapes, plan_for: Callable[[int], CompiledPlan], arrays: Sequence[Array | None]
+    shapes: Shapes, plan_for: Callable[[int], Plan], arrays: Sequence[Array | None]
 ) -> None:
     """
     Run the loop of a layer.
@@ -202,7 +170,7 @@ def layer_in_place(
     places
         The arrays of the loop in order: a place in an array of the op's call, a constant, or None.
     """
-    plan_for = functools.cache(functools.partial(CompiledPlan.of, spec, shapes, places))
+    plan_for = functools.cache(functools.partial(Plan, spec, shapes, places=places))
     return functools.partial(compute, shapes, plan_for)
 
 

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._typing import Array
 from . import threads
-from .addresses import MEMORY, OWN_WORDS, At, Memory, address_of
+from .addresses import MEMORY, OWN_WORDS, At, Block, Memory, address_of
 from .cache import compiled
 from .formulas import CellCode
-from .frame import MAKES_H, Frame, Matrix
+from .frame import MAKES_H, Frame, Matrix, all_steps, all_steps_back
 from .products import PANEL_BYTES, memory_of_transposed
 from .simd import VECTOR_BYTES
 
@@ -176,11 +177,11 @@ class HostCell(NamedTuple):
     read
         The names of the vectors that its gradient reads.
     sums
-        The names of the gradients that each sum of deltas is written to.
+        For each sum of deltas, the names of the gradients that it is written to.
     both
         The number of gates that add two biases, which are summed once. They are the first gates.
     reset
-        Which of the saved arrays h is multiplied with before the last product, None for none.
+        The number of the saved array that h is multiplied by before the last product, or None.
     """
 
     takes: Callable[..., bool]
@@ -227,18 +228,42 @@ _DX, _DH, _DC, _H_GRAD, _C_GRAD, _TOTALS, _SAVED = range(8, 15)
 
 
 class Plan:
-    """Everything that calls of a cell with the same signature and number of threads share."""
+    """
+    Runs the calls of a layer's loop that have the same signature and number of threads.
 
-    def __init__(self, spec: Spec, shapes: Shapes, most: int) -> None:
+    Parameters
+    ----------
+    spec, shapes
+        The cell and the signature.
+    most
+        The most threads of a call.
+    places
+        The `arrays` of a `Block`.
+    """
+
+    def __init__(
+        self, spec: Spec, shapes: Shapes, most: int, places: Sequence[Any] | None = None
+    ) -> None:
         self._spec, self._shapes, self._columns = spec, shapes, spec.columns(shapes)
         self._starts = np.frombuffer(shapes.starts, np.int64)  # the loops read it
         self._share = self._shared(most)
-        self.threads = self._share.threads
+        self._threads, self._double = self._share.threads, spec.dtype.char == "d"
         memory = self._take_memory()
-        self.words: list[int | At] = []
+        self._words: list[int | At] = []
         self._write_words()
-        self.place = memory.take(8 * len(self.words))
+        self.place = memory.take(8 * len(self._words))
         self.bytes = memory.bytes + VECTOR_BYTES  # one more, because memory may be unaligned
+        self._block = Block(self._words, self.place, places)
+        loop = all_steps_back if shapes.backward else all_steps
+        self._loop = compiled(loop, spec.dtype.char).address
+
+    def run(self, arrays: Sequence[Array | None]) -> bool:
+        """Run the loop once; return False if another call has the threads."""
+        n = self._threads
+        if n > 1:
+            threads.wake(n)
+        all_arrays = np.empty(self.bytes, np.uint8), *arrays
+        return threads.run(n, self._loop, self._double, self._block.words_for(all_arrays))
 
     def _shared(self, most: int) -> Partition:
         """Return the share of each thread, and set the number of rows of a part."""
@@ -261,7 +286,7 @@ class Plan:
     def _take_memory(self) -> Memory:
         """Assign the offsets of everything in the memory of a call but its words."""
         shapes, columns, memory = self._shapes, self._columns, Memory()
-        H, P, size, n = self._spec.H, shapes.P, columns[0].size, self.threads
+        H, P, size, n = self._spec.H, shapes.P, columns[0].size, self._threads
         B, part, backward = int(self._starts[1]), self._part, shapes.backward
         depths = [c.K for c in columns]
         self._packed = [
@@ -308,8 +333,8 @@ class Plan:
 
     def _put(self, values: Sequence[int | At]) -> At:
         """Append words; return their place."""
-        self.words.extend(values)
-        return At(OWN_WORDS, 8 * (len(self.words) - len(values)))
+        self._words.extend(values)
+        return At(OWN_WORDS, 8 * (len(self._words) - len(values)))
 
     def _gates(
         self, array: int, oriented: tuple[bool, int] | None, c: Panels
@@ -327,9 +352,9 @@ class Plan:
         """Make the words of the block; words that are addresses are At."""
         # Frame and matrices come first; the words that they refer to follow.
         count = len(Frame._fields) + len(self._columns) * len(Matrix._fields)
-        self.words += [0] * count
+        self._words += [0] * count
         matrices = [word for k in range(len(self._columns)) for word in self._matrix(k)]
-        self.words[:count] = [*self._frame(), *matrices]
+        self._words[:count] = [*self._frame(), *matrices]
 
     def _matrix(self, k: int) -> Matrix:
         shapes, c, P = self._shapes, self._columns[k], self._shapes.P

@@ -11,6 +11,8 @@ number whose type selects the dtype.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -410,20 +412,14 @@ def _tile(
     rest, a_k, b_k = (Word(builder, builder.phi(I64)) for _ in range(3))
     sums = [[builder.phi(c.vector) for _ in range(VECTORS)] for _ in range(m)]
     new = [list(row) for row in sums]
-    if ROWS < VECTORS:  # few registers: keep A's spread numbers, load one vector of B at a time
-        spread = [[c.everywhere(a_k + row + cs * n) for n in range(fold)] for row in rows]
-        for j in range(VECTORS):
-            column = c.load(b_k + vectors[j])
-            for i in range(m):
-                x = spread[i][j // count]
-                new[i][j] = x.times_plus(column, Vector(builder, sums[i][j])).value
-    else:
-        columns_of_b = [c.load(b_k + offset) for offset in vectors]
-        for i in range(m):
-            for j in range(VECTORS):
-                if j % count == 0:
-                    x = c.everywhere(a_k + rows[i] + cs * (j // count))
-                new[i][j] = x.times_plus(columns_of_b[j], Vector(builder, sums[i][j])).value
+    column = functools.cache(lambda j: c.load(b_k + vectors[j]))
+    spread = functools.cache(lambda i, half: c.everywhere(a_k + rows[i] + cs * half))
+    pairs = [(i, j) for i in range(m) for j in range(VECTORS)]
+    if ROWS < VECTORS:  # few registers: one vector of B at a time
+        pairs.sort(key=operator.itemgetter(1))
+    for i, j in pairs:
+        x, total = spread(i, j // count), Vector(builder, sums[i][j])
+        new[i][j] = x.times_plus(column(j), total).value
     fewer = rest - 1
     for phi, first, then in (
         (rest, K, fewer), (a_k, a, a_k + cs * fold), (b_k, b, b_k + rs_b),
@@ -504,11 +500,10 @@ def block(c: Code, *args: Word) -> None:
             c.store(row, to + rs_to * i)
         c.mask = None
 
-    def either(whole: bool) -> None:
-        c.either(transpose.compare("!=", 0), lambda transposed: move(transposed, whole))
-
     # None of the four is more than the lanes.
-    c.either((rows * columns * rows_to * columns_to).compare("==", c.lanes**4), either)
+    all_lanes = (rows * columns * rows_to * columns_to).compare("==", c.lanes**4)
+    turns = transpose.compare("!=", 0)
+    c.either(all_lanes, lambda whole: c.either(turns, lambda turn: move(turn, whole)))
 
 
 # C's copy(to, source, bytes).

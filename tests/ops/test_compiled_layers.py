@@ -171,8 +171,8 @@ def test_where_a_part_ends(
     compiled_loops: ModuleType, mode: str, B: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts of 8 rows or fewer, at every end that there is; and nothing behind their memory."""
-    call, plan = (importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("call", "plan"))
-    plan_of, plans, memories = plan.plan_of, [], []
+    plan = importlib.import_module("cupyrnn.compiled.plan")
+    run_plan, plans, memories = plan.Plan.run, [], []
 
     def filled(shape: Any, dtype: Any) -> Any:
         made = np.empty(shape, dtype)
@@ -183,8 +183,13 @@ def test_where_a_part_ends(
 
     for name, value in {"_FORWARD_PART": 2048, "_BACKWARD_PART": 0, "_LEAST_PART": 8}.items():
         monkeypatch.setattr(plan, name, value)
-    monkeypatch.setattr(call, "np", SimpleNamespace(**{**vars(np), "empty": filled}))
-    monkeypatch.setattr(call, "plan_of", lambda *args: plans.append(plan_of(*args)) or plans[-1])
+
+    def run_and_note(self: Any, arrays: Any) -> Any:
+        plans.append(self)
+        return run_plan(self, arrays)
+
+    monkeypatch.setattr(plan, "np", SimpleNamespace(**{**vars(np), "empty": filled}))
+    monkeypatch.setattr(plan.Plan, "run", run_and_note)
     plan._kept_plan.cache_clear()
     for T in range(1, 19):
         actual, expected = beside_numpy(lambda T=T: run(mode, (T, B, 3, 8)), monkeypatch)
@@ -196,7 +201,7 @@ def test_where_a_part_ends(
         memory = memory[-memory.__array_interface__["data"][0] % plan.VECTOR_BYTES :]
         if not made._shapes.backward:
             assert (memory[made._sums[0] : made.place] == 0x55).all()
-        assert (memory[made.place + 8 * len(made.words) :] == 0x55).all()
+        assert (memory[made.place + 8 * len(made._words) :] == 0x55).all()
 
 
 def test_addresses_without_looking_into_objects(
