@@ -14,6 +14,8 @@ import numpy as np
 
 from .arrays import array_kind
 
+_Choice = TypeVar("_Choice", bound=str)
+
 
 def shown(value: object) -> str:
     """Return an argument as an error message shows it: short, even if its repr raises."""
@@ -112,11 +114,11 @@ def check_count(
         raise ValueError(f"{op}: {name} has {counted(len(entries), item)}, expected {expected}")
 
 
-def check_choice(op: str, name: str, value: object, choices: Sequence[str]) -> str:
+def check_choice(op: str, name: str, value: object, choices: Sequence[_Choice]) -> _Choice:
     """Return `value`, one of the strings `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{op}: {name} is {shown(value)}, expected one of {', '.join(choices)}")
-    return value
+    return value  # type: ignore[return-value]
 
 
 def check_dtype(op: str, dtype: object, choices: Sequence[str]) -> np.dtype[Any]:

@@ -72,7 +72,7 @@ def _listed(op: str, name: str, attributes: Mapping[str, Any], items: str) -> Se
     return values
 
 
-def _name(op: str, n: int, name: Any) -> str:
+def _name(op: str, n: int, name: object) -> str:
     """Return the name of an activation in lower case."""
     name = text(name)
     if not isinstance(name, str) or name.lower() not in map(str.lower, _NAMES):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ..checks.arrays import array_kind, cast, contiguous, on_device, plain
 from ..checks.attributes import check_integer, named, read_first, shown, type_shown
 from ..checks.calls import check_arrays, expect_rank, expect_shape
 from .block_forms import GRU_FORM, LSTM_FORM
-from .params import GATES, LayerParams, Net, without_arithmetic
+from .params import GATES, LayerParams, Net, RNNMode, without_arithmetic
 
 
 class LSTMState(NamedTuple):
@@ -68,7 +68,7 @@ class BlockLSTMParams(NamedTuple):
     b: Array
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Array]:
         """The arguments of `block_lstm` by name."""
         return self._asdict()
 
@@ -139,7 +139,7 @@ class PeepholeLSTMParams(_PeepholeLSTM):
 
     __slots__ = ()
 
-    def _asdict(self) -> dict[str, Any]:
+    def _asdict(self) -> dict[str, Array | None]:
         """Return the arrays by name, without w_p if it is None."""
         arrays = super()._asdict()
         if self.w_p is None:
@@ -147,7 +147,7 @@ class PeepholeLSTMParams(_PeepholeLSTM):
         return arrays
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Array]:
         """
         The arguments of `block_lstm` by name.
 
@@ -223,7 +223,7 @@ class BlockGRUParams(NamedTuple):
     b_c: Array
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Array]:
         """The arguments of `block_gru` by name."""
         return self._asdict()
 
@@ -269,7 +269,7 @@ BLOCK = {"icfo": [0, 2, 1, 3], "ifco": [0, 1, 2, 3]}
 IN_ORDER = [0, 1, 2, 3]
 
 
-def as_arrays(op: str, tensors: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Array]]:
+def as_arrays(op: str, tensors: Mapping[str, object]) -> tuple[ModuleType, dict[str, Array]]:
     """
     Return arrays of one module, in the widest of their dtypes.
 
@@ -315,7 +315,7 @@ def _as_array(op: str, name: str, value: Any) -> Array:
     return value
 
 
-def check_names(op: str, argument: str, mapping: Any, prefix: object) -> None:
+def check_names(op: str, argument: str, mapping: object, prefix: object) -> None:
     """Check that an argument is a mapping of strings, and `prefix` a string."""
     if not isinstance(mapping, Mapping):
         has_it = callable(getattr(type(mapping), argument, None))
@@ -331,7 +331,7 @@ def check_names(op: str, argument: str, mapping: Any, prefix: object) -> None:
         raise TypeError(f"{op}: prefix is {shown(prefix)}, expected a string")
 
 
-def nested(argument: str, arrays: Mapping[str, Any]) -> str:
+def nested(argument: str, arrays: Mapping[str, object]) -> str:
     """Return the end of an error about missing names: where in a checkpoint they may be."""
     for name, value in arrays.items():
         if isinstance(value, Mapping):
@@ -348,7 +348,9 @@ def unclear_rnn(op: str, clue: str) -> ValueError:
     )
 
 
-def mode_of(op: str, rnn_mode: Any, width: int, H: int, problem: str) -> tuple[Any, int]:
+def mode_of(
+    op: str, rnn_mode: RNNMode | None, width: int, H: int, problem: str
+) -> tuple[RNNMode, int]:
     """
     Return the cell and H, from `width`, which is G*H.
 
@@ -368,6 +370,9 @@ def mode_of(op: str, rnn_mode: Any, width: int, H: int, problem: str) -> tuple[A
     raise ValueError(
         f"{op}: {problem} with H = {H} and G = 4 for lstm, 3 for gru or 1 for rnn_tanh and rnn_relu"
     )
+
+
+_Gates: TypeAlias = "slice | Sequence[int]"  # an index of gates
 
 
 def by_gate(a: Array, G: int) -> Array:
@@ -394,12 +399,14 @@ def rows_of(xp: ModuleType, layer: LayerParams, order: Sequence[int]) -> tuple[A
     return _side_by_side(xp, layer, _places(own_order(order)))
 
 
-def _places(order: Sequence[int]) -> Any:
+def _places(order: Sequence[int]) -> _Gates:
     """Return an index that reorders gates: a slice, which makes no copy, if the order is theirs."""
     return slice(None) if order == IN_ORDER[: len(order)] else order
 
 
-def _side_by_side(xp: ModuleType, layer: LayerParams, gates: Any) -> tuple[Array, Array]:
+def _side_by_side(
+    xp: ModuleType, layer: LayerParams, gates: slice | Sequence[int]
+) -> tuple[Array, Array]:
     """Return the rows [K+P, G*H] and the bias [G*H] of some gates."""
     rows = xp.concatenate([layer.input[gates], layer.recurrent[gates]], axis=2)
     bias = layer.recurrent_bias[gates]
@@ -408,7 +415,7 @@ def _side_by_side(xp: ModuleType, layer: LayerParams, gates: Any) -> tuple[Array
     return side_by_side(rows), bias.flatten()
 
 
-def layer_of_gru(xp: ModuleType, weights: Any) -> LayerParams:
+def layer_of_gru(xp: ModuleType, weights: BlockGRUParams) -> LayerParams:
     """Convert weights of `block_gru` to the packed layout."""
     w_ru, w_c, b_ru, b_c = (contiguous(xp, a) for a in weights)
     rows, bias = xp.concatenate([w_ru, w_c], axis=1), xp.concatenate([b_ru, b_c])
@@ -447,7 +454,7 @@ def check_block_gru(op: str, arrays: Mapping[str, Array]) -> tuple[ModuleType, i
     return xp, rows - H, H
 
 
-def check_block_lstm(op: str, arrays: Mapping[str, Any]) -> tuple[ModuleType, int, int]:
+def check_block_lstm(op: str, arrays: Mapping[str, Array]) -> tuple[ModuleType, int, int]:
     """Check w, b, wci, wcf, wco, w_p; the keys are their names in errors. Return module, I, H."""
     (name_w, w), (name_b, b), *others = arrays.items()
     xp, _ = check_arrays(op, {name_w: w, name_b: b}, dict(others))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation, check_gate
@@ -52,7 +52,7 @@ class Gate(NamedTuple):
     peephole: Array | None = None
 
 
-def _named(op: str, gates: Any, argument: str, names: Sequence[str]) -> dict[str, Any]:
+def _named(op: str, gates: object, argument: str, names: Sequence[str]) -> dict[str, object]:
     """Check the gates of a layer and direction; return their arrays by the names in errors."""
     if not isinstance(gates, Mapping):
         raise TypeError(f"{op}: {argument} is {type_shown(gates)}, expected a mapping to Gates")
@@ -60,7 +60,7 @@ def _named(op: str, gates: Any, argument: str, names: Sequence[str]) -> dict[str
         raise ValueError(
             f"{op}: {argument} has the gates {shown([*gates])}, expected {', '.join(names)}"
         )
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, object] = {}
     for name in names:
         gate = gates[name]
         if not isinstance(gate, (tuple, list)) or not 2 <= len(gate) <= 5:
@@ -71,7 +71,7 @@ def _named(op: str, gates: Any, argument: str, names: Sequence[str]) -> dict[str
     return arrays
 
 
-def _mode(op: str, gates: Any, rnn_mode: Any) -> Any:
+def _mode(op: str, gates: Sequence[object], rnn_mode: object) -> RNNMode:
     """Return rnn_mode, or the cell whose gates have these names."""
     if rnn_mode is not None:
         return check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
@@ -83,7 +83,7 @@ def _mode(op: str, gates: Any, rnn_mode: Any) -> Any:
 
 
 def _oriented_arrays(
-    op: str, tensors: Mapping[str, Any], transposed: bool
+    op: str, tensors: Mapping[str, object], transposed: bool
 ) -> tuple[ModuleType, dict[str, Array]]:
     """Return the module and the arrays, matrices as [H, K]."""
     xp, arrays = forms.as_arrays(op, tensors)
@@ -92,9 +92,9 @@ def _oriented_arrays(
 
 @traceable
 def params_from_gates(
-    gates: Sequence[Mapping[str, Sequence[Any]]],
+    gates: Sequence[Mapping[str, Sequence[object]]],
     *,
-    projections: Sequence[Any] | None = None,
+    projections: Sequence[object] | None = None,
     rnn_mode: RNNMode | None = None,
     direction: Direction = "unidirectional",
     recurrent_activation: RecurrentActivation = "sigmoid",
@@ -160,7 +160,7 @@ def params_from_gates(
     check_count(op, "gates", gates, gates and len(gates) % D == 0, f"L*D with D = {D}")
     mode = _mode(op, gates, rnn_mode)
     check_activation(op, mode, recurrent_activation)
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, object] = {}
     for n, layer_gates in enumerate(gates):
         tensors |= _named(op, layer_gates, f"gates[{n}]", GATES[mode])
     if projections is not None:
@@ -285,7 +285,7 @@ def _as_gates(names: Sequence[str], layer: LayerParams) -> dict[str, Gate]:
 
 
 def _one_cell(
-    op: str, gates: Any, names: Sequence[str], transposed: object
+    op: str, gates: object, names: Sequence[str], transposed: object
 ) -> tuple[ModuleType, list[Gate]]:
     """Check the gates of one cell of the block ops; return module and gates."""
     is_transposed = check_bool(op, "transposed", transposed)
@@ -299,7 +299,7 @@ def _one_cell(
 
 @traceable
 def block_lstm_from_gates(
-    gates: Mapping[str, Sequence[Any]], *, transposed: bool = False
+    gates: Mapping[str, Sequence[object]], *, transposed: bool = False
 ) -> PeepholeLSTMParams:
     """
     Convert an LSTM with separate arrays for each gate to weights of `block_lstm`.
@@ -404,7 +404,7 @@ def block_lstm_to_gates(
 
 @traceable
 def block_gru_from_gates(
-    gates: Mapping[str, Sequence[Any]], *, transposed: bool = False
+    gates: Mapping[str, Sequence[object]], *, transposed: bool = False
 ) -> BlockGRUParams:
     """
     Convert a GRU with separate arrays for each gate to weights of `block_gru`.

@@ -72,7 +72,7 @@ class _Draw(NamedTuple):
         return rows.reshape(like.shape)
 
 
-def _checked(op: str, scheme: object, dtype: Any, seed: Any, xp: object) -> _Draw:
+def _checked(op: str, scheme: object, dtype: object, seed: object, xp: object) -> _Draw:
     """Check the arguments that all init functions share."""
     if not isinstance(xp, ModuleType) or xp not in (np, sys.modules.get("cupy")):
         raise TypeError(f"{op}: xp is {shown(xp)}, expected the module numpy or cupy")

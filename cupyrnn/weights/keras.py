@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation, check_gate
@@ -33,7 +33,7 @@ _PARTS = ("kernel", "recurrent kernel", "bias")
 
 @traceable
 def params_from_keras(
-    weights: Sequence[Any],
+    weights: Sequence[object],
     *,
     rnn_mode: RNNMode | None = None,
     direction: Direction = "unidirectional",
@@ -372,7 +372,7 @@ def gradient_to_keras(params: PackedParams, params_backprop: Array) -> list[Arra
 
 
 @traceable
-def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> BlockGRUParams:
+def block_gru_from_keras(weights: Sequence[object], *, use_bias: bool = True) -> BlockGRUParams:
     """
     Convert a Keras GRU with ``reset_after=False`` to weights of `block_gru`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 from ..arithmetic.dual import real_dtype
 from ..checks.arrays import contiguous, on_device
@@ -13,9 +13,11 @@ from .forms import BlockGRUParams, as_arrays, check_block_gru, refuse
 from .packed import PackedParams, assembled, check_model
 from .params import Direction, layers
 
+Weights = TypeVar("Weights", PackedParams, BlockGRUParams)
+
 
 @traceable
-def reverse_update_gate(weights: Any) -> Any:
+def reverse_update_gate(weights: Weights) -> Weights:
     """
     Convert a GRU's weights between the two conventions of the update gate, exactly.
 

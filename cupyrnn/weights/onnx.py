@@ -188,11 +188,12 @@ def params_from_onnx(
     return assembled(op, xp, net, directions[0].input, directions, gate)
 
 
-def _mode_of_rnn(activations: Any, width: int, H: int) -> Any:
+def _mode_of_rnn(activations: object, width: int, H: int) -> RNNMode | None:
     """Return the RNN that has the first activation, None if there is none."""
     if width != H or not isinstance(activations, (list, tuple)) or not activations:
         return None
-    return {"tanh": "rnn_tanh", "relu": "rnn_relu"}.get(str(text(activations[0])).lower())
+    modes: dict[str, RNNMode] = {"tanh": "rnn_tanh", "relu": "rnn_relu"}
+    return modes.get(str(text(activations[0])).lower())
 
 
 def _gate(op: str, mode: str, D: int, **attributes: Any) -> RecurrentActivation:
@@ -370,7 +371,7 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     """
     op = "block_lstm_to_onnx"
 
-    def check(op: str, arrays: dict[str, Any]) -> tuple[ModuleType, int, int]:
+    def check(op: str, arrays: dict[str, Array]) -> tuple[ModuleType, int, int]:
         name, w_p = arrays.popitem()
         if w_p is not None:
             raise ValueError(f"{op}: {name} is an array, expected None: ONNX has no projection")

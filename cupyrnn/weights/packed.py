@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -276,7 +276,7 @@ def assembled(
     return PackedParams(params, *net.known)._replace(recurrent_activation=activation)
 
 
-def gradient_model(op: str, params: object, params_backprop: Any) -> CheckedParams:
+def gradient_model(op: str, params: object, params_backprop: Array) -> CheckedParams:
     """Check a gradient of packed parameters, which has the form of the parameters."""
     if not isinstance(params, PackedParams):
         raise TypeError(f"{op}: params is {type_shown(params)}, expected a PackedParams")
@@ -324,7 +324,7 @@ def resolve_net(op: str, params: Array | PackedParams, attributes: NetArguments)
     return ResolvedNet(params, NetArguments(**values, recurrent_activation=activation), known)
 
 
-def activation_of(op: str, params: object, activation: object) -> Any:
+def activation_of(op: str, params: object, activation: object) -> object:
     """Return the name of the gates' activation: the argument, or the PackedParams's."""
     if not isinstance(params, PackedParams):
         return "sigmoid" if activation is None else activation

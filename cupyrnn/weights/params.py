@@ -31,7 +31,8 @@ RNNMode: TypeAlias = Literal["rnn_relu", "rnn_tanh", "lstm", "gru"]
 InputMode: TypeAlias = Literal["linear_input", "skip_input", "auto_select"]
 Direction: TypeAlias = Literal["unidirectional", "bidirectional"]
 
-GATES = {
+PieceKind: TypeAlias = Literal["input", "recurrent", "projection", "input_bias", "recurrent_bias"]
+GATES: dict[RNNMode, tuple[str, ...]] = {
     "rnn_relu": ("h",),
     "rnn_tanh": ("h",),
     "lstm": ("i", "f", "ci", "o"),
@@ -81,7 +82,7 @@ class Net(NamedTuple):
         return "skip_input" if self.skip else "linear_input"
 
     @property
-    def known(self) -> tuple[Any, ...]:
+    def known(self) -> tuple[int, int, int, RNNMode, Direction, int, InputMode]:
         """The fields of a PackedParams after `params`, but for recurrent_activation."""
         sizes = self.L, self.H, self.I
         return *sizes, self.rnn_mode, self.direction, self.num_proj, self.input_mode
@@ -109,7 +110,7 @@ def check_net(
     H = check_integer(op, "num_units", num_units, 1)
     I = check_integer(op, "input_size", input_size, 1)
     P = check_integer(op, "num_proj", num_proj, 0)
-    mode: Any = check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
+    mode = check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
     input_mode = check_choice(op, "input_mode", input_mode, _INPUT_MODES)
     direction = check_choice(op, "direction", direction, DIRECTIONS)
     if P and mode != "lstm":
@@ -145,7 +146,7 @@ class Piece(NamedTuple):
         [H, K], [H, P], [P, H] or [H].
     """
 
-    kind: Literal["input", "recurrent", "projection", "input_bias", "recurrent_bias"]
+    kind: PieceKind
     layer: int
     direction: int
     gate: str
@@ -158,7 +159,7 @@ class Piece(NamedTuple):
         return math.prod(self.shape)
 
 
-def parts(net: Net) -> Iterator[tuple[Any, int, int, slice, tuple[int, ...]]]:
+def parts(net: Net) -> Iterator[tuple[PieceKind, int, int, slice, tuple[int, ...]]]:
     """
     Yield the parts of a packed vector in order; the gates of a matrix or bias are one part.
 
@@ -166,7 +167,7 @@ def parts(net: Net) -> Iterator[tuple[Any, int, int, slice, tuple[int, ...]]]:
     """
     G, H, P = len(GATES[net.rnn_mode]), net.H, net.P
 
-    def unplaced() -> Iterator[tuple[str, int, int, tuple[int, ...]]]:
+    def unplaced() -> Iterator[tuple[PieceKind, int, int, tuple[int, ...]]]:
         for layer, d in itertools.product(range(net.L), range(net.D)):
             K = net.D * P if layer else 0 if net.skip else net.I
             yield "input", layer, d, (G, H, K)

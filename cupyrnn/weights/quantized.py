@@ -13,7 +13,7 @@ from .onnx import params_from_onnx
 from .packed import PackedParams
 
 
-def _on_host(op: str, **values: Any) -> list[Array]:
+def _on_host(op: str, **values: object) -> list[Array]:
     """Check that values are arrays of numbers on the host; return the arrays."""
     arrays = [on_host(op, name, value, "numbers") for name, value in values.items()]
     for (name, value), a in zip(values.items(), arrays, strict=True):
@@ -24,7 +24,7 @@ def _on_host(op: str, **values: Any) -> list[Array]:
 
 @named
 def dequantize(
-    values: Any, scale: Any, zero_point: Any = None, *, axis: int | None = None
+    values: object, scale: object, zero_point: object = None, *, axis: int | None = None
 ) -> Array:
     """
     Return quantized weights as floats, ``(values - zero_point) * scale``, as DequantizeLinear does.

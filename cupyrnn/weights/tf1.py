@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
 
 from .._typing import Array
 from ..checks.arrays import contiguous, on_device
@@ -28,7 +27,7 @@ from .tf1_cells import PROJECTION, TF1Cell, join
 
 
 @traceable
-def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> PeepholeLSTMParams:
+def block_lstm_from_tf1(variables: Mapping[str, object], *, prefix: str = "") -> PeepholeLSTMParams:
     """
     Convert the variables of an LSTM cell of TensorFlow 1 to weights of `block_lstm`.
 
@@ -166,7 +165,7 @@ def _named(
 
 
 @traceable
-def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> BlockGRUParams:
+def block_gru_from_tf1(variables: Mapping[str, object], *, prefix: str = "") -> BlockGRUParams:
     """
     Convert the variables of a GRU cell of TensorFlow 1 to weights of `block_gru`.
 
@@ -266,7 +265,7 @@ def block_gru_to_tf1(
 
 @traceable
 def params_from_tf1(
-    variables: Mapping[str, Any],
+    variables: Mapping[str, object],
     *,
     rnn_mode: RNNMode | None = None,
     forget_bias: float | None = None,
@@ -402,7 +401,7 @@ def _places(op: str, cells: list[TF1Cell], prefix: str) -> dict[tuple[int, int],
     return places
 
 
-def _mode(op: str, rnn_mode: Any, cells: list[TF1Cell]) -> Any:
+def _mode(op: str, rnn_mode: RNNMode | None, cells: list[TF1Cell]) -> RNNMode:
     """Return rnn_mode, by default from the names; refuse cells that CudnnRNN cannot compute."""
     for cell in cells:
         if set(tf1_cells.PEEPHOLES.values()) & cell.names.keys():
@@ -424,7 +423,7 @@ def _mode(op: str, rnn_mode: Any, cells: list[TF1Cell]) -> Any:
     return rnn_mode
 
 
-def _sizes(op: str, cell: TF1Cell, rnn_mode: str, P: int) -> tuple[int, int]:
+def _sizes(op: str, cell: TF1Cell, rnn_mode: RNNMode, P: int) -> tuple[int, int]:
     """Check the variables of a cell; return K and H."""
     if rnn_mode != "gru":
         return tf1_cells.kernel_sizes(op, cell, len(GATES[rnn_mode]), P)

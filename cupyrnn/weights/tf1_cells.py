@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._typing import Array
 from ..checks.attributes import shown
@@ -105,7 +105,7 @@ def old_name(leaf: str) -> str:
 
 
 def cells_of(
-    op: str, variables: Mapping[str, Any], prefix: str
+    op: str, variables: Mapping[str, object], prefix: str
 ) -> tuple[ModuleType, list[TF1Cell]]:
     """Return the cells whose variables begin with `prefix`, by their paths."""
     check_names(op, "variables", variables, prefix)
@@ -146,7 +146,7 @@ def cells_of(
     ]
 
 
-def _is_dense(leaves: Mapping[str, str], variables: Mapping[str, Any]) -> bool:
+def _is_dense(leaves: Mapping[str, str], variables: Mapping[str, object]) -> bool:
     """Return whether this is a dense layer: only kernel and bias, in a shape no cell has."""
     if not {"kernel"} <= leaves.keys() <= {"kernel", "bias"}:
         return False
@@ -193,7 +193,7 @@ def _parts(path: str, prefix: str) -> list[str]:
     return path[len(prefix) :].strip("/").split("/")
 
 
-def one_cell(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleType, TF1Cell]:
+def one_cell(op: str, variables: Mapping[str, object], prefix: str) -> tuple[ModuleType, TF1Cell]:
     """Return the only cell whose variables begin with `prefix`."""
     xp, cells = cells_of(op, variables, prefix)
     if len(cells) > 1:

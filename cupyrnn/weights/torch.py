@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ _FIRST = ("weight_ih_l0", "weight_ih")
 
 @traceable
 def params_from_torch(
-    state_dict: Mapping[str, Any], *, rnn_mode: RNNMode | None = None, prefix: str = ""
+    state_dict: Mapping[str, object], *, rnn_mode: RNNMode | None = None, prefix: str = ""
 ) -> PackedParams:
     """
     Pack the parameters of a torch.nn.LSTM, GRU or RNN, or of an LSTMCell, GRUCell or RNNCell.
@@ -113,7 +112,7 @@ def params_from_torch(
     return PackedParams(params, *net.known)
 
 
-def _missing(op: str, name: str, arrays: Mapping[str, Any]) -> ValueError:
+def _missing(op: str, name: str, arrays: Mapping[str, object]) -> ValueError:
     """Return the error of a missing weight; a hint if a parametrization replaces it."""
     weight, hint = re.escape(name.rpartition(".")[2]), ""
     parts = re.compile(rf"(.*\.)?{weight}(_g|_v|_raw|_orig|\.original.*)", re.DOTALL)
@@ -122,7 +121,7 @@ def _missing(op: str, name: str, arrays: Mapping[str, Any]) -> ValueError:
     return ValueError(f"{op}: state_dict has no {name}{hint or nested('state_dict', arrays)}")
 
 
-def _under(op: str, state_dict: Mapping[str, Any], prefix: str) -> tuple[str, dict[str, Any]]:
+def _under(op: str, state_dict: Mapping[str, object], prefix: str) -> tuple[str, dict[str, object]]:
     """Return the prefix with its dot, and the items whose names have it, without it."""
     check_names(op, "state_dict", state_dict, prefix)
     for whole in (prefix, prefix.removesuffix(".") + "." if prefix else ""):
