@@ -53,22 +53,6 @@ def test_lengths_of_every_kind(ops: Any, lengths: Any, rng: np.random.Generator)
     assert_same_bits(again, g)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("direction", [UNI, BI])
-def test_the_padding_of_results_is_zero(
-    ops: Any, dtype: str, direction: str, rng: np.random.Generator
-) -> None:
-    """Also of the gradient of the input, whatever was in the memory before."""
-    case = Case("lstm", 5, 4, 3, 2, 2, direction, lengths=(3, 0, 5, 1))
-    inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
-    out = forward(ops, case, inputs)
-    g = backward(ops, case, inputs, out, cotangents)
-    for b, length in enumerate(case.lengths or ()):
-        for a in (out.output, g.input_backprop):
-            assert np.isfinite(a[:length, b]).all()
-            assert (a[length:, b] == 0).all()
-
-
 @each_mode
 def test_auto_select_is_skip_input_where_sizes_are_equal(
     ops: Any, mode: str, rng: np.random.Generator

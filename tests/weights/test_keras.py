@@ -70,13 +70,33 @@ def run(tf: Any, layer: Any, arrays: Any, cotangents: Any, lengths: Any = None) 
     return [np.asarray(a) for a in out], [np.asarray(g) for g in gradients]
 
 
+MASK = np.array([[1, 0, 1, 1, 0], [0, 0, 1, 1, 1], [0, 0, 0, 0, 0]], bool).T
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Any:
+    """The two functions of the guide's page on lengths."""
+    page = (Path(__file__).parents[2] / "docs/guide/lengths.md").read_text(encoding="utf-8")
+    names: Any = {"np": np}
+    exec(page[page.index("def compact") : page.index("x = ", page.index("def spread"))], names)
+    return names["compact"], names["spread"]
+
+
+def name_of(case: dict[str, Any]) -> str:
+    return "-".join("mask" if a is MASK else str(a) for a in case.values())
+
+
 CASES = {"layer": LAYERS, "use_bias": [False, True], "bidirectional": [False, True]}
-CASES |= {"lengths": [None, [2, 5, 1]]}
+CASES |= {"lengths": [None, [2, 5, 1], MASK]}
 
 
-@pytest.mark.parametrize("case", pairs(CASES), ids=lambda case: "-".join(map(str, case.values())))
-def test_a_real_layer(tf: Any, case: Any, rng: np.random.Generator) -> None:
-    """All outputs, gradients in Keras's form with each bias once, and the way back."""
+@pytest.mark.parametrize("case", pairs(CASES), ids=name_of)
+def test_a_real_layer(tf: Any, recipe: Any, case: Any, rng: np.random.Generator) -> None:
+    """
+    All outputs, gradients in Keras's form with each bias once, and the way back.
+
+    A mask has left padding, holes and no steps.
+    """
     (kind, options, mode), use_bias, bidirectional, lengths = case.values()
     layer = real_layer(tf, kind, options, use_bias, bidirectional, rng)
     D, n = 1 + bidirectional, 1 + (mode == "lstm")
@@ -99,14 +119,22 @@ def test_a_real_layer(tf: Any, case: Any, rng: np.random.Generator) -> None:
     x, states = rng.standard_normal((T, B, I)), [*rng.standard_normal((D * n, B, H))]
     dy, dstates = rng.standard_normal((T, B, D * H)), [*rng.standard_normal((D * n, B, H))]
     expected, gradients = run(tf, layer, (x, *states), (dy, *dstates), lengths)
-    given = (x, *joined(states), packed)
-    out = cupyrnn.cudnn_rnn(*given, sequence_lengths=lengths)
+    is_mask = np.ndim(lengths) > 1
+    compact, spread = recipe if is_mask else [lambda a, _: a] * 2
+    given = (compact(x, lengths), *joined(states), packed)
+    ends = lengths.sum(0) if is_mask else lengths
+    out = cupyrnn.cudnn_rnn(*given, sequence_lengths=ends)
     g = cupyrnn.cudnn_rnn_backprop(
-        *given, *out[:3], dy, *joined(dstates), out[3], sequence_lengths=lengths
+        *given, *out[:3], compact(dy, lengths), *joined(dstates), out[3], sequence_lengths=ends
     )
     for found, (a, *of_states) in ((out, expected), (g, gradients[: 1 + D * n])):
-        for ours, theirs in zip(found[: 1 + n], (a, *joined(of_states)), strict=False):
+        found = spread(found[0], lengths), *found[1 : 1 + n]
+        for ours, theirs in zip(found, (a, *joined(of_states)), strict=False):
             assert_close(ours, theirs, "float64", "output or gradient")
+    if is_mask and not bidirectional:  # Keras's default at masked steps
+        y = layer(x.swapaxes(0, 1), initial_state=states, mask=MASK.T)[0]
+        repeated = spread(out.output, MASK, repeat=True)
+        assert_close(repeated, np.asarray(y).swapaxes(0, 1), "float64", "repeated")
     weights = cupyrnn.weights.gradient_to_keras(packed, g.params_backprop)
     if not use_bias:
         weights = [a for n, a in enumerate(weights) if n % 3 < 2]
@@ -114,61 +142,6 @@ def test_a_real_layer(tf: Any, case: Any, rng: np.random.Generator) -> None:
         assert_close(a, e, "float64", "gradient")
     back = cupyrnn.weights.params_to_keras(packed, use_bias=use_bias)
     np.testing.assert_equal(back, layer.get_weights())
-
-
-MASK = np.array([[1, 0, 1, 1, 0], [0, 0, 1, 1, 1], [0, 0, 0, 0, 0]], bool).T
-
-
-@pytest.fixture(scope="module")
-def recipe() -> Any:
-    """The two functions of the guide's page on lengths."""
-    page = (Path(__file__).parents[2] / "docs/guide/lengths.md").read_text(encoding="utf-8")
-    names: Any = {"np": np}
-    exec(page[page.index("def compact") : page.index("x = ", page.index("def spread"))], names)
-    return names
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize(("kind", "options", "mode"), LAYERS[:4])
-def test_a_mask_with_holes(
-    tf: Any, recipe: Any, kind: str, options: Any, mode: str, bidirectional: bool,
-    rng: np.random.Generator,
-) -> None:  # fmt: skip
-    """Left padding, holes and no steps: outputs, last states and all gradients."""
-    layer = real_layer(tf, kind, options, True, bidirectional, rng)
-    D, n = 1 + bidirectional, 1 + (mode == "lstm")
-    direction: Any = "bidirectional" if bidirectional else "unidirectional"
-    packed = cupyrnn.weights.params_from_keras(
-        layer.weights, direction=direction, rnn_mode=mode if kind == "SimpleRNN" else None
-    )
-    x, states = rng.standard_normal((T, B, I)), [*rng.standard_normal((D * n, B, H))]
-    dy, dstates = rng.standard_normal((T, B, D * H)), [*rng.standard_normal((D * n, B, H))]
-    expected, gradients = run(tf, layer, (x, *states), (dy, *dstates), MASK)
-    compact, spread = recipe["compact"], recipe["spread"]
-
-    def joined(states: Any) -> Any:
-        return [np.stack(states[k::n]) for k in range(n)] + [None] * (2 - n)
-
-    out, pullback = cupyrnn.vjp(
-        cupyrnn.cudnn_rnn,
-        compact(x, MASK),
-        *joined(states),
-        packed,
-        sequence_lengths=MASK.sum(0),
-    )
-    names = pullback.names[: 1 + n]
-    grads = pullback(**dict(zip(names, (compact(dy, MASK), *joined(dstates)), strict=False)))
-    found = (spread(out.output, MASK), *out[1:3]), (spread(grads[0], MASK), *grads[1:3])
-    for ours, theirs in zip(found, (expected, gradients[: 1 + D * n]), strict=True):
-        for a, e in zip(ours[: 1 + n], (theirs[0], *joined(theirs[1:])), strict=False):
-            assert_close(a, e, "float64", "output or gradient")
-    weights = cupyrnn.weights.gradient_to_keras(packed, grads.params_backprop)
-    for a, e in zip(weights, gradients[1 + D * n :], strict=True):
-        assert_close(a, e, "float64", "gradient")
-    if not bidirectional:  # Keras's default at masked steps
-        y = layer(x.swapaxes(0, 1), initial_state=states, mask=MASK.T)[0]
-        repeated = spread(out.output, MASK, repeat=True)
-        assert_close(repeated, np.asarray(y).swapaxes(0, 1), "float64", "repeated")
 
 
 def test_a_bias_is_not_dropped() -> None:
