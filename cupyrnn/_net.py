@@ -27,17 +27,15 @@ from .checks.attributes import (
     unless_zero,
 )
 from .checks.calls import check_arrays, check_lengths, check_resets, expect_rank, expect_shape
-from .driver import block as _block
+from .driver import by_layers as _by_layers
 from .driver import layer as _layer
-from .driver import stack as _stack
-from .driver.block import Padded
+from .driver.by_layers import Padded, Stack
 from .driver.layer import Layer
 from .driver.packing import Packing, Rows
 from .driver.pages import page_of
 from .driver.reserve import Layers as Widths
 from .driver.reserve import Note, ReserveLayout, Sizes, fingerprint, make_host_reserved
 from .driver.reserve import with_sequences as fingerprint_with
-from .driver.stack import Stack
 from .weights.block_forms import BlockCall, prepared
 from .weights.entries import NetWeights, PackedWeights
 from .weights.gradients import OfWeights
@@ -76,7 +74,7 @@ def block_forward(form: Form, padded: Padded, weights: Any, call: BlockCall) -> 
         first, weights = first._make(states), prepared(xp, weights, call.dtype)
     cell = form.cell(xp, weights, call.attributes)
     outputs = _memory_for(xp, form.Saved, len(x), *first.h.shape, dtype=x.dtype)
-    _block.forward(xp, cell, padded._replace(x=x, first=first, saved=outputs))
+    _by_layers.forward(xp, cell, padded._replace(x=x, first=first, saved=outputs))
     return outputs
 
 
@@ -96,10 +94,10 @@ def block_gradient(
     (entry, like), first, xp, dtype = weights, padded.first, call.xp, call.dtype
     of_weights = OfWeights(xp, form, dtype, like, weight_gradients, len(first.h))
     if not call.plain:
-        padded, cotangents = _block.ready(xp, dtype, padded, cotangents)
+        padded, cotangents = _by_layers.ready(xp, dtype, padded, cotangents)
         entry = prepared(xp, entry, dtype)
     cell = form.cell(xp, entry, call.attributes)
-    x_grad, first_grad = _block.backward(xp, cell, padded, cotangents, of_weights.written)
+    x_grad, first_grad = _by_layers.backward(xp, cell, padded, cotangents, of_weights.written)
     if not call.plain:
         first_grad = each(first_grad, lambda g: cast(g, dtype))
     return x_grad, first_grad, of_weights.finished()
@@ -429,7 +427,7 @@ class NetCall:
         """Return output, last states and reserve_space, time-major; `note` with states only."""
         run = self.run
         stack = Stack(self._cells(weights, self.attributes), self.leaves, note)
-        return _stack.forward(run.xp, stack, x, first)
+        return stack.forward(run.xp, x, first)
 
     def backward(
         self,
@@ -458,8 +456,8 @@ class NetCall:
         cells = self._cells(weights, self.attributes)
         again = [] if leaves.every is None else self._cells(weights, attributes)
         stack = Stack(cells, leaves, None, again)
-        input_grad, grads = _stack.backward(
-            run.xp, stack, inputs, output_grad, last_grad, reserve_space, of_weights.written
+        input_grad, grads = stack.backward(
+            run.xp, inputs, output_grad, last_grad, reserve_space, of_weights.written
         )
         return input_grad, grads, of_weights.finished()
 

@@ -20,8 +20,7 @@ from .checks.attributes import check_bool, check_save, counted, shown, type_show
 from .checks.calls import zeros_for_none
 from .checks.extent import Extent, check_extent
 from .derivatives.traced import traceable
-from .driver import block as _block
-from .driver.block import Padded, Recomputed
+from .driver.by_layers import Padded, keep
 from .driver.recompute import Checkpoints
 from .ops.block import gru_gradient, lstm_gradient
 from .ops.gru import block_gru_grad
@@ -95,7 +94,7 @@ def _keep(op: str, call: dict[str, Any], outputs: Any, every: int) -> Checkpoint
     states = LSTMStates(h, outputs.cs) if hasattr(outputs, "cs") else States(h)
     xp = module_of(x)
     with on_device(xp, x):
-        return _block.keep(xp, states, _extent(op, call), every)
+        return keep(xp, states, _extent(op, call), every)
 
 
 def _extent(op: str, call: dict[str, Any]) -> Extent:
@@ -136,7 +135,7 @@ def _lstm_from_states(
         cell = LSTM_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)
         if cell_clip is None:
             checked = checked._replace(attributes=checked.attributes._replace(cell_clip=None))
-        padded = Padded(x, first, Recomputed(cell, kept), extent)
+        padded = Padded(x, first, kept._replace(cell=cell), extent)
         return lstm_gradient(padded, w, LSTMStates(h_grad, cs_grad), checked, mode)
 
 
@@ -154,7 +153,7 @@ def _gru_from_states(
     xp = checked.xp
     with on_device(xp, call["x"]):
         cell = GRU_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)
-        padded = Padded(call["x"], States(call["h_prev"]), Recomputed(cell, kept), extent)
+        padded = Padded(call["x"], States(call["h_prev"]), kept._replace(cell=cell), extent)
         matrices = weights._replace(b_ru=None, b_c=None)
         return gru_gradient(padded, matrices, d_h, checked, mode)
 

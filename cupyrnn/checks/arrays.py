@@ -146,3 +146,22 @@ def cast_all(dtype: np.dtype[Any], *arrays: Array | None) -> list[Any]:
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of the computation: float32 for the two half formats."""
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+def time_major_of(
+    xp: ModuleType, dtype: np.dtype[Any], major: bool, arrays: Sequence[Array | None]
+) -> list[Any]:
+    """
+    Return arrays in time-major order, [T, B, ·] or [L*D, B, ·].
+
+    In a complex dtype, arrays without a tangent get one of zero.
+    """
+    of_dtype = cast_all(dtype, *arrays)
+    return [a if major or a is None else contiguous(xp, a.transpose(1, 0, 2)) for a in of_dtype]
+
+
+def as_given(xp: ModuleType, a: Array | None, major: bool, dtype: np.dtype[Any]) -> Any:
+    """Return a time-major result in the caller's order of axes; a scalar zero for None."""
+    if a is None:
+        return xp.zeros((), dtype)
+    return a if major else xp.ascontiguousarray(a.transpose(1, 0, 2))

@@ -9,7 +9,6 @@ and memory than the matrix. Matrices that share d share half of the work.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
@@ -52,7 +51,6 @@ def take_rows(
 ) -> None:
     """Write the gradients of the weights by example, from the deltas of all steps."""
     x, first, packing, saved = layer
-    saved = each(saved, lambda a: a.reshape(math.prod(a.shape[:-1]), a.shape[-1]))
     dtype, after = operand_dtype(xp, x.dtype), cell.states(saved)
     before = [
         # Matrices multiply h only; other states are for the cell's own vectors.

@@ -27,17 +27,17 @@ from ..cells.contract import BackwardRun, BackwardStep, Cell, ForwardRun, Gradie
 from ..checks.arrays import cast, compute_dtype, operand_dtype
 from . import by_example
 from .by_example import Factors
-from .packing import Rows, StepRun, flat
+from .packing import Rows, StepRun
 from .pages import page_of, products_of
 
 
 class Layer(NamedTuple):
-    """The inputs and outputs of a layer, as packed rows [N, ·] or as they are, [T, B, ·]."""
+    """The inputs and outputs of a layer, as rows [N, ·]."""
 
     x: Array  # [N, K]
     first: Any  # the states before the first step of each of the S sequences
     packing: Any  # a Packing, the Rows of some of its steps, or None of a single step [B, ·]
-    saved: Any  # the cell's Saved, [N, ·] or [T, B, ·] each
+    saved: Any  # the cell's Saved, [N, ·] each
 
 
 class LayerGradient(NamedTuple):
@@ -205,11 +205,10 @@ def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) ->
             xw.append(new(len(x_block), weight.width))
             _input_product(xp, x_block, weight, xw[-1])
         for run in block.runs:
-            if len(flat(saved[0])) == len(x):
-                out = _part(saved, run, x.dtype)
-            else:  # In inference all but h have the rows of the largest block.
-                *others, h = saved
-                out = type(saved)(*[run.of(a, block.row) for a in others], run.of(h))
+            # In inference all but h have the rows of the largest block.
+            first_row = 0 if len(saved[0]) == len(x) else block.row
+            *others, h = saved
+            out = saved._make([*[run.of(a, first_row) for a in others], run.of(h)])
             wide = out
             if rounds:
                 made = [new(*a.shape) for new, a in zip(unrounded, out, strict=True)]
@@ -222,7 +221,7 @@ def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) ->
                 _round(wide, out)
     if xp is not np:
         # On a device h is carried from block to block only.
-        h = packing.last(first.h, flat(saved.h))
+        h = packing.last(first.h, saved.h)
         carried = carried._replace(h=h)
     return carried
 
@@ -243,7 +242,7 @@ def _round(made: Sequence[Array], arrays: Sequence[Array]) -> None:
 
 def _as_compute(a: Array, dtype: np.dtype[Any]) -> Array:
     """Return rows [N, ·] as compiled code needs them: in C order, aligned and of this dtype."""
-    a = np.asarray(flat(a), dtype)
+    a = np.asarray(a, dtype)
     flags = a.flags
     return a if flags.c_contiguous and flags.aligned else a.copy()
 
@@ -252,7 +251,7 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer, compute: np.dtype[
     """`forward` as one compiled call that includes the products."""
     x, first, packing, saved = layer
     carried = _carried(first, compute)
-    *others, h = (flat(a) for a in saved)
+    *others, h = saved
     steps, row = packing.starts, 0
     spans = [(0, len(steps) - 1)]
     if others and len(others[0]) < len(x):
@@ -279,8 +278,7 @@ def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradi
     def plain(a: Array) -> Array:
         return _as_compute(a, compute)
 
-    x_grad = flat(grads.x)
-    (into,) = _unrounded((x_grad,), compute)
+    (into,) = _unrounded((grads.x,), compute)
     deltas: list[Array] = []
     written, weights = grads._replace(x=into), (*cell.inputs, *cell.recurrent)
     if grads.weight_gradients in ("examples", "norms"):
@@ -302,7 +300,7 @@ def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradi
     recurrence.backward_layer(
         cell, plain(x), first, packing.starts, saved, cotangents, carried, written
     )
-    _round((into,), (x_grad,))
+    _round((into,), (grads.x,))
     if deltas:
         by_example.take_rows(xp, cell, cut.layer, deltas, grads)
     elif grads.adds and grads.weight_gradients == "sum":
@@ -315,8 +313,6 @@ def _forward_step(recurrence: Any, cell: Cell, layer: Layer) -> Any:
     """`forward` for a cell that has a function for a single step."""
     x, first, _, saved = layer
     compute = compute_dtype(x.dtype)
-    if saved[0].ndim > 2:
-        saved = each(saved, flat)
     if x.dtype is compute:
         recurrence.forward_step(cell, x, first, saved)
         return cell.states(saved)
@@ -370,7 +366,7 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradi
     w = [on.factor(weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
     memory = [Scratch(xp, operand) for _ in cell.widths]
     product, total, work = (Scratch(xp, compute) for _ in range(3))
-    after = each(cell.states(saved), flat)
+    after = cell.states(saved)
     if not blocks and way != "norms":
         for a in grads.weights:
             if a is not None and not grads.adds:
@@ -420,7 +416,7 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradi
             continue
         of_block = saved
         if getattr(cell, "operands", None) is not None:
-            of_block = type(saved)._make([flat(a)[rows] for a in saved])
+            of_block = saved._make([a[rows] for a in saved])
         added = None if block is blocks[-1] and not grads.adds else product
         factors = Factors(x[rows], after._replace(h=h_before), of_block, right)
         _weight_gradients(xp, cell, factors, grads, added)
@@ -481,8 +477,6 @@ def input_gradient(
 def _backward_step(recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
     """`backward` for a cell that has a function for a single step."""
     (x, before, _, saved), cotangents, carried, grads = cut
-    if saved[0].ndim > 2:
-        saved, cotangents = each(saved, flat), each(cotangents, flat)
     compute, (B, H), way = carried.h.dtype, saved[0].shape, grads.weight_gradients
     for state, g in () if cotangents is None else zip(carried, cotangents, strict=True):
         if g is not None:

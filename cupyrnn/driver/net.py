@@ -1,18 +1,23 @@
 """
-The loops over the layers of a net whose arrays are places: one forward, one backward.
+The loops over the layers and directions of a net: one forward, one backward.
 
-A loop passes each layer, as places by name, to a machine, which turns it into its own operations.
+A loop passes each layer, as places by name, to a machine. `OnHost` and `OnDevice` turn it into
+operations, and their places are those of a table. `ByLayers` computes it, and its places are
+arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from .._typing import NamedTuple
 from ..checks.arrays import compute_dtype
-from .places import Place, Table
+from .places import Place
+
+# A Place of a table, or what a machine has instead: it has a shape and parts.
+AnyPlace: TypeAlias = Any
 
 
 class Weights(NamedTuple):
@@ -26,23 +31,24 @@ class Weights(NamedTuple):
 class LayerPlaces(NamedTuple):
     """The inputs and outputs of one direction of a layer; N = T*B rows in the order of time."""
 
-    x: tuple[Place, ...]  # [N, K], or the parts of it that are side by side
+    x: tuple[AnyPlace, ...]  # [N, K], or the parts of it that are side by side
     back: bool  # whether its steps run backwards in time
-    weights: Weights
-    first: tuple[Place | None, ...]  # the states before the first step, [B, H]; None: zeros
-    saved: tuple[Place, ...]  # the saved arrays, [N, H]; h is the last
-    last: tuple[Place | None, ...]  # the states after the last step, written forwards
-    output: Place | None = None  # [N, H], where h is written a second time
+    weights: Any  # Weights, or a cell
+    first: tuple[AnyPlace, ...]  # the states before the first step, [B, H]; None: zeros
+    saved: Any  # the saved arrays, [N, H]; h is the last
+    last: tuple[AnyPlace, ...]  # the states after the last step, written forwards
+    output: AnyPlace = None  # [N, H], where h is written a second time
+    mask: AnyPlace = None  # of x, ones and zeros; only where a machine can drop values
 
 
 class GradientPlaces(NamedTuple):
     """The gradients of one direction of a layer."""
 
-    states: tuple[Place | None, ...]  # of each step's states, [N, H], h first
-    last: tuple[Place | None, ...]  # of the states after the last step, [B, H]
-    first: tuple[Place, ...]  # written: of the states before the first step
-    x: Place | None  # written, [N, K], of all parts of x side by side
-    weights: Weights  # written
+    states: tuple[AnyPlace, ...]  # of each step's states, [N, H], h first
+    last: tuple[AnyPlace, ...]  # of the states after the last step, [B, H]
+    first: tuple[AnyPlace, ...]  # written: of the states before the first step
+    x: AnyPlace  # written, [N, K], of all parts of x side by side; None: not wanted
+    weights: Any  # written
     adds_x: bool = False  # whether the gradient of x is added to its place
 
 
@@ -64,20 +70,14 @@ class Machine(Protocol):
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of one direction of a layer."""
 
-    def backward_gates(self, layer: LayerPlaces, grads: GradientPlaces, deltas: Any) -> Any:
-        """Add the gradient of a single step up to its gates, written to `deltas`."""
-
-    def round(self, a: Place, to: Place) -> None:
+    def round(self, a: AnyPlace, to: AnyPlace) -> None:
         """Add an operation that converts computed numbers to the storage type."""
 
-    def clear(self, a: Place) -> None:
-        """Add that memory of results is zeros."""
-
-    def exchange(self, a: Place, to: Place) -> None:
-        """Add an operation that writes `a` with its first two axes exchanged to `to`."""
+    def drop(self, a: AnyPlace, mask: AnyPlace, to: AnyPlace) -> None:
+        """Add that the gradient of what a mask has kept is written to `to`, and rounded."""
 
 
-def forward(machine: Machine, layers: Sequence[Sequence[LayerPlaces]]) -> None:
+def forward(machine: Machine, layers: Iterable[Sequence[LayerPlaces]]) -> None:
     """
     Add the operations of a net, by layer and direction.
 
@@ -88,18 +88,20 @@ def forward(machine: Machine, layers: Sequence[Sequence[LayerPlaces]]) -> None:
             machine.forward_layer(layer)
 
 
-def with_inputs(layers: Sequence[Sequence[LayerPlaces]]) -> list[list[LayerPlaces]]:
-    """Return the layers, each with its input."""
-    found = [list(layers[0])]
-    for below, directions in pairwise(layers):
-        x = tuple(layer.saved[-1] for layer in below)
-        found.append([layer._replace(x=x) for layer in directions])
-    return found
+def with_inputs(layers: Iterable[Sequence[LayerPlaces]]) -> Iterator[Sequence[LayerPlaces]]:
+    """Yield the layers, each with its input."""
+    below: Sequence[LayerPlaces] = ()
+    for directions in layers:
+        if below:
+            x = tuple(layer.saved[-1] for layer in below)
+            directions = [layer._replace(x=x) for layer in directions]
+        yield directions
+        below = directions
 
 
 def backward(
     machine: Machine,
-    table: Table,
+    table: Any,
     layers: Sequence[Sequence[LayerPlaces]],
     grads: Sequence[Sequence[GradientPlaces]],
 ) -> None:
@@ -107,21 +109,24 @@ def backward(
     Add the operations of the gradient of a net, by layer and direction.
 
     The last layer has gradients of states, the first one a place for the gradient of its input.
+    Memory between layers is that of `table`, or of a machine with memory of its own.
     """
     states = [grad.states for grad in grads[-1]]
     for n, directions in reversed(list(enumerate(with_inputs(layers)))):
-        read, x = directions[0].x, grads[n][0].x
+        read, mask, x = directions[0].x, directions[0].mask, grads[n][0].x
         ends = [0, *accumulate(part.shape[1] for part in read)]
         if n:
             x = table.reuse(f"x{n % 2}", (read[0].shape[0], ends[-1]))
-        # The sum of several directions is rounded once.
-        into, compute = x, compute_dtype(table.dtype)
-        if x is not None and len(directions) > 1 and compute != table.dtype:
+        # The sum of several directions is rounded once, and so is what a mask has scaled.
+        into, compute, is_wide = x, compute_dtype(table.dtype), len(directions) > 1 or bool(mask)
+        if x is not None and is_wide and compute != table.dtype:
             into = table.reuse("sum", x.shape, compute)
         for d, layer in enumerate(directions):
             grad = grads[n][d]._replace(states=states[d], x=into, adds_x=d > 0)
             machine.backward_layer(layer, grad)
-        if x is not None and into is not None and into is not x:
+        if x is not None and mask is not None:
+            machine.drop(into, mask, x)
+        elif into is not x:
             machine.round(into, x)
         if n and x is not None:
             others = (None,) * (len(directions[0].first) - 1)

@@ -305,7 +305,7 @@ class OnDevice:
 
     def first_state(self, layer: LayerPlaces, k: int) -> Place:
         """Return a state before the first step in memory; zeros if it has none."""
-        place = layer.first[k]
+        place: Place | None = layer.first[k]
         if place is not None:
             return place
         shape = self.B, layer.saved[-1].shape[1]
@@ -320,7 +320,7 @@ class OnDevice:
 
     def forward_layer(self, layer: LayerPlaces) -> None:
         """Add the operations of one direction of a layer."""
-        x, _, (w_x, w_h, _), first, saved, last, output = layer
+        x, _, (w_x, w_h, _), first, saved, last, output, _ = layer
         z = []
         for n, w in enumerate(w_x):
             z.append(self.table.reuse(f"z{n}", (x[0].shape[0], w.shape[1]), self.compute))
@@ -346,7 +346,7 @@ class OnDevice:
         read = [saved[k] for k in cell.read]
         before: list[Any] = [None] * len(read)
         if cell.before is not None and layer is not steps:
-            read[-1] = layer.first[cell.before]  # type: ignore[assignment]
+            read[-1] = layer.first[cell.before]
         elif cell.before is not None:
             before[-1] = self.first_state(layer, cell.before)
         states = grads.states
@@ -372,7 +372,7 @@ class OnDevice:
                 for part, rows in zip(x, _rows_of(dw, x), strict=True):
                     self.product(part.T, of_x, rows)
         if dx is not None and dx is not grads.x:
-            self.round(dx, grads.x)  # type: ignore[arg-type]
+            self.round(dx, grads.x)
         if cell.cell is gru.CELL:
             both = self._operands(layer, x, layer.saved[0])
             width = both.shape[1] // 2

@@ -137,13 +137,14 @@ class OnHost:
         """Return the input of a layer, in the order of its steps."""
         # Saved arrays are in the order of the steps.
         turned = [layer.back] if len(layer.x) == 1 else [False, True]
+        part: Place = layer.x[0]
         source: Any = self._table.arguments.get("x", self._table.arguments.get("input"))
-        if layer.x[0].array == source.array:
+        if part.array == source.array:
             turned = [False]
         if turned == [layer.back] or (self._T == 1 and len(turned) == 1):
-            return layer.x[0]
+            return part
         ends = [0, *accumulate(part.shape[1] for part in layer.x)]
-        x = self._table.reuse("x", (layer.x[0].shape[0], ends[-1]))
+        x = self._table.reuse("x", (part.shape[0], ends[-1]))
         for part, is_turned, columns in zip(layer.x, turned, pairwise(ends), strict=True):
             self._copy(part, x.part(*columns, 1), turned=is_turned != layer.back)
         return x

@@ -42,14 +42,11 @@ class StepRun(NamedTuple):
             yield StepRun(first, self.row + stop * batch, self.batches[start:stop], True)
 
     def of(self, a: Array, start: int = 0) -> Array:
-        """Return its rows of an array [N, ·] or [T, B, ·] that begins at row `start`."""
+        """Return its rows of an array [N, ·] that begins at row `start`."""
+        rows = a[self.row - start : self.end - start]
         if not self.alike:
-            return flat(a)[self.row - start : self.end - start]
-        steps = len(self.batches)
-        if a.ndim == 3 and len(a) == steps:
-            return a
-        rows = flat(a)[self.row - start : self.end - start]
-        return rows.reshape(steps, self.batches[0], rows.shape[1])
+            return rows
+        return rows.reshape(len(self.batches), self.batches[0], rows.shape[1])
 
 
 def flat(a: Array) -> Array:
@@ -116,6 +113,7 @@ class Rows:
         self, xp: ModuleType, steps: int, sequences: int, lengths: NDArray[Any] | None = None
     ) -> None:
         self._xp, self._lengths = xp, lengths
+        self._blocks: tuple[int, list[RowBlock]] = 0, []  # of at most so many rows
         self.steps, self.sequences, self.rows = steps, sequences, steps * sequences
         if lengths is not None:
             # Step t has a row for each of the sequences longer than t.
@@ -201,8 +199,12 @@ class Rows:
 
     def blocks(self) -> list[RowBlock]:
         """Return all blocks in order."""
-        pieces = self.pieces(products_of(self._xp).ROWS) if self.rows else ()
-        return [RowBlock(rows.start, rows.stop, self._runs(steps, rows)) for steps, rows in pieces]
+        most, (of, found) = products_of(self._xp).ROWS, self._blocks
+        if of != most:
+            pieces = self.pieces(most) if self.rows else ()
+            found = [RowBlock(r.start, r.stop, self._runs(steps, r)) for steps, r in pieces]
+            self._blocks = most, found
+        return found
 
     def _runs(self, steps: slice, rows: slice) -> list[StepRun]:
         """Return the runs of some steps, of equally many rows each in NumPy."""

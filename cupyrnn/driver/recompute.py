@@ -35,6 +35,9 @@ class Checkpoints(NamedTuple):
 
     every: int  # k
     states: Any  # the cell's States, [n, ·] each
+    cell: Any = None  # of the forward pass; it may have attributes that the gradient's has not
+    columns: Sequence[int] = ()  # the width of each array of the cell's Saved
+    h: Any = None  # of every step; if the states of every step are kept, it is theirs
 
 
 class LazyRows:
@@ -143,7 +146,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
     NamedTuple
         The states after the last step of each sequence.
     """
-    x, first, rows, (every, kept) = layer
+    x, first, rows, (every, kept, *_) = layer
     last = each(first, lambda s: s.astype(compute_dtype(x.dtype), order="C"))
     for piece in _pieces(xp, cell, rows, every, x.dtype):
         part = rows.part(piece.steps.start, piece.steps.stop)
@@ -161,22 +164,20 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
 
 
 def backward(
-    xp: ModuleType, cells: tuple[Cell, Cell], cut: LayerGradient, memory: Sequence[Array]
+    xp: ModuleType, cell: Cell, cut: LayerGradient, memory: Sequence[Array] = ()
 ) -> Iterator[LayerGradient]:
     """
     Yield the pieces of a layer from last to first, each as an argument of `layer.backward`.
 
     Parameters
     ----------
-    cells
-        The gradient's cell and the forward pass's cell, which may have other attributes.
     cut
         The gradient of the layer. `forward` has run it, or `layer.forward`, which saves everything.
         Unless gradients are by example, its x, cotangents.h and grads.x may be LazyRows.
     memory
         For the saved arrays of the largest piece, if not all of them were kept.
     """
-    (cell, again), (layer, cotangents, carried, grads) = cells, cut
+    layer, cotangents, carried, grads = cut
     x, first, rows, kept = layer
     computes = isinstance(kept, Checkpoints)
     if not computes:
@@ -192,7 +193,7 @@ def backward(
         entering = _entering(rows, piece, kept, first, part.sequences)
         of_piece = Layer(x[piece.rows], entering, part, _taken(saved, here))
         if computes:
-            _compute_again(xp, again, of_piece, kept, piece)
+            _compute_again(xp, of_piece, kept, piece)
         if at_once:
             continue
         into = grads.x[piece.rows]
@@ -208,11 +209,9 @@ def backward(
         yield LayerGradient(layer._replace(saved=saved), cotangents, carried, grads)
 
 
-def _compute_again(
-    xp: ModuleType, cell: Cell, layer: Layer, kept: Checkpoints, piece: _Piece
-) -> None:
+def _compute_again(xp: ModuleType, layer: Layer, kept: Checkpoints, piece: _Piece) -> None:
     """Compute the saved arrays of a piece again."""
-    part = layer.packing
+    part, cell = layer.packing, kept.cell
     kind = implementation(xp, cell, part.rows, layer.x.dtype, "forward", whole=True).kind
     if kept.every == 1 and kind != "layer":
         _all_at_once(xp, cell, layer, _taken(kept.states, piece.rows))

@@ -63,8 +63,9 @@ class Reserved(NamedTuple):
     """What a layer stores for the backward pass: views of reserve_space."""
 
     mask: Array | None  # [N, D*P], of its input, where there is dropout
-    saved: list[Any]  # by direction, the cell's Saved or Checkpoints
-    h: list[Array]  # by direction, of every step; none of the last layer with every k-th state
+    # By direction, the cell's Saved or Checkpoints. If these are of every k-th step, h of the last
+    # layer is None.
+    saved: list[Any]
 
 
 class _Net(NamedTuple):
@@ -123,15 +124,16 @@ class ReserveLayout(_Net):
         left = iter([reserve_space[places].reshape(shape) for places, shape in self.places])
         kind = self.saved if every is None else self.states
         n = len(kind._fields)
-        for layer in range(net.L):
+        for layer, widths in enumerate(net.widths):
             mask = next(left) if layer and self.sizes.drops(net) else None
-            saved, h = [kind._make(islice(left, n)) for _ in range(net.D)], []
-            if every in (None, 1):
-                h = [a.h for a in saved]
-            elif layer < net.L - 1:
-                h = list(islice(left, net.D))
-            kept = saved if every is None else [Checkpoints(every, states) for states in saved]
-            result.append(Reserved(mask, kept, h))
+            saved: list[Any] = [kind._make(islice(left, n)) for _ in range(net.D)]
+            if every is not None:
+                columns, h = columns_of(self.saved, *widths), [a.h for a in saved]
+                if every > 1:
+                    h = [next(left) if layer < net.L - 1 else None for _ in saved]
+                kept = zip(saved, h, strict=True)
+                saved = [Checkpoints(every, states, None, columns, rows) for states, rows in kept]
+            result.append(Reserved(mask, saved))
         return result
 
 

@@ -15,8 +15,7 @@ from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from ..checks.arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
 from ..checks.calls import with_zeros
 from ..checks.extent import Steps
-from ..driver import block as _block
-from ..driver.block import Padded
+from ..driver.by_layers import Padded, backward_step, ready
 from ..driver.layer import Layer
 from ..driver.signatures import Arguments
 from ..weights.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, BlockCall, prepared
@@ -127,7 +126,7 @@ def _lstm_gates(
     peephole: Any = None if call.peephole[0] is None else call.peephole
     layer = Layer(cs_prev, LSTMStates(None, cs_prev), None, saved)
     if not call.plain:
-        layer, cotangents = _block.ready(xp, dtype, layer, cotangents)
+        layer, cotangents = ready(xp, dtype, layer, cotangents)
         if peephole is not None:
             peephole = tuple(cast(contiguous(xp, a), compute) for a in peephole)
     cell = LSTM((), (), (4 * H,), None, COLUMNS[order], peephole, clip, gate)
@@ -135,7 +134,7 @@ def _lstm_gates(
     vectors = None if peephole is None else peephole_grads
     dicfo = xp.empty((len(cs_prev), 4 * H), operand_dtype(xp, dtype))
     deltas = Gradients(None, [dicfo], None, vectors, "deltas")
-    grads = _block.backward_step(xp, cell, layer, cotangents, deltas).c, dicfo, *peephole_grads
+    grads = backward_step(xp, cell, layer, cotangents, deltas).c, dicfo, *peephole_grads
     return LSTMCellGrads._make(grads if call.plain else [cast(g, dtype) for g in grads])
 
 
@@ -238,13 +237,13 @@ def _gru_gates(
     compute = compute_dtype(dtype)
     layer, cotangents = Layer(h_prev, States(h_prev), None, saved), States(d_h)
     if not call.plain:
-        layer, cotangents = _block.ready(xp, dtype, layer, cotangents)
+        layer, cotangents = ready(xp, dtype, layer, cotangents)
         weights = prepared(xp, weights, dtype)
     cell = GRU_FORM.cell(xp, weights, call.attributes)
     d_x = xp.empty((B, len(weights.w_c) - H), compute)
     operand = operand_dtype(xp, dtype)
     d_ru, d_c = [xp.empty((B, width), operand) for width in cell.widths]
     deltas = Gradients(d_x, [d_ru, d_c], None, None, "deltas")
-    (dh,) = _block.backward_step(xp, cell, layer, cotangents, deltas)
+    (dh,) = backward_step(xp, cell, layer, cotangents, deltas)
     grads = d_x, dh, d_c, d_ru
     return GRUCellGrads._make(grads if call.plain else [cast(g, dtype) for g in grads])

@@ -24,12 +24,11 @@ from .._net import (
 )
 from .._typing import AnyArray, Array, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, Lengths, Resets, Save
 from ..arithmetic.gates import RecurrentActivation
-from ..checks.arrays import contiguous_all, on_device
+from ..checks.arrays import as_given, contiguous_all, on_device, time_major_of
 from ..checks.attributes import check_bool, check_choice, named
 from ..derivatives.traced import traceable
 from ..driver.reserve import Note, ReserveLayout, check_reserve, check_size, reserved_engine
 from ..driver.signatures import Arguments, Checked, by_signature
-from ..driver.stack import as_given, time_major_of
 from ..weights.gradients import WeightGradients, check_weight_gradients
 from ..weights.packed import NetArguments, PackedParams, ResolvedNet, resolve_net
 from ..weights.packed_forms import PACKED_COLUMNS, places_of

@@ -17,7 +17,7 @@ from .._net import NetCall, NetSizes, RunArguments, check_run, check_sequences, 
 from .._typing import AnyArray, ArrayT, Lengths, Resets, Save, StackedRNNGrads, StackedRNNOutputs
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.contract import Attributes, Form, FormedWeights
-from ..checks.arrays import module_of, on_device
+from ..checks.arrays import as_given, module_of, on_device, time_major_of
 from ..checks.attributes import (
     check_bool,
     check_choice,
@@ -31,7 +31,6 @@ from ..checks.calls import check_arrays, expect_rank
 from ..derivatives.traced import traceable
 from ..driver.reserve import Note, check_reserve, fingerprint
 from ..driver.signatures import Arguments, Checked, by_signature
-from ..driver.stack import as_given, time_major_of
 from ..weights.block_forms import (
     COLUMNS,
     GRU_FORM,

@@ -1,0 +1,552 @@
+"""
+A machine that computes a whole layer at once, for calls that are not laid out.
+
+Its places are arrays. Their rows may be in the order of a direction's steps, or padded. Cells may
+be of any kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from .._typing import Array, NamedTuple
+from ..arithmetic.dropout import key_words, threshold
+from ..cells.contract import Cell, Gradients, columns_of, each
+from ..checks.arrays import cast, cast_all, compute_dtype, contiguous
+from ..checks.extent import Extent
+from . import layer as _layer
+from . import net as _walk
+from . import recompute
+from .layer import Layer, LayerGradient
+from .net import GradientPlaces, LayerPlaces
+from .packing import Packing, flat
+from .pages import products_of, twin_of
+from .recompute import Checkpoints, LazyRows
+from .reserve import Note, Reserved, ReserveLayout, reserve_size, write_note
+
+
+class Ordered(NamedTuple):
+    """The rows of all steps, and their order."""
+
+    array: Array  # [N, ·], or padded [T*B, ·]
+    direction: int | None  # whose steps they follow; None: they are padded, in the order of time
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.array.shape
+
+    def part(self, start: int, stop: int, axis: int) -> Ordered:
+        """Return columns start to stop - 1."""
+        assert axis == 1, axis
+        return Ordered(self.array[:, start:stop], self.direction)
+
+
+class ByLayers:
+    """
+    Computes layers, each at once.
+
+    Parameters
+    ----------
+    packing
+        The rows of all steps.
+    dtype
+        Of the call.
+    D
+        The number of directions.
+    rate
+        The fraction of values that masks drop.
+    """
+
+    def __init__(
+        self, xp: ModuleType, packing: Packing, dtype: np.dtype[Any], D: int = 1, rate: float = 0.0
+    ) -> None:
+        self.xp, self.dtype = xp, dtype
+        self._packing, self._rate, self._all = packing, rate, slice(0, packing.rows)
+        self._moves = D > 1 or packing.reorders
+        self._reused: dict[Any, Ordered] = {}
+        self._values: tuple[Any, Any] = None, None  # places that a layer reads, and their values
+
+    def reuse(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> Ordered:
+        """Return memory for the rows of all steps, which layers share, by name and columns."""
+        key = name, shape[1], dtype
+        if key not in self._reused:
+            shape = self._packing.rows, shape[1]
+            self._reused[key] = self.xp.empty(shape, dtype or self.dtype)
+        return Ordered(self._reused[key], 0)
+
+    def memory(self, rows: int, columns: Sequence[int]) -> list[Array]:
+        """Return memory for what the steps of some rows save, which layers share by its size."""
+        keys = [(k, rows, width) for k, width in enumerate(columns)]
+        for key in keys:
+            if key not in self._reused:
+                self._reused[key] = self.xp.empty(key[1:], self.dtype)
+        return [self._reused[key] for key in keys]
+
+    def _of_a_piece(self, cell: Cell, kept: Checkpoints, columns: Sequence[int]) -> list[Array]:
+        """Return memory for what the steps of the largest piece save."""
+        most = recompute.largest(self.xp, cell, self._packing, kept.every, self.dtype)
+        return self.memory(most, columns)
+
+    def padded(self, a: Array) -> Ordered:
+        """Return [T, B, ·] as rows."""
+        return Ordered(flat(contiguous(self.xp, a)), None if self._packing.reorders else 0)
+
+    def input_gradient(self, x: Array) -> Array:
+        """Return a new array like the input of the net, with zeros in the padding."""
+        made: Array = self.xp.empty(x.shape, self.dtype)
+        if self._packing.rows < x.shape[0] * x.shape[1]:
+            made[...] = 0
+        return made
+
+    def _places(self, a: Ordered, back: bool, rows: slice) -> Any:
+        """Return the indices of the rows of some whole steps of a direction."""
+        is_padded, reverse = a.direction is None, back != bool(a.direction)
+        return self._packing.places(rows, reverse, padded=is_padded)
+
+    def _take(self, a: Ordered, back: bool, rows: slice) -> Array:
+        """Return the rows of some whole steps of a direction, in their order."""
+        if rows is not self._all:
+            return contiguous(self.xp, a.array[self._places(a, back, rows)])
+        found = a.array if a.direction is not None else self._packing.from_time(a.array, back)
+        found = contiguous(self.xp, found)
+        return found if a.direction in (None, back) else self._packing.reverse(found)
+
+    def _write(self, rows: Array, back: bool, to: Ordered) -> None:
+        """Write the rows of all steps of a direction."""
+        if to.direction is None:
+            self._packing.to_time(rows, back, to.array)
+        else:
+            to.array[...] = rows if to.direction == back else self._packing.reverse(rows)
+
+    def _input(self, layer: LayerPlaces, back: bool, rows: slice) -> Array:
+        """Return the input of some whole steps of a direction."""
+        parts = [self._take(part, back, rows) for part in layer.x]
+        values = parts[0] if len(parts) == 1 else self.xp.concatenate(parts, axis=1)
+        if layer.mask is not None:
+            values = self._dropped(values, self._take(layer.mask, back, rows))
+        return values
+
+    def _dropped(self, values: Array, mask: Array) -> Array:
+        """Return the values that the mask keeps, scaled, in the dtype of the mask."""
+        scale, compute = 1 / (1 - self._rate) if self._rate < 1 else 0.0, compute_dtype(mask.dtype)
+        return cast(cast(values, compute) * cast(mask, compute) * scale, mask.dtype)
+
+    def _first(self, layer: LayerPlaces) -> Any:
+        """Return the states before the first step of each of the sequences that run."""
+        enter = self._packing.enter
+        return each(layer.first, lambda s: enter(contiguous(self.xp, s), layer.back))
+
+    def forward_layer(self, layer: LayerPlaces) -> None:
+        """Compute one direction of a layer."""
+        xp, packing, back, saved = self.xp, self._packing, layer.back, layer.saved
+        if layer.x is not self._values[0]:
+            self._values = layer.x, self._input(layer, False, self._all)
+        x = packing.reverse(self._values[1]) if back else self._values[1]
+        first, cell, (*others, h) = self._first(layer), layer.weights, saved
+        is_in_order, arrays = h.direction == back, [h.array]
+        if not isinstance(saved, Checkpoints):
+            arrays[:0] = others
+        made = arrays
+        if not is_in_order:
+            made = [xp.empty((packing.rows, a.shape[1]), self.dtype) for a in arrays]
+        if isinstance(saved, Checkpoints):
+            memory = self._of_a_piece(cell, saved, saved.columns[:-1])
+            states = recompute.forward(xp, cell, Layer(x, first, packing, saved), memory, made[0])
+        else:
+            states = _layer.forward(xp, cell, Layer(x, first, packing, saved._make(made)))
+        if not is_in_order:
+            for rows, a in zip(made, arrays, strict=True):
+                self._packing.to_time(rows, back, a)
+        if layer.output is not None:
+            self._write(made[-1], back, layer.output)
+        for to, state in zip(layer.last, states, strict=True):
+            if to is not None:
+                to[...] = packing.leave(state, back)
+
+    def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
+        """
+        Compute the gradient of one direction of a layer.
+
+        If rows move, and there are enough of them, the pieces are computed one by one, so that only
+        one piece's copy of the moved rows is in memory.
+        """
+        xp, packing, back, saved = self.xp, self._packing, layer.back, layer.saved
+        (of_output, *others), of_x, n = grads.states, grads.x, packing.rows
+        take, put = partial(self._input, layer, back), partial(self._put, grads, back)
+        into, take_output = partial(self._space, grads, back), partial(self._take, of_output, back)
+        dy: Any = None
+        whole = (
+            grads.weights.weight_gradients in ("examples", "norms")
+            or not self._moves
+            or n <= products_of(xp).ROWS
+        )
+        x: Any
+        if whole:
+            x, dx = take(self._all), into(self._all)
+            dy = None if of_output is None else take_output(self._all)
+        else:
+            x, dx = LazyRows(take, self.dtype, n), LazyRows(into, of_x.array.dtype, n, put)
+            dy = None if of_output is None else LazyRows(take_output, self.dtype, n)
+        first = self._first(layer)
+        states = [None if g is None else self._take(g, back, self._all) for g in others]
+        if not isinstance(saved, Checkpoints):
+            saved = self._in_order(saved, back)
+        carried = self._carried(first, grads.last, back)
+        cut = LayerGradient(
+            Layer(x, first, packing, saved),
+            first._make([dy, *states]),
+            carried,
+            grads.weights._replace(x=dx),
+        )
+        cuts: Iterable[LayerGradient] = [cut]
+        if isinstance(saved, Checkpoints):
+            memory = self._of_a_piece(layer.weights, saved, saved.columns)
+            cuts = recompute.backward(xp, layer.weights, cut, memory)
+        elif not whole:
+            cuts = recompute.backward(xp, layer.weights, cut)
+        for cut in cuts:
+            _layer.backward(xp, layer.weights, cut)
+        if whole:
+            put(self._all, dx)
+        for to, state in zip(grads.first, carried, strict=True):
+            if to is not None:
+                to[...] = packing.enter_grad(state, back)
+
+    def _in_order(self, saved: Any, back: bool) -> Any:
+        """Return saved arrays in the order of a direction's steps."""
+        saved, direction = saved._replace(h=saved.h.array), saved.h.direction
+        if direction == back:
+            return saved
+        return saved._make([self._packing.from_time(a, back) for a in saved])
+
+    def _space(self, grads: GradientPlaces, back: bool, rows: slice) -> Array:
+        """Return memory for the gradient of the input of some whole steps."""
+        to, places = grads.x, self._places(grads.x, back, rows)
+        if isinstance(places, slice) and not grads.adds_x:
+            return to.array[places]
+        return self.xp.empty((rows.stop - rows.start, to.shape[1]), to.array.dtype)
+
+    def _put(self, grads: GradientPlaces, back: bool, rows: slice, values: Array) -> None:
+        """Store that gradient, or add it."""
+        to, places = grads.x, self._places(grads.x, back, rows)
+        if grads.adds_x:
+            to.array[places] += values
+        elif not isinstance(places, slice):  # else `_space` is its place
+            to.array[places] = values
+
+    def _carried(self, first: Any, last: Sequence[Any], back: bool) -> Any:
+        """Return copies of the gradients of the last states, to be overwritten."""
+
+        def of_state(s: Array | None, g: Any) -> Any:
+            if s is None or g is None:
+                return s if s is None else self.xp.zeros(s.shape, compute_dtype(s.dtype))
+            g = self._packing.leave_grad(contiguous(self.xp, g), back)
+            return g.astype(compute_dtype(s.dtype), order="C")
+
+        return first._make(map(of_state, first, last))
+
+    def round(self, a: Ordered, to: Ordered) -> None:
+        """Convert computed numbers to the storage type."""
+        self._write(cast(a.array, self.dtype), False, to)
+
+    def drop(self, a: Ordered, mask: Ordered, to: Ordered) -> None:
+        """Write what the mask keeps of a gradient, scaled."""
+        kept = self._take(mask, False, self._all)
+        to.array[...] = self._dropped(a.array, kept)
+
+
+def _like(xp: ModuleType, state: Any, dtype: Any) -> Any:
+    """Return memory for a state of all pseudo-layers."""
+    if isinstance(state, list):
+        return [xp.empty(a.shape, dtype) for a in state]
+    return xp.empty(state.shape, dtype)
+
+
+def _rounded(state: Any, dtype: Any) -> Any:
+    return [cast(a, dtype) for a in state] if isinstance(state, list) else cast(state, dtype)
+
+
+def _at(states: Any, n: int) -> Any:
+    """Return the states of pseudo-layer n."""
+    return states._make([None if s is None else s[n] for s in states])
+
+
+class Stack(NamedTuple):
+    """The cells of a net by layer and direction, and the parts of its reserve_space."""
+
+    cells: Sequence[Cell]
+    leaves: ReserveLayout
+    note: Note | None = None  # forward, if the steps leave states only
+    again: Sequence[Cell] = ()  # backward, if they left states only: the forward pass's cells
+
+    def _machine(self, xp: ModuleType, dtype: np.dtype[Any]) -> ByLayers:
+        """Return what computes the layers."""
+        net, sizes, rows = self.leaves.net, self.leaves.sizes, self.leaves.rows
+        return ByLayers(xp, rows, dtype, net.D, sizes.dropout)
+
+    def _saved(self, machine: ByLayers, n: int, saved: Any, output: Ordered | None) -> Any:
+        """Return the places of what the steps save; h may be in the output of the net."""
+        (net, _, kind, _, rows, every), d = self.leaves, n % self.leaves.net.D
+        if saved is not None and every is None:
+            *others, h = saved
+            return kind(*others, Ordered(h, None if rows.saved_in_time(d) else d))
+        widths, h = net.widths[n // net.D], output
+        if saved is not None and saved.h is not None:
+            h = Ordered(saved.h, d)
+        elif (h is None or net.D > 1 or h.direction is None) and not self.again:
+            h = Ordered(machine.xp.empty((rows.rows, widths[1]), machine.dtype), d)
+        if saved is not None:
+            return saved._replace(cell=self.again[n] if self.again else None, h=h)
+        most = max((block.end - block.row for block in rows.blocks()), default=0)
+        return kind(*machine.memory(most, columns_of(kind, *widths)[:-1]), h)
+
+    def _layers(
+        self,
+        machine: ByLayers,
+        inputs: tuple[Array, Any],
+        reserves: Sequence[Reserved],
+        output: Ordered | None = None,
+        last: Any = None,
+    ) -> Iterator[list[LayerPlaces]]:
+        """Yield the layers; forward, with the places of the output and the last states."""
+        (input, first), net, rows = inputs, self.leaves.net, self.leaves.rows
+        x, nothing = (machine.padded(input),), (None,) * len(first)
+        for layer, reserved in enumerate(reserves):
+            mask, P, directions = reserved.mask, net.widths[layer][1], []
+            if mask is not None:
+                mask = Ordered(mask, None if rows.saved_in_time(0) else 0)
+            for d in range(net.D):
+                n, to = layer * net.D + d, None
+                if output is not None and layer == net.L - 1:
+                    to = output.part(d * P, (d + 1) * P, 1)
+                saved = self._saved(machine, n, reserved.saved[d], to)
+                entered, left = _at(first, n), nothing if last is None else _at(last, n)
+                again = None if saved.h is to else to
+                directions.append(
+                    LayerPlaces(x, d == 1, self.cells[n], entered, saved, left, again, mask)
+                )
+            yield directions
+
+    def _draw_masks(self, xp: ModuleType, reserves: Sequence[Reserved]) -> None:
+        """Fill the masks. Whether a value is dropped does not depend on the lengths."""
+        (T, B, _, rate, *seeds), rows = self.leaves.sizes, self.leaves.rows
+        for layer, (mask, _) in enumerate(reserves):
+            if mask is not None:
+                draw, columns = twin_of(xp, "dropout").keep_mask, mask.shape[1]
+                keys = key_words(*seeds)
+                drawn = draw((T * B, columns), mask.dtype, threshold(rate), keys, layer)
+                if not rows.saved_in_time(0):
+                    drawn = rows.pack(drawn.reshape(T, B, columns))
+                mask[...] = drawn
+
+    def forward(self, xp: ModuleType, input: Array, first: Any) -> tuple[Array, Any, Array]:
+        """
+        Run a net.
+
+        Parameters
+        ----------
+        input : [T, B, I]
+            Time-major.
+        first : [L*D, B, ·], or lists of L*D arrays [B, ·]
+            The states before the first step.
+
+        Returns
+        -------
+        output : [T, B, D*P]
+        last : like first
+            The states after the last step.
+        reserve_space
+            What `backward` needs; a scalar in inference.
+        """
+        leaves, note, dtype = self.leaves, self.note, input.dtype
+        net, sizes = leaves.net, leaves.sizes
+        last = each(first, lambda s: _like(xp, s, dtype))
+        output = xp.empty((sizes.T, sizes.B, net.D * net.widths[-1][1]), dtype)
+        reserve_space = xp.zeros((), dtype)
+        reserves = [Reserved(None, [None] * net.D)] * net.L
+        if sizes.is_training:
+            reserve_space = xp.empty(reserve_size(leaves), dtype)
+            reserves = leaves.parts(reserve_space)
+            if note is not None:
+                reserve_space[leaves.size :] = 0  # in some sizes one number more than the note
+                write_note(xp, reserve_space, note)
+            self._draw_masks(xp, reserves)
+        machine = self._machine(xp, dtype)
+        to = machine.padded(output)
+        _walk.forward(machine, self._layers(machine, (input, first), reserves, to, last))
+        return output, last, reserve_space
+
+    def backward(
+        self,
+        xp: ModuleType,
+        inputs: tuple[Array, Any],
+        output_grad: Array | None,
+        last_grad: Any,
+        reserve_space: Array,
+        grads: Sequence[Gradients],
+    ) -> tuple[Array, Any]:
+        """
+        Return the gradients of input and of the first states.
+
+        Parameters
+        ----------
+        inputs
+            input and first of the forward pass.
+        output_grad, last_grad
+            The gradients of its results; each may be None.
+        grads
+            Of each of the cells: written, but x.
+        """
+        (input, first), leaves, dtype = inputs, self.leaves, inputs[0].dtype
+        D, P = leaves.net.D, leaves.net.widths[-1][1]
+        (reserve_space,) = cast_all(dtype, reserve_space)
+        machine, reserves = self._machine(xp, dtype), leaves.parts(contiguous(xp, reserve_space))
+        input_grad = machine.input_gradient(input)
+        of_first = each(first, lambda s: _like(xp, s, compute_dtype(dtype)))
+        of_output = None if output_grad is None else machine.padded(output_grad)
+        x, nothing, places = machine.padded(input_grad), (None,) * (len(first) - 1), []
+        for n, grad in enumerate(grads):
+            d = n % D
+            h = of_output and of_output.part(d * P, (d + 1) * P, 1)
+            states, last, made = (h, *nothing), _at(last_grad, n), _at(of_first, n)
+            places.append(GradientPlaces(states, last, made, x, grad))
+        layers = list(self._layers(machine, inputs, reserves))
+        by_layer = [places[n : n + D] for n in range(0, len(places), D)]
+        _walk.backward(machine, machine, layers, by_layer)
+        return input_grad, each(of_first, lambda s: _rounded(s, dtype))
+
+
+class Padded(NamedTuple):
+    """The inputs and outputs of a block op; without an extent, of one step: [B, ·]."""
+
+    x: Array  # [T, B, I]
+    first: Any  # the states before the first step, [B, ·]
+    saved: Any  # the cell's Saved, [T, B, ·] each; for a gradient it may be a Checkpoints
+    extent: Extent | None = None
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one step of all sequences."""
+        return self.extent is not None and self.extent.complete and len(self.x) == 1
+
+    def layer(self, machine: ByLayers, cell: Cell) -> LayerPlaces:
+        """Return the layer, whose saved arrays are padded."""
+        x, first, saved, _ = self
+        if not isinstance(saved, Checkpoints):
+            saved = each(saved, lambda a: flat(contiguous(machine.xp, a)))
+            saved = saved._replace(h=machine.padded(saved.h))
+        return LayerPlaces((machine.padded(x),), False, cell, first, saved, (None,) * len(first))
+
+    def machine(self, xp: ModuleType) -> ByLayers:
+        """Return what computes the layer."""
+        T, B, _ = self.x.shape
+        assert self.extent is not None
+        return ByLayers(xp, Packing(xp, T, B, *self.extent), self.x.dtype)
+
+
+def ready(xp: ModuleType, dtype: Any, inputs: Any, cotangents: Any) -> tuple[Any, Any]:
+    """
+    Return the arguments of a gradient in the dtype of the call and in C order.
+
+    Arrays without a tangent get one of zero. `inputs` is a Padded, or the Layer of a step.
+    """
+
+    def change(a: Array) -> Array:
+        return contiguous(xp, *cast_all(dtype, a))
+
+    x, first, saved = inputs.x, inputs.first, inputs.saved
+    if isinstance(saved, Checkpoints):
+        saved = saved._replace(states=each(saved.states, change))
+    else:
+        saved = each(saved, change)
+    inputs = inputs._replace(x=change(x), first=each(first, change), saved=saved)
+    return inputs, each(cotangents, change)
+
+
+def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
+    """Run the layer of a block op; write its saved arrays, new ones, with zeros in the padding."""
+    x, first, outputs, _ = padded
+    if padded.single:  # packing takes longer
+        first, saved = each(first, lambda s: contiguous(xp, s)), each(outputs, lambda a: a[0])
+        _layer.forward(xp, cell, Layer(contiguous(xp, x[0]), first, None, saved))
+        return
+    machine = padded.machine(xp)
+    _walk.forward(machine, [[padded.layer(machine, cell)]])
+
+
+def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Checkpoints:
+    """Return every k-th of the states [T, B, ·] that `forward` wrote, for the gradient."""
+    T, B, _ = states.h.shape
+    packing = Packing(xp, T, B, *extent)
+    kept = recompute.kept_rows(packing, slice(0, packing.steps), every)
+
+    def rows(a: Array) -> Array:
+        packed = packing.pack(a)
+        if every > 1:
+            return packed[xp.asarray(kept)]
+        # h has its own memory, and most callers keep it. The others share theirs.
+        return packed if a is states.h or packing.reorders else packed.copy()
+
+    return Checkpoints(every, each(states, rows))
+
+
+def backward_step(
+    xp: ModuleType, cell: Cell, layer: Layer, cotangents: Any, grads: Gradients
+) -> Any:
+    """
+    Return the gradients of the states before a single step, [B, H] each; all arrays are in order.
+
+    `grads` are written: see `layer.backward`.
+    """
+    compute, shape = compute_dtype(layer.x.dtype), layer.saved[0].shape
+    # Saves an array: the carried gradients start as the gradients of the states after the step.
+    copies = [xp.zeros(shape, compute) if g is None else g.astype(compute, "C") for g in cotangents]
+    carried = cotangents._make(copies)
+    _layer.backward(xp, cell, LayerGradient(layer, None, carried, grads))
+    return carried
+
+
+def backward(
+    xp: ModuleType, cell: Cell, padded: Padded, cotangents: Any, grads: Gradients
+) -> tuple[Array, Any]:
+    """
+    Return the gradients of x and of the first states of a block op.
+
+    Parameters
+    ----------
+    padded
+        The inputs and results of `forward`, or a Checkpoints with its cell.
+    cotangents : [T, B, ·]
+        The gradients of each step's states; each may be None.
+    grads
+        Written, but x.
+    """
+    x, first, saved, extent = padded
+    dtype, compute = x.dtype, compute_dtype(x.dtype)
+    if extent is None:
+        grads = grads._replace(x=xp.empty(x.shape, dtype))
+        return grads.x, backward_step(xp, cell, Layer(x, first, None, saved), cotangents, grads)
+    if padded.single and not isinstance(saved, Checkpoints):
+        first = each(first, lambda s: contiguous(xp, s))
+        x, *others = (contiguous(xp, a[0]) for a in (x, *saved))
+        of_step = each(cotangents, lambda g: contiguous(xp, g[0]))
+        step = Padded(x, first, saved._make(others))
+        x_grad, of_first = backward(xp, cell, step, of_step, grads)
+        return x_grad[None], of_first
+    machine = padded.machine(xp)
+    if isinstance(saved, Checkpoints):
+        H = first.h.shape[1]
+        padded = padded._replace(saved=saved._replace(columns=columns_of(cell.Saved, H, H)))
+    x_grad = machine.input_gradient(x)
+    of_first = each(first, lambda s: xp.empty(s.shape, compute))
+    states = each(cotangents, machine.padded)
+    of_x = machine.padded(x_grad)
+    places = GradientPlaces(states, (None,) * len(first), of_first, of_x, grads)
+    _walk.backward(machine, machine, [[padded.layer(machine, cell)]], [[places]])
+    return x_grad, each(of_first, lambda s: cast(s, dtype))
