@@ -32,7 +32,7 @@ from .driver import layer as _layer
 from .driver.by_layers import Padded, Stack
 from .driver.layer import Layer
 from .driver.packing import Packing, Rows
-from .driver.pages import page_of
+from .driver.pages import in_cuda, in_numpy
 from .driver.reserve import Layers as Widths
 from .driver.reserve import Note, ReserveLayout, Sizes, fingerprint, make_host_reserved
 from .driver.reserve import with_sequences as fingerprint_with
@@ -409,12 +409,12 @@ class NetCall:
         run, cells = self.run, weights.cells(self.run.xp, self.run.dtype, attributes)
         kind = type(cells[0])
         # Only stacked_rnn accepts users' own cells.
-        if page_of(kind, "cells") is None:
+        if in_numpy(kind) is None:
             raise TypeError(
                 f"stacked_rnn: {kind.__qualname__} has no forward_steps, expected a method of the"
                 f" class or a function of its module, {kind.__module__}"
             )
-        if run.xp is not np and page_of(kind, "kernels") is None:
+        if run.xp is not np and in_cuda(kind) is None:
             raise TypeError(
                 f"stacked_rnn: input is a cupy.ndarray, expected a numpy.ndarray: {self.form.name}"
                 " has no CUDA functions"

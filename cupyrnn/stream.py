@@ -22,7 +22,7 @@ from .checks.calls import check_arrays, expect_rank, expect_shape
 from .derivatives.traced import enclosing_jvp, traceable
 from .driver import layer as _layer
 from .driver.layer import Layer
-from .driver.pages import page_of
+from .driver.pages import in_numpy
 from .driver.signatures import Arguments, CallCache, Checked, by_signature
 from .weights.packed import (
     CheckedParams,
@@ -71,7 +71,7 @@ class PreparedStep:
         self._names = ("h", "c") if net.rnn_mode == "lstm" else ("h",)
         self._steps: list[Any] = []
         if self._is_real and xp is np and not net.skip:
-            page: Any = page_of(type(self._cells[0]), "cells")
+            page: Any = in_numpy(type(self._cells[0]))
             self._steps = [page.prepared_step(cell) for cell in self._cells]
 
         def step(x: Any, h: Any = None, c: Any = None) -> Checked:

@@ -25,7 +25,7 @@ from . import recompute
 from .layer import Layer, LayerGradient
 from .net import GradientPlaces, LayerPlaces
 from .packing import Packing, flat
-from .pages import products_of, twin_of
+from .pages import dropout_of, products_of
 from .recompute import Checkpoints, LazyRows
 from .reserve import Note, Reserved, ReserveLayout, reserve_size, write_note
 
@@ -338,7 +338,7 @@ class Stack(NamedTuple):
         (T, B, _, rate, *seeds), rows = self.leaves.sizes, self.leaves.rows
         for layer, (mask, _) in enumerate(reserves):
             if mask is not None:
-                draw, columns = twin_of(xp, "dropout").keep_mask, mask.shape[1]
+                draw, columns = dropout_of(xp).keep_mask, mask.shape[1]
                 keys = key_words(*seeds)
                 drawn = draw((T * B, columns), mask.dtype, threshold(rate), keys, layer)
                 if not rows.saved_in_time(0):

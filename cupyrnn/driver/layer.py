@@ -28,7 +28,7 @@ from ..checks.arrays import cast, compute_dtype, operand_dtype
 from . import by_example
 from .by_example import Factors
 from .packing import Rows, StepRun
-from .pages import page_of, products_of
+from .pages import in_cuda, in_numpy, in_vectors, products_of
 
 
 class Layer(NamedTuple):
@@ -85,7 +85,7 @@ def implementation(
     """
     kind, compute = type(cell), compute_dtype(dtype)
     if xp is not np:
-        return Implementation(page_of(kind, "kernels"), "steps")
+        return Implementation(in_cuda(kind), "steps")
     compiled = compiled_page(kind) if compute.char in "fd" else None
     if compiled is not None and whole and rows and cell.widths[0]:
         way = f"{direction}_layer"
@@ -101,13 +101,7 @@ def implementation(
         way = f"{direction}_step"
         if compiled is not None and compiled.takes(cell, compute, way):
             return Implementation(compiled, "step")
-    return _in_numpy(page_of, kind, way)
-
-
-@functools.cache
-def _in_numpy(page_of: Any, kind: type, way: str) -> Implementation:
-    """Return the NumPy functions of a cell: for a single step if it has them, else for many."""
-    page = page_of(kind, "cells")
+    page = in_numpy(kind)
     return Implementation(page, "step" if hasattr(page, way) else "steps")
 
 
@@ -142,7 +136,7 @@ def compiled_page(cell: type) -> Any:
     if os.environ.get("CUPYRNN_NUMBA", "1") == "0":
         return None
     try:
-        return page_of(cell, "compiled")
+        return in_vectors(cell)
     except Exception:  # Numba is not installed, or does not work with this NumPy.
         return None
 

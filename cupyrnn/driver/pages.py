@@ -1,4 +1,10 @@
-"""Finds the twins of functions in NumPy, CUDA and Numba: of cells, products and dropout."""
+"""
+The pages of each cell: what computes it in NumPy, in CUDA and in vectors.
+
+Those of the package's cells are imported here by name. A user's cell declares its own as attributes
+of its class. The twins of `arithmetic` are imported here too. Only calls import kernels or compiled
+pages, because CuPy or Numba may be missing.
+"""
 
 from __future__ import annotations
 
@@ -10,47 +16,58 @@ from typing import Any
 
 import numpy as np
 
+from ..arithmetic import dropout, products
+from ..cells.gru import GRU
+from ..cells.gru_reset_after import GRUResetAfter
+from ..cells.lstm import LSTM
+from ..cells.simple_rnn import SimpleRNN
 
-@functools.cache
-def page_of(cell: type, room: str) -> Any:
-    """
-    Return the module or class with the functions of a cell; None if there is none.
 
-    Parameters
-    ----------
-    cell
-        The class.
-    room
-        "cells" for the NumPy functions: methods of the class, or functions of its module. "kernels"
-        and "compiled" are attributes of the class: modules, or names of modules. Without them a
-        class of a module ``package.cells.name`` has ``package.kernels.name`` and
-        ``package.compiled.name``, if these exist.
-    """
-    if room == "cells":
-        found = (cell, sys.modules.get(cell.__module__))
-        return next((page for page in found if hasattr(page, "forward_steps")), None)
-    own = getattr(cell, room, None)
-    if own is not None:
-        return importlib.import_module(own) if isinstance(own, str) else own
-    package, is_beside, name = cell.__module__.rpartition(".cells.")
-    if not is_beside:
-        return None
-    beside = f"{package}.{room}.{name}"
-    try:
-        return importlib.import_module(beside)
-    except ModuleNotFoundError as error:
-        if error.name in (beside, f"{package}.{room}"):
-            return None
-        raise
+def in_numpy(cell: type) -> Any:
+    """Return what has the NumPy functions of a cell, its class or its module; None without any."""
+    found = (cell, sys.modules.get(cell.__module__))
+    return next((page for page in found if hasattr(page, "forward_steps")), None)
+
+
+def _own(cell: type, attribute: str) -> Any:
+    """Return the page that a user's cell declares, a module or the name of one; or None."""
+    page = getattr(cell, attribute, None)
+    return importlib.import_module(page) if isinstance(page, str) else page
 
 
 @functools.cache
-def twin_of(xp: ModuleType, name: str) -> Any:
-    """Return a module of `arithmetic`, or its CUDA twin, for the arrays of an array module."""
-    room = "arithmetic" if xp is np else "kernels"
-    return importlib.import_module(f"..{room}.{name}", __package__)
+def in_cuda(cell: type) -> Any:
+    """Return the page with the CUDA functions of a cell; None without one."""
+    from ..kernels import gru, gru_reset_after, lstm, simple_rnn
+
+    known = {LSTM: lstm, GRU: gru, GRUResetAfter: gru_reset_after, SimpleRNN: simple_rnn}
+    return known.get(cell) or _own(cell, "kernels")
 
 
+@functools.cache
+def in_vectors(cell: type) -> Any:
+    """Return the page with the compiled functions of a cell; None without one."""
+    from ..compiled import gru, gru_reset_after, lstm, simple_rnn
+
+    known = {LSTM: lstm, GRU: gru, GRUResetAfter: gru_reset_after, SimpleRNN: simple_rnn}
+    return known.get(cell) or _own(cell, "compiled")
+
+
+@functools.cache
 def products_of(xp: ModuleType) -> Any:
     """Return the module with the products of an array module's arrays."""
-    return twin_of(xp, "products")
+    if xp is np:
+        return products
+    from ..kernels import products as on_device
+
+    return on_device
+
+
+@functools.cache
+def dropout_of(xp: ModuleType) -> Any:
+    """Return the module with the dropout masks of an array module's arrays."""
+    if xp is np:
+        return dropout
+    from ..kernels import dropout as on_device
+
+    return on_device

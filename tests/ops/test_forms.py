@@ -25,7 +25,7 @@ from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.driver import layer as _layer
-from cupyrnn.driver.pages import page_of
+from cupyrnn.driver.pages import in_vectors
 
 
 def arguments(rng: np.random.Generator, cell: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def test_a_cell_in_vectors(
     T: int, way: str, compiled_loops: ModuleType, rng: np.random.Generator, monkeypatch: Any
 ) -> None:
     """With a page of its own for Numba, a layer or a step of a user's cell is one compiled call."""
-    page, calls = page_of(CIFG, "compiled"), list[str]()
+    page, calls = in_vectors(CIFG), list[str]()
     assert page is importlib.import_module("new_cells.compiled.cifg")
     for name in ("forward_layer", "backward_layer", "forward_step", "backward_step"):
         run = getattr(page, name)
@@ -86,11 +86,9 @@ def test_a_cell_is_one_file_anywhere(name: str, rng: np.random.Generator) -> Non
 def test_a_cell_without_functions(rng: np.random.Generator, monkeypatch: Any) -> None:
     given = arguments(rng, "CIFG")
     monkeypatch.delattr(CIFG, "forward_steps")
-    page_of.cache_clear()
     message = "stacked_rnn: CIFG has no forward_steps, expected a method of the class or a function"
     with pytest.raises(TypeError, match=f"^{message} of its module, new_cells.cifg$"):
         cupyrnn.stacked_rnn(**given)
-    page_of.cache_clear()
 
 
 @pytest.mark.parametrize("cell", ["MGU", "CIFG"])
@@ -102,7 +100,7 @@ def test_a_cell_without_cuda_is_refused_on_a_device(
         cupyrnn.stacked_rnn(**given)
 
 
-def test_rooms_are_found_by_the_name_of_the_cells_file(
+def test_the_pages_of_a_cell_in_a_package(
     cupy_on_cpu: ModuleType, compiled_loops: ModuleType
 ) -> None:
     """Of a cell that is not compiled, NumPy's steps run, also where Numba is installed."""
@@ -117,6 +115,7 @@ def test_the_functions_beside_a_class_in_a_script() -> None:
     """They need no class around them where a file has one cell."""
     source = (Path(__file__).parents[1] / "new_cells/cells/indrnn.py").read_text(encoding="utf-8")
     source += """
+IndRNN.kernels = None
 cell = IndRNN((Weight(np.ones((1, 1)), 1),), (1,), np.ones(1), np.zeros(1))
 from cupyrnn.driver.layer import implementation
 import sys

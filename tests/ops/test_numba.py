@@ -19,7 +19,7 @@ import cupyrnn
 from cupyrnn.cells import gru, gru_reset_after, lstm, simple_rnn
 from cupyrnn.driver import layer as _layer
 from cupyrnn.driver import signatures
-from cupyrnn.driver.pages import page_of
+from cupyrnn.driver.pages import in_vectors
 
 # The name of where the steps of a plain LSTM are.
 ROOM = (
@@ -95,12 +95,12 @@ def test_with_and_without_numba(
         monkeypatch.delattr(cupyrnn.compiled, name.rpartition(".")[2], raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     _layer.compiled_page.cache_clear()
-    page_of.cache_clear()
+    in_vectors.cache_clear()
     signatures.CALLS.clear()
     plain = every_cell()
     signatures.CALLS.clear()
     _layer.compiled_page.cache_clear()
-    page_of.cache_clear()
+    in_vectors.cache_clear()
     assert numpys == {"forward_steps", "backward_steps"}
     for a, e in zip(compiled, plain, strict=True):
         assert_close(a, e, dtype, "", at_least=1.0)
@@ -114,7 +114,7 @@ def test_every_way_through_a_cell_compiles(
     compiled_loops: ModuleType, cell: type, dtype: Any
 ) -> None:
     """What does not compile would be computed in NumPy, and no result would tell."""
-    page, dtype = page_of(cell, "compiled"), np.dtype(dtype)
+    page, dtype = in_vectors(cell), np.dtype(dtype)
     for direction in ("forward", "backward"):
         for way in (f"{direction}_layer", f"{direction}_step"):
             assert page.takes(None, dtype, way), way

@@ -59,10 +59,10 @@ class _OverTime:
 
 def _have_loops_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have NumPy's loops compute single steps, too, of cells as these take them."""
-    page_of = layer.page_of
+    in_numpy = layer.in_numpy
     monkeypatch.setattr(layer, "compiled_page", lambda _: None)
     signatures.CALLS.clear()
-    monkeypatch.setattr(layer, "page_of", lambda *of: _OverTime(page_of(*of)))
+    monkeypatch.setattr(layer, "in_numpy", lambda cell: _OverTime(in_numpy(cell)))
     monkeypatch.setattr(
         _net.PackedCall, "weights", lambda self, params, _: PackedWeights(self.form, params)
     )

@@ -39,6 +39,8 @@ class IndRNN(NamedTuple):
     u: Array  # [H]
     b: Array  # [H]
 
+    kernels = "new_cells.kernels.indrnn"  # their CUDA twins
+
     @property
     def Saved(self) -> type[IndRNNOutputs]:
         """What each step leaves."""
