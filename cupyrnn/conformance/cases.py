@@ -76,18 +76,13 @@ def plans() -> Iterator[CasePlan]:
         yield from group()
 
 
-# Operators, with attributes and inputs that only they have.
-_KINDS: tuple[tuple[str, dict[str, Any], frozenset[str]], ...] = (
-    ("LSTM", {}, frozenset()),
-    ("LSTM", {}, frozenset({"P"})),
-    ("GRU", {}, frozenset()),
-    ("GRU", {"linear_before_reset": 1}, frozenset()),
-    ("RNN", {}, frozenset()),
-)
-_Choices: TypeAlias = "tuple[dict[str, Any], ...]"
-_DIRECTIONS: _Choices = ({}, {"direction": "reverse"}, {"direction": "bidirectional"})
-_LAYOUTS: _Choices = ({}, {"layout": 1})
+_Attributes: TypeAlias = dict[str, Any]
+_DIRECTIONS: tuple[_Attributes, ...]
+_DIRECTIONS = ({}, {"direction": "reverse"}, {"direction": "bidirectional"})
+_LAYOUTS: tuple[_Attributes, ...] = ({}, {"layout": 1})
+_EITHER = (False, True)
 _PLACES = {"LSTM": "fgh", "GRU": "fg", "RNN": "f"}
+_STATES = {"LSTM": ("initial_h", "initial_c"), "GRU": ("initial_h",), "RNN": ("initial_h",)}
 # Parameters that are not the defaults.
 _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
     "Affine": (0.5, 0.125),
@@ -97,36 +92,60 @@ _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
     "HardSigmoid": (0.375, 0.625),
     "Elu": (0.5, None),
 }
+# The standard is ambiguous about their defaults, so no case uses them.
+_NO_DEFAULTS = ("Affine", "ScaledTanh")
 
 
-_STATES = {"LSTM": frozenset({"initial_h", "initial_c"})}
+class _Kind(NamedTuple):
+    """An operator, with attributes and inputs that only it has."""
+
+    op_type: str
+    own: _Attributes
+    more: frozenset[str]
+
+    def plan(
+        self, attributes: _Attributes, *, bias: bool = True, states: bool = False,
+        lengths: bool = False, **others: Any,
+    ) -> CasePlan:  # fmt: skip
+        """Return a plan with these attributes and inputs, besides the kind's own."""
+        wanted = {"B": bias, "sequence_lens": lengths}
+        wanted |= dict.fromkeys(_STATES[self.op_type], states)
+        optional = self.more | {name for name, is_wanted in wanted.items() if is_wanted}
+        return CasePlan(self.op_type, self.own | attributes, optional, **others)
+
+    def activated(
+        self, attributes: _Attributes, places: dict[int, str], parameters: bool
+    ) -> _Attributes:
+        """Return attributes with activations in these places, the same in all directions."""
+        names = list(truth.DEFAULTS[self.op_type])
+        for place, name in places.items():
+            names[place] = name
+        names *= 1 + (attributes.get("direction") == "bidirectional")
+        return attributes | {"activations": names} | (_parameters(names) if parameters else {})
 
 
-def _optional(
-    op_type: str, more: frozenset[str], *, bias: bool = True, states: bool = False, lengths: Any = 0
-) -> frozenset[str]:
-    """Return the inputs of a node beside X, W and R."""
-    more |= frozenset({"B"} if bias else ()) | frozenset({"sequence_lens"} if lengths else ())
-    return more | (_STATES.get(op_type, frozenset({"initial_h"})) if states else frozenset())
+_KINDS = (
+    _Kind("LSTM", {}, frozenset()),
+    _Kind("LSTM", {}, frozenset({"P"})),
+    _Kind("GRU", {}, frozenset()),
+    _Kind("GRU", {"linear_before_reset": 1}, frozenset()),
+    _Kind("RNN", {}, frozenset()),
+)
 
 
 def _shared() -> Iterator[CasePlan]:
     """Features of all operators: directions, layouts, lengths, states, biases."""
-    for (op_type, own, more), direction, layout in itertools.product(_KINDS, _DIRECTIONS, _LAYOUTS):
-        attributes = own | direction | layout
-        for lengths, states, bias in itertools.product((0, 1, 2), (False, True), (False, True)):
-            optional = _optional(op_type, more, bias=bias, states=states, lengths=lengths)
-            gradients, empty = lengths == 1 and bias, lengths == 2
-            yield CasePlan(
-                op_type, attributes, optional, some_of_no_steps=empty, gradients=gradients
-            )
-    for (op_type, own, more), direction in itertools.product(_KINDS, _DIRECTIONS):
-        if op_type == "LSTM":
-            for state in ("initial_h", "initial_c"):
-                yield CasePlan(op_type, own | direction, more | {"B", state})
+    for kind, direction, layout in itertools.product(_KINDS, _DIRECTIONS, _LAYOUTS):
+        for lengths, states, bias in itertools.product((0, 1, 2), _EITHER, _EITHER):
+            plan = kind.plan(direction | layout, bias=bias, states=states, lengths=lengths > 0)
+            yield plan._replace(some_of_no_steps=lengths == 2, gradients=lengths == 1 and bias)
+    for kind, direction in itertools.product(_KINDS[:2], _DIRECTIONS):
+        plan = kind.plan(direction)
+        for state in ("initial_h", "initial_c"):
+            yield plan._replace(optional=plan.optional | {state})
 
 
-def _parameters(names: Sequence[str]) -> dict[str, Any]:
+def _parameters(names: Sequence[str]) -> _Attributes:
     """Return activation_alpha and activation_beta of these activations, other than the defaults."""
     found = {}
     for n, attribute in enumerate(("activation_alpha", "activation_beta")):
@@ -136,68 +155,46 @@ def _parameters(names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _with(
-    op_type: str, attributes: dict[str, Any], places: dict[int, str], parameters: bool
-) -> dict[str, Any]:
-    """Return attributes with these activations, the same in all directions."""
-    names = list(truth.DEFAULTS[op_type])
-    for place, name in places.items():
-        names[place] = name
-    names *= 1 + (attributes.get("direction") == "bidirectional")
-    return attributes | {"activations": names} | (_parameters(names) if parameters else {})
-
-
-# The standard is ambiguous about their defaults, so no case uses them.
-_NO_DEFAULTS = ("Affine", "ScaledTanh")
-
-
 def _activations() -> Iterator[CasePlan]:
     """Every activation in every place, with parameters and with defaults; different directions."""
-    for (op_type, own, more), direction in itertools.product(_KINDS, _DIRECTIONS[::2]):
-        for place, _ in enumerate(_PLACES[op_type]):
-            for name, parameters in itertools.product(truth.ACTIVATIONS, (False, True)):
-                if name == truth.DEFAULTS[op_type][place] and not more:
-                    continue
-                if (parameters and name not in _PARAMETERS) or (
-                    not parameters and name in _NO_DEFAULTS
-                ):
-                    continue
-                attributes = _with(op_type, own | direction, {place: name}, parameters)
-                yield CasePlan(op_type, attributes, more | {"B"}, gradients=not direction)
+    for kind, direction in itertools.product(_KINDS, _DIRECTIONS[::2]):
+        for place, default in enumerate(truth.DEFAULTS[kind.op_type]):
+            for name, parameters in itertools.product(truth.ACTIVATIONS, _EITHER):
+                exists = name in _PARAMETERS if parameters else name not in _NO_DEFAULTS
+                if exists and (name != default or kind.more):
+                    attributes = kind.activated(direction, {place: name}, parameters)
+                    yield kind.plan(attributes, gradients=not direction)
         # Spelled in lower and in upper case.
         for spelled in (str.lower, str.upper):
-            attributes = _with(op_type, own | direction, {0: "HardSigmoid"}, True)
+            attributes = kind.activated(direction, {0: "HardSigmoid"}, True)
             attributes["activations"] = [spelled(name) for name in attributes["activations"]]
-            yield CasePlan(op_type, attributes, more | {"B"})
-    for op_type, own, more in _KINDS:
-        n = len(_PLACES[op_type])
+            yield kind.plan(attributes)
+    for kind in _KINDS:
+        n = len(_PLACES[kind.op_type])
         for first, second in itertools.pairwise(truth.ACTIVATIONS):
             names = [first] * n + [second] * n
-            attributes = own | {"direction": "bidirectional", "activations": names}
-            yield CasePlan(op_type, attributes | _parameters(names), more | {"B"})
+            both = {"direction": "bidirectional", "activations": names}
+            yield kind.plan(both | _parameters(names))
 
 
 def _clips() -> Iterator[CasePlan]:
-    for (op_type, own, more), direction, layout in itertools.product(_KINDS, _DIRECTIONS, _LAYOUTS):
-        for clip, lengths in itertools.product((0.125, 0.375), (False, True)):
-            attributes = own | direction | {"clip": clip} | layout
-            optional = _optional(op_type, more, lengths=lengths)
-            yield CasePlan(op_type, attributes, optional, gradients=not lengths)
-    for (op_type, own, more), name in itertools.product(_KINDS, truth.ACTIVATIONS):
+    for kind, direction, layout in itertools.product(_KINDS, _DIRECTIONS, _LAYOUTS):
+        for clip, lengths in itertools.product((0.125, 0.375), _EITHER):
+            attributes = direction | {"clip": clip} | layout
+            yield kind.plan(attributes, lengths=lengths, gradients=not lengths)
+    for kind, name in itertools.product(_KINDS, truth.ACTIVATIONS):
         # The clip must exceed the alpha of a ThresholdedRelu, below which it is 0.
         clip = 0.75 if name == "ThresholdedRelu" else 0.25
-        attributes = _with(op_type, own | {"clip": clip}, {0: name}, name in _PARAMETERS)
-        yield CasePlan(op_type, attributes, more | {"B"})
+        yield kind.plan(kind.activated({"clip": clip}, {0: name}, name in _PARAMETERS))
 
 
 def _coupled() -> Iterator[CasePlan]:
-    for direction, layout, peepholes, clip, lengths, states in itertools.product(
-        _DIRECTIONS, _LAYOUTS, (False, True), (False, True), (False, True), (False, True)
+    for direction, layout, kind, clip, lengths, states in itertools.product(
+        _DIRECTIONS, _LAYOUTS, _KINDS[:2], ({}, {"clip": 0.25}), _EITHER, _EITHER
     ):
-        attributes = {"input_forget": 1} | direction | layout | ({"clip": 0.25} if clip else {})
-        more = frozenset({"P"} if peepholes else ())
-        optional = _optional("LSTM", more, states=states, lengths=lengths)
-        yield CasePlan("LSTM", attributes, optional, gradients=lengths and not layout)
+        attributes = {"input_forget": 1} | direction | layout | clip
+        gradients = lengths and not layout
+        yield kind.plan(attributes, states=states, lengths=lengths, gradients=gradients)
 
 
 def _sizes() -> Iterator[CasePlan]:
@@ -206,53 +203,54 @@ def _sizes() -> Iterator[CasePlan]:
         (1, 1, 1, 1), (1, 1, 3, 5), (1, 4, 3, 5), (2, 1, 1, 3), (2, 5, 1, 1), (7, 1, 3, 1),
         (3, 2, 6, 7), (3, 3, 7, 6), (2, 2, 5, 17), (2, 3, 17, 5), (2, 2, 3, 33), (13, 2, 2, 3),
     ]  # fmt: skip
-    for (op_type, own, more), direction, size in itertools.product(_KINDS, _DIRECTIONS, sizes):
-        yield CasePlan(op_type, own | direction, _optional(op_type, more, states=True), size)
+    for kind, direction, size in itertools.product(_KINDS, _DIRECTIONS, sizes):
+        yield kind.plan(direction, states=True, sizes=size)
 
 
 def _saturated() -> Iterator[CasePlan]:
     """Large inputs: exp overflows in float16, and gates are 0 and 1."""
     names = ("Sigmoid", "Tanh", "HardSigmoid", "Softsign", "ScaledTanh")
-    for (op_type, own, more), direction, name in itertools.product(_KINDS, _DIRECTIONS, names):
-        attributes = _with(op_type, own | direction, {0: name}, name in _PARAMETERS)
-        yield CasePlan(op_type, attributes, more | {"B"}, saturated=True)
+    for kind, direction, name in itertools.product(_KINDS, _DIRECTIONS, names):
+        attributes = kind.activated(direction, {0: name}, name in _PARAMETERS)
+        yield kind.plan(attributes, saturated=True)
 
 
 def _dtypes() -> Iterator[CasePlan]:
-    for dtype, (op_type, own, more), direction in itertools.product(
+    for dtype, kind, direction in itertools.product(
         ("float64", "float16", "bfloat16"), _KINDS, _DIRECTIONS
     ):
-        for lengths, states in itertools.product((False, True), (False, True)):
-            optional = _optional(op_type, more, states=states, lengths=lengths)
-            yield CasePlan(op_type, own | direction, optional, dtype=dtype, gradients=lengths)
+        for lengths, states in itertools.product(_EITHER, _EITHER):
+            plan = kind.plan(direction, states=states, lengths=lengths)
+            yield plan._replace(dtype=dtype, gradients=lengths)
         for name in ("Relu", "HardSigmoid", "Elu", "Softplus"):
-            attributes = _with(op_type, own | direction, {0: name}, name in _PARAMETERS)
+            attributes = kind.activated(direction, {0: name}, name in _PARAMETERS)
             # In half formats a clip makes too little difference beside rounding.
             clip = {"clip": 0.25} if dtype == "float64" else {}
-            yield CasePlan(op_type, attributes | clip, frozenset({"B"}), dtype=dtype)
+            yield kind._replace(more=frozenset()).plan(attributes | clip, dtype=dtype)
 
 
 def _everything() -> Iterator[CasePlan]:
     """Random combinations of all features."""
     rng = np.random.default_rng(18)
     for _ in range(500):
-        op_type, own, more = _KINDS[rng.integers(len(_KINDS))]
+        kind = _KINDS[rng.integers(len(_KINDS))]
         direction = _DIRECTIONS[rng.integers(3)]
-        attributes = own | direction | ({"layout": 1} if rng.random() < 0.3 else {})
+        attributes = direction | ({"layout": 1} if rng.random() < 0.3 else {})
         names: dict[int, str] = {}
         if rng.random() < 0.8:
-            names = {n: truth.ACTIVATIONS[rng.integers(11)] for n in range(len(_PLACES[op_type]))}
-            attributes = _with(op_type, attributes, names, True)
+            places = range(len(_PLACES[kind.op_type]))
+            names = {n: truth.ACTIVATIONS[rng.integers(11)] for n in places}
+            attributes = kind.activated(attributes, names, True)
         if rng.random() < 0.3:
             attributes["clip"] = 0.75 if "ThresholdedRelu" in names.values() else 0.25
-        if op_type == "LSTM" and rng.random() < 0.3:
+        if kind.op_type == "LSTM" and rng.random() < 0.3:
             attributes["input_forget"] = 1
         bias, states, lengths = (bool(rng.random() < share) for share in (0.7, 0.5, 0.4))
-        optional = _optional(op_type, more, bias=bias, states=states, lengths=lengths)
+        plan = kind.plan(attributes, bias=bias, states=states, lengths=lengths)
         T, B, I, H = (int(rng.choice(v)) for v in ((2, 3, 5), (2, 3), (2, 3, 5), (3, 5)))
         dtype = str(rng.choice(["float32", "float32", "float64"]))
         gradients = bool(rng.random() < 0.3)
-        yield CasePlan(op_type, attributes, optional, (T, B, I, H), dtype, gradients=gradients)
+        yield plan._replace(sizes=(T, B, I, H), dtype=dtype, gradients=gradients)
 
 
 def features(plan: CasePlan) -> tuple[str, ...]:
