@@ -29,6 +29,7 @@ from . import cell
 #   multiply(product, turn, rows, sums)
 #                               computes the sums of the thread's unit, by column; `rows` is the
 #                               number of rows of the step
+#   LATE, finish(product, sums) whether some sums come from other blocks; waits for them
 #
 # A step has no branches: a thread without a sequence or a unit computes with another thread's
 # numbers, and stores nothing. Numbers that other threads wait for are stored first, all others
@@ -315,6 +316,7 @@ __device__ __forceinline__ void all_steps(
             const int now = LAST == 1 ? p : turn;
             A sums[WIDTH];
             products.multiply(product, now, walk.rows(s), sums);
+            products.finish(product, sums);
             A h = A(0.f);
             if (ROOM || live)
                 h = cell.forward(product, unit, coming.v + p * C::width(0), sums, after, saved);
@@ -472,6 +474,7 @@ __device__ __forceinline__ void all_steps(
         keep(Product<LAST>());
         if constexpr (LAST == 1) {
             products.multiply(Product<1>(), 1, walk.rows(s), sums);
+            products.finish(Product<1>(), sums);
             before(Product<0>(), sums[0]);
             products.meet();  // between the products of a step back
             keep(Product<0>());
@@ -483,13 +486,15 @@ __device__ __forceinline__ void all_steps(
         coming.take();
         products.multiply(Product<0>(), LAST == 1 ? 0 : turn, walk.rows(s), sums);
         turn ^= 1;
+        // Before a wait, or after the product, because no other step waits for this.
+        if constexpr (Products::LATE) make_factors();
+        products.finish(Product<0>(), sums);
         earlier.h = past + sums[0];
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)
             array_of<A>(gradients)[k] = begins ? A(0) :
                 live || PLAIN ? array_of<A>(earlier)[k] : array_of<A>(gradients)[k];
-        // After the product, because no other step waits for this.
-        make_factors();
+        if constexpr (!Products::LATE) make_factors();
     }
     if (walk.mine)
 #pragma unroll

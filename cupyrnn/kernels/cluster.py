@@ -69,14 +69,26 @@ __device__ __forceinline__ void store_async(V* to, V v, Barrier* barrier, int bl
     if constexpr (sizeof(V) == 4)
         asm volatile(STORE_ASYNC ".b32 [%0], %1, [%2];"
                      :: "r"(there), "r"(*array_of<unsigned>(v)), "r"(counter) : "memory");
-    else
-#pragma unroll
-        for (int n = 0; n < sizeof(V) / 8; ++n)
+    else {
+        const unsigned long long* const n = array_of<unsigned long long>(v);
+        if constexpr (sizeof(V) == 8)
             asm volatile(STORE_ASYNC ".b64 [%0], %1, [%2];"
-                         :: "r"(there + 8 * n), "l"(array_of<unsigned long long>(v)[n]),
-                            "r"(counter) : "memory");
+                         :: "r"(there), "l"(n[0]), "r"(counter) : "memory");
+        else
+            asm volatile(STORE_ASYNC ".v2.b64 [%0], {%1, %2}, [%3];"
+                         :: "r"(there), "l"(n[0]), "l"(n[1]), "r"(counter) : "memory");
+    }
 }
 #endif
+
+// Waits until so many bytes have come in the phase of this parity. One thread is the first.
+__device__ __forceinline__ void wait_for_bytes(
+    Barrier* barrier, unsigned parity, int bytes, bool first)
+{
+    if (first) expect(barrier, bytes);
+    unsigned looks = 0;
+    while (!has_come(barrier, parity)) count_looks(looks);
+}
 
 template <int CLUSTER, int WARPS, bool OF_SUMS> struct InCluster {
     static const bool SHARED = true, SUMS = OF_SUMS;
@@ -116,9 +128,7 @@ template <int CLUSTER, int WARPS, bool OF_SUMS> struct InCluster {
     }
     __device__ __forceinline__ void wait(int slice, int bytes, bool first) const
     {
-        if (first) expect(barrier(slice), bytes);
-        unsigned looks = 0;
-        while (!has_come(barrier(slice), turns / 2 % 2)) count_looks(looks);
+        wait_for_bytes(barrier(slice), turns / 2 % 2, bytes, first);
     }
 };
 
@@ -135,10 +145,11 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) st
     const int WIDTH = larger_of(C::width(0), C::width(C::PRODUCTS - 1));
     const bool SUMS = Direction<Cell, T>::BACK || WIDTH == 1;
     typedef InCluster<CLUSTER, THREADS / 32, SUMS> Exchange;
+    typedef ProductsOf<
+        Exchange, Direction<Cell, T>, T, TENSOR_CORES, UNITS, ROWS, THREADS, PARTS...> Products;
     // Nobody sends numbers to a block without a unit.
     if (blockIdx.x * UNITS < at.H)
-        steps_over_blocks<Exchange, PADDED, TENSOR_CORES, UNITS, ROWS, THREADS, PARTS...>(
-            cell, arrays, at, exchanged);
+        steps_over_blocks<Products, PADDED>(cell, arrays, at, exchanged);
     else sync_cluster(CLUSTER);
 }
 #endif
@@ -148,7 +159,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) st
 # Blocks of a cluster, the units of a block, and its sequences.
 BLOCKS, UNITS = (2, 4, 8), (16, 32)
 SEQUENCES = {"numbers": (1, 2, 3, 4, 8), "tensor cores": (8,)}
-_FROM = 90  # the first architecture that has clusters
+FROM = 90  # the first architecture that has clusters
 _MOST_CLUSTERS = 65535  # of a launch
 _LINE = 128  # bytes that all banks of shared memory have side by side
 
@@ -158,8 +169,8 @@ def layout_of(
 ) -> grid.GridLayout | str:
     """Return a layout, of arguments as ``grid.layout_of`` has them, or why there is none."""
     (B, H), (processors, architecture, available) = shape, device
-    if architecture < _FROM:
-        return f"cluster needs sm_{_FROM} or later, and the GPU is sm_{architecture}"
+    if architecture < FROM:
+        return f"cluster needs sm_{FROM} or later, and the GPU is sm_{architecture}"
     if BLOCKS[-1] * UNITS[-1] < H:
         return f"cluster takes H up to {BLOCKS[-1] * UNITS[-1]}, and H is {H}"
     halves = dtype.itemsize == 2
@@ -189,7 +200,7 @@ def layout_of(
             clusters = -(-B // sequences)
             layout = grid.GridLayout(
                 *(halves, units, sequences, (blocks, clusters), 1),
-                *(fit.parts, shared, stride // itemsize),
+                *(fit.parts, shared, stride // itemsize, blocks),
             )
             # As few sequences as let all clusters run at once, on 10 of 11 multiprocessors.
             if clusters <= processors * 10 // 11 // blocks:

@@ -42,11 +42,13 @@ template <int UNITS, int ROWS> struct LaneTile {
 };
 
 // The products of blocks that exchange numbers.
-template <typename Exchange, typename C, bool BACK, typename Part> struct OverBlocks : Part {
+template <typename Exchange, typename C, bool BACK, typename Part, typename TileOf>
+struct OverBlocks : Part {
     typedef typename Part::A A;
     typedef typename Part::E E;
     typedef typename Part::W W;
-    typedef LaneTile<Part::UNITS, Part::ROWS> Tile;
+    typedef TileOf Tile;
+    static const bool LATE = Exchange::SUMS;
     static const int OF_SLICE =  // of the sums of a product
         Part::ROWS * Part::row_of(larger_of(Part::width(0), Part::width(C::PRODUCTS - 1)));
     static const int SIZE = Part::WARPS * OF_SLICE;
@@ -133,7 +135,7 @@ template <typename Exchange, typename C, bool BACK, typename Part> struct OverBl
     }
     template <typename Product, int WIDTH>
     __device__ __forceinline__ void multiply(
-        Product product, int, long long rows, A (&own)[WIDTH])
+        Product product, int, long long rows, A (&)[WIDTH])
     {
         const int NUMBERS = BACK ? Part::numbers(C::width(Product::NUMBER)) : 1;
         const int ROW = Part::row_of(WIDTH), OF_WARP = Part::ROWS * ROW;
@@ -143,11 +145,17 @@ template <typename Exchange, typename C, bool BACK, typename Part> struct OverBl
             Part::template multiply<WIDTH>(
                 exchange, product, row(), int(rows) - me.first, NUMBERS * H,
                 all + this->sum(Part::WARPS) * OF_WARP);
+        sent = rows_of(rows);
+    }
+    template <typename Product, int WIDTH>
+    __device__ __forceinline__ void finish(Product, A (&own)[WIDTH])
+    {
+        const int ROW = Part::row_of(WIDTH), OF_WARP = Part::ROWS * ROW;
+        const A* const all = sums + exchange.turns % 2 * SIZE;
         if constexpr (Exchange::SUMS) {
             const int of_block = Part::WARPS / Exchange::BLOCKS * Part::ROWS * Part::UNITS;
             exchange.wait(0, exchange.blocks * of_block * int(sizeof(A)), threadIdx.x == 0);
         } else __syncthreads();  // before the sums of all warps
-        sent = rows_of(rows);
         ++exchange.turns;
         const A* const mine = all + me.slot % Part::ROWS * ROW + me.own * WIDTH;
 #pragma unroll
@@ -172,21 +180,23 @@ template <> struct Multiplying<true> {
 #endif
 
 template <
-    typename Exchange, bool PADDED, bool TENSOR_CORES, int UNITS, int ROWS, int THREADS,
-    int... PARTS,
-    template <template <typename> class, typename> class Direction,
+    typename Exchange, typename D, typename T, bool TENSOR_CORES, int UNITS, int ROWS, int... PARTS>
+using ProductsOf = OverBlocks<
+    Exchange, typename D::C, D::BACK,
+    typename Multiplying<TENSOR_CORES>::template Part<
+        Exchange, typename D::C, T, D::BACK, UNITS, ROWS, PARTS...>,
+    LaneTile<UNITS, ROWS>>;
+
+template <
+    typename Products, bool PADDED, template <template <typename> class, typename> class Direction,
     template <typename> class Cell, typename T>
 __device__ __forceinline__ void steps_over_blocks(
     const Cell<typename Acc<T>::type>& cell, const Direction<Cell, T>& arrays, const Steps& at,
     const Exchanged& exchanged)
 {
-    typedef Cell<typename Acc<T>::type> C;
     typedef Direction<Cell, T> D;
-    typedef typename Multiplying<TENSOR_CORES>::template Part<
-        Exchange, C, T, D::BACK, UNITS, ROWS, THREADS, PARTS...> Part;
-    const LaneTile<UNITS, ROWS> me(int(at.H), int(exchanged.first));
-    OverBlocks<Exchange, C, D::BACK, Part> products(
-        exchanged, at, me, reinterpret_cast<uint4*>(shared_packs<float>()));
+    const typename Products::Tile me(int(at.H), int(exchanged.first));
+    Products products(exchanged, at, me, reinterpret_cast<uint4*>(shared_packs<float>()));
     at.write_zeros();
     Coming<typename D::Number, D::NUMBERS, 1, 0, 1> coming(nullptr, 0, 0);
     all_steps<false, PADDED, false>(cell, arrays, at, me, products, coming);
@@ -201,8 +211,9 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_grid(
     const Cell<typename Acc<T>::type> cell, const Direction<Cell, T> arrays, const Steps at,
     const Exchanged exchanged)
 {
-    steps_over_blocks<InMemory, PADDED, TENSOR_CORES, UNITS, ROWS, THREADS, PARTS...>(
-        cell, arrays, at, exchanged);
+    typedef ProductsOf<
+        InMemory, Direction<Cell, T>, T, TENSOR_CORES, UNITS, ROWS, THREADS, PARTS...> Products;
+    steps_over_blocks<Products, PADDED>(cell, arrays, at, exchanged);
 }
 """
 )
@@ -247,6 +258,8 @@ class GridLayout(NamedTuple):
         Bytes of dynamic shared memory.
     stride
         The distance between the first numbers of two vectors, in numbers.
+    cluster
+        The blocks of a cluster; 0 where there are none.
     """
 
     tensor_cores: bool
@@ -257,6 +270,7 @@ class GridLayout(NamedTuple):
     parts: tuple[int, ...]
     shared: int
     stride: int
+    cluster: int = 0
 
 
 @cache
@@ -275,7 +289,7 @@ def layout_of(
     how = "tensor cores" if tensor_cores else "numbers"
     vectors = tuple((n * H, WARPS) for n in numbers_of(size, tensor_cores=tensor_cores))
     together = 16 // (dtype if tensor_cores else compute_dtype(dtype)).itemsize
-    stride = _up(max(n for n, _ in vectors), together)
+    stride = up(max(n for n, _ in vectors), together)
     found: list[tuple[Any, ...]] = []
     for units, sequences in product(UNITS[how], SEQUENCES[how]):
         blocks = -(-H // units)
@@ -341,7 +355,7 @@ def fit_of(
     demands, vector, beside = [], 0, 0  # by matrix: its rows, and registers of a row
     for n, (numbers, slices) in zip(columns, vectors, strict=True):
         lanes = split * (4 if n == 1 else 2)
-        count = _up(-(-numbers // (slices * lanes)), pack)
+        count = up(-(-numbers // (slices * lanes)), pack)
         demands.append((count, lanes // split * n * compute.itemsize // 4))
         # The parts of lanes are an odd number of packs apart.
         vector = max(vector, 16 * lanes * (count // pack | 1))
@@ -357,16 +371,17 @@ def fit_of(
     return Fit(parts, sums + beside, vector, beside)
 
 
-def _up(n: int, to: int) -> int:
+def up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
 def template_of(kernel: rows.Kernel, layout: GridLayout, *, padded: bool = False) -> str:
     """Return the name of a kernel, with its storage type open: see `rows.template_of`."""
     kinds = f"{padded}, {layout.tensor_cores}".lower()
-    blocks = layout.blocks[:1] if kernel.name == "steps_by_cluster" else ()
-    numbers = *blocks, layout.units, layout.sequences, 32 * WARPS, *layout.parts
-    return f"{kernel.name}<{kernel.types}, {{T}}, {kinds}, {', '.join(map(str, numbers))}>"
+    name = kernel.name.replace("grid", "turns") if layout.cluster else kernel.name
+    of_cluster = (layout.cluster,) if layout.cluster else ()
+    numbers = *of_cluster, layout.units, layout.sequences, 32 * WARPS, *layout.parts
+    return f"{name}<{kernel.types}, {{T}}, {kinds}, {', '.join(map(str, numbers))}>"
 
 
 def exchanged(

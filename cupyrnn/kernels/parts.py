@@ -145,15 +145,18 @@ template <typename T> __device__ __forceinline__ unsigned half_word_of(float v)
     return *reinterpret_cast<const unsigned short*>(&t);
 }
 
-// Loads from places until no word is missing in any. Where nothing is wanted there are zeros.
+// Loads from the places that are wanted.
 template <int COUNT, typename W, typename Place>
-__device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place, unsigned wanted)
+__device__ __forceinline__ void look(Words<W> (&found)[COUNT], Place place, unsigned wanted)
 {
 #pragma unroll
-    for (int n = 0; n < COUNT; ++n) {
-        found[n] = {};
+    for (int n = 0; n < COUNT; ++n)
         if (wanted >> n & 1) found[n] = load_words(place(n));
-    }
+}
+// Loads again until no word is missing.
+template <int COUNT, typename W, typename Place>
+__device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place)
+{
     for (unsigned looks = 0;; count_looks(looks)) {
         bool missing = false;
 #pragma unroll
@@ -170,8 +173,8 @@ __device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place, 
 template <typename Exchange, int UNITS> struct Share {
     static const bool SUMS = Exchange::SUMS;
     static const int OTHERS = SUMS ? Exchange::BLOCKS : 1;
-    const int slice = threadIdx.x / 32 / OTHERS;  // of the vectors that the block has
-    const int owner = SUMS ? threadIdx.x / 32 % OTHERS : blockIdx.x;  // the block of these sums
+    int slice = threadIdx.x / 32 / OTHERS;  // of the vectors that the block has
+    int owner = SUMS ? threadIdx.x / 32 % OTHERS : blockIdx.x;  // the block of these sums
     const int first_unit = SUMS ? blockIdx.x * UNITS : 0;  // of these vectors
     // Which of the sums of the owner these are, of so many warps a block.
     __device__ __forceinline__ int sum(int warps) const
@@ -295,18 +298,20 @@ struct ByNumbers : Share<Exchange, OF_BLOCK> {
             const int PACKS = of_slice(product) / P, ALL = ROWS * PACKS;
 #pragma unroll 1
             for (int n = lane; n < ALL; n += 32 * LOOKS) {
-                Words<W> found[LOOKS];
+                Words<W> found[LOOKS] = {};
                 unsigned wanted = 0;
 #pragma unroll
                 for (int i = 0; i < LOOKS; ++i) {
                     const int at = n + 32 * i, slot = at / PACKS, k = begin + at % PACKS * P;
                     wanted |= (unsigned)(at < ALL && slot < rows && k < count) << i;
                 }
-                wait_for(found, [&](int i) {
+                auto from = [&](int i) {
                     const int at = n + 32 * i;
                     return reinterpret_cast<Words<W>*>(
                         row(at / PACKS) + (begin + at % PACKS * P) * int(sizeof(A)));
-                }, wanted);
+                };
+                look(found, from, wanted);
+                wait_for(found, from);
 #pragma unroll
                 for (int i = 0; i < LOOKS; ++i) {
                     const int at = n + 32 * i;
@@ -464,35 +469,59 @@ struct ByTensorCores : Share<Exchange, OF_BLOCK> {
             return unit + 1 == H ? OF_UNIT * H : 0;
         }
     }
+    // The places of a lane's numbers in a vector, and which of them have some.
+    template <typename Product, typename Row>
+    __device__ __forceinline__ auto places(Product product, Row row) const
+    {
+        const int begin = this->slice * of_slice(product) + 8 * (threadIdx.x % 4);
+        char* const here = row(threadIdx.x % 32 / 4);
+        return [=](int n) {
+            return reinterpret_cast<Words<unsigned>*>(here + (begin + 32 * n) * 2);
+        };
+    }
+    template <typename Product>
+    __device__ __forceinline__ unsigned wanted(Product product, int rows, int count) const
+    {
+        const int begin = this->slice * of_slice(product) + 8 * (threadIdx.x % 4);
+        const int g = threadIdx.x % 32 / 4;
+        unsigned some = 0;
+#pragma unroll
+        for (int n = 0; n < of_slice(product) / 32; ++n)
+            some |= (unsigned)(g < rows && begin + 32 * n < count) << n;
+        return some;
+    }
     template <int WIDTH, typename Product, typename Row>
     __device__ __forceinline__ void multiply(
         const Exchange& exchange, Product product, Row row, int rows, int count, float* sums) const
     {
-        const int COUNT = of_slice(product) / 32, PIECES = pieces(Product::NUMBER);
-        // Two sums where there are few, so that products do not wait for each other.
-        const int PARTS = WIDTH < 4 ? 2 : 1;
-        const auto& m = const_cast<ByTensorCores*>(this)->matrix(product);
-        const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-        const int begin = this->slice * of_slice(product) + 8 * q;
-        char* const here = row(g);
-        auto place = [&](int n) {
-            return reinterpret_cast<Words<unsigned>*>(here + (begin + 32 * n) * 2);
-        };
-        Words<unsigned> found[COUNT];
+        const int COUNT = of_slice(product) / 32;
+        auto place = places(product, row);
+        Words<unsigned> found[COUNT] = {};
         if constexpr (Exchange::SHARED)
 #pragma unroll
             for (int n = 0; n < COUNT; ++n) found[n] = *place(n);
         else {
-            unsigned wanted = 0;
-#pragma unroll
-            for (int n = 0; n < COUNT; ++n)
-                wanted |= (unsigned)(g < rows && begin + 32 * n < count) << n;
+            const unsigned some = wanted(product, rows, count);
             if (patient) {
-                Words<unsigned> one[1];
-                wait_for(one, [&](int) { return place(0); }, wanted & 1);
+                Words<unsigned> one[1] = {};
+                look(one, place, some & 1);
+                wait_for(one, place);
             }
-            wait_for(found, place, wanted);
+            look(found, place, some);
+            wait_for(found, place);
         }
+        sums_of<WIDTH>(exchange, product, found, sums);
+    }
+    template <int WIDTH, typename Product, int COUNT>
+    __device__ __forceinline__ void sums_of(
+        const Exchange& exchange, Product product, const Words<unsigned> (&found)[COUNT],
+        float* sums) const
+    {
+        const int PIECES = pieces(Product::NUMBER);
+        // Two sums where there are few, so that products do not wait for each other.
+        const int PARTS = WIDTH < 4 ? 2 : 1;
+        const auto& m = const_cast<ByTensorCores*>(this)->matrix(product);
+        const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
         __syncwarp();  // before the product
         float part[PIECES * PARTS][4] = {};
 #pragma unroll

@@ -20,7 +20,7 @@ import numpy as np
 
 from .._typing import Array
 from ..checks.arrays import compute_dtype
-from . import cluster, grid, rows, step, timed
+from . import cluster, grid, rows, step, timed, turns
 from .cell import CudaCell, weights_of, words
 from .launch import BlockShape, blocks_at_once, launch
 
@@ -72,7 +72,7 @@ class Kernels(NamedTuple):
 
 def kernels_of(cell: CudaCell) -> tuple[Kernels, Kernels]:
     """Return the kernels of a cell, forwards and backwards."""
-    loop, ways = step.module(cell), {"rows": rows, "grid": grid, "cluster": cluster}
+    loop, ways = step.module(cell), {"rows": rows, "grid": turns, "cluster": cluster}
 
     def of(direction: str) -> Kernels:
         kernels = (rows.kernel(cell, direction, way, ways[way].SOURCE) for way in ways)
@@ -262,7 +262,8 @@ def blocks_for(
         return cluster.layout_of(kernel.size, shape, dtype, of)
     if not device.cooperative:
         return "grid needs cooperative launches, which this GPU refuses"
-    layout = grid.layout_of(kernel.size, shape, dtype, of)
+    given = kernel.size, shape, dtype, of
+    layout = turns.layout_of(*given) or grid.layout_of(*given)
     size = f"H = {shape[1]} in {dtype.name}"
     return layout or f"grid needs more than {device.processors} multiprocessors for {size}"
 

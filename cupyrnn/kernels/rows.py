@@ -205,6 +205,7 @@ struct Matrices {
 template <typename T, typename M, int ROWS, typename Tile> struct ByRows {
     typedef typename Acc<T>::type A;
     typedef A N;
+    static const bool LATE = false;
     static const int SIZE = ROWS * M::First::LENGTH;
     static const int IN_ALL = SIZE + (M::LAST == 1 ? ROWS * M::Second::LENGTH : SIZE);
     A* vectors;
@@ -267,6 +268,7 @@ template <typename T, typename M, int ROWS, typename Tile> struct ByRows {
         const Place at = slices[product.NUMBER] + turn * SIZE * int(sizeof(A));
         matrix(product).template product<ROWS>(at_place<A>(at), sums);
     }
+    template <typename Product> __device__ __forceinline__ void finish(Product, A*) const {}
 };
 
 // The registers that a thread may have. A multiprocessor allocates them to four warps at a time.

@@ -22,6 +22,7 @@ from cupyrnn.kernels import (
     lstm,
     persistent,
     simple_rnn,
+    turns,
 )
 from cupyrnn.kernels.rows import SPLITS, ThreadLayout, layout_of
 from without_a_gpu.agreement import numpy_dtype
@@ -80,6 +81,7 @@ class Frame(NamedTuple):
     split: int = 2  # how many lanes share a unit then
     few: tuple[int, int] = (3, 17)  # B and H
     many: tuple[int, int] = (7, 33)
+    warps: int | None = None  # of a block, if another number than the mode's
 
     @property
     def units(self) -> int:
@@ -90,7 +92,9 @@ class Frame(NamedTuple):
         """Ask for these kernels, and return whether they took steps, by the name of a cell's."""
         # A grid of small blocks, so that a small matrix has many.
         half = numpy_dtype(self.dtype).itemsize == 2
-        monkeypatch.setattr(grid, "WARPS", 4 if half or self.mode == "cluster" else 2)
+        warps = self.warps or (4 if half or self.mode == "cluster" else 2)
+        monkeypatch.setattr(grid, "WARPS", warps)
+        monkeypatch.setattr(turns, "ABOVE", 1024 if self.warps is None else 0)
         monkeypatch.setattr(grid, "UNITS", {"numbers": (self.units,), "tensor cores": (16,)})
         monkeypatch.setattr(cluster, "BLOCKS", (2, 4))
         monkeypatch.setattr(cluster, "UNITS", (16,))
@@ -150,6 +154,7 @@ FRAMES = {
     "grid": Frame("grid"),
     "hybrid": Frame("rows", part=0.5, many=(5, 17)),
     "tensor cores": Frame("grid", "float16", few=(9, 35), many=(19, 18)),
+    "turns": Frame("grid", "float16", few=(9, 70), many=(19, 18), warps=8),
     "cluster": Frame("cluster", few=(3, 35)),
     "cluster of halves": Frame("cluster", "float16", few=(9, 35), many=(19, 18)),
 }
@@ -372,6 +377,7 @@ def caught_by(
                     "spin for ever",
                     "is sent a number where",
                     "ends before numbers",
+                    "has left the kernel",
                 )
                 return any(what in str(error) for what in noticed)
         return False

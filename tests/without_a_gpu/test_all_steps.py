@@ -66,6 +66,7 @@ QUICK: dict[str, list[tuple[Any, ...]]] = {
     "grid": [("float64", 4, 9, 33), ("bfloat16", 1, 9, 33)],
     "hybrid": [("float32", 4, 5, 9, 0.5, 2)],
     "cluster": [("float32", 2, 9, 33)],
+    "turns": [("float16", 16, 19, 33)],
 }
 # With g++ these are slow: a dtype by turns with the frames.
 TURNS: dict[str, list[tuple[Any, ...]]] = {
@@ -170,7 +171,7 @@ BITS = [
     *(pytest.param(name, how, lengths, marks=quick_of([*CELLS][(n + 2 * lengths) % 4]))
       for n, (name, how) in enumerate(
           [("rows", {}), ("tensor cores", {}), ("grid", {}), ("cluster", {}),
-           ("cluster of halves", {}), ("tensor cores", {"dtype": "bfloat16"})])
+           ("cluster of halves", {}), ("turns", {"dtype": "bfloat16"})])
       for lengths in (False, True)),
     pytest.param("hybrid", {}, False, marks=quick_of("gru")),
     pytest.param("hybrid", {}, True, marks=slow),
@@ -227,6 +228,7 @@ def test_the_bits_of_a_sequence_depend_on_nothing_else(
         pytest.param("tensor cores", marks=quick_of("lstm", "gru_reset_after")),
         pytest.param("cluster", marks=quick_of("lstm", "gru")),
         pytest.param("cluster of halves", marks=quick_of("gru_reset_after")),
+        pytest.param("turns", marks=quick_of("lstm", "gru_reset_after")),
         pytest.param("hybrid", marks=slow),
     ],
 )
@@ -265,6 +267,7 @@ QUICK_ERROR = {
     "tensor cores": "one half of a word twice",
     "cluster": "a phase that is not the next one",
     "cluster of halves": "a word of the wrong lane",
+    "turns": "a last product left out",
 }
 TRIED = [
     pytest.param(
@@ -345,7 +348,7 @@ IN_PTX = pairs(
         "frame": [
             *itertools.product(("rows", "grid"), ("float32", "float64")),
             *(("hybrid", "float32"), ("tensor cores", "float16"), ("tensor cores", "bfloat16")),
-            *(("cluster", "float32"), ("cluster of halves", "float16")),
+            *(("cluster", "float32"), ("cluster of halves", "float16"), ("turns", "float16")),
         ],
         "cell": [*CELLS],
         "arch": ARCHITECTURES,
@@ -385,7 +388,7 @@ def test_the_ptx_agrees(
     frame = FRAMES[name]._replace(dtype=dtype)
     taken = frame.ask(monkeypatch)
     B, H = {"float16": (9, 34), "bfloat16": (9, 17)}.get(dtype, (3, 9))
-    if "cluster" in name and int(arch.removeprefix("compute_")) < 90:
+    if ("cluster" in name or name == "turns") and int(arch.removeprefix("compute_")) < 90:
         arch = "compute_90"
     frame.has(monkeypatch, 2, B, H)
     tolerances = TOLERATED.get(dtype) or (tolerance(dtype), tolerance(dtype))

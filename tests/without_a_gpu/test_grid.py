@@ -37,6 +37,7 @@ from without_a_gpu.ptx.parser import PtxError
     [
         ("grid", "float32", "lstm", 2, 448),
         ("grid", "float16", "lstm", 3, 256),
+        ("grid", "float16", "lstm", 9, 272),
         ("grid", "float64", "gru", 1, 512),
         ("cluster", "float32", "lstm", 40, 256),
         ("cluster", "float16", "gru_reset_after", 9, 160),
@@ -269,6 +270,23 @@ def test_what_fits(dtype: str, processors: int, architecture: int) -> None:
         assert not isinstance(alone, str)
         assert layout.tensor_cores or alone[1] == layout[1]
         assert alone.parts[::2] == layout.parts[::2]
+
+
+def test_what_runs_by_turns() -> None:
+    """Half formats with one matrix from sm_90 on, where a block would read much; any B alike."""
+    found = {
+        (cell, H): persistent.blocks_for(
+            CELLS[cell].BACKWARD_KERNELS.grid, np.dtype("f2"), (B, H), persistent.Device(132, arch)
+        ).cluster
+        for cell, H, B, arch in (
+            *itertools.product(("lstm",), (256, 257, 512, 513, 1024), (1, 16, 64), (90,)),
+            *(("lstm", 1000, 16, 80), ("gru", 1024, 16, 90), ("simple_rnn", 1024, 16, 90)),
+        )
+    }
+    assert found == {
+        **{("lstm", 256): 0, ("lstm", 257): 2, ("lstm", 512): 2, ("lstm", 513): 4},
+        **{("lstm", 1024): 4, ("lstm", 1000): 0, ("gru", 1024): 0, ("simple_rnn", 1024): 0},
+    }
 
 
 def cluster_reason(**changed: Any) -> str:
