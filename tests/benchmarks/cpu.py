@@ -34,8 +34,8 @@ from timing import PASSES, Ratio, Timing
 PEER = "other"  # the fastest one of the other libraries
 
 NOTES = """\
-* Each number of threads has its own processes, bound to as many processors: one for the ops beside
-  TensorFlow, one for those beside PyTorch, one for the rest. NumPy's OpenBLAS, OpenMP, TensorFlow's
+* Each number of threads has its own processes, bound to as many processors: one for the ops and
+  TensorFlow, one for the ops and PyTorch, one for the rest. NumPy's OpenBLAS, OpenMP, TensorFlow's
   two pools and PyTorch all use that number of threads. OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE,
   which some machines set for an older OpenBLAS, are unset.
 * The implementations take turns. A round is one block of each, and another one begins each round.

@@ -12,7 +12,7 @@ us/step is the time of one more step: the slope between a short sequence and a l
 the rest, the time that a call needs once. "in one launch" are the kernels that compute all steps,
 selected by CUPYRNN_PERSISTENT=rows. In the rows with equal and with different lengths us/call is
 the whole call, including its copies, which the host makes here. Times are CPU times of the calling
-thread, medians of calls that take turns. The counts are those of one call on the long sequence:
+thread, medians of calls that take turns. One call on the long sequence is counted:
 kernels, products, memsets, copies to the device and on it, copies to the host and synchronizations,
 allocations from CUDA itself.
 """
