@@ -94,6 +94,7 @@ class Frame(NamedTuple):
     # Whether output and h_grad have their steps in reverse order. All sequences then have one
     # length.
     turned: int
+    back: int  # whether the steps go from the last rows of all arrays to the first ones
     formulas: Address  # the code of the cell's rows
     table: Address  # the table that this code reads
     dx: Address  # 0 if it is not wanted
@@ -143,6 +144,18 @@ def own_rows(tid: int, f: Frame) -> tuple[int, int]:
     if f.by_units:
         return 0, read_word(f.starts + 8)
     return read_word(f.splits + 8 * tid), read_word(f.splits + 8 * tid + 8)
+
+
+@part
+def rows_of(f: Frame, t0: int, t1: int) -> int:
+    """Return the number of rows of the steps t0..t1-1."""
+    return read_word(f.starts + 8 * t1) - read_word(f.starts + 8 * t0)
+
+
+@part
+def first_row(f: Frame, t0: int, t1: int) -> int:
+    """Return the first row in memory of the steps t0..t1-1."""
+    return rows_of(f, t1, f.T) if f.back else read_word(f.starts + 8 * t0)
 
 
 @part
@@ -210,7 +223,7 @@ def input_products(tid: int, one: Any, f: Frame, address: int, t0: int, t1: int)
     size = size_of(one)
     r0, r1 = own_rows(tid, f)
     u0, u1 = own_units(one, tid, f)
-    start = read_word(f.starts + 8 * t0)
+    start = first_row(f, t0, t1)
     all_rows = r0 == 0 and r1 == read_word(f.starts + 8)
     # All rows of all steps are one matrix; a thread's own rows are one matrix for each step.
     pieces = 1 if all_rows else t1 - t0
@@ -219,11 +232,9 @@ def input_products(tid: int, one: Any, f: Frame, address: int, t0: int, t1: int)
         z = m.z + tid * m.z_stride
         p0, p1 = own_panels(u0, u1, m.gates)
         for piece in range(pieces):
-            first = read_word(f.starts + 8 * (t0 + piece))
-            rows = read_word(f.starts + 8 * t1) - first
+            t, first, rows = t0 + piece, start, rows_of(f, t0, t1)
             if not all_rows:
-                rows = min(r1, read_word(f.starts + 8 * (t0 + piece) + 8) - first) - r0
-                first += r0
+                first, rows = first_row(f, t, t + 1) + r0, min(r1, rows_of(f, t, t + 1)) - r0
             if rows <= 0:
                 continue
             a, c = f.x + first * f.I * size, z + (first - start) * m.rs_z
@@ -271,8 +282,7 @@ def weight_products(
     The deltas of all threads must be complete. They are no longer needed afterwards.
     """
     size = size_of(one)
-    start = read_word(f.starts + 8 * t0)
-    rows = read_word(f.starts + 8 * t1) - start
+    start, rows = first_row(f, t0, t1), rows_of(f, t0, t1)
     add = 1 if t1 < f.T else 0
     memory = f.work + tid * f.work_stride
     m0, m1 = rows * tid // n, rows * (tid + 1) // n
@@ -331,11 +341,11 @@ def all_steps(one: Any, words: int) -> None:
     h_prev, c_prev, t0 = f.first_h, f.first_c, 0
     while t0 < f.T:
         t1 = part_end(f, t0)
-        start = read_word(f.starts + 8 * t0)
+        start = first_row(f, t0, t1)
         input_products(tid, one, f, address, t0, t1)
         for t in range(t0, t1):
-            first = read_word(f.starts + 8 * t)
-            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
+            first, batch = first_row(f, t, t + 1), rows_of(f, t, t + 1)
+            rows = min(r1, batch) - r0
             at, in_part = first + r0, first + r0 - start
             z, h = of_x.z + tid * of_x.z_stride + in_part * of_x.rs_z, f.h + at * h_row
             zh, to, to_row = work, h, h_row  # results of the last product and the first formula
@@ -371,11 +381,8 @@ def all_steps(one: Any, words: int) -> None:
                 to_row, to = f.output_row, f.output + (row_in_time(f, first) + r0) * f.output_row
                 for r in range(rows if f.output else 0):
                     copy(to + r * to_row, h + r * h_row, h_row)
-                end, go_on = read_word(f.starts + 8 * t + 8), 0
-                if t + 1 < f.T:
-                    go_on = read_word(f.starts + 8 * t + 16) - end
-                done = max(r0, go_on)
-                ended = min(r1, end - first) - done
+                done = max(r0, rows_of(f, t + 1, t + 2) if t + 1 < f.T else 0)
+                ended = min(r1, batch) - done
                 if ended > 0 and f.last_h:
                     copy(f.last_h + done * h_row, h_prev + done * h_row, ended * h_row)
                     if f.last_c:
@@ -389,18 +396,18 @@ def sum_terms(tid: int, n: int, one: Any, f: Frame, address: int, t0: int, t1: i
     z, row = matrix(address, 0), f.H * size_of(one)
     units, sums, summed = vectors_of(one, f.H), f.work + tid * f.work_stride, 0
     u0, u1 = units * tid // n, units * (tid + 1) // n
-    start = read_word(f.starts + 8 * t0)
+    start = first_row(f, t0, t1)
     for t in range(t0, t1):
-        first, end = read_word(f.starts + 8 * t), read_word(f.starts + 8 * t + 8)
-        c_prev = f.first_c if t == 0 else f.c + read_word(f.starts + 8 * t - 8) * row
-        for r in range(end - first):
+        first, rows = first_row(f, t, t + 1), rows_of(f, t, t + 1)
+        c_prev = f.first_c if t == 0 else f.c + first_row(f, t - 1, t) * row
+        for r in range(rows):
             call(f.terms, one, (
                 u0, u1, f.H, min(summed, 1), sums, row, f.table,
                 z.z + (first - start + r) * z.rs_z, c_prev + r * row, (first + r) * row,
             ))  # fmt: skip
             summed += 1
             # The sums of groups of rows are added, because one long sum loses more digits.
-            if summed == SUMMED_ROWS or (t == t1 - 1 and r == end - first - 1):
+            if summed == SUMMED_ROWS or (t == t1 - 1 and r == rows - 1):
                 for k in range(f.vectors):
                     to = f.totals + k * row
                     add_rows(one, (u0, u1, f.H, 0, sums + k * row, to, to))
@@ -423,14 +430,14 @@ def all_steps_back(one: Any, words: int) -> None:
     work, t1 = f.work + tid * f.work_stride, f.T
     while t1 > 0:
         t0 = part_start(f, t1)
-        start = read_word(f.starts + 8 * t0)
+        start = first_row(f, t0, t1)
         for t in range(t1 - 1, t0 - 1, -1):
-            first = read_word(f.starts + 8 * t)
-            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
+            first = first_row(f, t, t + 1)
+            rows = min(r1, rows_of(f, t, t + 1)) - r0
             at, in_part = first + r0, first + r0 - start
             h_prev, c_prev = f.first_h, f.first_c
             if t > 0:
-                before = read_word(f.starts + 8 * t - 8)
+                before = first_row(f, t - 1, t)
                 h_prev, c_prev = f.h + before * h_row, f.c + before * row
             if rows > 0 and (tid == 0 or not f.by_units):
                 copy(f.before + in_part * h_row, h_prev + r0 * h_row, rows * h_row)

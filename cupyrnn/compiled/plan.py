@@ -219,6 +219,7 @@ class Shapes(NamedTuple):
     # their steps are in reverse order.
     row: int | None = None
     turned: bool = False
+    back: bool = False  # whether the steps go from the last rows to the first ones
 
 
 # The arrays of a call after memory, in order. The Saved, the cell's vectors, the weights, their
@@ -416,6 +417,7 @@ class Plan:
             output=At(_OUTPUT) if has_output else 0,
             output_row=row,
             turned=shapes.turned,
+            back=shapes.back,
             formulas=spec.address("backward_layer" if shapes.backward else "forward_layer"),
             table=self._put(table),
             dx=At(_DX) if has_dx else 0,

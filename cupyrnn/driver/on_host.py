@@ -82,10 +82,17 @@ class HostTable(Table):
 
 
 class OnHost:
-    """The operations of a call in NumPy and in compiled loops."""
+    """
+    The operations of a call in NumPy and in compiled loops.
 
-    def __init__(self, table: HostTable, cell: HostCell, T: int, B: int) -> None:
-        self._table, self._cell, self._T, self._B = table, cell, T, B
+    `in_time` says that the saved arrays of a layer that runs backwards are in the order of time.
+    """
+
+    def __init__(
+        self, table: HostTable, cell: HostCell, steps: tuple[int, int], *, in_time: bool
+    ) -> None:
+        self._table, self._cell, (T, B), self._in_time = table, cell, steps, in_time
+        self._T, self._B = T, B
         self._starts = (np.arange(T + 1, dtype=np.int64) * B).tobytes()
         self.operations: list[Callable[[Arrays], Any]] = []
 
@@ -133,6 +140,10 @@ class OnHost:
         offset = rows.offset + (T - 1) * step if turned else rows.offset
         return rows._replace(offset=offset, shape=shape, strides=strides)
 
+    def _turns(self, layer: LayerPlaces) -> bool:
+        """Return whether a layer reads its input, and saves arrays, in reverse order."""
+        return layer.back and not self._in_time
+
     def _input_of(self, layer: LayerPlaces) -> Place:
         """Return the input of a layer, in the order of its steps."""
         # Saved arrays are in the order of the steps.
@@ -141,7 +152,7 @@ class OnHost:
         source: Any = self._table.arguments.get("x", self._table.arguments.get("input"))
         if part.array == source.array:
             turned = [False]
-        if turned == [layer.back] or (self._T == 1 and len(turned) == 1):
+        if turned == [self._turns(layer)] or (self._T == 1 and len(turned) == 1):
             return part
         ends = [0, *accumulate(part.shape[1] for part in layer.x)]
         x = self._table.reuse("x", (part.shape[0], ends[-1]))
@@ -195,7 +206,8 @@ class OnHost:
             len(saved), len(saved) + len(arrays), _oriented(weights), _oriented(grads),
             tuple(a is not None for a in there), 0 if totals is None else totals.size // H,
             tuple(map(len, sums)), 0 if more is None else self._cell.both,
-            None if wide is None else wide.strides[0], layer.back,
+            None if wide is None else wide.strides[0], self._turns(layer),
+            layer.back and self._in_time,
         )  # fmt: skip
         places = h, first_c, last_h, last_c, output, more, *of_steps
         arrays = [x, *places, *saved, *arrays, *weights, *grads, *chain(*sums)]
@@ -261,7 +273,7 @@ class OnHost:
         totals = weights.vectors.get("terms")
         vectors = {name: layer.weights.vectors.get(name) for name in self._cell.read}
         x = grads.x
-        if x is not None and (layer.back or grads.adds_x):
+        if x is not None and (self._turns(layer) or grads.adds_x):
             x = self._table.reuse("dx", x.shape)
         back = x, *carried[:2], *states[:2], totals
         sums = self._sums(layer, weights.vectors)
@@ -369,12 +381,12 @@ def start(
     """
     (T, B), dtype = arguments.steps, arguments.arrays[0].dtype
     pieces = T > _MOST_STEPS or not (saves or T * B <= _MOST_ROWS)
-    if dtype.char not in "fd" or (back and T > 1) or pieces:
+    if dtype.char not in "fd" or pieces:
         raise NotInPlace("the layers compute it in pieces, or by copies")
     table = HostTable(arguments, matrices)
     if table.sequences is not None:
         raise NotInPlace("sequences differ in length")
-    return table, OnHost(table, cell, table.length, B)
+    return table, OnHost(table, cell, (table.length, B), in_time=back)
 
 
 def _at(a: Place | Array | None) -> At | Array | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import layouts
+from checks import assert_close, layouts
 
 import cupyrnn
 from cupyrnn.driver import signatures
@@ -52,6 +52,21 @@ def test_one_array_may_be_two_arguments() -> None:
     # The next call of the signature has two arrays there.
     assert same(both(given, b), both({n: a.copy() for n, a in given.items()}, b))
     assert are_laid_out() == [True, True]
+
+
+def test_a_reversed_sequence() -> None:
+    given, b = arguments(), np.ones(4 * H)
+    found = cupyrnn.block_lstm(**given, b=b, reverse=True)
+    reversed_grads = cupyrnn.block_lstm_grad(
+        **given, **found._asdict(), h_grad=found.h, reverse=True
+    )
+    turned = given | {"x": given["x"][::-1]}
+    out = cupyrnn.block_lstm(**turned, b=b)
+    grads = cupyrnn.block_lstm_grad(**turned, **out._asdict(), h_grad=out.h)
+    assert same([*found, reversed_grads.x_grad], [a[::-1] for a in (*out, grads.x_grad)])
+    for a, e in zip(reversed_grads[1:], grads[1:], strict=True):  # sums in another order
+        assert_close(a, e, "float64", "", at_least=1.0)
+    assert all(are_laid_out())
 
 
 @pytest.mark.parametrize("order", "CF")
