@@ -17,23 +17,25 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Arrays: TypeAlias = dict[str, NDArray[Any]]
+Numbers: TypeAlias = NDArray[Any]  # float64, or complex128 with a step in the imaginary part
+Arrays: TypeAlias = dict[str, Numbers]
+Function: TypeAlias = "tuple[str, float | None, float | None]"  # an activation, alpha and beta
 
 STEP = 1e-100
 GATES = {"LSTM": "iofc", "GRU": "zrh", "RNN": "i"}
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
 
-def _hard_sigmoid(x: Any, alpha: Any, beta: Any) -> Any:
+def _hard_sigmoid(x: Numbers, alpha: float, beta: float) -> Numbers:
     y = alpha * x + beta
     return np.where(y.real <= 0, 0, np.where(y.real >= 1, 1, y))
 
 
-def _elu(x: Any, alpha: Any, beta: Any) -> Any:
+def _elu(x: Numbers, alpha: float, beta: float) -> Numbers:
     return np.where(x.real >= 0, x, alpha * np.expm1(np.where(x.real >= 0, 0, x)))
 
 
-def _softplus(x: Any, alpha: Any, beta: Any) -> Any:
+def _softplus(x: Numbers, alpha: float, beta: float) -> Numbers:
     """log(1 + exp(x)); above zero, where exp(x) may overflow, x + log(1 + exp(-x))."""
     far = np.where(x.real >= 0, -x, x)
     return np.where(x.real >= 0, x, 0) + np.log1p(np.exp(far))
@@ -42,7 +44,7 @@ def _softplus(x: Any, alpha: Any, beta: Any) -> Any:
 # The eleven functions of x, alpha and beta; comparisons use the real part. Each has the defaults of
 # alpha and beta, None without such a parameter: the defaults of ONNX's operators of these names.
 # ONNX has no operators Affine and ScaledTanh.
-_FUNCTIONS: dict[str, tuple[Callable[..., Any], float | None, float | None]] = {
+_FUNCTIONS: dict[str, tuple[Callable[..., Numbers], float | None, float | None]] = {
     "Relu": (lambda x, alpha, beta: np.where(x.real > 0, x, 0), None, None),
     "Tanh": (lambda x, alpha, beta: np.tanh(x), None, None),
     "Sigmoid": (lambda x, alpha, beta: 1 / (1 + np.exp(-x)), None, None),
@@ -75,7 +77,7 @@ class _Watch:
         self.jump = self.bend = np.inf
         self.largest = 0.0
 
-    def corner(self, x: Any, *places: float, jump: bool = False) -> None:
+    def corner(self, x: Numbers, *places: float, jump: bool = False) -> None:
         for place in places:
             distance = float(np.abs(x.real - place).min(initial=np.inf))
             self.bend = min(self.bend, distance)
@@ -98,12 +100,12 @@ def _activation(watch: _Watch, clip: float | None, name: str, alpha: Any, beta: 
     return _FUNCTIONS[name][0](x, alpha, beta)
 
 
-def functions(op_type: str, D: int, attributes: dict[str, Any]) -> list[list[tuple[Any, ...]]]:
+def functions(op_type: str, D: int, attributes: dict[str, Any]) -> list[list[Function]]:
     """Return name, alpha and beta of each direction's activations."""
     names = {name.lower(): name for name in ACTIVATIONS}
     alphas = iter(attributes.get("activation_alpha", ()))
     betas = iter(attributes.get("activation_beta", ()))
-    found: list[tuple[Any, ...]] = []
+    found: list[Function] = []
     for activation in attributes.get("activations", DEFAULTS[op_type] * D):
         name = names[activation.lower()]
         alpha, beta = PARAMETERS.get(name, (None, None))
@@ -172,19 +174,19 @@ class _Weights:
         self.inputs, self.d, self.gates = inputs, d, GATES[op_type]
         self.H = inputs["R"].shape[3]
 
-    def rows(self, name: str, gate: str, half: int = 0) -> Any:
+    def rows(self, name: str, gate: str, half: int = 0) -> Numbers:
         k = (half * len(self.gates) + self.gates.index(gate)) * self.H
         return self.inputs[name][:, self.d, k : k + self.H]
 
-    def product(self, name: str, gate: str, v: Any) -> Any:
+    def product(self, name: str, gate: str, v: Numbers) -> Any:
         """W or R of a gate times a vector."""
         return np.einsum("nhk,nk->nh", self.rows(name, gate), v)
 
-    def bias(self, gate: str, half: int) -> Any:
+    def bias(self, gate: str, half: int) -> Numbers | float:
         """Wb (0) or Rb (1) of a gate."""
         return self.rows("B", gate, half) if "B" in self.inputs else 0
 
-    def peephole(self, gate: str) -> Any:
+    def peephole(self, gate: str) -> Numbers | float:
         if "P" not in self.inputs:
             return 0
         k = "iof".index(gate) * self.H
@@ -193,7 +195,7 @@ class _Weights:
 
 def _step(
     op_type: str, f: list[Any], w: _Weights, attributes: dict[str, Any], x: Any, h: Any, c: Any
-) -> tuple[Any, Any]:
+) -> tuple[Numbers, Numbers]:
     """One step of one sequence."""
 
     def total(gate: str) -> Any:
@@ -227,7 +229,7 @@ def outputs_of(
     return found._replace(outputs={name: a[0] for name, a in found.outputs.items()})
 
 
-def _in_front(inputs: Arrays, N: int, dtype: Any = np.float64) -> Arrays:
+def _in_front(inputs: Arrays, N: int, dtype: type[np.generic] = np.float64) -> Arrays:
     return {
         name: a if name == "sequence_lens" else np.repeat(a[None].astype(dtype), N, 0)
         for name, a in inputs.items()

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._typing import Array, Arrays, by_argument
+from ..arithmetic.gates import RecurrentActivation
 from ..checks.arrays import cast, compute_dtype, on_device
 from ..checks.attributes import check_choice, check_count, check_integer, check_list, shown
 from ..checks.calls import check_arrays, check_lengths, expect_rank, expect_shape
@@ -33,6 +34,7 @@ from ..weights.onnx import (
     params_to_onnx,
 )
 from ..weights.packed import PackedParams
+from ..weights.params import RNNMode
 from .attributes import GATES, NodeAttributes, check_attributes
 from .cell import NodeCell
 from .layer import Sequences, backward, forward, sequences
@@ -90,8 +92,8 @@ class OnnxGrads(NamedTuple):
 class _OpAttributes(NamedTuple):
     """The attributes of `cudnn_rnn` for a node."""
 
-    rnn_mode: Any
-    recurrent_activation: Any
+    rnn_mode: RNNMode
+    recurrent_activation: RecurrentActivation
 
 
 class _Node(NamedTuple):
@@ -123,7 +125,7 @@ class _Node(NamedTuple):
 @traceable
 def run_onnx_node(
     op_type: OpType,
-    inputs: Sequence[Any],
+    inputs: Sequence[object],
     *,
     direction: str = "forward",
     hidden_size: int | None = None,
@@ -248,7 +250,7 @@ _DEFAULTS: dict[str, Any] = run_onnx_node.__wrapped__.__kwdefaults__  # type: ig
 @traceable
 def onnx_node_gradients(
     op_type: OpType,
-    inputs: Sequence[Any],
+    inputs: Sequence[object],
     Y_grad: Array | None = None,
     Y_h_grad: Array | None = None,
     Y_c_grad: Array | None = None,
@@ -313,12 +315,12 @@ def _fast(call: _Node) -> _OpAttributes | None:
     if any(other.name != "tanh" for other in others):
         return None
     if op_type == "RNN":
-        modes = {"tanh": "rnn_tanh", "relu": "rnn_relu"}
+        modes: dict[str, RNNMode] = {"tanh": "rnn_tanh", "relu": "rnn_relu"}
         return _OpAttributes(modes[f.name], "sigmoid") if f.name in modes else None
     # Attributes in a file are float32.
     exactly = compute_dtype(call.dtype).char in "dD"
     gate = gate_of(f, 0 if exactly else 1e-8)
-    return None if gate is None else _OpAttributes(op_type.lower(), gate)
+    return None if gate is None else _OpAttributes("lstm" if op_type == "LSTM" else "gru", gate)
 
 
 def _check(

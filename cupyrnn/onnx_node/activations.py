@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from .._typing import Array, Arrays
 from ..derivatives.duals import dual
@@ -56,56 +55,56 @@ def activate(
 # Each returns f(x), f'(x) and f''(x). Its name is ONNX's in lower case.
 
 
-def relu(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
+def relu(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
     return xp.maximum(x, 0), x > 0, xp.zeros_like(x)
 
 
-def tanh(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
+def tanh(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
     y = xp.tanh(x)
     return y, 1 - y * y, -2 * y * (1 - y * y)
 
 
-def sigmoid(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
+def sigmoid(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
     y = 1 / (1 + xp.exp(-x))
     return y, y * (1 - y), y * (1 - y) * (1 - 2 * y)
 
 
-def affine(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
+def affine(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
     return alpha * x + beta, xp.full_like(x, alpha), xp.zeros_like(x)
 
 
-def leakyrelu(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
+def leakyrelu(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
     return xp.where(x >= 0, x, alpha * x), xp.where(x >= 0, 1, alpha), xp.zeros_like(x)
 
 
-def thresholdedrelu(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
+def thresholdedrelu(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
     # x < alpha, not x >= alpha, so that NaN stays NaN.
     return xp.where(x < alpha, 0, x), x >= alpha, xp.zeros_like(x)
 
 
-def scaledtanh(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
+def scaledtanh(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
     y = xp.tanh(beta * x)
     slope = alpha * beta * (1 - y * y)
     return alpha * y, slope, -2 * beta * y * slope
 
 
-def hardsigmoid(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
+def hardsigmoid(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
     y = xp.clip(alpha * x + beta, 0, 1)
     return y, alpha * ((y > 0) & (y < 1)), xp.zeros_like(x)
 
 
-def elu(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
+def elu(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
     y, above = alpha * xp.exp(x), x >= 0
     value = xp.where(above, x, alpha * xp.expm1(x))
     return value, xp.where(above, 1, y), xp.where(above, 0, y)
 
 
-def softsign(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
+def softsign(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
     q = 1 / (1 + abs(x))
     return x * q, q * q, -2 * xp.sign(x) * q * q * q
 
 
-def softplus(xp: Any, x: Array, alpha: float, beta: float) -> Arrays:
+def softplus(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
     # exp(x) would overflow for large x, where the value is x.
     slope, curvature, _ = sigmoid(xp, x, alpha, beta)
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x))), slope, curvature
