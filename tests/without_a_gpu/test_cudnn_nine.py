@@ -490,11 +490,14 @@ def auto(cupy: Any, dtype: str, B: int, H: int, **more: Any) -> str:
         # Less exact than float32.
         ("cupy", "float32", 1, 128, {}),
         ("cupy", "float32", 16, 128, {"mode": "gru"}),
-        # By the loop, as cuDNN's standard algorithm is slower, or faster.
+        # Where blocks share the matrix; for a large batch cuDNN's standard algorithm is faster.
         ("cupy", "float32", 64, 512, {}),
-        ("cudnn", "float32", 256, 512, {"is_training": False}),
+        ("cupy", "float32", 256, 512, {"is_training": False}),
+        ("cupy", "float16", 64, 512, {}),
+        ("cupy", "float16", 16, 1024, {"is_training": False}),
         ("cudnn", "float16", 256, 512, {}),
         # Not timed.
+        ("cudnn", "float16", 128, 1024, {}),
         ("cudnn", "float32", 600, 512, {}),
         ("cudnn", "float32", 64, 512, {"T": 1}),
         ("cudnn", "float32", 64, 512, {"num_proj": 3}),

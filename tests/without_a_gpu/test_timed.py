@@ -214,13 +214,25 @@ def test_what_comes_with_the_package(
     reason = choices(16, 64, **h100)[0].reason
     assert reason.endswith(f"the fastest at H = 64 and B = 16 on {shipped.card}: {shipped.path}")
     # What was not timed itself is said to be so.
-    for B, H, where in ((64, 512, "as a prototype on"), (16, 256, "with an earlier grid on")):
+    for B, H, where in ((64, 512, "as a prototype on"), (16, 512, "with an earlier grid on")):
         choice = choices(B, H, "float16", **h100)[0]
         assert choice.kernel == "grid"
         assert f"the fastest at H = {H} and B = {B} {where} an NVIDIA H" in choice.reason
     assert taken(16, 100, **h100) == ["cluster"] * 2
     # Rows, the fastest at H = 128, do not fit: what was at H = 256.
-    assert taken(16, 150, "float16", **h100) == ["grid"] * 2
+    assert taken(16, 150, "float16", **h100) == ["cluster"] * 2
+    # Where blocks share the matrix, and where a batch is so large that the loop is as fast.
+    for B, H, dtype, expected in (
+        *((B, H, "float16", "cluster cluster") for B in (1, 32, 120) for H in (150, 200, 256)),
+        *((B, H, "float32", "cluster cluster") for B in (1, 16, 32) for H in (150, 200, 256)),
+        *((128, 256, "float32", "grid loop"), (256, 256, "float16", "loop loop")),
+        *((16, 1024, "float16", "grid grid"), (16, 1024, "float32", "grid grid")),
+        *((64, 512, "float16", "grid grid"), (64, 512, "float32", "grid loop")),
+        *((256, 512, "float16", "grid grid"), (256, 512, "float32", "grid loop")),
+        *((600, 512, "float16", "loop loop"), (600, 512, "float32", "loop loop")),
+        *((128, 1024, "float16", "loop loop"), (1024, 512, "float16", "loop loop")),
+    ):
+        assert taken(B, H, dtype, **h100) == expected.split(), (B, H, dtype)
     # A card's own times go before.
     monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "90")
     _forget_what_was_read()
