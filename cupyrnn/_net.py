@@ -380,7 +380,7 @@ class NetCall:
         return NetCall(run, self.net, self.form, self.attributes)
 
     @cached_property
-    def leaves(self) -> ReserveLayout:
+    def layout(self) -> ReserveLayout:
         """The parts of reserve_space."""
         run, form = self.run, self.form
         return ReserveLayout(self.net, run.sizes, form.Saved, form.States, run.packing, run.every)
@@ -399,10 +399,10 @@ class NetCall:
         """Return the net as `layouts` describes it."""
         from .driver.layouts import EqualLayers  # imported here, because it imports the kernels
 
-        net, leaves, states = self.net, self.leaves, len(self.form.States._fields)
+        net, layout, states = self.net, self.layout, len(self.form.States._fields)
         sizes = net.L * net.D, net.widths[0][0], states
         axes = not self.run.time_major
-        return EqualLayers(net.D, self.run.reverse, axes, *sizes, leaves.places, leaves.size)
+        return EqualLayers(net.D, self.run.reverse, axes, *sizes, layout.places, layout.size)
 
     def _cells(self, weights: NetWeights, attributes: Any) -> list[Cell]:
         """Return the cells of all layers and directions."""
@@ -426,7 +426,7 @@ class NetCall:
     ) -> tuple[Array, Any, Array]:
         """Return output, last states and reserve_space, time-major; `note` with states only."""
         run = self.run
-        stack = Stack(self._cells(weights, self.attributes), self.leaves, note)
+        stack = Stack(self._cells(weights, self.attributes), self.layout, note)
         return stack.forward(run.xp, x, first)
 
     def backward(
@@ -451,11 +451,11 @@ class NetCall:
             The argument of the ops.
         """
         run, (output_grad, last_grad) = self.run, cotangents
-        reserve_space, leaves, attributes = reserved
+        reserve_space, layout, attributes = reserved
         of_weights = weights.gradients(run.xp, run.dtype, weight_gradients, run.sizes.B)
         cells = self._cells(weights, self.attributes)
-        again = [] if leaves.every is None else self._cells(weights, attributes)
-        stack = Stack(cells, leaves, None, again)
+        again = [] if layout.every is None else self._cells(weights, attributes)
+        stack = Stack(cells, layout, None, again)
         input_grad, grads = stack.backward(
             run.xp, inputs, output_grad, last_grad, reserve_space, of_weights.written
         )
@@ -485,7 +485,7 @@ class PackedCall(NetCall):
     @cached_property
     def size(self) -> int:
         """The size of reserve_space, if all is saved."""
-        return self.leaves.size
+        return self.layout.size
 
     def reserved_of(self, lengths: Any, resets: Any) -> NDArray[np.int8]:
         """Return the host_reserved of a call with lengths and resets."""
@@ -501,10 +501,10 @@ class PackedCall(NetCall):
         """The host_reserved of this call."""
         return host_reserved_of(self.engine, self.net, self.run)
 
-    def weights(self, params: Array, leaves: ReserveLayout) -> PackedWeights:
+    def weights(self, params: Array, layout: ReserveLayout) -> PackedWeights:
         """Return the weights in the parameters, for a call with this layout of reserve_space."""
-        form, rows, run = self.form, leaves.rows, self.run
-        if rows.single and rows.rows > 0 and leaves.every is None and not self.net.skip:
+        form, rows, run = self.form, layout.rows, self.run
+        if rows.single and rows.rows > 0 and layout.every is None and not self.net.skip:
             real = run.xp is np and compute_dtype(run.dtype).kind == "f"
             form = PackedForm(self.net, single=real)
         return PackedWeights(form, params)

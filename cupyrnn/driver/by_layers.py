@@ -99,10 +99,10 @@ class ByLayers:
 
     def input_gradient(self, x: Array) -> Array:
         """Return a new array like the input of the net, with zeros in the padding."""
-        made: Array = self.xp.empty(x.shape, self.dtype)
+        grad: Array = self.xp.empty(x.shape, self.dtype)
         if self._packing.rows < x.shape[0] * x.shape[1]:
-            made[...] = 0
-        return made
+            grad[...] = 0
+        return grad
 
     def _places(self, a: Ordered, back: bool, rows: slice) -> Any:
         """Return the indices of the rows of some whole steps of a direction."""
@@ -152,19 +152,19 @@ class ByLayers:
         is_in_order, arrays = h.direction == back, [h.array]
         if not isinstance(saved, Checkpoints):
             arrays[:0] = others
-        made = arrays
+        found = arrays
         if not is_in_order:
-            made = [xp.empty((packing.rows, a.shape[1]), self.dtype) for a in arrays]
+            found = [xp.empty((packing.rows, a.shape[1]), self.dtype) for a in arrays]
         if isinstance(saved, Checkpoints):
             memory = self._of_a_piece(cell, saved, saved.columns[:-1])
-            states = recompute.forward(xp, cell, Layer(x, first, packing, saved), memory, made[0])
+            states = recompute.forward(xp, cell, Layer(x, first, packing, saved), memory, found[0])
         else:
-            states = _layer.forward(xp, cell, Layer(x, first, packing, saved._make(made)))
+            states = _layer.forward(xp, cell, Layer(x, first, packing, saved._make(found)))
         if not is_in_order:
-            for rows, a in zip(made, arrays, strict=True):
+            for rows, a in zip(found, arrays, strict=True):
                 self._packing.to_time(rows, back, a)
         if layer.output is not None:
-            self._write(made[-1], back, layer.output)
+            self._write(found[-1], back, layer.output)
         for to, state in zip(layer.last, states, strict=True):
             if to is not None:
                 to[...] = packing.leave(state, back)
@@ -281,18 +281,18 @@ class Stack(NamedTuple):
     """The cells of a net by layer and direction, and the parts of its reserve_space."""
 
     cells: Sequence[Cell]
-    leaves: ReserveLayout
+    layout: ReserveLayout
     note: Note | None = None  # forward, if the steps leave states only
     again: Sequence[Cell] = ()  # backward, if they left states only: the forward pass's cells
 
     def _machine(self, xp: ModuleType, dtype: np.dtype[Any]) -> ByLayers:
         """Return what computes the layers."""
-        net, sizes, rows = self.leaves.net, self.leaves.sizes, self.leaves.rows
+        net, sizes, rows = self.layout.net, self.layout.sizes, self.layout.rows
         return ByLayers(xp, rows, dtype, net.D, sizes.dropout)
 
     def _saved(self, machine: ByLayers, n: int, saved: Any, output: Ordered | None) -> Any:
         """Return the places of what the steps save; h may be in the output of the net."""
-        (net, _, kind, _, rows, every), d = self.leaves, n % self.leaves.net.D
+        (net, _, kind, _, rows, every), d = self.layout, n % self.layout.net.D
         if saved is not None and every is None:
             *others, h = saved
             return kind(*others, Ordered(h, None if rows.saved_in_time(d) else d))
@@ -315,7 +315,7 @@ class Stack(NamedTuple):
         last: Any = None,
     ) -> Iterator[list[LayerPlaces]]:
         """Yield the layers; forward, with the places of the output and the last states."""
-        (input, first), net, rows = inputs, self.leaves.net, self.leaves.rows
+        (input, first), net, rows = inputs, self.layout.net, self.layout.rows
         x, nothing = (machine.padded(input),), (None,) * len(first)
         for layer, reserved in enumerate(reserves):
             mask, P, directions = reserved.mask, net.widths[layer][1], []
@@ -335,7 +335,7 @@ class Stack(NamedTuple):
 
     def _draw_masks(self, xp: ModuleType, reserves: Sequence[Reserved]) -> None:
         """Fill the masks. Whether a value is dropped does not depend on the lengths."""
-        (T, B, _, rate, *seeds), rows = self.leaves.sizes, self.leaves.rows
+        (T, B, _, rate, *seeds), rows = self.layout.sizes, self.layout.rows
         for layer, (mask, _) in enumerate(reserves):
             if mask is not None:
                 draw, columns = dropout_of(xp).keep_mask, mask.shape[1]
@@ -364,17 +364,17 @@ class Stack(NamedTuple):
         reserve_space
             What `backward` needs; a scalar in inference.
         """
-        leaves, note, dtype = self.leaves, self.note, input.dtype
-        net, sizes = leaves.net, leaves.sizes
+        layout, note, dtype = self.layout, self.note, input.dtype
+        net, sizes = layout.net, layout.sizes
         last = each(first, lambda s: _like(xp, s, dtype))
         output = xp.empty((sizes.T, sizes.B, net.D * net.widths[-1][1]), dtype)
         reserve_space = xp.zeros((), dtype)
         reserves = [Reserved(None, [None] * net.D)] * net.L
         if sizes.is_training:
-            reserve_space = xp.empty(reserve_size(leaves), dtype)
-            reserves = leaves.parts(reserve_space)
+            reserve_space = xp.empty(reserve_size(layout), dtype)
+            reserves = layout.parts(reserve_space)
             if note is not None:
-                reserve_space[leaves.size :] = 0  # in some sizes one number more than the note
+                reserve_space[layout.size :] = 0  # in some sizes one number more than the note
                 write_note(xp, reserve_space, note)
             self._draw_masks(xp, reserves)
         machine = self._machine(xp, dtype)
@@ -403,10 +403,10 @@ class Stack(NamedTuple):
         grads
             Of each of the cells: written, but x.
         """
-        (input, first), leaves, dtype = inputs, self.leaves, inputs[0].dtype
-        D, P = leaves.net.D, leaves.net.widths[-1][1]
+        (input, first), layout, dtype = inputs, self.layout, inputs[0].dtype
+        D, P = layout.net.D, layout.net.widths[-1][1]
         (reserve_space,) = cast_all(dtype, reserve_space)
-        machine, reserves = self._machine(xp, dtype), leaves.parts(contiguous(xp, reserve_space))
+        machine, reserves = self._machine(xp, dtype), layout.parts(contiguous(xp, reserve_space))
         input_grad = machine.input_gradient(input)
         of_first = each(first, lambda s: _like(xp, s, compute_dtype(dtype)))
         of_output = None if output_grad is None else machine.padded(output_grad)
@@ -414,8 +414,8 @@ class Stack(NamedTuple):
         for n, grad in enumerate(grads):
             d = n % D
             h = of_output and of_output.part(d * P, (d + 1) * P, 1)
-            states, last, made = (h, *nothing), _at(last_grad, n), _at(of_first, n)
-            places.append(GradientPlaces(states, last, made, x, grad))
+            states, last, entering = (h, *nothing), _at(last_grad, n), _at(of_first, n)
+            places.append(GradientPlaces(states, last, entering, x, grad))
         layers = list(self._layers(machine, inputs, reserves))
         by_layer = [places[n : n + D] for n in range(0, len(places), D)]
         _walk.backward(machine, machine, layers, by_layer)

@@ -103,8 +103,8 @@ class LayerLoop:
         if of is gru_reset_after.CELL:
             w_h = (self._turned(w_h[0]),)
         gradients = [
-            reuse(f"state{k}", (B, H), compute) if is_rounded else made
-            for k, made in enumerate(grads.first)
+            reuse(f"state{k}", (B, H), compute) if is_rounded else first
+            for k, first in enumerate(grads.first)
         ]
         for gradient, last in zip(gradients, grads.last, strict=True):
             if last is None:
@@ -134,5 +134,5 @@ class LayerLoop:
 
         machine.repeat(step)
         if is_rounded:
-            for gradient, made in zip(gradients, grads.first, strict=True):
-                machine.round(gradient, made)
+            for gradient, first in zip(gradients, grads.first, strict=True):
+                machine.round(gradient, first)

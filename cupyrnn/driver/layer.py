@@ -205,8 +205,8 @@ def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) ->
             out = saved._make([*[run.of(a, first_row) for a in others], run.of(h)])
             wide = out
             if rounds:
-                made = [new(*a.shape) for new, a in zip(unrounded, out, strict=True)]
-                wide = type(saved)._make(made)
+                computed = [new(*a.shape) for new, a in zip(unrounded, out, strict=True)]
+                wide = type(saved)._make(computed)
             z = [run.of(a, block.row) for a in xw]
             recurrence.forward_steps(
                 cell, ForwardRun(w, z, _running(carried, run), wide, run.batches)
@@ -227,9 +227,9 @@ def _unrounded(arrays: Sequence[Array], compute: np.dtype[Any]) -> Sequence[Arra
     return arrays if ready else [np.empty(a.shape, compute) for a in arrays]
 
 
-def _round(made: Sequence[Array], arrays: Sequence[Array]) -> None:
+def _round(computed: Sequence[Array], arrays: Sequence[Array]) -> None:
     """Copy results to their arrays, unless they are already there."""
-    for a, value in zip(arrays, made, strict=True):
+    for a, value in zip(arrays, computed, strict=True):
         if a is not value:
             a[...] = value
 
@@ -256,11 +256,11 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer, compute: np.dtype[
     for t0, t1 in spans:
         row, end = int(steps[t0]), int(steps[t1])
         out = [*(a[: end - row] for a in others), h[row:end]]
-        made = type(saved)._make(_unrounded(out, compute))
+        computed = type(saved)._make(_unrounded(out, compute))
         recurrence.forward_layer(
-            cell, _as_compute(x[row:end], compute), carried, steps[t0 : t1 + 1] - row, made
+            cell, _as_compute(x[row:end], compute), carried, steps[t0 : t1 + 1] - row, computed
         )
-        _round(made, out)
+        _round(computed, out)
     return carried
 
 
@@ -310,10 +310,11 @@ def _forward_step(recurrence: Any, cell: Cell, layer: Layer) -> Any:
     if x.dtype is compute:
         recurrence.forward_step(cell, x, first, saved)
         return cell.states(saved)
-    made = each(saved, lambda a: np.empty(a.shape, compute))
-    recurrence.forward_step(cell, cast(x, compute), each(first, lambda s: cast(s, compute)), made)
-    _round(made, saved)
-    return cell.states(made)
+    computed = each(saved, lambda a: np.empty(a.shape, compute))
+    start = each(first, lambda s: cast(s, compute))
+    recurrence.forward_step(cell, cast(x, compute), start, computed)
+    _round(computed, saved)
+    return cell.states(computed)
 
 
 def _input_product(xp: ModuleType, x: Array, weight: Weight, out: Array) -> None:

@@ -487,8 +487,8 @@ def _net_backward(
         layers.append(LayerPlaces(read, net.back(n), entry, entered, saved, nothing))
         of_x = _rows(table, x_grad) if x_grad is not None else None
         of_h = None if dy is None else _rows(table, dy).part(d * H, (d + 1) * H, 1)
-        made: Any = _at(first, n)
-        grads.append(GradientPlaces((of_h, *nothing[1:]), _at(of_states, n), made, of_x, of_entry))
+        start: Any = _at(first, n)
+        grads.append(GradientPlaces((of_h, *nothing[1:]), _at(of_states, n), start, of_x, of_entry))
     backward(machine, table, net.by_layer(layers), net.by_layer(grads))
     found = [None if x_grad is None else axes.returned("x", x_grad)]
     return [*found, *(axes.returned("weights", a) for a in first), *zeros]
@@ -608,16 +608,16 @@ def prepared_step(arguments: Arguments, net: PackedNet, saved: Any, kind: Any) -
     last = [table.take("states", (L, B, width)) for width in (P, H)[: len(states)]]
     layers = []
     for n, (w_x, w_h, w_p, *biases) in enumerate(weights):
-        made = [table.reuse(f"saved{k}", (B, H)) for k in range(count - 1)]
-        made.append(last[0].at(n))
+        results = [table.reuse(f"saved{k}", (B, H)) for k in range(count - 1)]
+        results.append(last[0].at(n))
         if len(states) > 1:
-            made[saved._fields.index("cs")] = last[1].at(n)
+            results[saved._fields.index("cs")] = last[1].at(n)
         vectors = {"b": biases[0]}
         if len(biases) > 1:
             vectors |= {"b_end": biases[0].part(2 * H, 3 * H), "b_more_end": biases[1]}
         of_layer = Weights((w_x,), (w_h,) if w_p is None else (w_h, w_p), vectors)
         layers.append([LayerPlaces(
-            (x,), False, of_layer, _at(states, n), tuple(made), (None,) * len(states)
+            (x,), False, of_layer, _at(states, n), tuple(results), (None,) * len(states)
         )])  # fmt: skip
     forward(machine, layers)
     return machine.finish([last[0].at(L - 1), *last, *[None] * (2 - len(last))], kind)

@@ -232,7 +232,7 @@ class OnDevice:
         )
         time, memory = self._time(layer, shape[1], scalars), None
         if found.memory:
-            memory = self.table.reuse("told", (found.memory,), np.dtype(np.uint8))
+            memory = self.table.reuse("exchanged", (found.memory,), np.dtype(np.uint8))
             self.fill(memory, 0xFF)
         for exchanged in found.exchanged:
             more = [[memory, *exchanged]] if exchanged else []

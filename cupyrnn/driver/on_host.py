@@ -255,10 +255,10 @@ class OnHost:
             self._compute(np.add, b.part(0, n), more.part(0, n), total)
             arrays = [total if a is b else a for a in arrays]
         self._step(layer, spec, arrays, self._input_of(layer))
-        made = [saved[-1], saved[-1]]
+        sources = [saved[-1], saved[-1]]
         if spec.formulas.c:
-            made.append(saved[spec.formulas.saved.index(spec.formulas.c)])
-        for place, to in zip(made, (layer.output, *layer.last), strict=True):
+            sources.append(saved[spec.formulas.saved.index(spec.formulas.c)])
+        for place, to in zip(sources, (layer.output, *layer.last), strict=True):
             if to is not None:
                 self._copy(place, to, turned=False)
 
@@ -318,17 +318,17 @@ class OnHost:
                 self._copy(cotangent, to, turned=False, adds=last is not None)
         read = {name: layer.weights.vectors.get(name) for name in self._cell.read}
         spec, arrays = self._spec(read, H, "backward_step")
-        made = [*deltas] or [
+        results = [*deltas] or [
             self._table.reuse(f"deltas{n}", (self._B, width)) for n, width in enumerate(spec.widths)
         ]
         x = grads.x
         if x is not None and grads.adds_x:
             x = self._table.reuse("dx", x.shape)
         back = *(*grads.first, None)[:2], vectors.get("terms")
-        self._step(layer, spec, arrays, x, back, made)
+        self._step(layer, spec, arrays, x, back, results)
         if x is not None and grads.x is not None and x is not grads.x:
             self._copy(x, grads.x, turned=False, adds=True)
-        return made
+        return results
 
     def _backward_step(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the gradient of a single step: up to its gates, then of its weights."""

@@ -150,13 +150,13 @@ _FORMAT, _BEGINS = "<2sqI?d?d", b"k="
 NOTE_SIZE = struct.calcsize(_FORMAT)  # elements
 
 
-def reserve_size(leaves: ReserveLayout) -> int:
+def reserve_size(layout: ReserveLayout) -> int:
     """Return the number of elements of reserve_space."""
-    if leaves.every is None:
-        return leaves.size
-    size = leaves.size + NOTE_SIZE
+    if layout.every is None:
+        return layout.size
+    size = layout.size + NOTE_SIZE
     # The size is how a reader tells the two layouts apart, so they must differ.
-    return size + (size == leaves.with_every(None).size)
+    return size + (size == layout.with_every(None).size)
 
 
 def write_note(xp: ModuleType, reserve_space: Array, note: Note) -> None:
@@ -194,7 +194,7 @@ def check_reserve(
     op: str,
     xp: ModuleType,
     reserve_space: Array,
-    leaves: ReserveLayout,
+    layout: ReserveLayout,
     fingerprint: Callable[[], int],
 ) -> tuple[ReserveLayout, Note | None]:
     """
@@ -202,26 +202,26 @@ def check_reserve(
 
     Parameters
     ----------
-    leaves
+    layout
         The parts of this call, with `every` if it is known. Otherwise, unless everything was saved,
         the note is read, which on a device means a copy to the host.
     fingerprint
         A checksum of the sizes, attributes, lengths and resets of the call.
     """
-    size = reserve_size(leaves)
-    if leaves.every is None and reserve_space.ndim == 1 and len(reserve_space) != size:
+    size = reserve_size(layout)
+    if layout.every is None and reserve_space.ndim == 1 and len(reserve_space) != size:
         note = _read_note(xp, reserve_space)
         if note is not None:
-            leaves = leaves.with_every(note.every)
-            check_size(op, reserve_space, reserve_size(leaves), f" with save={note.every}")
+            layout = layout.with_every(note.every)
+            check_size(op, reserve_space, reserve_size(layout), f" with save={note.every}")
             if note.call != fingerprint():
                 raise ValueError(
                     f"{op}: reserve_space is of a call with save={note.every} and with other"
                     " sizes, attributes, lengths or resets"
                 )
-            return leaves, note
+            return layout, note
     check_size(op, reserve_space, size)
-    return leaves, None
+    return layout, None
 
 
 # The engine of a reserve_space, by the beginning of host_reserved; the fingerprint of the call

@@ -115,10 +115,10 @@ class Arguments(NamedTuple):
             if hasattr(a, "dtype") and not isinstance(a, _NUMBERS):
                 of[at] = next(left)
             elif (parts := _parts(type(a), a)) is not None:
-                lists.append((of, at, a, made := [*parts]))
-                values += [(made, n, part) for n, part in enumerate(parts)]
-        for of, at, a, made in reversed(lists):
-            of[at] = type(a)._make(made) if hasattr(a, "_make") else made
+                lists.append((of, at, a, copied := [*parts]))
+                values += [(copied, n, part) for n, part in enumerate(parts)]
+        for of, at, a, copied in reversed(lists):
+            of[at] = type(a)._make(copied) if hasattr(a, "_make") else copied
         return found
 
 

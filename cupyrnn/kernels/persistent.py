@@ -262,8 +262,8 @@ def blocks_for(
         return cluster.layout_of(kernel.size, shape, dtype, of)
     if not device.cooperative:
         return "grid needs cooperative launches, which this GPU refuses"
-    given = kernel.size, shape, dtype, of
-    layout = turns.layout_of(*given) or grid.layout_of(*given)
+    arguments = kernel.size, shape, dtype, of
+    layout = turns.layout_of(*arguments) or grid.layout_of(*arguments)
     size = f"H = {shape[1]} in {dtype.name}"
     return layout or f"grid needs more than {device.processors} multiprocessors for {size}"
 

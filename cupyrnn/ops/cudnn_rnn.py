@@ -115,10 +115,10 @@ def _check(
     of_gradient = dict(backward or {})
     reserved = of_gradient.pop("host_reserved", None)
     states = states[0], *packed_states(op, states, net, run.time_major)
-    checked, made = check_packed(op, states, net, run, of_gradient)
+    checked, found = check_packed(op, states, net, run, of_gradient)
     if backward is not None:
         check_choice(op, "engine", engine, _ENGINES)
-    return _call(op, checked, made, (engine, reserved), states[0])
+    return _call(op, checked, found, (engine, reserved), states[0])
 
 
 def _call(op: str, run: CheckedCall, net: Net, asked: tuple[str, Any], input: Array) -> PackedCall:
@@ -169,7 +169,7 @@ def _run(
         else:
             if every is not None:
                 note = Note(every, packed_fingerprint(call.net, call.run))
-            weights = call.weights(params, call.leaves)
+            weights = call.weights(params, call.layout)
             output, last, reserve_space = call.forward(weights, x, call.states(h, c), note)
             output_h, output_c = (*last, None)[:2]
         host_reserved = call.host_reserved.copy() if is_training else np.zeros((), np.int8)
@@ -188,7 +188,7 @@ def _run_backprop(
     with on_device(xp, input):
         call, params, h, c = _of_call(op, call, engine, arguments)
         _check_by_cudnn(op, call, output, weight_gradients)
-        leaves = _check_reserve(op, call, reserve_space)
+        layout = _check_reserve(op, call, reserve_space)
         arrays = input, h, c, output, dy, dh, dc if call.is_lstm else None
         x, h, c, y, dy, dh, dc = time_major_of(xp, dtype, major, arrays)
         grads: Any
@@ -201,7 +201,7 @@ def _run_backprop(
             grads = _cudnn.backward(_problem(call), inputs, y, (dy, dh, dc), saved)
         else:
             first, cotangents = call.states(h, c), (dy, call.states(dh, dc))
-            weights, reserved = call.weights(params, leaves), (reserve_space, leaves, None)
+            weights, reserved = call.weights(params, layout), (reserve_space, layout, None)
             found: Any = call.backward(weights, (x, first), cotangents, reserved, weight_gradients)
             grads = found[0], *(*found[1], None)[:2], found[2]
         input_grad = as_given(xp, grads[0], major, dtype) if of_input else None
@@ -225,13 +225,13 @@ def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> ReserveLa
     xp, net, run = call.run.xp, call.net, call.run
     if not call.by_cudnn:
         if run.every is None and reserve_space.shape == (call.size,):
-            return call.leaves
+            return call.layout
         fingerprint = partial(packed_fingerprint, net, run)
-        return check_reserve(op, xp, reserve_space, call.leaves, fingerprint)[0]
+        return check_reserve(op, xp, reserve_space, call.layout, fingerprint)[0]
     from ..cudnn import engine as _cudnn
 
     check_size(op, reserve_space, _cudnn.reserve_size(_problem(call), run.dtype.name, run.lengths))
-    return call.leaves
+    return call.layout
 
 
 def _lay_out(call: PackedCall, engine: str, arguments: Arguments) -> Any:

@@ -299,8 +299,8 @@ def _run_backprop(
     xp, dtype, major, form = call.run.xp, call.run.dtype, call.run.time_major, call.form
     reserve_space = arguments["reserve_space"]
     with on_device(xp, input):
-        leaves, note = check_reserve(
-            op, xp, reserve_space, call.leaves, lambda: _fingerprint_of(call, weights, attributes)
+        layout, note = check_reserve(
+            op, xp, reserve_space, call.layout, lambda: _fingerprint_of(call, weights, attributes)
         )
         known = None
         if note is not None:
@@ -311,7 +311,7 @@ def _run_backprop(
         last = _others(op, "output_c_backprop", form, arguments["output_c_backprop"])
         cotangents = form.States(*_of_driver(call, (arguments["output_h_backprop"], *last)))
         of_net = NetWeights(form, call.attributes, weights)
-        reserved = reserve_space, leaves, known
+        reserved = reserve_space, layout, known
         dx, d_first, grads = call.backward(
             of_net, inputs, (dy, cotangents), reserved, weight_gradients
         )
@@ -639,7 +639,7 @@ def stacked_rnn_backprop(
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run, of_gradient)
     check_weight_gradients(op, weight_gradients)
     lay_out, states = None, (input_h, input_c, output_h_backprop, output_c_backprop)
-    sums = weight_gradients == "sum" and reserve_space.shape == (call.leaves.size,)
+    sums = weight_gradients == "sum" and reserve_space.shape == (call.layout.size,)
     if sums and _may_be_laid_out(call, *states):
         lay_out = partial(_lay_out_backprop, call)
     run_backprop = partial(_run_backprop, op, call, attributes, weight_gradients)

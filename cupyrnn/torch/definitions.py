@@ -62,7 +62,7 @@ def _sizes(inputs: Named, rest: Named) -> tuple[int, int, int, int]:
     return state[0 if rest["time_major"] else 1] // D, D, H, state[2]
 
 
-def _leaves_of(inputs: Named, rest: Named, xp: Any = None) -> ReserveLayout:
+def _layout_of(inputs: Named, rest: Named, xp: Any = None) -> ReserveLayout:
     """Return the layout of reserve_space for length T; with `xp` for the call's own lengths."""
     (T, B), major = inputs["input"].shape[:2], rest["time_major"]
     T, B = (T, B) if major else (B, T)
@@ -87,7 +87,7 @@ def _leaves_of(inputs: Named, rest: Named, xp: Any = None) -> ReserveLayout:
 
 def _reserve_size(inputs: Named, rest: Named) -> Any:
     """Return a size of reserve_space that does not depend on the lengths; it may be symbolic."""
-    return _leaves_of(inputs, rest).size + (NOTE_SIZE if rest["save"] else 0)
+    return _layout_of(inputs, rest).size + (NOTE_SIZE if rest["save"] else 0)
 
 
 def _with_whole_reserve(found: Named, inputs: Named, rest: Named) -> Named:
@@ -109,7 +109,7 @@ def _own_reserve(inputs: Named, results: Named, rest: Named) -> Any:
     is_whole = rest["sequence_lengths"] is None or module_of(reserve) is not np
     if not rest["save"] and is_whole:
         return reserve
-    size = reserve_size(_leaves_of(inputs, rest, module_of(reserve)))
+    size = reserve_size(_layout_of(inputs, rest, module_of(reserve)))
     if size <= reserve.size:
         return reserve[:size]
     parts = reserve[:-NOTE_SIZE], reserve[:1], reserve[-NOTE_SIZE:]  # the second is padding
