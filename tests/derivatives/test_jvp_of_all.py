@@ -192,9 +192,9 @@ def test_raw_ops(
 
     def both(inputs: Any, given: Any) -> Any:
         out = op(**inputs, **more)._asdict()
-        told = {**inputs, **more, **out}
+        arguments = {**inputs, **more, **out}
         known = inspect.signature(gradient).parameters
-        grads = gradient(**{n: a for n, a in told.items() if n in known}, **given)
+        grads = gradient(**{n: a for n, a in arguments.items() if n in known}, **given)
         return [a for n, a in out.items() if n not in ("reserve_space", "host_reserved")], grads
 
     given = call.cotangents(rng, call.forward(cupyrnn))

@@ -127,18 +127,18 @@ def test_a_signature_has_calls_of_all_lengths(
         extent = {"sequence_lengths": lengths, "resets": MARKS[:, ::-1] if with_resets else None}
         out = cupyrnn.cudnn_rnn(*given, **net, **extent)
         saved = *given, *out[:3], dy, None, None, out.reserve_space
-        told = {"host_reserved": out.host_reserved, **net, **extent}
-        grads = cupyrnn.cudnn_rnn_backprop(*saved, **told)
+        kwargs = {"host_reserved": out.host_reserved, **net, **extent}
+        grads = cupyrnn.cudnn_rnn_backprop(*saved, **kwargs)
         if n == 1:
             assert len(signatures.CALLS) == 4  # these two, by example, in NumPy
             with pytest.raises(ValueError, match="with other sizes, attributes, lengths or resets"):
-                cupyrnn.cudnn_rnn_backprop(*saved, **told | {"sequence_lengths": LENGTHS[0]})
+                cupyrnn.cudnn_rnn_backprop(*saved, **kwargs | {"sequence_lengths": LENGTHS[0]})
             with pytest.raises(ValueError, match=r"sequence_lengths\[2\] is 9, expected in"):
                 cupyrnn.cudnn_rnn(*given, **net, **extent | {"sequence_lengths": [5, 0, 9]})
         expected = cupyrnn.cudnn_rnn(
             *arrays[:3], params, **extent, reverse=reverse, is_training=False
         )
-        by_example = cupyrnn.cudnn_rnn_backprop(*saved, **told, weight_gradients="examples")
+        by_example = cupyrnn.cudnn_rnn_backprop(*saved, **kwargs, weight_gradients="examples")
         assert_close(cupy.asnumpy(out.output), expected.output, "float64", "output")
         sums = cupy.asnumpy(by_example.params_backprop.sum(0))
         assert_close(cupy.asnumpy(grads.params_backprop), sums, "float64", "gradient")

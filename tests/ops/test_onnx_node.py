@@ -102,15 +102,15 @@ def test_packed_weights_round_trip(mode: Any, D: int, rng: np.random.Generator) 
     G, H, I = {"lstm": 4, "gru": 3}.get(mode, 1), 3, 2
     shapes = (D, G * H, I), (D, G * H, H), (D, 2 * G * H)
     W, R, B = (rng.standard_normal(shape) for shape in shapes)
-    told = mode if G == 1 else None
-    packed = cupyrnn.weights.params_from_onnx(W, R, B, rnn_mode=told, linear_before_reset=1)
+    rnn_mode = mode if G == 1 else None
+    packed = cupyrnn.weights.params_from_onnx(W, R, B, rnn_mode=rnn_mode, linear_before_reset=1)
     direction: Any = ("unidirectional", "bidirectional")[D - 1]
     assert packed[1:] == (1, H, I, mode, direction, 0, "linear_input", "sigmoid")
     back = cupyrnn.weights.params_to_onnx(packed)
     assert_same_bits([*back], [W, R, B, None])
     same = cupyrnn.weights.params_to_onnx(packed.params, H, I, rnn_mode=mode, direction=direction)
     np.testing.assert_array_equal(same.B, B)
-    unbiased = cupyrnn.weights.params_from_onnx(W, R, rnn_mode=told, linear_before_reset=1)
+    unbiased = cupyrnn.weights.params_from_onnx(W, R, rnn_mode=rnn_mode, linear_before_reset=1)
     assert not np.any(cupyrnn.weights.params_to_onnx(unbiased).B)
 
 

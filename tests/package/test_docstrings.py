@@ -93,15 +93,15 @@ def complaints_of_parameters(function: Callable[..., Any], known: Iterable[str] 
     """Return what is lacking of the parameters, but for those that are known."""
     described = sections(function).get("Parameters", {})
     parameters = [name for name in inspect.signature(function).parameters if name != "self"]
-    told = names(described)
-    lacks = [f"{n} is not described" for n in parameters if n not in [*told, *known]]
-    lacks += [f"{n} is no parameter" for n in told if n not in parameters]
+    described_names = names(described)
+    lacks = [f"{n} is not described" for n in parameters if n not in [*described_names, *known]]
+    lacks += [f"{n} is no parameter" for n in described_names if n not in parameters]
     lacks += [f"no shape or type: {line}" for line in untyped(function)]
     lacks += [
         f"Parameters: nothing is said of {head}" for head, said in described.items() if not said
     ]
-    if not lacks and told != [n for n in parameters if n in told]:
-        lacks.append(f"the order is {told}, expected {parameters}")
+    if not lacks and described_names != [n for n in parameters if n in described_names]:
+        lacks.append(f"the order is {described_names}, expected {parameters}")
     return lacks
 
 

@@ -136,13 +136,13 @@ class Problem:
 
     def of_arrays(self, arrays: Any) -> tuple[Any, ...]:
         """Return what the function of arrays returns."""
-        told = dict(self.attributes)
-        if told.get("seeds") is not None:
-            told |= dict(zip(("seed", "seed2"), told["seeds"].tolist(), strict=True))
-        told.pop("seeds", None)
-        if told.get("resets") is not None:
-            told["resets"] = np.array(told["resets"])
-        out = getattr(cupyrnn, self.op)(**self.given(arrays), **told)
+        kwargs = dict(self.attributes)
+        if kwargs.get("seeds") is not None:
+            kwargs |= dict(zip(("seed", "seed2"), kwargs["seeds"].tolist(), strict=True))
+        kwargs.pop("seeds", None)
+        if kwargs.get("resets") is not None:
+            kwargs["resets"] = np.array(kwargs["resets"])
+        out = getattr(cupyrnn, self.op)(**self.given(arrays), **kwargs)
         return tuple(getattr(out, n) for n in self.fields)
 
     def plain(self) -> tuple[Any, ...]:

@@ -69,9 +69,9 @@ def output(packed: cupyrnn.PackedParams, x: Any) -> Any:
 @pytest.mark.parametrize("mode", GATES)
 def test_nets_by_gate(mode: Any, D: int, rng: np.random.Generator) -> None:
     gates = gates_of(rng, mode, 2, D)
-    told = mode if mode.startswith("rnn") else None
+    rnn_mode = mode if mode.startswith("rnn") else None
     direction: Any = ("unidirectional", "bidirectional")[D - 1]
-    packed = cupyrnn.weights.params_from_gates(gates, rnn_mode=told, direction=direction)
+    packed = cupyrnn.weights.params_from_gates(gates, rnn_mode=rnn_mode, direction=direction)
     assert packed[1:7] == (2, H, I, mode, direction, 0)
     x = expected = rng.standard_normal((T, B, I))
     for layer in range(2):
@@ -85,7 +85,7 @@ def test_nets_by_gate(mode: Any, D: int, rng: np.random.Generator) -> None:
             np.testing.assert_equal(gate[:4], given[name][:4])
     turned = [{n: (g[0].T, g[1].T, *g[2:4]) for n, g in of.items()} for of in gates]
     again = cupyrnn.weights.params_from_gates(
-        turned, rnn_mode=told, direction=direction, transposed=True
+        turned, rnn_mode=rnn_mode, direction=direction, transposed=True
     )
     np.testing.assert_array_equal(again.params, packed.params)
 

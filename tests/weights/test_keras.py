@@ -101,11 +101,11 @@ def test_a_real_layer(tf: Any, recipe: Any, case: Any, rng: np.random.Generator)
     layer = real_layer(tf, kind, options, use_bias, bidirectional, rng)
     D, n = 1 + bidirectional, 1 + (mode == "lstm")
     direction: Any = "bidirectional" if bidirectional else "unidirectional"
-    told = mode if kind == "SimpleRNN" else None
+    rnn_mode = mode if kind == "SimpleRNN" else None
     gates: Any = "hard_sigmoid_1/6" if "recurrent_activation" in options else "sigmoid"
     packed = cupyrnn.weights.params_from_keras(
         layer.weights,
-        rnn_mode=told,
+        rnn_mode=rnn_mode,
         direction=direction,
         use_bias=use_bias,
         recurrent_activation=gates,

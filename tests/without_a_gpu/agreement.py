@@ -134,13 +134,13 @@ def rnn_agrees_with_numpy(cupy: Any, case: Case, dtype: str = "float64") -> None
             )
         expected: dict[str, Any] = {}
         for ops in (Ops(np), Ops(cupy)):
-            told = {**more, "engine": nets.own(ops)}
-            out = nets.forward(ops, case, inputs, **told)
+            options = {**more, "engine": nets.own(ops)}
+            out = nets.forward(ops, case, inputs, **options)
             missing = out._replace(**dict.fromkeys(("output", "output_h", "output_c")))
             found = {
                 "training": out,
-                "backward": nets.backward(ops, case, inputs, missing, cotangents, **told),
-                "inference": nets.forward(ops, case, inputs, **told, is_training=False),
+                "backward": nets.backward(ops, case, inputs, missing, cotangents, **options),
+                "inference": nets.forward(ops, case, inputs, **options, is_training=False),
             }
             expected = expected or found
             # On a device a reversed direction without lengths saves its rows in the order of time.

@@ -232,6 +232,9 @@ def test_launches_that_are_refused_are_the_loops(
     status = 719
     with pytest.raises(driver.CUDADriverError):
         calls[0]()
+    monkeypatch.setattr(signatures, "signature", lambda *args: (None, []))  # by layers
+    with pytest.raises(driver.CUDADriverError):
+        calls[0]()
 
 
 @pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn-lstm"])
