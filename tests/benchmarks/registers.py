@@ -117,7 +117,7 @@ def grids() -> Found:
                 steps, used = time_loop_of(cubin, instance), cubin.kernels[instance].registers
                 said = f"{used}; {sum(steps.values())}; {steps['LDL'] + steps['STL']}"
                 blocks = " x ".join(map(str, (*layout.blocks, layout.sequences)))
-                name = f"{kernel.name}<{kernel.types}, {dtype}>"
+                name = f"{template.partition('<')[0]}<{kernel.types}, {dtype}>"
                 of_both = f"{said}; {layout.shared / 1024:.0f}; {blocks}"
                 yield (name, f"{B}, {H}"), f"sm_{arch}", of_both
 

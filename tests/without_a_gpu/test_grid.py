@@ -178,15 +178,22 @@ def test_a_nan_of_all_ones_passes(
     assert all(all(found) for found in taken.values())
 
 
-@pytest.mark.parametrize("name", ["grid", "cluster"])
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("grid", "exchange.send(to + n, word_of"),
+        ("cluster", "exchange.send(to + n, word_of"),
+        ("tensor cores", "exchange.send(to + own / 2, word"),
+        ("turns", "store_async(\n                reinterpret_cast<Pack<float>*>(to"),
+    ],
+)
 def test_a_wait_that_is_in_vain_ends(
-    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, lost: str
 ) -> None:
-    """A number that nobody sends: the kernel traps after so many looks, and does not hang."""
+    """A number or sum that nobody sends: the kernel traps after eight looks instead of hanging."""
     needs.tool(nvrtc.have_nvrtc())
     _, call = FRAMES[name].call_of_few(monkeypatch, "lstm")
-    lost = "exchange.send(to + n, word_of"
-    plant(monkeypatch, "lstm", name, ("1u << 22", "8"), (lost, f"if (unit) {lost}"))
+    plant(monkeypatch, "lstm", FRAMES[name].mode, ("1u << 22", "8"), (lost, f"if (unit) {lost}"))
     use_interpreter(monkeypatch, "compute_90")
     with pytest.raises(PtxError, match="the kernel traps"):
         on(cupy_on_cpu, call)
