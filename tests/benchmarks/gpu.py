@@ -4,7 +4,7 @@ The recurrent ops on a GPU, timed by every kernel there is, and beside their pee
     python tests/benchmarks/gpu.py              # everything, in thirteen minutes at most
     python tests/benchmarks/gpu.py --minutes 9 --cells lstm
     python tests/benchmarks/gpu.py --sizes small --minutes 4   # every cell up to H = 256
-    python tests/benchmarks/gpu.py --sizes blocks --minutes 4  # LSTMs whose matrix blocks share
+    python tests/benchmarks/gpu.py --sizes blocks --minutes 4  # every cell from H = 160 to 1,024
     python tests/benchmarks/gpu.py --dry        # tiny shapes, to see that everything runs: no times
 
 needs CuPy, and for the cuDNN columns PyTorch with CUDA; what is missing is said and left out. The
@@ -124,7 +124,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     title = (__doc__ or "").strip().splitlines()[0]
     parser = argparse.ArgumentParser("gpu.py", description=title)
     parser.add_argument("--dry", action="store_true", help="tiny shapes, everything once, no times")
-    what = "kernels alone: 'small', all cells up to H = 256; 'blocks', LSTMs up to H = 1,024"
+    what = "kernels alone: 'small', H from 16 to 256; 'blocks', H from 160 to 1,024"
     parser.add_argument("--sizes", choices=choices.SIZES, help=what)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     for name, known in (("cells", cases.CELLS), ("dtypes", DTYPES)):

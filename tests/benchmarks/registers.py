@@ -1,12 +1,11 @@
 r"""
 Write the table of registers each kernel needs, as NVRTC compiles it for each architecture.
 
-    python tests/benchmarks/registers.py
-    python tests/benchmarks/registers.py blocks
+    python tests/benchmarks/registers.py          # kernels by rows
+    python tests/benchmarks/registers.py blocks   # kernels whose blocks share the matrix
 
 needs the extras `test` and `nvrtc`, and no GPU; without_a_gpu/test_kernels.py asserts that no
-kernel of a single step spills. The second line writes the table of kernels whose blocks share the
-matrix. With NVRTC 12.9, instead of the extra `nvrtc`:
+kernel of a single step spills. With NVRTC 12.9, instead of the extra `nvrtc`:
 
     pip install numpy ml_dtypes pytest hypothesis nvidia-cuda-nvdisasm "cuda-bindings==12.9.*" \
         nvidia-cuda-{nvrtc,cccl,runtime}-cu12==12.9.*
@@ -14,6 +13,7 @@ matrix. With NVRTC 12.9, instead of the extra `nvrtc`:
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -124,13 +124,14 @@ def grids() -> Found:
 
 def sizes() -> Found:
     """
-    All H from 1 to 256 in float32, of plain cells and one sequence a block: how many kernels there
-    are; how many registers a thread has at most; how many kernels spill a register, and how many
-    of these in the loop over the steps:
+    All H from 1 to 256 in float32, one sequence a block: how many kernels there are; how many
+    registers a thread has at most; how many kernels spill a register, and how many of these in the
+    loop over the steps. "plain": plain cells and sequences that have all steps; "padded": sequences
+    with lengths and resets:
     """
-    for kernel in kernels_of("rows"):
+    for kernel, kind in product(kernels_of("rows"), ("plain", "padded")):
         found = {
-            rows.template_of(kernel, layout, 1, plain=True)
+            rows.template_of(kernel, layout, 1, **{kind: True})
             for H in range(1, 257)
             for layout in [layout_of(kernel, H, 1)]
             if layout is not None
@@ -144,25 +145,33 @@ def sizes() -> Found:
         most = max(cubin.kernels[n].registers for n in names)
         in_loop = sum(loop["LDL"] + loop["STL"] > 0 for loop in steps)
         said = f"{len(names)}; {most}; {len(spill)}; {in_loop}"
-        yield (f"steps_by_rows<{kernel.types}>",), "sm_90", said
+        yield (f"steps_by_rows<{kernel.types}>", kind), "sm_90", said
 
 
 # The tables, whose texts are the docstrings, the titles of their sizes, and their architectures.
 TABLES = {
     loops: (("H",), ARCHITECTURES),
-    sizes: ((), ("sm_90",)),
+    sizes: (("sequences",), ("sm_90",)),
 }
 
 
-if __name__ == "__main__":
+def main() -> None:
+    parser = argparse.ArgumentParser("registers.py", description=(__doc__ or "").splitlines()[1])
+    parser.add_argument("kernels", nargs="?", choices=("rows", "blocks"), default="rows")
+    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the page")
+    args = parser.parse_args()
     reason = nvrtc.have_nvrtc() or nvdisasm.have_nvdisasm()
     if reason is not None:
         sys.exit(reason)
-    if sys.argv[1:] == ["blocks"]:
+    if args.kernels == "blocks":
         page = "registers_blocks.md"
         lines = table(grids, "B, H", archs=[f"sm_{arch}" for arch in CARDS])
     else:
         page, found = "registers.md", TABLES.items()
         lines = [line for of, (titles, archs) in found for line in table(of, *titles, archs=archs)]
-    (HERE / "results" / page).write_text("\n".join(lines))
+    (args.out / page).write_text("\n".join(lines))
     print(*lines, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

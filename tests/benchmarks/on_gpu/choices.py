@@ -18,6 +18,7 @@ from torch_nets import TorchNet
 
 from cupyrnn.device import CELLS, cli
 from cupyrnn.device.apart import Apart
+from cupyrnn.device.problems import CELLS as CELLS_IN_TURN
 from cupyrnn.device.problems import NETS, Problem, dtype_of
 from cupyrnn.device.worker import DIRECTIONS, asked, be_strict, begin
 from cupyrnn.kernels import compile, persistent, timed
@@ -33,29 +34,26 @@ class Sizes(NamedTuple):
     """What is timed, in this order: what decides most comes first."""
 
     tests: tuple[str, ...]  # of the kernels: files, and a part of the names of their tests
-    cells: tuple[str, ...]
     dtypes: tuple[str, ...]
     units: tuple[int, ...]
     batches: tuple[int, ...]
 
     def problems(self) -> Iterator[Problem]:
         """Yield the problems, whose T is that of the compared calls."""
-        every = product(self.units, self.batches, self.dtypes, self.cells)
-        for H, B, dtype, cell in every:
+        every = product(CELLS_IN_TURN, self.units, self.batches, self.dtypes)
+        for cell, H, B, dtype in every:
             yield Problem(cell, dtype, cli.STEPS, B, H, general=False)
 
 
 SIZES = {
     "small": Sizes(
         ("test_rows.py", "test_all_steps.py", "rows or hybrid or cluster"),
-        ("lstm", "gru", "block_gru", "rnn_tanh"),
         ("float32",),
         (64, 128, 32, 16, 48, 96, 192, 256),
         (16, 1, 528, 132, 64),
     ),
     "blocks": Sizes(
         ("test_grid.py", "test_all_steps.py", "grid or cluster"),
-        ("lstm",),
         ("float16", "float32"),
         (256, 512, 1024, 384, 192, 768, 160, 1000),
         (16, 32, 64, 1, 256),
@@ -64,7 +62,7 @@ SIZES = {
 
 
 def dry(sizes: Sizes) -> Sizes:
-    """Return tiny sizes of the same cells."""
+    """Return tiny sizes."""
     return sizes._replace(dtypes=sizes.dtypes[:1], units=(16,), batches=(3,))
 
 
