@@ -45,21 +45,15 @@ from . import cell
 SOURCE = (
     cell.SOURCE
     + r"""
+#ifndef CUDA_ON_CPU
 // A number that the compiler keeps in a register instead of computing it again.
 template <typename V> __device__ __forceinline__ V in_register(V v)
 {
-#ifndef CUDA_ON_CPU
     asm("" : "+r"(v));
-#endif
     return v;
 }
 
 // An address in shared memory as a number, so that it stays in a register too.
-#ifdef CUDA_ON_CPU
-typedef char* Place;
-__device__ __forceinline__ Place in_shared(void* memory) { return static_cast<char*>(memory); }
-template <typename V> __device__ __forceinline__ V* at_place(Place p) { return (V*)p; }
-#else
 typedef unsigned Place;
 __device__ __forceinline__ Place in_shared(void* memory)
 {
@@ -69,15 +63,20 @@ template <typename V> __device__ __forceinline__ V* at_place(Place p)
 {
     return static_cast<V*>(__cvta_shared_to_generic(p));
 }
-#endif
 
-// Resets the optional members of a cell.
-template <typename C>
-__device__ __forceinline__ auto make_plain(C& cell, int) -> decltype(cell.plain())
+// Asynchronous copies from global to shared memory, in groups.
+template <typename V> __device__ __forceinline__ void copy_async(Place to, const V* from)
 {
-    cell.plain();
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                 :: "r"(to), "l"(__cvta_generic_to_global(from)), "n"(int(sizeof(V))));
 }
-template <typename C> __device__ __forceinline__ void make_plain(C&, long) {}
+__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;"); }
+// Waits until all groups of copies but the last GROUPS have arrived.
+template <int GROUPS> __device__ __forceinline__ void wait_for_copies()
+{
+    asm volatile("cp.async.wait_group %0;" :: "n"(GROUPS) : "memory");
+}
+#endif
 
 // Number n of a state, from the computation's array or from the stored one; zero if both are null.
 template <typename A, typename T>
@@ -94,34 +93,6 @@ __device__ __forceinline__ void leave_at(A* computed, T* stored, long long n, A 
 }
 
 template <typename A> struct alignas(16) Pack { A v[16 / sizeof(A)]; };
-
-// Asynchronous copies from global to shared memory, in groups.
-template <typename V> __device__ __forceinline__ void copy_async(Place to, const V* from)
-{
-#ifdef CUDA_ON_CPU
-    cuda_on_cpu::copy_async(to, from, sizeof(V));
-#else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
-                 :: "r"(to), "l"(__cvta_generic_to_global(from)), "n"(int(sizeof(V))));
-#endif
-}
-__device__ __forceinline__ void end_copies()
-{
-#ifdef CUDA_ON_CPU
-    cuda_on_cpu::end_copies();
-#else
-    asm volatile("cp.async.commit_group;");
-#endif
-}
-// Waits until all groups of copies but the last GROUPS have arrived.
-template <int GROUPS> __device__ __forceinline__ void wait_for_copies()
-{
-#ifdef CUDA_ON_CPU
-    cuda_on_cpu::wait_for_copies(GROUPS);
-#else
-    asm volatile("cp.async.wait_group %0;" :: "n"(GROUPS) : "memory");
-#endif
-}
 
 // Loads the numbers that a thread reads in a step ahead of time: SLOTS - 1 steps before, to a ring
 // in shared memory, with room for OWNERS units and sequences; or, if SLOTS is 1, one step before,
@@ -257,11 +228,11 @@ __device__ __forceinline__ void all_steps(
     const int LAST = C::PRODUCTS - 1;
     const int H = int(at.H);
     C cell = whole;
-    if (PLAIN) make_plain(cell, 0);
+    if (PLAIN) cell.plain();
     products.load([&](auto product, int k, int unit, int c) -> N {
         const Weights<T> w = arrays.w[product.NUMBER];
         if (k >= H || unit >= H) return N(0.f);
-        return products.held(w.w[k * w.row + (weight_of(whole, c, 0) * H + unit) * w.column]);
+        return products.held(w.w[k * w.row + (whole.weight(c) * H + unit) * w.column]);
     });
     const Walk<PLAIN, PADDED> walk(at, me);
     auto own = [&]() { return me.row * (long long)H + me.unit; };  // its number in a state
@@ -364,17 +335,17 @@ __device__ __forceinline__ void all_steps(
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
     typedef typename Products::N N;
-    const int LAST = C::PRODUCTS - 1, BEFORE = C::READ - before_of<C>(0);
+    const int LAST = C::PRODUCTS - 1, BEFORE = C::READ - C::BEFORE;
     const int HELPERS = Ahead::HELPERS;
     const int H = int(at.H);
     C cell = whole;
-    if (PLAIN) make_plain(cell, 0);
+    if (PLAIN) cell.plain();
     products.load([&](auto product, int k, int unit, int) -> N {
         constexpr int WIDTH = C::width(decltype(product)::NUMBER);
         const Weights<T> w = arrays.w[product.NUMBER];
         const int column = k / WIDTH;
         if (column >= H || unit >= H) return N(0.f);
-        const int delta = weight_of(whole, k % WIDTH, 0) * H + column;
+        const int delta = whole.weight(k % WIDTH) * H + column;
         return products.held(w.w[unit * w.row + delta * w.column]);
     });
     const Walk<PLAIN, PADDED> walk(at, me);
@@ -396,7 +367,7 @@ __device__ __forceinline__ void all_steps(
         delta_row[p] = arrays.deltas[p] + row * (C::deltas(p) * H) + walk.unit;
     int places[C::deltas(0) > C::deltas(LAST) ? C::deltas(0) : C::deltas(LAST)];
 #pragma unroll
-    for (int k = 0; k < sizeof(places) / sizeof(int); ++k) places[k] = place_of(cell, k, 0) * H;
+    for (int k = 0; k < sizeof(places) / sizeof(int); ++k) places[k] = cell.place(k) * H;
     // The address of number k of a step.
     auto number_at = [&](int k) -> const T* {
         if (k == C::READ) return arrays.given[0] + given_n;

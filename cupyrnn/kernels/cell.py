@@ -23,14 +23,12 @@ from ..checks.arrays import address, strided_address
 #   int SAVED, saved_before(p)  arrays that a step saves, and how many of them before product p
 #   int READ                    arrays of a step that the gradient reads
 #   int STATES, CARRIED         numbers in State; the first CARRIED pass from step to step
-#   bool APART                  whether products are not added to z, as in `CudaCell`
 #   int reads(p), writes(p)     the states, as bits, that the kernel after product p reads, writes
 #   int updates(p)              the Gradients, as bits, that the kernel before product p writes
-#   int GRADIENTS, GIVEN        numbers in Gradients; gradients that the caller passes, h's first
+#   int GRADIENTS               numbers in Gradients
 #   State, Saved, Read, Gradients
 #                               structs of as many numbers, by name; h first in State, Gradients
 #   Unit unit(u, H)             the weights of unit u, except the matrices
-#   int column(int k)           where column k of z begins in a row, in units of H
 #   A forward(Product<p>, unit, z, sums, State& state, Saved& saved)
 #                               computes what follows product p; returns the next product's factor
 #   Factors factors(unit, read) the parts of the gradient that depend on saved values only
@@ -39,13 +37,16 @@ from ..checks.arrays import address, strided_address
 #                               follows it, with the caller's gradient of h; returns, for p = 0,
 #                               the part of the gradient of h_prev that passes no product
 #
-# A cell may also have
+# and, unless it leaves them to ``CellDefaults``,
 #
-#   int weight(int k)           where column k of a matrix begins; by default column(k)
-#   int place(int k)            where delta k begins; by default column(k)
-#   void plain()                sets the optional members to zeros or null pointers
+#   bool APART                  whether products are not added to z, as in `CudaCell`
+#   int GIVEN                   gradients that the caller passes, h's first
 #   int BEFORE                  how many arrays of READ, the last ones, are states before a step;
-#                               by default 0: a driver passes all of them row by row
+#                               if 0, a driver passes all of them row by row
+#   int column(int k)           where column k of z begins in a row, in units of H
+#   int weight(int k)           where column k of a matrix begins
+#   int place(int k)            where delta k begins
+#   void plain()                sets the optional members to zeros or null pointers
 SOURCE = r"""
 __device__ constexpr int larger_of(int a, int b) { return a > b ? a : b; }
 
@@ -130,30 +131,15 @@ struct Steps {
     }
 };
 
-// The optional members of a cell, or their defaults.
-template <typename C>
-__device__ __forceinline__ auto weight_of(const C& cell, int k, int) -> decltype(cell.weight(k))
-{
-    return cell.weight(k);
-}
-template <typename C> __device__ __forceinline__ int weight_of(const C& cell, int k, long)
-{
-    return cell.column(k);
-}
-template <typename C>
-__device__ __forceinline__ auto place_of(const C& cell, int k, int) -> decltype(cell.place(k))
-{
-    return cell.place(k);
-}
-template <typename C> __device__ __forceinline__ int place_of(const C& cell, int k, long)
-{
-    return cell.column(k);
-}
-template <typename C> __device__ constexpr auto before_of(int) -> decltype(C::BEFORE + 0)
-{
-    return C::BEFORE;
-}
-template <typename C> __device__ constexpr int before_of(long) { return 0; }
+// The members of a cell that does not define its own.
+struct CellDefaults {
+    static const bool APART = false;
+    static const int GIVEN = 1, BEFORE = 0;
+    __device__ __forceinline__ int column(int k) const { return k; }
+    __device__ __forceinline__ int weight(int k) const { return k; }
+    __device__ __forceinline__ int place(int k) const { return k; }
+    __device__ __forceinline__ void plain() {}
+};
 
 // Number n of a vector of weights: in the storage type, or in the type of the computation.
 template <typename A>

@@ -120,10 +120,7 @@ __device__ __forceinline__ double tanh_(double v) { return exact_tanh(v); }
 
 // For float with the GPU's fast functions, correct to 3e-7: the exact ones would take half the time
 // of a step. There is no branch either: a branch keeps the compiler from reordering a step.
-#ifdef CUDA_ON_CPU
-__device__ __forceinline__ float power_of_two(float v) { return exp2f(v); }
-__device__ __forceinline__ float inverse(float v) { return 1.f / v; }
-#else
+#ifndef CUDA_ON_CPU
 __device__ __forceinline__ float power_of_two(float v)
 {
     float p;

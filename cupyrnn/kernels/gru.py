@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from ..cells.gru import GRU
 
 STRUCT = r"""
-template <typename A> struct GRU {
+template <typename A> struct GRU : CellDefaults {
     static const int PRODUCTS = 2, SAVED = 4, READ = 4, STATES = 2, CARRIED = 1;
-    static const int GRADIENTS = 1, GIVEN = 1, BEFORE = 1;
+    static const int GRADIENTS = 1, BEFORE = 1;
     static __device__ constexpr int width(int p) { return p ? 1 : 2; }
     static __device__ constexpr int deltas(int p) { return width(p); }
     static __device__ constexpr int saved_before(int p) { return 2 * p; }
-    static const bool APART = false;
     static __device__ constexpr int reads(int p) { return p ? 3 : 1; }
     static __device__ constexpr int writes(int p) { return p ? 1 : 2; }
     static __device__ constexpr int updates(int) { return 1; }
@@ -37,7 +36,6 @@ template <typename A> struct GRU {
     Gate<A> gate;
     bool stored;  // whether vectors are in the storage type
 
-    __device__ __forceinline__ int column(int k) const { return k; }
     __device__ __forceinline__ void plain() { gate.hard = false; }
     __device__ __forceinline__ Unit unit(int u, int H) const
     {

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 STRUCT = r"""
 // The columns of z are r, u, c. Those of w_h are hc, r, u and the deltas hc, r, u, c; if packed, as
 // cuDNN has weights, r, u, hc and r, u, c, hc.
-template <typename A> struct GRUResetAfter {
+template <typename A> struct GRUResetAfter : CellDefaults {
     static const int PRODUCTS = 1, SAVED = 5, READ = 5, STATES = 1, CARRIED = 1;
-    static const int GRADIENTS = 1, GIVEN = 1, BEFORE = 1;
+    static const int GRADIENTS = 1, BEFORE = 1;
     static __device__ constexpr int width(int) { return 3; }
     static __device__ constexpr int deltas(int) { return 4; }
     static __device__ constexpr int saved_before(int p) { return p ? SAVED : 0; }
@@ -40,7 +40,6 @@ template <typename A> struct GRUResetAfter {
     bool packed;
     bool stored;  // whether vectors are in the storage type
 
-    __device__ __forceinline__ int column(int k) const { return k; }
     __device__ __forceinline__ int weight(int k) const { return packed ? (k + 2) % 3 : k; }
     __device__ __forceinline__ int place(int k) const
     {

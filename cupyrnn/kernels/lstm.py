@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from ..cells.lstm import LSTM
 
 STRUCT = r"""
-template <typename A> struct LSTM {
+template <typename A> struct LSTM : CellDefaults {
     static const int PRODUCTS = 1, SAVED = 7, READ = 7, STATES = 2, CARRIED = 2;
     static const int GRADIENTS = 2, GIVEN = 2, BEFORE = 1;
     static __device__ constexpr int width(int) { return 4; }
     static __device__ constexpr int deltas(int) { return 4; }
     static __device__ constexpr int saved_before(int p) { return p ? SAVED : 0; }
-    static const bool APART = false;
     static __device__ constexpr int reads(int) { return 2; }
     static __device__ constexpr int writes(int) { return 2; }
     static __device__ constexpr int updates(int) { return 2; }
@@ -48,6 +47,8 @@ template <typename A> struct LSTM {
     {
         return k == 0 ? at[0] : k == 1 ? at[1] : k == 2 ? at[2] : at[3];
     }
+    __device__ __forceinline__ int weight(int k) const { return column(k); }
+    __device__ __forceinline__ int place(int k) const { return column(k); }
     __device__ __forceinline__ void plain() { wci = nullptr, clipped = false, gate.hard = false; }
     __device__ __forceinline__ Unit unit(int u, int H) const
     {

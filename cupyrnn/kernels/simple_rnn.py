@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from ..cells.simple_rnn import SimpleRNN
 
 STRUCT = r"""
-template <typename A> struct SimpleRNN {
+template <typename A> struct SimpleRNN : CellDefaults {
     static const int PRODUCTS = 1, SAVED = 1, READ = 1, STATES = 1, CARRIED = 1;
-    static const int GRADIENTS = 1, GIVEN = 1;
+    static const int GRADIENTS = 1;
     static __device__ constexpr int width(int) { return 1; }
     static __device__ constexpr int deltas(int) { return 1; }
     static __device__ constexpr int saved_before(int p) { return p; }
-    static const bool APART = false;
     static __device__ constexpr int reads(int) { return 0; }
     static __device__ constexpr int writes(int) { return 0; }
     static __device__ constexpr int updates(int) { return 0; }
@@ -36,7 +35,6 @@ template <typename A> struct SimpleRNN {
     bool relu;
     bool stored;  // whether vectors are in the storage type
 
-    __device__ __forceinline__ int column(int) const { return 0; }
     __device__ __forceinline__ Unit unit(int u, int) const
     {
         Unit v = {};

@@ -38,7 +38,7 @@ __global__ void forward_step(
             z[k] = z_row[cell.column(k) * H];
             // Adding a negative zero changes no number, so the compiler leaves it out.
             sums[k] = C::APART
-                ? product[row * (WIDTH * H) + weight_of(cell, k, 0) * H + column] : -A(0);
+                ? product[row * (WIDTH * H) + cell.weight(k) * H + column] : -A(0);
         }
         typename C::State state;
         typename C::Saved saved;
@@ -106,7 +106,7 @@ __global__ void backward_step(
             if (C::updates(P) >> k & 1) arrays.gradients[k][at] = array_of<A>(gradients)[k];
 #pragma unroll
         for (int k = 0; k < C::deltas(P); ++k) {
-            const long long before = (first_row + row) * C::deltas(P) + place_of(cell, k, 0);
+            const long long before = (first_row + row) * C::deltas(P) + cell.place(k);
             store(arrays.deltas[P] + before * H + column, d[k]);
         }
     }

@@ -58,13 +58,12 @@ __device__ __forceinline__ SLSTMGateGradients<A> slstm_gate_gradients(
 """
 
 STRUCT = r"""
-template <typename A> struct SLSTM {
+template <typename A> struct SLSTM : CellDefaults {
     static const int PRODUCTS = 1, SAVED = 8, READ = 8, STATES = 4, CARRIED = 4;
     static const int GRADIENTS = 4, GIVEN = 4;
     static __device__ constexpr int width(int) { return 4; }
     static __device__ constexpr int deltas(int) { return 4; }
     static __device__ constexpr int saved_before(int p) { return p ? SAVED : 0; }
-    static const bool APART = false;
     static __device__ constexpr int reads(int) { return 14; }  // all but h
     static __device__ constexpr int writes(int) { return 14; }
     static __device__ constexpr int updates(int) { return 14; }
@@ -77,7 +76,6 @@ template <typename A> struct SLSTM {
 
     const A* b;  // [4*H]
 
-    __device__ __forceinline__ int column(int k) const { return k; }
     __device__ __forceinline__ Unit unit(int u, int H) const
     {
         return {{b[u], b[H + u], b[2 * H + u], b[3 * H + u]}};

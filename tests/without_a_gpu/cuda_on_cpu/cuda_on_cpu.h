@@ -793,12 +793,34 @@ bool has_come(T* barrier, unsigned parity) {
 
 // What kernels wrap in functions of their own elsewhere.
 using cuda_on_cpu::begin_barrier;
+using cuda_on_cpu::end_copies;
 using cuda_on_cpu::expect;
 using cuda_on_cpu::has_come;
 using cuda_on_cpu::load_words;
 using cuda_on_cpu::store_async;
 using cuda_on_cpu::store_word;
 using cuda_on_cpu::sync_cluster;
+
+inline float power_of_two(float v) { return exp2f(v); }
+inline float inverse(float v) { return 1.f / v; }
+template <class V>
+V in_register(V v) {
+  return v;
+}
+typedef char* Place;
+inline Place in_shared(void* memory) { return static_cast<char*>(memory); }
+template <class V>
+V* at_place(Place p) {
+  return reinterpret_cast<V*>(p);
+}
+template <class V>
+void copy_async(Place to, const V* from) {
+  cuda_on_cpu::copy_async(to, from, sizeof(V));
+}
+template <int GROUPS>
+void wait_for_copies() {
+  cuda_on_cpu::wait_for_copies(GROUPS);
+}
 
 // The default argument is the line of the caller, for messages.
 inline void __syncthreads(int line = __builtin_LINE()) {
