@@ -94,7 +94,7 @@ class Frame(NamedTuple):
     # Whether output and h_grad have their steps in reverse order. All sequences then have one
     # length.
     turned: int
-    back: int  # whether the steps go from the last rows of all arrays to the first ones
+    back: int  # whether step 0 has the last rows of all arrays
     formulas: Address  # the code of the cell's rows
     table: Address  # the table that this code reads
     dx: Address  # 0 if it is not wanted

@@ -219,7 +219,7 @@ class Shapes(NamedTuple):
     # their steps are in reverse order.
     row: int | None = None
     turned: bool = False
-    back: bool = False  # whether the steps go from the last rows to the first ones
+    back: bool = False  # whether step 0 has the last rows
 
 
 # The arrays of a call after memory, in order. The Saved, the cell's vectors, the weights, their

@@ -34,7 +34,7 @@ class Ordered(NamedTuple):
     """The rows of all steps, and their order."""
 
     array: Array  # [N, ·], or padded [T*B, ·]
-    direction: int | None  # whose steps they follow; None: they are padded, in the order of time
+    direction: int | None  # 0 or 1: in the order of its steps; None: padded, in time
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ class ByLayers:
         return Ordered(self._reused[key], 0)
 
     def memory(self, rows: int, columns: Sequence[int]) -> list[Array]:
-        """Return memory for what the steps of some rows save, which layers share by its size."""
+        """Return memory for the saved arrays of some rows; layers share memory of one size."""
         keys = [(k, rows, width) for k, width in enumerate(columns)]
         for key in keys:
             if key not in self._reused:
@@ -89,7 +89,7 @@ class ByLayers:
         return [self._reused[key] for key in keys]
 
     def _of_a_piece(self, cell: Cell, kept: Checkpoints, columns: Sequence[int]) -> list[Array]:
-        """Return memory for what the steps of the largest piece save."""
+        """Return memory for the saved arrays of the largest piece."""
         most = recompute.largest(self.xp, cell, self._packing, kept.every, self.dtype)
         return self.memory(most, columns)
 
@@ -138,7 +138,7 @@ class ByLayers:
         return cast(cast(values, compute) * cast(mask, compute) * scale, mask.dtype)
 
     def _first(self, layer: LayerPlaces) -> Any:
-        """Return the states before the first step of each of the sequences that run."""
+        """Return the states before the first step of each sequence."""
         enter = self._packing.enter
         return each(layer.first, lambda s: enter(contiguous(self.xp, s), layer.back))
 
@@ -233,11 +233,11 @@ class ByLayers:
         return self.xp.empty((rows.stop - rows.start, to.shape[1]), to.array.dtype)
 
     def _put(self, grads: GradientPlaces, back: bool, rows: slice, values: Array) -> None:
-        """Store that gradient, or add it."""
+        """Store the gradient of the input, or add it."""
         to, places = grads.x, self._places(grads.x, back, rows)
         if grads.adds_x:
             to.array[places] += values
-        elif not isinstance(places, slice):  # else `_space` is its place
+        elif not isinstance(places, slice):  # else it is already there: see `_space`
             to.array[places] = values
 
     def _carried(self, first: Any, last: Sequence[Any], back: bool) -> Any:
@@ -256,7 +256,7 @@ class ByLayers:
         self._write(cast(a.array, self.dtype), False, to)
 
     def drop(self, a: Ordered, mask: Ordered, to: Ordered) -> None:
-        """Write what the mask keeps of a gradient, scaled."""
+        """Write the values of a gradient that the mask keeps, scaled."""
         kept = self._take(mask, False, self._all)
         to.array[...] = self._dropped(a.array, kept)
 
@@ -286,12 +286,12 @@ class Stack(NamedTuple):
     again: Sequence[Cell] = ()  # backward, if they left states only: the forward pass's cells
 
     def _machine(self, xp: ModuleType, dtype: np.dtype[Any]) -> ByLayers:
-        """Return what computes the layers."""
+        """Return the machine that computes the layers."""
         net, sizes, rows = self.layout.net, self.layout.sizes, self.layout.rows
         return ByLayers(xp, rows, dtype, net.D, sizes.dropout)
 
     def _saved(self, machine: ByLayers, n: int, saved: Any, output: Ordered | None) -> Any:
-        """Return the places of what the steps save; h may be in the output of the net."""
+        """Return the places of the saved arrays; h may be in the output of the net."""
         (net, _, kind, _, rows, every), d = self.layout, n % self.layout.net.D
         if saved is not None and every is None:
             *others, h = saved
@@ -444,7 +444,7 @@ class Padded(NamedTuple):
         return LayerPlaces((machine.padded(x),), False, cell, first, saved, (None,) * len(first))
 
     def machine(self, xp: ModuleType) -> ByLayers:
-        """Return what computes the layer."""
+        """Return the machine that computes the layer."""
         T, B, _ = self.x.shape
         assert self.extent is not None
         return ByLayers(xp, Packing(xp, T, B, *self.extent), self.x.dtype)
@@ -470,7 +470,7 @@ def ready(xp: ModuleType, dtype: Any, inputs: Any, cotangents: Any) -> tuple[Any
 
 
 def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
-    """Run the layer of a block op; write its saved arrays, new ones, with zeros in the padding."""
+    """Run the layer of a block op; write its new saved arrays, with zeros in the padding."""
     x, first, outputs, _ = padded
     if padded.single:  # packing takes longer
         first, saved = each(first, lambda s: contiguous(xp, s)), each(outputs, lambda a: a[0])

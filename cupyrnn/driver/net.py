@@ -16,7 +16,7 @@ from .._typing import NamedTuple
 from ..checks.arrays import compute_dtype
 from .places import Place
 
-# A Place of a table, or what a machine has instead: it has a shape and parts.
+# A Place of a table, or a machine's own kind of place: an object with a shape and parts.
 AnyPlace: TypeAlias = Any
 
 
@@ -38,7 +38,7 @@ class LayerPlaces(NamedTuple):
     saved: Any  # the saved arrays, [N, H]; h is the last
     last: tuple[AnyPlace, ...]  # the states after the last step, written forwards
     output: AnyPlace = None  # [N, H], where h is written a second time
-    mask: AnyPlace = None  # of x, ones and zeros; only where a machine can drop values
+    mask: AnyPlace = None  # of x, ones and zeros; None without dropout
 
 
 class GradientPlaces(NamedTuple):
@@ -74,7 +74,7 @@ class Machine(Protocol):
         """Add an operation that converts computed numbers to the storage type."""
 
     def drop(self, a: AnyPlace, mask: AnyPlace, to: AnyPlace) -> None:
-        """Add that the gradient of what a mask has kept is written to `to`, and rounded."""
+        """Add an operation that writes the masked gradient to `to`, rounded."""
 
 
 def forward(machine: Machine, layers: Iterable[Sequence[LayerPlaces]]) -> None:
@@ -117,7 +117,7 @@ def backward(
         ends = [0, *accumulate(part.shape[1] for part in read)]
         if n:
             x = table.reuse(f"x{n % 2}", (read[0].shape[0], ends[-1]))
-        # The sum of several directions is rounded once, and so is what a mask has scaled.
+        # Sums of directions and scaled gradients are rounded once.
         into, compute, is_wide = x, compute_dtype(table.dtype), len(directions) > 1 or bool(mask)
         if x is not None and is_wide and compute != table.dtype:
             into = table.reuse("sum", x.shape, compute)

@@ -113,7 +113,7 @@ class Rows:
         self, xp: ModuleType, steps: int, sequences: int, lengths: NDArray[Any] | None = None
     ) -> None:
         self._xp, self._lengths = xp, lengths
-        self._blocks: tuple[int, list[RowBlock]] = 0, []  # of at most so many rows
+        self._blocks: tuple[int, list[RowBlock]] = 0, []  # rows of a block, and the blocks
         self.steps, self.sequences, self.rows = steps, sequences, steps * sequences
         if lengths is not None:
             # Step t has a row for each of the sequences longer than t.

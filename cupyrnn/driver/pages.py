@@ -1,9 +1,9 @@
 """
-The pages of each cell: what computes it in NumPy, in CUDA and in vectors.
+The pages of each cell: its code in NumPy, in CUDA and in vectors.
 
-Those of the package's cells are imported here by name. A user's cell declares its own as attributes
-of its class. The twins of `arithmetic` are imported here too. Only calls import kernels or compiled
-pages, because CuPy or Numba may be missing.
+The pages of the package's cells are imported here by name. A user's cell declares its own as
+attributes of its class. The twins of `arithmetic` are imported here too. Only calls import kernels
+or compiled pages, because CuPy or Numba may be missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..cells.simple_rnn import SimpleRNN
 
 
 def in_numpy(cell: type) -> Any:
-    """Return what has the NumPy functions of a cell, its class or its module; None without any."""
+    """Return the class or the module with the NumPy functions of a cell; None without any."""
     found = (cell, sys.modules.get(cell.__module__))
     return next((page for page in found if hasattr(page, "forward_steps")), None)
 

@@ -35,9 +35,9 @@ class Checkpoints(NamedTuple):
 
     every: int  # k
     states: Any  # the cell's States, [n, ·] each
-    cell: Any = None  # of the forward pass; it may have attributes that the gradient's has not
+    cell: Any = None  # the forward pass's cell; the gradient's may have other attributes
     columns: Sequence[int] = ()  # the width of each array of the cell's Saved
-    h: Any = None  # of every step; if the states of every step are kept, it is theirs
+    h: Any = None  # of every step; the kept h if all states are kept
 
 
 class LazyRows:

@@ -29,7 +29,7 @@ from . import cell
 #   multiply(product, turn, rows, sums)
 #                               computes the sums of the thread's unit, by column; `rows` is the
 #                               number of rows of the step
-#   LATE, finish(product, sums) whether some sums come from other blocks; waits for them
+#   LATE, finish(product, sums) whether some sums come from other blocks; waits for these sums
 #
 # A step has no branches: a thread without a sequence or a unit computes with another thread's
 # numbers, and stores nothing. Numbers that other threads wait for are stored first, all others

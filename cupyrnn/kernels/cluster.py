@@ -19,10 +19,10 @@ import numpy as np
 from ..checks.arrays import compute_dtype
 from . import grid, rows
 
-# An exchange in a cluster. A place is used again two products later: who sends the next number to
-# it has one that this block sent after it had read the place. A barrier counts the bytes that come
-# for each slice and turn. A phase of it ends when all of them are there and the reader has said how
-# many they are.
+# An exchange in a cluster. A place is used again two products later: the sender of its next number
+# has received a number that this block sent after reading the place. A barrier counts the bytes
+# that arrive for each slice and turn. Its phase ends when the reader has announced their number and
+# all have arrived.
 SOURCE = (
     grid.SOURCE
     + r"""
@@ -44,7 +44,7 @@ __device__ __forceinline__ void expect(Barrier* barrier, int bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :: "r"(in_shared(barrier)), "r"(bytes) : "memory");
 }
-// Waits for a microsecond at most.
+// Waits for at most a microsecond.
 __device__ __forceinline__ bool has_come(Barrier* barrier, unsigned parity)
 {
     unsigned come;
@@ -147,7 +147,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) st
     typedef InCluster<CLUSTER, THREADS / 32, SUMS> Exchange;
     typedef ProductsOf<
         Exchange, Direction<Cell, T>, T, TENSOR_CORES, UNITS, ROWS, THREADS, PARTS...> Products;
-    // Nobody sends numbers to a block without a unit.
+    // No block sends numbers to a block without a unit.
     if (blockIdx.x * UNITS < at.H)
         steps_over_blocks<Products, PADDED>(cell, arrays, at, exchanged);
     else sync_cluster(CLUSTER);
@@ -161,13 +161,13 @@ BLOCKS, UNITS = (2, 4, 8), (16, 32)
 SEQUENCES = {"numbers": (1, 2, 3, 4, 8), "tensor cores": (8,)}
 FROM = 90  # the first architecture that has clusters
 _MOST_CLUSTERS = 65535  # of a launch
-_LINE = 128  # bytes that all banks of shared memory have side by side
+_LINE = 128  # the bytes of one row of shared memory's banks
 
 
 def layout_of(
     size: rows.Size, shape: tuple[int, int], dtype: np.dtype[Any], device: tuple[int, int, int]
 ) -> grid.GridLayout | str:
-    """Return a layout, of arguments as ``grid.layout_of`` has them, or why there is none."""
+    """Return a layout, from the arguments of ``grid.layout_of``, or why there is none."""
     (B, H), (processors, architecture, available) = shape, device
     if architecture < FROM:
         return f"cluster needs sm_{FROM} or later, and the GPU is sm_{architecture}"
@@ -191,7 +191,7 @@ def layout_of(
             if fit is None:
                 continue
             stride = slices * fit.vector
-            if halves:  # vectors that are read together use no bank twice
+            if halves:  # so that vectors that are read together use no bank twice
                 stride = -(-stride // _LINE) * _LINE + _LINE // 2
             shared = fit.shared + 2 * sequences * stride + 16 * grid.WARPS
             if shared > available:
@@ -202,7 +202,7 @@ def layout_of(
                 *(halves, units, sequences, (blocks, clusters), 1),
                 *(fit.parts, shared, stride // itemsize, blocks),
             )
-            # As few sequences as let all clusters run at once, on 10 of 11 multiprocessors.
+            # The fewest sequences with which all clusters run at once, on 10 of 11 multiprocessors.
             if clusters <= processors * 10 // 11 // blocks:
                 break
         if layout is not None:

@@ -77,7 +77,7 @@ struct OverBlocks : Part {
         const int of_block = int(rows) - me.first;
         return of_block < Part::ROWS ? of_block : Part::ROWS;
     }
-    // Where the vector of a sequence begins.
+    // The beginning of the vector of a sequence.
     __device__ __forceinline__ auto row() const
     {
         char* const first = numbers
@@ -86,7 +86,7 @@ struct OverBlocks : Part {
     }
     template <typename Value> __device__ __forceinline__ void load(Value value)
     {
-        // The second before the first, as in rows.
+        // The second matrix first, as in rows.
         if constexpr (C::PRODUCTS == 2) Part::load(Product<1>(), value);
         Part::load(Product<0>(), value);
     }
@@ -102,7 +102,7 @@ struct OverBlocks : Part {
     template <int COUNT, typename Product>
     __device__ __forceinline__ void put(Product product, int turn, const A* v) const
     {
-        // The turn says which product is next: a vector has the slices of the one that reads it.
+        // The turn determines the next product, whose slices the vector must have.
         if constexpr (!BACK && C::PRODUCTS == 2)
             if (turn == 1) return put_for<COUNT>(::Product<1>(), v);
         put_for<COUNT>(product, v);
@@ -112,14 +112,14 @@ struct OverBlocks : Part {
     {
         const int words = this->template send_unit<COUNT>(
             exchange, product, row(), me.slot, me.unit, H, v);
-        // Zeros behind the last unit, up to what is loaded together.
+        // Zeros after the last unit, to the end of the words that are loaded together.
         const int AT_ONCE = 16 / sizeof(W);
         if constexpr (!Exchange::SHARED)
             if (words)
                 for (int n = words; n % AT_ONCE; ++n)
                     exchange.send(reinterpret_cast<W*>(row()(me.slot)) + n, W(0), 0);
     }
-    // Waits for the numbers of the warp's slice, which the sequences have sent.
+    // Waits for the numbers of the warp's slice, from all sequences that have sent some.
     template <typename Product> __device__ __forceinline__ void wait(Product product) const
     {
         const int slice = this->slice, left = H - slice * this->of_slice(product);
@@ -128,7 +128,7 @@ struct OverBlocks : Part {
         const int sent_bytes = bytes / Part::MESSAGE * Part::MESSAGE * sent;
         exchange.wait(slice, sent_bytes, threadIdx.x % 32 == 0);
     }
-    // What is sent behind the last product comes before a block ends.
+    // Numbers that are sent after the last product must arrive before a block ends.
     __device__ __forceinline__ void end() const
     {
         if constexpr (Exchange::SHARED && !Exchange::SUMS) wait(Product<0>());

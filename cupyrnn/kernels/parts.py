@@ -17,8 +17,8 @@ from . import rows
 #                           own units only, a warp for the units of one block. Else a block has the
 #                           numbers of all units, and computes the sums of its own
 #   BLOCKS, MEMORY          the blocks of a cluster, and bytes of shared memory
-#   turns                   how many products came before
-#   begin()                 starts; shared memory has zeros by then
+#   turns                   the number of products before
+#   begin()                 starts; shared memory is already filled with zeros
 #   send(to, word, slice, first, step)
 #                           stores a word of a vector, which this slice reads. A cluster stores it
 #                           in every step-th block, from the first one on
@@ -67,7 +67,7 @@ SOURCE = (
 template <typename R> struct WordOf { typedef unsigned type; };
 template <> struct WordOf<double> { typedef unsigned long long type; };
 
-// Some neighboring words that are read together.
+// Neighboring words that are read together.
 template <typename W> struct alignas(16) Words {
     W w[16 / sizeof(W)];
     __device__ __forceinline__ bool missing() const
@@ -112,8 +112,8 @@ struct InMemory {
         store_word(to, word);
     }
 };
-// A wait ends after about a second. The launch fails then, and the next call that waits for the
-// device says so.
+// A wait ends after about a second. Then the launch fails, and the next call that waits for the
+// device reports it.
 __device__ __forceinline__ void count_looks(unsigned& looks)
 {
 #ifdef CUDA_ON_CPU
@@ -145,7 +145,7 @@ template <typename T> __device__ __forceinline__ unsigned half_word_of(float v)
     return *reinterpret_cast<const unsigned short*>(&t);
 }
 
-// Loads from the places that are wanted.
+// Loads from the wanted places.
 template <int COUNT, typename W, typename Place>
 __device__ __forceinline__ void look(Words<W> (&found)[COUNT], Place place, unsigned wanted)
 {
@@ -169,19 +169,19 @@ __device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place)
     }
 }
 
-// Which part of a product a warp has, of blocks with UNITS units each.
+// A warp's part of a product, in blocks with UNITS units each.
 template <typename Exchange, int UNITS> struct Share {
     static const bool SUMS = Exchange::SUMS;
     static const int OTHERS = SUMS ? Exchange::BLOCKS : 1;
     int slice = threadIdx.x / 32 / OTHERS;  // of the vectors that the block has
     int owner = SUMS ? threadIdx.x / 32 % OTHERS : blockIdx.x;  // the block of these sums
     const int first_unit = SUMS ? blockIdx.x * UNITS : 0;  // of these vectors
-    // Which of the sums of the owner these are, of so many warps a block.
+    // The number of these sums among the owner's, with so many warps in a block.
     __device__ __forceinline__ int sum(int warps) const
     {
         return first_unit / UNITS * (warps / OTHERS) + slice;
     }
-    // Number j of a vector among those of all units, of_unit each; or one behind all.
+    // The place of number j of a vector among of_unit numbers of every unit; or one past all.
     __device__ __forceinline__ int number(int j, int of_unit) const
     {
         return SUMS && j >= UNITS * of_unit ? 1 << 28 : first_unit * of_unit + j;
@@ -214,7 +214,7 @@ struct ByNumbers : Share<Exchange, OF_BLOCK> {
     static const int MEMORY = (COPIES + First::SHARED + (LAST == 1 ? Second::SHARED : 0)) * 16;
     static const bool PAIRS = Exchange::SHARED && !Exchange::SUMS && sizeof(A) == 4;
     static const int MESSAGE = PAIRS ? 8 : sizeof(W);
-    // What a lane loads together.
+    // The words that a lane loads together.
     static const int LOOKS = 4;
     First first;
     Second second;
@@ -356,12 +356,12 @@ template <typename T, int PIECES> struct Fragments {
     static const int AT_ONCE = 4, LENGTH = 64 * AT_ONCE;  // of the memory to load them, by warp
     unsigned a[PIECES][2][4];
 
-    // value(p, u, k): what stands in column k of the row of the warp's unit u, of piece p.
+    // value(p, u, k) is the number in column k of the row of the warp's unit u, in piece p.
     template <typename Value>
     __device__ __forceinline__ void load(Words<unsigned>* memory, int g, int q, Value value)
     {
-        // Through shared memory and in a loop: a lane that had the addresses of all its numbers
-        // at once would run out of registers.
+        // Through shared memory and in a loop: with the addresses of all its numbers at once a
+        // lane would run out of registers.
         Words<unsigned>* const mine = memory + threadIdx.x / 32 * LENGTH;
         T* const numbers = reinterpret_cast<T*>(mine);
         const int lane = threadIdx.x % 32;
@@ -469,7 +469,7 @@ struct ByTensorCores : Share<Exchange, OF_BLOCK> {
             return unit + 1 == H ? OF_UNIT * H : 0;
         }
     }
-    // The places of a lane's numbers in a vector, and which of them have some.
+    // The places of a lane's numbers in a vector, and which of them exist.
     template <typename Product, typename Row>
     __device__ __forceinline__ auto places(Product product, Row row) const
     {
@@ -518,7 +518,7 @@ struct ByTensorCores : Share<Exchange, OF_BLOCK> {
         float* sums) const
     {
         const int PIECES = pieces(Product::NUMBER);
-        // Two sums where there are few, so that products do not wait for each other.
+        // Two partial sums if there are few sums, so that products do not wait for each other.
         const int PARTS = WIDTH < 4 ? 2 : 1;
         const auto& m = const_cast<ByTensorCores*>(this)->matrix(product);
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;

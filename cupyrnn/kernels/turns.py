@@ -2,10 +2,10 @@
 Gradients of half formats in one launch: two groups of sequences by turns, over a grid of clusters.
 
 As in ``grid``, blocks exchange numbers through the memory of the device. But a block reads only a
-part of each vector: a cluster has the columns of all units of its blocks, and each of its blocks
-has a part of the rows. The blocks of a cluster send each other sums. While the sums and numbers of
-one group of eight sequences are on their way, the other group computes. Clusters wait for each
-other, so the launch is cooperative. Clusters need sm_90 or later.
+part of each vector. A cluster has the columns of all units of its blocks, and each block has a part
+of the rows. The blocks of a cluster send each other sums. While one group of eight sequences waits
+for sums and numbers, the other group computes. Clusters wait for each other, so the launch is
+cooperative. Clusters need sm_90 or later.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 
 from . import cluster, grid, rows
 
-# Product number n of a block is that of group n % 2, in the group's turn n / 2. A thread has a unit
-# of a sequence of one group. It computes all products up to that of its own group in its turn, and
-# waits for the sums of its unit. The numbers of the next product are loaded before that wait.
+# Product number n of a block belongs to group n % 2, in the group's turn n / 2. A thread has a unit
+# of a sequence of one group. In each turn it computes all products up to its own group's, and waits
+# for the sums of its unit. Before that wait it loads the numbers of the next product.
 #
-# The places of sums are used again two turns later. Who sends sums to such a place has numbers of
-# all units from the turn between, and those were made from the sums that the place had.
+# The places of sums are used again two turns later. By then a sender has numbers of all units from
+# the turn between. These were computed from the sums in that place, so the place has been read.
 SOURCE = (
     cluster.SOURCE
     + r"""
@@ -41,7 +41,7 @@ struct ByTurns : TurnsOver<T, D, CLUSTER, UNITS, ROWS, THREADS, CHUNKS> {
     static_assert(C::PRODUCTS == 1 && Over::width(0) == 1, "one sum a unit");
     static const int OF_GROUP = ROWS / 2, ROW = Over::row_of(1), OF_WARP = OF_GROUP * ROW;
     static const int SENT = OF_GROUP * UNITS;  // sums, to each block of the cluster
-    // They are where the matrix was loaded, behind the barriers: [2][2], of groups and turns.
+    // In the memory that loaded the matrix, after the barriers: [2][2], by group and turn.
     static_assert((4 * CLUSTER * SENT + 8) * 4 <= ByTurns::WARPS * Over::First::LENGTH * 16, "");
     Barrier* barriers;
     float* come;  // [2][2][CLUSTER][OF_GROUP][UNITS]
@@ -74,19 +74,19 @@ struct ByTurns : TurnsOver<T, D, CLUSTER, UNITS, ROWS, THREADS, CHUNKS> {
         const long long apart = this->of_a_row;
         return [=](int slot) { return first + slot * apart; };
     }
-    // Loads the numbers for a product, of all sequences: more of them may have numbers by then.
+    // Loads the numbers for a product, of all sequences: more may have sent some by then.
     __device__ __forceinline__ void look_at(int number)
     {
         const int of = number % 2, sequences = B - this->me.first - of * OF_GROUP;
         look(found, this->places(::Product<0>(), row(of, number / 2)),
              this->wanted(::Product<0>(), sequences, count));
     }
-    // Where a block of the cluster leaves its sums in a turn of a group.
+    // The place for the sums that a block of the cluster sends in a turn of a group.
     __device__ __forceinline__ float* sums_from(int block, int of, int turn) const
     {
         return come + ((2 * of + turn % 2) * CLUSTER + block) * SENT;
     }
-    // The next product, of a group that has so many sequences.
+    // Computes the next product, for a group with so many sequences.
     template <typename Product>
     __device__ __forceinline__ void multiply_next(Product product, int of, int turn, int rows)
     {
@@ -123,7 +123,7 @@ struct ByTurns : TurnsOver<T, D, CLUSTER, UNITS, ROWS, THREADS, CHUNKS> {
         const int mine = this->exchange.turns;
         const int previous = rows;
         rows = int(all_rows) - this->me.first;
-        // In the last turn each thread computes all that are left.
+        // In the last turn each thread computes the rest.
         const int last = 2 * mine + (mine + 1 == steps ? 1 : group);
 #pragma unroll 1
         for (; done <= last; ++done) {
@@ -142,7 +142,7 @@ struct ByTurns : TurnsOver<T, D, CLUSTER, UNITS, ROWS, THREADS, CHUNKS> {
             wait_for_bytes(
                 barriers + 2 * group + mine % 2, mine / 2 % 2, CLUSTER * SENT * 4,
                 threadIdx.x % SENT == 0);
-            // Only what it was sent numbers for: nobody waits until the others have read theirs.
+            // Only the sums of arrived numbers: no thread waits until others have read theirs.
             if (this->me.units && this->me.slot < rows)
 #pragma unroll
                 for (int block = 0; block < CLUSTER; ++block)
@@ -166,8 +166,8 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) st
 """
 )
 
-# Up to so many numbers of a vector the grid is faster, and up to so many the clusters are pairs:
-# measured on an H200 with prototypes.
+# Up to the first number of numbers in a vector the grid is faster; up to the second, clusters are
+# pairs: measured on an H200 with prototypes.
 ABOVE, _IN_PAIRS = 1024, 2048
 UNITS, GROUP = 16, 8  # of a block, and the sequences of a group
 
@@ -175,7 +175,7 @@ UNITS, GROUP = 16, 8  # of a block, and the sequences of a group
 def layout_of(
     size: rows.Size, shape: tuple[int, int], dtype: np.dtype[Any], device: tuple[int, int, int]
 ) -> grid.GridLayout | None:
-    """Return a layout, of arguments as ``grid.layout_of`` has them, or None where there is none."""
+    """Return a layout, from the arguments of ``grid.layout_of``, or None if there is none."""
     (B, H), (processors, architecture, available) = shape, device
     if size.columns != (1,) or dtype.itemsize != 2 or architecture < cluster.FROM:
         return None
@@ -186,7 +186,7 @@ def layout_of(
     vectors = ((numbers, grid.WARPS * blocks),)
     fit = grid.fit_of(size.columns, vectors, (blocks * UNITS, GROUP), dtype, tensor_cores=True)
     of_all = -(-H // (blocks * UNITS)) * blocks  # blocks that have all units
-    # A device has room for clusters of four on 10 of 11 multiprocessors, and for pairs on all.
+    # Clusters of four fit on 10 of 11 multiprocessors, pairs on all.
     at_once = (processors if blocks == 2 else processors * 10 // 11) // of_all
     if fit is None or not at_once or fit.shared > available:
         return None
