@@ -1,4 +1,4 @@
-"""Shared by the ops: run one layer (block ops); check and run a net (cudnn_rnn, stacked_rnn).
+"""Shared by cudnn_rnn and stacked_rnn: check and run a net.
 
 Symbols: T time steps, B batch, I input size, H hidden size, L layers, D directions, P the size of
 the output of one direction.
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._typing import Array, NamedTuple, cached_property
-from .cells.contract import Cell, Form, States, each
+from .cells.contract import Cell, Form, States
 from .cells.lstm import LSTMStates
-from .checks.arrays import cast, cast_all, compute_dtype, contiguous, on_device
+from .checks.arrays import compute_dtype, on_device
 from .checks.attributes import (
     check_bool,
     check_choice,
@@ -27,80 +27,19 @@ from .checks.attributes import (
     unless_zero,
 )
 from .checks.calls import check_arrays, check_lengths, check_resets, expect_rank, expect_shape
-from .driver import by_layers as _by_layers
-from .driver import layer as _layer
-from .driver.by_layers import Padded, Stack
-from .driver.layer import Layer
+from .driver.by_layers import Stack
 from .driver.packing import Packing, Rows
 from .driver.pages import in_cuda, in_numpy
 from .driver.reserve import Layers as Widths
 from .driver.reserve import Note, ReserveLayout, Sizes, fingerprint, make_host_reserved
 from .driver.reserve import with_sequences as fingerprint_with
-from .weights.block_forms import BlockCall, prepared
 from .weights.entries import NetWeights, PackedWeights
-from .weights.gradients import OfWeights
 from .weights.packed import ResolvedNet, check_activation
 from .weights.packed_forms import PackedForm
 from .weights.params import DIRECTIONS, GATES, Net, check_net, expect_params_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-def _memory_for(xp: ModuleType, kind: Any, *shape: int, dtype: np.dtype[Any]) -> Any:
-    """Return memory for the saved arrays, a Saved of this kind."""
-    # One large allocation costs fewer page faults. h has its own: callers often keep only h.
-    others = xp.empty((len(kind._fields) - 1, *shape), dtype)
-    return kind._make([*others, xp.empty(shape, dtype)])
-
-
-def block_step(form: Form, inputs: tuple[Array, Any], weights: Any, call: BlockCall) -> Any:
-    """Run one step from x and the states before it; return the saved arrays."""
-    (x, first), xp = inputs, call.xp
-    if not call.plain:
-        x, *states = (contiguous(xp, a) for a in cast_all(call.dtype, x, *first))
-        first, weights = first._make(states), prepared(xp, weights, call.dtype)
-    cell = form.cell(xp, weights, call.attributes)
-    outputs = _memory_for(xp, form.Saved, *first.h.shape, dtype=x.dtype)
-    _layer.forward(xp, cell, Layer(x, first, None, outputs))
-    return outputs
-
-
-def block_forward(form: Form, padded: Padded, weights: Any, call: BlockCall) -> Any:
-    """Run the steps of one layer; return the saved arrays."""
-    (x, first, *_), xp = padded, call.xp
-    if not call.plain:
-        x, *states = cast_all(call.dtype, x, *first)
-        first, weights = first._make(states), prepared(xp, weights, call.dtype)
-    cell = form.cell(xp, weights, call.attributes)
-    outputs = _memory_for(xp, form.Saved, len(x), *first.h.shape, dtype=x.dtype)
-    _by_layers.forward(xp, cell, padded._replace(x=x, first=first, saved=outputs))
-    return outputs
-
-
-def block_gradient(
-    form: Form,
-    padded: Padded,
-    weights: tuple[Any, Any],
-    cotangents: Any,
-    call: BlockCall,
-    weight_gradients: str,
-) -> tuple[Array, Any, Any]:
-    """
-    Return the gradients of x, first states and weights of one layer, or of one step.
-
-    `weights` is a pair: the cell's own, and weights whose shapes say which gradients are wanted.
-    """
-    (entry, like), first, xp, dtype = weights, padded.first, call.xp, call.dtype
-    of_weights = OfWeights(xp, form, dtype, like, weight_gradients, len(first.h))
-    if not call.plain:
-        padded, cotangents = _by_layers.ready(xp, dtype, padded, cotangents)
-        entry = prepared(xp, entry, dtype)
-    cell = form.cell(xp, entry, call.attributes)
-    x_grad, first_grad = _by_layers.backward(xp, cell, padded, cotangents, of_weights.written)
-    if not call.plain:
-        first_grad = each(first_grad, lambda g: cast(g, dtype))
-    return x_grad, first_grad, of_weights.finished()
 
 
 class RunArguments(NamedTuple):

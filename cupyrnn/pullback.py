@@ -17,17 +17,18 @@ from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs, LSTMStates
 from .checks.arrays import module_of, on_device
 from .checks.attributes import check_bool, check_save, counted, shown, type_shown
+from .checks.block import check_block
 from .checks.calls import zeros_for_none
 from .checks.extent import Extent, check_extent
 from .derivatives.traced import traceable
 from .driver.by_layers import Padded, keep
 from .driver.recompute import Checkpoints
-from .ops.block import gru_gradient, lstm_gradient
+from .ops.block import block_gradient, weights_of
 from .ops.gru import block_gru_grad
 from .ops.lstm import block_lstm_grad
 from .ops.stacked_rnn import stacked_rnn
-from .weights.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES, check_block, default_clip, prepared
-from .weights.forms import BlockGRUParams, PeepholeLSTMParams
+from .weights.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES, default_clip, prepared
+from .weights.forms import BlockGRUParams
 from .weights.gradients import WeightGradients, check_weight_gradients
 
 if TYPE_CHECKING:
@@ -126,17 +127,18 @@ def _lstm_from_states(
         attributes["gate_order"] = gate_order
     inputs = {n: call[n] for n in ("x", "cs_prev", "h_prev", "w", "b")}
     optional, passed = {n: call[n] for n in PEEPHOLES} | cotangents, Attributes(**attributes)
-    checked = check_block(op, LSTM_FORM, inputs, optional, passed, call["use_peephole"]).of(call)
+    checked = check_block(op, LSTM_FORM, inputs, optional, passed, call["use_peephole"])
     mode, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
-    xp, x, w = checked.xp, call["x"], call["w"]
+    xp, x = checked.xp, call["x"]
     first = LSTMStates(call["h_prev"], call["cs_prev"])
-    weights = PeepholeLSTMParams(w, call["b"], *checked.peephole)
+    weights = weights_of(checked, call, biases=call.get)
     with on_device(xp, x):
         cell = LSTM_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)
         if cell_clip is None:
             checked = checked._replace(attributes=checked.attributes._replace(cell_clip=None))
         padded = Padded(x, first, kept._replace(cell=cell), extent)
-        return lstm_gradient(padded, w, LSTMStates(h_grad, cs_grad), checked, mode)
+        weights, of_states = weights_of(checked, call), LSTMStates(h_grad, cs_grad)
+        return block_gradient(checked, padded, weights, of_states, mode)  # type: ignore[no-any-return]
 
 
 @traceable
@@ -147,7 +149,7 @@ def _gru_from_states(
     """Compute the gradient `op` from the saved states of a call."""
     weights = BlockGRUParams._make(call[n] for n in BlockGRUParams._fields)
     inputs = {"x": call["x"], "h_prev": call["h_prev"], **weights._asdict()}
-    activation = (call["recurrent_activation"],)
+    activation = Attributes(recurrent_activation=call["recurrent_activation"])
     checked = check_block(op, GRU_FORM, inputs, {"d_h": d_h}, activation)
     mode, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
     xp = checked.xp
@@ -155,7 +157,7 @@ def _gru_from_states(
         cell = GRU_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)
         padded = Padded(call["x"], States(call["h_prev"]), kept._replace(cell=cell), extent)
         matrices = weights._replace(b_ru=None, b_c=None)
-        return gru_gradient(padded, matrices, d_h, checked, mode)
+        return block_gradient(checked, padded, matrices, States(d_h), mode)  # type: ignore[no-any-return]
 
 
 def _raw(record: Record, forward: Any, gradient: Any, **others: Any) -> Record:

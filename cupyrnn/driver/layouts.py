@@ -197,22 +197,6 @@ def _gru_gradients(table: Table, matrices: Sequence[Place]) -> Entry:
     return Entry(_gru_weights(matrices, (None, None)), gradients, returned, both)
 
 
-def _block_forward(
-    table: Table, machine: Any, weights: Weights, states: Any, back: bool
-) -> list[Place]:
-    """Lay out a block op; return the places of the results of its steps."""
-    x, count = table.arguments["x"], _SAVED[len(weights.w_x)]
-    shape = *x.shape[:-1], weights.w_h[-1].shape[0]
-    # Callers often keep h without the others.
-    others = table.take("others", (count - 1, *shape))
-    saved = [*(others.at(k) for k in range(count - 1)), table.take("h", shape)]
-    rows, nothing = tuple(_rows(table, a) for a in saved), (None,) * len(states)
-    for a in saved:
-        _clear(table, machine, a)
-    forward(machine, [[LayerPlaces((_rows(table, x),), back, weights, states, rows, nothing)]])
-    return saved
-
-
 def _saved(table: Table, kind: Any) -> list[Place]:
     """Return the saved arrays, perhaps without h, which the gradient of a single step ignores."""
     found: list[Any] = [table.arguments.get(name) for name in kind._fields]
@@ -230,28 +214,6 @@ def _clear(table: Table, machine: Any, a: Place) -> None:
         machine.clear(a.part(table.length, a.shape[0]))
 
 
-# The number of arrays that a step saves, in a cell with one product and in one with two.
-_SAVED = {1: len(LSTMOutputs._fields), 2: len(GRUOutputs._fields)}
-
-
-def _block_backward(
-    table: Table, machine: Any, entry: Entry, saved: Any, states: tuple[Any, Any], back: bool
-) -> list[Place]:
-    """Lay out the gradient of a block op; return the gradients of x and of the first states."""
-    x, (first, cotangents) = table.arguments["x"], states
-    B, H = x.shape[-2], entry.weights.w_h[-1].shape[0]
-    rows, nothing = tuple(_rows(table, a) for a in saved), (None,) * len(first)
-    layer = LayerPlaces((_rows(table, x),), back, entry.weights, first, rows, nothing)
-    x_grad = table.take("x", x.shape)
-    _clear(table, machine, x_grad)
-    of_first = tuple(table.take("weights", (B, H)) for _ in first)
-    of_states = tuple(None if g is None else _rows(table, g) for g in cotangents)
-    grads = GradientPlaces(of_states, nothing, of_first, _rows(table, x_grad), entry.gradients)
-    backward(machine, table, [[layer]], [[grads]])
-    _round(machine, [entry])
-    return [x_grad, *of_first]
-
-
 def _round(machine: Any, entries: Sequence[Entry]) -> None:
     """Add the operations that round the gradients of matrices."""
     for into, w_grad in (pair for entry in entries for pair in entry.rounded):
@@ -259,87 +221,108 @@ def _round(machine: Any, entries: Sequence[Entry]) -> None:
             machine.round(into, w_grad)
 
 
-def _peepholes(table: Table, are_used: bool) -> list[Place | None]:
-    """Return the peephole weights, None where they are not used."""
-    return [table.arguments[name] if are_used else None for name in _PEEPHOLES]
+# Of an LSTM and of a GRU: the states before the first step, the gradients of each step's states, h
+# first, and the results.
+_LSTM = ("h_prev", "cs_prev"), ("h_grad", "cs_grad"), LSTMOutputs
+_GRU = ("h_prev",), ("d_h",), GRUOutputs
 
 
-class BlockLSTM(NamedTuple):
-    """The attributes that the layout of block_lstm and of its gradient depends on."""
+class Block(NamedTuple):
+    """The layer of a block op, or each layer of a stacked net."""
 
-    attributes: Any  # cell_clip, gate_order, the gates' activation and forget_bias
-    columns: tuple[int, ...]  # of the gates
-    has_peepholes: bool
-    reverse: bool
+    attributes: Any  # of its form
+    columns: tuple[int, ...] | None  # of the gates of an LSTM; None for a GRU
+    has_peepholes: bool = True  # whether it uses those that are there
+    reverse: bool = False
+
+    def cell(self, cells: Cells) -> Any:
+        """Return the cell, of a machine's."""
+        if self.columns is None:
+            return cells.gru(self.attributes)
+        clip, _, gate, forget_bias = self.attributes  # backwards 0
+        return cells.lstm(self.columns, clip, gate, forget_bias)
+
+    def peepholes(self, entry: Mapping[str, Any]) -> list[Place | None]:
+        """Return the peephole weights of an LSTM, None for those that it does not use."""
+        return [entry.get(name) if self.has_peepholes else None for name in _PEEPHOLES]
+
+    def weights_of(self, entry: Mapping[str, Any]) -> Weights:
+        """Return the weights of a layer, of arrays by name."""
+        if self.columns is None:
+            return _gru_weights((entry["w_ru"], entry["w_c"]), (entry["b_ru"], entry["b_c"]))
+        return _lstm_weights(entry["w"], entry["b"], self.peepholes(entry))
+
+    def gradients_of(self, table: Table, entry: Mapping[str, Any], *, zeros: bool) -> Entry:
+        """Return the weights of a layer with their gradients; `zeros` as in `_lstm_gradients`."""
+        if self.columns is None:
+            return _gru_gradients(table, (entry["w_ru"], entry["w_c"]))
+        return _lstm_gradients(table, entry["w"], self.peepholes(entry), zeros=zeros)
 
 
-def block_lstm(arguments: Arguments, call: BlockLSTM) -> Any:
-    """Lay out block_lstm."""
-    (clip, _, gate, forget_bias), columns, has_peepholes, reverse = call
-    table, machine = _machine(
-        arguments, lambda cells: cells.lstm(columns, clip, gate, forget_bias), back=reverse
+def block(arguments: Arguments, call: Block) -> Any:
+    """Lay out block_lstm, block_gru or a single step."""
+    table, machine = _machine(arguments, call.cell, back=call.reverse)
+    names, _, kind = _GRU if call.columns is None else _LSTM
+    weights, x = call.weights_of(table.arguments), table.arguments["x"]
+    states, count = tuple(table.arguments[name] for name in names), len(kind._fields)
+    shape = *x.shape[:-1], weights.w_h[-1].shape[0]
+    # Callers often keep h without the others.
+    others = table.take("others", (count - 1, *shape))
+    saved = [*(others.at(k) for k in range(count - 1)), table.take("h", shape)]
+    rows, nothing = tuple(_rows(table, a) for a in saved), (None,) * len(states)
+    for a in saved:
+        _clear(table, machine, a)
+    layer = LayerPlaces((_rows(table, x),), call.reverse, weights, states, rows, nothing)
+    forward(machine, [[layer]])
+    return machine.finish(saved, kind)
+
+
+def block_grad(arguments: Arguments, call: Block) -> Any:
+    """Lay out the gradient of block_lstm, of block_gru or of a single step."""
+    table, machine = _machine(arguments, call.cell, back=call.reverse)
+    names, of_states, kind = _GRU if call.columns is None else _LSTM
+    x, saved = table.arguments["x"], _saved(table, kind)
+    entry = call.gradients_of(table, table.arguments, zeros=True)
+    first = tuple(table.arguments[name] for name in names)
+    cotangents = [table.arguments[name] for name in of_states]
+    B, H = x.shape[-2], entry.weights.w_h[-1].shape[0]
+    rows, nothing = tuple(_rows(table, a) for a in saved), (None,) * len(first)
+    layer = LayerPlaces(
+        (_rows(table, x),), call.reverse, entry.weights, tuple(first), rows, nothing
     )
-    w, b, h, c = (table.arguments[name] for name in ("w", "b", "h_prev", "cs_prev"))
-    weights = _lstm_weights(w, b, _peepholes(table, has_peepholes))
-    return machine.finish(_block_forward(table, machine, weights, (h, c), reverse), LSTMOutputs)
-
-
-def block_lstm_grad(arguments: Arguments, call: BlockLSTM) -> Any:
-    """Lay out block_lstm_grad."""
-    (clip, _, gate, _), columns, has_peepholes, reverse = call
-    table, machine = _machine(
-        arguments, lambda cells: cells.lstm(columns, clip, gate, 0.0), back=reverse
-    )
-    names = "w", "h_prev", "cs_prev", "h_grad", "cs_grad"
-    w, h, c, h_grad, c_grad = (table.arguments[name] for name in names)
-    saved = _saved(table, LSTMOutputs)
-    entry = _lstm_gradients(table, w, _peepholes(table, has_peepholes), zeros=True)
-    states = (h, c), (h_grad, c_grad)
-    x_grad, of_h, of_c = _block_backward(table, machine, entry, saved, states, reverse)
+    x_grad = table.take("x", x.shape)
+    _clear(table, machine, x_grad)
+    of_first = tuple(table.take("weights", (B, H)) for _ in first)
+    places = tuple(None if g is None else _rows(table, g) for g in cotangents)
+    grads = GradientPlaces(places, nothing, of_first, _rows(table, x_grad), entry.gradients)
+    backward(machine, table, [[layer]], [[grads]])
+    _round(machine, [entry])
+    if call.columns is None:
+        return machine.finish([x_grad, *of_first, *entry.returned], GRUGrads)
     w_grad, b_grad, *of_peepholes = entry.returned
-    return machine.finish([x_grad, of_c, of_h, w_grad, *of_peepholes, b_grad], LSTMGrads)
+    return machine.finish([x_grad, *of_first[::-1], w_grad, *of_peepholes, b_grad], LSTMGrads)
 
 
-def lstm_block_cell_grad(arguments: Arguments, call: BlockLSTM) -> Any:
+def lstm_block_cell_grad(arguments: Arguments, call: Block) -> Any:
     """Lay out lstm_block_cell_grad."""
-    (clip, _, gate, _), columns, has_peepholes, _ = call
-    table, machine = _machine(arguments, lambda cells: cells.lstm(columns, clip, gate, 0.0))
+    table, machine = _machine(arguments, call.cell)
     c, *states = (table.arguments[name] for name in ("cs_prev", "h_grad", "cs_grad"))
     saved = *_saved(table, LSTMOutputs)[:-1], table.arguments["co"]
     B, H = saved[0].shape
     dicfo, terms = table.take("x", (B, 4 * H)), table.take("weights", (3, H))
     first = tuple(table.take("states", (B, H)) for _ in states)
-    peepholes = dict(zip(_PEEPHOLES, _peepholes(table, has_peepholes), strict=True))
+    peepholes = dict(zip(_PEEPHOLES, call.peepholes(table.arguments), strict=True))
     layer = LayerPlaces((), False, Weights((), (), peepholes), (c, c), saved, (None, None))
-    weights = Weights((), (), {"terms": terms if has_peepholes else None})
+    weights = Weights((), (), {"terms": terms if call.has_peepholes else None})
     grads = GradientPlaces(tuple(states), (None, None), first, None, weights)
     machine.backward_gates(layer, grads, [dicfo])
     table.begin(terms, None)
     return machine.finish([first[1], dicfo, *(terms.at(k) for k in range(3))], LSTMCellGrads)
 
 
-def block_gru(arguments: Arguments, gate: Any, reverse: bool) -> Any:
-    """Lay out block_gru."""
-    table, machine = _machine(arguments, lambda cells: cells.gru(gate), back=reverse)
-    names = "h_prev", "w_ru", "w_c", "b_ru", "b_c"
-    h, w_ru, w_c, b_ru, b_c = (table.arguments[name] for name in names)
-    weights = _gru_weights((w_ru, w_c), (b_ru, b_c))
-    return machine.finish(_block_forward(table, machine, weights, (h,), reverse), GRUOutputs)
-
-
-def block_gru_grad(arguments: Arguments, gate: Any, reverse: bool) -> Any:
-    """Lay out block_gru_grad."""
-    table, machine = _machine(arguments, lambda cells: cells.gru(gate), back=reverse)
-    h, w_ru, w_c, d_h = (table.arguments[name] for name in ("h_prev", "w_ru", "w_c", "d_h"))
-    saved = _saved(table, GRUOutputs)
-    entry = _gru_gradients(table, (w_ru, w_c))
-    found = _block_backward(table, machine, entry, saved, ((h,), (d_h,)), reverse)
-    return machine.finish([*found, *entry.returned], GRUGrads)
-
-
-def gru_block_cell_grad(arguments: Arguments, gate: Any) -> Any:
+def gru_block_cell_grad(arguments: Arguments, call: Block) -> Any:
     """Lay out gru_block_cell_grad."""
-    table, machine = _machine(arguments, lambda cells: cells.gru(gate))
+    table, machine = _machine(arguments, call.cell)
     h, w_ru, w_c, d_h = (table.arguments[name] for name in ("h_prev", "w_ru", "w_c", "d_h"))
     saved, (rows, H) = _saved(table, GRUOutputs), w_c.shape
     B = saved[0].shape[0]
@@ -627,34 +610,15 @@ class StackedNet(NamedTuple):
     """A net of weights of the block ops."""
 
     net: EqualLayers
-    attributes: Any  # of its form
-    columns: tuple[int, ...] | None  # of the gates of an LSTM; None for a GRU
-
-    def cell(self, cells: Cells) -> Any:
-        """Return the cell of all layers, of a machine's."""
-        if self.columns is None:
-            return cells.gru(self.attributes)
-        clip, _, gate, forget_bias = self.attributes  # backwards 0
-        return cells.lstm(self.columns, clip, gate, forget_bias)
-
-    def weights_of(self, entry: Any) -> Weights:
-        """Return the weights of a layer."""
-        if self.columns is None:
-            return _gru_weights(entry[:2], entry[2:])
-        return _lstm_weights(entry[0], entry[1], _of_peepholes(entry))
-
-    def gradients_of(self, table: Table, entry: Any) -> Entry:
-        """Return the weights of a layer with their gradients."""
-        if self.columns is None:
-            return _gru_gradients(table, entry[:2])
-        return _lstm_gradients(table, entry[0], _of_peepholes(entry), zeros=False)
+    block: Block  # each layer
 
 
-def _of_peepholes(entry: Any) -> list[Place | None]:
-    """Return the peephole weights of an LSTM, None for missing ones."""
-    if getattr(entry, "w_p", None) is not None:
+def _by_name(entries: Sequence[Any]) -> list[dict[str, Place | None]]:
+    """Return the weights of layers by name, None for missing peepholes."""
+    found = [dict.fromkeys(_PEEPHOLES) | entry._asdict() for entry in entries]
+    if any(entry.get("w_p") is not None for entry in found):
         raise NotInPlace("a layer has a projection")
-    return [getattr(entry, name, None) for name in _PEEPHOLES]
+    return found
 
 
 class _StackedGrads:
@@ -672,20 +636,20 @@ class _StackedGrads:
 
 def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> Any:
     """Lay out stacked_rnn."""
-    table, machine = _machine(arguments, net.cell, saves=is_training)
-    weights = [net.weights_of(entry) for entry in table.arguments["weights"]]
+    table, machine = _machine(arguments, net.block.cell, saves=is_training)
+    weights = [net.block.weights_of(entry) for entry in _by_name(table.arguments["weights"])]
     returned = _net_forward(table, machine, net.net, weights, is_training)
     return machine.finish(returned, StackedRNNOutputs)
 
 
 def stacked_rnn_backprop(arguments: Arguments, net: StackedNet) -> Any:
     """Lay out stacked_rnn_backprop."""
-    table, machine = _machine(arguments, net.cell)
-    weights = table.arguments["weights"]
-    entries = [net.gradients_of(table, entry) for entry in weights]
+    table, machine = _machine(arguments, net.block.cell)
+    weights, of = table.arguments["weights"], net.block.gradients_of
+    entries = [of(table, entry, zeros=False) for entry in _by_name(weights)]
     of_net = [entry[:2] for entry in entries]
     found = _net_backward(table, machine, net.net, of_net, True)
     _round(machine, entries)
-    for entry, of in zip(weights, entries, strict=True):
-        found += (*of.returned, *[None] * len(entry))[: len(entry)]
+    for entry, grads in zip(weights, entries, strict=True):
+        found += (*grads.returned, *[None] * len(entry))[: len(entry)]
     return machine.finish(found, _StackedGrads([type(entry) for entry in weights]))

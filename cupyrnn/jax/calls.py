@@ -23,9 +23,10 @@ from .._ops import Record
 from .._typing import Array
 from ..cells.contract import Form
 from ..checks.attributes import check_integer, check_list, misfit, shown, type_shown
+from ..checks.block import zero_states
 from ..checks.calls import check_lengths, check_resets
 from ..derivatives.duals import along
-from ..weights.block_forms import LSTM_FORM, default_clip, zero_states
+from ..weights.block_forms import LSTM_FORM, default_clip
 from ..weights.packed import PackedParams
 from .host import Leaves, Tree, Values, on_host, varying
 from .linear import linear

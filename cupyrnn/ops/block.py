@@ -3,247 +3,214 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .._net import block_forward, block_gradient, block_step
-from .._typing import Array, GRUCellGrads, GRUGrads, LSTMCellGrads, LSTMGrads
-from ..cells.contract import Gradients, States
-from ..cells.gru import GRUOutputs
-from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
-from ..checks.arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
-from ..checks.calls import with_zeros
+from .._typing import Array, GRUCellGrads, GRUGrads, LSTMCellGrads, LSTMGrads, NamedTuple
+from ..cells.contract import Cell, Gradients, States, each
+from ..cells.lstm import LSTM, LSTMStates
+from ..checks.arrays import cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
+from ..checks.block import BlockCall, shape_of
 from ..checks.extent import Steps
-from ..driver.by_layers import Padded, backward_step, ready
+from ..driver import by_layers as _by_layers
+from ..driver import layer as _layer
+from ..driver.by_layers import Padded
 from ..driver.layer import Layer
-from ..driver.signatures import Arguments
-from ..weights.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, BlockCall, prepared
+from ..driver.signatures import Arguments, Checked
+from ..weights.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, prepared
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
-from ..weights.gradients import zeros_of
+from ..weights.gradients import OfWeights, zeros_of
 
 
-def lstm_gradient(
-    padded: Padded, w: Array, cotangents: LSTMStates, call: BlockCall, weight_gradients: str = "sum"
-) -> LSTMGrads[Any]:
-    """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
-    (B, H), dtype, xp = padded.first.h.shape, call.dtype, call.xp
-    weights = PeepholeLSTMParams(w, None, *call.peephole)
-    like = PeepholeLSTMParams(w, np.empty(4 * H, np.int8), *call.peephole)  # b's shape
-    x_grad, first, (w_grad, b_grad, *peephole_grads, _) = block_gradient(
-        LSTM_FORM, padded, (weights, like), cotangents, call, weight_gradients
-    )
-    if call.peephole[0] is None:
-        peephole_grads = zeros_of(xp, weight_gradients, dtype, H, B)
-    return LSTMGrads._make([x_grad, first.c, first.h, w_grad, *peephole_grads, b_grad])
+class _Names(NamedTuple):
+    """The arguments of a form's ops, h first, and its weights."""
+
+    states: tuple[str, ...]
+    cotangents: tuple[str, ...]
+    weights: Any
 
 
-def _states(arrays: Mapping[str, Any], call: BlockCall) -> LSTMStates:
-    """Return the states before the first step, with zeros instead of None."""
-    c, h = arrays["cs_prev"], arrays["h_prev"]
-    if c is None or h is None:
-        c, h = with_zeros(call.xp, arrays["x"], arrays["w"].shape[1] // 4, c, h)
-    return LSTMStates(h, c)
+_NAMES = {
+    LSTM_FORM: _Names(("h_prev", "cs_prev"), ("h_grad", "cs_grad"), PeepholeLSTMParams),
+    GRU_FORM: _Names(("h_prev",), ("d_h",), BlockGRUParams),
+}
 
 
-def run_lstm_cell(call: BlockCall, arrays: Mapping[str, Any]) -> LSTMOutputs[Any]:
-    """lstm_block_cell after its checks."""
-    call, (x, w, b), xp = call.of(arrays), [arrays[name] for name in ("x", "w", "b")], call.xp
-    with on_device(xp, x):
-        first = _states(arrays, call)
-        weights = PeepholeLSTMParams(w, b, *call.peephole)
-        outputs: LSTMOutputs[Any] = block_step(LSTM_FORM, (x, first), weights, call)
-    return outputs
-
-
-def run_lstm(call: BlockCall, steps: Steps, arrays: Mapping[str, Any]) -> LSTMOutputs[Any]:
-    """block_lstm after its checks."""
-    call, (x, w, b), xp = call.of(arrays), [arrays[name] for name in ("x", "w", "b")], call.xp
-    extent = steps.extent(arrays)
-    with on_device(xp, x):
-        first = _states(arrays, call)
-        weights = PeepholeLSTMParams(w, b, *call.peephole)
-        padded = Padded(x, first, None, extent)
-        outputs: LSTMOutputs[Any] = block_forward(LSTM_FORM, padded, weights, call)
-    return outputs
-
-
-def run_lstm_grad(
-    call: BlockCall, steps: Steps, weight_gradients: str, arrays: Mapping[str, Any]
-) -> LSTMGrads[Any]:
-    """block_lstm_grad after its checks."""
-    call, extent = call.of(arrays), steps.extent(arrays)
-    saved = LSTMOutputs._make([arrays[name] for name in LSTMOutputs._fields])
-    cotangents = LSTMStates(arrays["h_grad"], arrays["cs_grad"])
-    with on_device(call.xp, arrays["x"]):
-        padded = Padded(arrays["x"], _states(arrays, call), saved, extent)
-        return lstm_gradient(padded, arrays["w"], cotangents, call, weight_gradients)
-
-
-def run_lstm_cell_backward(call: BlockCall, arrays: Mapping[str, Any]) -> LSTMGrads[Any]:
-    """lstm_block_cell_backward after its checks."""
-    call = call.of(arrays)
-    cotangents = LSTMStates(arrays["h_grad"], arrays["cs_grad"])
-    with on_device(call.xp, arrays["x"]):
-        first = _states(arrays, call)
-        # h is not an argument: the gradient does not depend on the last h.
-        saved = LSTMOutputs._make([*(arrays[name] for name in LSTMOutputs._fields[:-1]), first.h])
-        return lstm_gradient(Padded(arrays["x"], first, saved), arrays["w"], cotangents, call)
-
-
-def run_lstm_cell_grad(call: BlockCall, arrays: Mapping[str, Any]) -> LSTMCellGrads[Any]:
-    """lstm_block_cell_grad after its checks."""
-    call, cs_prev, i = call.of(arrays), arrays["cs_prev"], arrays["i"]
-    cotangents = LSTMStates(arrays["h_grad"], arrays["cs_grad"])
-    # h is not an argument: the gradient does not depend on it.
-    saved: Any = LSTMOutputs._make([*(arrays[n] for n in LSTMOutputs._fields[:-1]), arrays["co"]])
-    with on_device(call.xp, i):
-        if cs_prev is None:
-            (cs_prev,) = with_zeros(call.xp, i, i.shape[1], None)
-        return _lstm_gates(saved, cs_prev, cotangents, call)
-
-
-def lay_out_lstm(
-    call: BlockCall, reverse: bool, arguments: Arguments, *, to_gates: bool = False
-) -> Any:
-    """Lay out block_lstm, a single step, or one of their gradients."""
-    from ..driver import layouts  # imported here, because it imports the kernels
-
-    make = layouts.block_lstm_grad if "i" in arguments.by_name else layouts.block_lstm
-    if to_gates:
-        make = layouts.lstm_block_cell_grad
-    columns = COLUMNS[call.attributes.gate_order]
-    asked = layouts.BlockLSTM(call.attributes, columns, call.has_peepholes, reverse)
-    return layouts.laid_out(make, arguments, asked)
-
-
-def _lstm_gates(
-    saved: LSTMOutputs[Any], cs_prev: Array, cotangents: LSTMStates, call: BlockCall
-) -> LSTMCellGrads[Any]:
-    """lstm_block_cell_grad without a compiled step: a step up to its gates."""
-    H, dtype, xp = cs_prev.shape[1], call.dtype, call.xp
-    compute, (clip, order, gate, _) = compute_dtype(dtype), call.attributes
-    peephole: Any = None if call.peephole[0] is None else call.peephole
-    layer = Layer(cs_prev, LSTMStates(None, cs_prev), None, saved)
-    if not call.plain:
-        layer, cotangents = ready(xp, dtype, layer, cotangents)
-        if peephole is not None:
-            peephole = tuple(cast(contiguous(xp, a), compute) for a in peephole)
-    cell = LSTM((), (), (4 * H,), None, COLUMNS[order], peephole, clip, gate)
-    peephole_grads = xp.zeros((3, H), compute)
-    vectors = None if peephole is None else peephole_grads
-    dicfo = xp.empty((len(cs_prev), 4 * H), operand_dtype(xp, dtype))
-    deltas = Gradients(None, [dicfo], None, vectors, "deltas")
-    grads = backward_step(xp, cell, layer, cotangents, deltas).c, dicfo, *peephole_grads
-    return LSTMCellGrads._make(grads if call.plain else [cast(g, dtype) for g in grads])
-
-
-def gru_gradient(
-    padded: Padded,
-    weights: BlockGRUParams,
-    d_h: Array | None,
+def checked(
     call: BlockCall,
-    weight_gradients: str = "sum",
-) -> GRUGrads[Any]:
-    """block_gru_grad after its checks, or without an extent gru_block_cell_backward."""
-    H = padded.first.h.shape[1]
-    like = BlockGRUParams(*weights[:2], np.empty(2 * H, np.int8), np.empty(H, np.int8))  # shapes
-    d_x, first, grads = block_gradient(
-        GRU_FORM, padded, (weights, like), States(d_h), call, weight_gradients
-    )
-    return GRUGrads(d_x, first.h, *grads)
-
-
-def _state(arrays: Mapping[str, Any], call: BlockCall) -> States:
-    """Return the state before the first step, with zeros instead of None."""
-    h = arrays["h_prev"]
-    if h is None:
-        (h,) = with_zeros(call.xp, arrays["x"], arrays["w_c"].shape[1], h)
-    return States(h)
-
-
-def _matrices(arrays: Mapping[str, Any]) -> BlockGRUParams:
-    return BlockGRUParams(arrays["w_ru"], arrays["w_c"], None, None)
-
-
-def run_gru_cell(call: BlockCall, arrays: Mapping[str, Any]) -> GRUOutputs[Any]:
-    """gru_block_cell after its checks."""
-    x, weights = arrays["x"], BlockGRUParams._make([arrays[n] for n in BlockGRUParams._fields])
-    with on_device(call.xp, x):
-        first = _state(arrays, call)
-        outputs: GRUOutputs[Any] = block_step(GRU_FORM, (x, first), weights, call)
-    return outputs
-
-
-def run_gru(call: BlockCall, steps: Steps, arrays: Mapping[str, Any]) -> GRUOutputs[Any]:
-    """block_gru after its checks."""
-    x, weights = arrays["x"], BlockGRUParams._make([arrays[n] for n in BlockGRUParams._fields])
-    extent = steps.extent(arrays)
-    with on_device(call.xp, x):
-        padded = Padded(x, _state(arrays, call), None, extent)
-        outputs: GRUOutputs[Any] = block_forward(GRU_FORM, padded, weights, call)
-    return outputs
-
-
-def run_gru_cell_grad(call: BlockCall, arrays: Mapping[str, Any]) -> GRUCellGrads[Any]:
-    """gru_block_cell_grad after its checks."""
-    h_prev, r, u, c, d_h = (arrays[name] for name in ("h_prev", "r", "u", "c", "d_h"))
-    # h is not an argument: the gradient does not depend on it.
-    saved, weights = GRUOutputs(r, u, c, c), _matrices(arrays)
-    with on_device(call.xp, r):
-        if h_prev is None:
-            (h_prev,) = with_zeros(call.xp, r, r.shape[1], None)
-        return _gru_gates(h_prev, weights, saved, d_h, call)
-
-
-def run_gru_cell_backward(call: BlockCall, arrays: Mapping[str, Any]) -> GRUGrads[Any]:
-    """gru_block_cell_backward after its checks."""
-    x, r, u, c, d_h = (arrays[name] for name in ("x", "r", "u", "c", "d_h"))
-    with on_device(call.xp, x):
-        first = _state(arrays, call)
-        # h is not an argument: the gradient does not depend on the last h.
-        padded = Padded(x, first, GRUOutputs(r, u, c, first.h))
-        return gru_gradient(padded, _matrices(arrays), d_h, call)
-
-
-def run_gru_grad(
-    call: BlockCall, steps: Steps, weight_gradients: str, arrays: Mapping[str, Any]
-) -> GRUGrads[Any]:
-    """block_gru_grad after its checks."""
-    x, extent = arrays["x"], steps.extent(arrays)
-    saved = GRUOutputs._make([arrays[name] for name in GRUOutputs._fields])
-    with on_device(call.xp, x):
-        padded = Padded(x, _state(arrays, call), saved, extent)
-        return gru_gradient(padded, _matrices(arrays), arrays["d_h"], call, weight_gradients)
-
-
-def lay_out_gru(
-    call: BlockCall, reverse: bool, arguments: Arguments, *, to_gates: bool = False
+    run: Any,
+    *args: Any,
+    reverse: bool = False,
+    to_gates: bool = False,
+    laid_out: bool = True,
 ) -> Any:
-    """Lay out block_gru, a single step, or one of their gradients."""
+    """Return what runs the calls of a signature: `run` or, if they can be laid out, their list."""
+    lay_out = partial(_lay_out, call, reverse, to_gates) if laid_out else None
+    return Checked(partial(run, call, *args), lay_out)
+
+
+def _states(call: BlockCall, arrays: Mapping[str, Any], like: Array) -> Any:
+    """Return the states before the first step, with zeros instead of None."""
+    shape, dtype = (like.shape[-2], call.H), like.dtype
+    states = (arrays[name] for name in _NAMES[call.form].states)
+    return call.form.States(*[call.xp.zeros(shape, dtype) if s is None else s for s in states])
+
+
+def _cotangents(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
+    """Return the gradients of the states."""
+    return call.form.States(*[arrays[name] for name in _NAMES[call.form].cotangents])
+
+
+def weights_of(call: BlockCall, arrays: Mapping[str, Any], *, biases: Any = None) -> Any:
+    """Return the weights of a cell; `biases` returns each of them by name, by default None."""
+    form, found = call.form, []
+    for name in _NAMES[form].weights._fields:
+        is_used = call.has_peepholes or name not in form.together
+        if name.startswith("b"):
+            found.append(biases and biases(name))
+        else:
+            found.append(arrays.get(name) if is_used else None)
+    return _NAMES[form].weights._make(found)
+
+
+def run(call: BlockCall, steps: Steps | None, arrays: Mapping[str, Any]) -> Any:
+    """Run block_lstm or block_gru after its checks or, without steps, a single step."""
+    x, xp, dtype, kind = arrays["x"], call.xp, call.dtype, call.form.Saved
+    extent = None if steps is None else steps.extent(arrays)
+    with on_device(xp, x):
+        first, weights = _states(call, arrays, x), weights_of(call, arrays, biases=arrays.get)
+        if not call.plain:
+            x, *states = cast_all(dtype, x, *first)
+            first, weights = first._make(states), prepared(xp, weights, dtype)
+            if steps is None:
+                x, first = contiguous(xp, x), each(first, lambda s: contiguous(xp, s))
+        cell = call.form.cell(xp, weights, call.attributes)
+        # One large allocation costs fewer page faults. Callers often keep h without the others.
+        shape = *x.shape[:-1], call.H
+        others = xp.empty((len(kind._fields) - 1, *shape), dtype)
+        outputs = kind._make([*others, xp.empty(shape, dtype)])
+        if extent is None:
+            _layer.forward(xp, cell, Layer(x, first, None, outputs))
+        else:
+            _by_layers.forward(xp, cell, Padded(x, first, outputs, extent))
+    return outputs
+
+
+def run_grad(
+    call: BlockCall, steps: Steps, weight_gradients: str, arrays: Mapping[str, Any]
+) -> Any:
+    """Run block_lstm_grad or block_gru_grad after its checks."""
+    saved, extent = [arrays[name] for name in call.form.Saved._fields], steps.extent(arrays)
+    with on_device(call.xp, arrays["x"]):
+        first = _states(call, arrays, arrays["x"])
+        padded = Padded(arrays["x"], first, call.form.Saved._make(saved), extent)
+        cotangents = _cotangents(call, arrays)
+        return block_gradient(call, padded, weights_of(call, arrays), cotangents, weight_gradients)
+
+
+def run_backward(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
+    """Run lstm_block_cell_backward or gru_block_cell_backward after its checks."""
+    saved = [arrays[name] for name in call.form.Saved._fields[:-1]]
+    with on_device(call.xp, arrays["x"]):
+        first = _states(call, arrays, arrays["x"])
+        # h is not an argument: the gradient does not depend on the last h.
+        padded = Padded(arrays["x"], first, call.form.Saved._make([*saved, first.h]))
+        return block_gradient(call, padded, weights_of(call, arrays), _cotangents(call, arrays))
+
+
+def block_gradient(
+    call: BlockCall, padded: Padded, weights: Any, cotangents: Any, weight_gradients: str = "sum"
+) -> Any:
+    """Return the gradients of a block op or, without an extent, of a single step."""
+    xp, form, dtype, first, H = call.xp, call.form, call.dtype, padded.first, call.H
+    shapes = form.shapes
+
+    def shape(name: str) -> Array:
+        return np.empty(shape_of(shapes[name], 0, H, H), np.int8)
+
+    like = weights._replace(**{n: shape(n) for n in weights._fields if n.startswith("b")})
+    of_weights = OfWeights(xp, form, dtype, like, weight_gradients, len(first.h))
+    if not call.plain:
+        padded, cotangents = _by_layers.ready(xp, dtype, padded, cotangents)
+        weights = prepared(xp, weights, dtype)
+    cell = form.cell(xp, weights, call.attributes)
+    x_grad, of_first = _by_layers.backward(xp, cell, padded, cotangents, of_weights.written)
+    if not call.plain:
+        of_first = each(of_first, lambda g: cast(g, dtype))
+    grads = of_weights.finished()
+    if form is GRU_FORM:
+        return GRUGrads(x_grad, of_first.h, *grads)
+    w_grad, b_grad, *of_peepholes, _ = grads
+    if not call.has_peepholes:
+        of_peepholes = zeros_of(xp, weight_gradients, dtype, H, len(first.h))
+    return LSTMGrads._make([x_grad, of_first.c, of_first.h, w_grad, *of_peepholes, b_grad])
+
+
+def _lay_out(call: BlockCall, reverse: bool, to_gates: bool, arguments: Arguments) -> Any:
+    """Lay out a block op, a single step, or one of their gradients."""
     from ..driver import layouts  # imported here, because it imports the kernels
 
+    is_lstm, back = call.form is LSTM_FORM, call.form.Saved._fields[0] in arguments.by_name
+    make = layouts.block_grad if back else layouts.block
     if to_gates:
-        return layouts.laid_out(layouts.gru_block_cell_grad, arguments, call.attributes)
-    make = layouts.block_gru_grad if "r" in arguments.by_name else layouts.block_gru
-    return layouts.laid_out(make, arguments, call.attributes, reverse)
+        make = layouts.lstm_block_cell_grad if is_lstm else layouts.gru_block_cell_grad
+    columns = COLUMNS[call.attributes.gate_order] if is_lstm else None
+    block = layouts.Block(call.attributes, columns, call.has_peepholes, reverse)
+    return layouts.laid_out(make, arguments, block)
 
 
-def _gru_gates(
-    h_prev: Array, weights: BlockGRUParams, saved: GRUOutputs[Any], d_h: Array, call: BlockCall
-) -> GRUCellGrads[Any]:
+def _to_gates(call: BlockCall, cell: Cell, step: tuple[Any, ...], d_x: Any, vectors: Any) -> Any:
+    """Return the gradients of the first states and of the products, of a layer's single step."""
+    layer, cotangents = step
+    B, operand = len(layer.saved[0]), operand_dtype(call.xp, call.dtype)
+    deltas = [call.xp.empty((B, width), operand) for width in cell.widths]
+    grads = Gradients(d_x, deltas, None, vectors, "deltas")
+    return _by_layers.backward_step(call.xp, cell, layer, cotangents, grads), deltas
+
+
+def _results(call: BlockCall, kind: Any, grads: tuple[Array, ...]) -> Any:
+    return kind._make(grads if call.plain else [cast(g, call.dtype) for g in grads])
+
+
+def run_lstm_gates(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
+    """lstm_block_cell_grad without a compiled step: a step up to its gates."""
+    xp, dtype, H, c = call.xp, call.dtype, call.H, arrays["cs_prev"]
+    compute, (clip, order, gate, _) = compute_dtype(dtype), call.attributes
+    peephole: Any = None
+    # h is not an argument: the gradient does not depend on it.
+    saved = call.form.Saved._make(
+        [*(arrays[n] for n in call.form.Saved._fields[:-1]), arrays["co"]]
+    )
+    with on_device(xp, arrays["i"]):
+        c = xp.zeros(arrays["i"].shape, arrays["i"].dtype) if c is None else c
+        step: Any = Layer(c, LSTMStates(None, c), None, saved), _cotangents(call, arrays)
+        if call.has_peepholes:
+            peephole = tuple(arrays[name] for name in call.form.together)
+        if not call.plain:
+            step = _by_layers.ready(xp, dtype, *step)
+            if peephole is not None:
+                peephole = tuple(cast(contiguous(xp, a), compute) for a in peephole)
+        cell = LSTM((), (), (4 * H,), None, COLUMNS[order], peephole, clip, gate)
+        of_peepholes = xp.zeros((3, H), compute)
+        vectors = None if peephole is None else of_peepholes
+        first, (dicfo,) = _to_gates(call, cell, step, None, vectors)
+        return _results(call, LSTMCellGrads, (first.c, dicfo, *of_peepholes))
+
+
+def run_gru_gates(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
     """gru_block_cell_grad without a compiled step: up to the gates, and through the weights."""
-    (B, H), dtype, xp = h_prev.shape, call.dtype, call.xp
-    compute = compute_dtype(dtype)
-    layer, cotangents = Layer(h_prev, States(h_prev), None, saved), States(d_h)
-    if not call.plain:
-        layer, cotangents = ready(xp, dtype, layer, cotangents)
-        weights = prepared(xp, weights, dtype)
-    cell = GRU_FORM.cell(xp, weights, call.attributes)
-    d_x = xp.empty((B, len(weights.w_c) - H), compute)
-    operand = operand_dtype(xp, dtype)
-    d_ru, d_c = [xp.empty((B, width), operand) for width in cell.widths]
-    deltas = Gradients(d_x, [d_ru, d_c], None, None, "deltas")
-    (dh,) = backward_step(xp, cell, layer, cotangents, deltas)
-    grads = d_x, dh, d_c, d_ru
-    return GRUCellGrads._make(grads if call.plain else [cast(g, dtype) for g in grads])
+    xp, dtype, weights = call.xp, call.dtype, weights_of(call, arrays)
+    r, u, c = (arrays[name] for name in ("r", "u", "c"))
+    with on_device(xp, r):
+        first: Any = _states(call, arrays, r)
+        # h is not an argument: the gradient does not depend on it.
+        saved = call.form.Saved(r, u, c, c)
+        step: Any = Layer(first.h, first, None, saved), States(arrays["d_h"])
+        if not call.plain:
+            step, weights = _by_layers.ready(xp, dtype, *step), prepared(xp, weights, dtype)
+        cell = call.form.cell(xp, weights, call.attributes)
+        d_x = xp.empty((len(r), len(weights.w_c) - call.H), compute_dtype(dtype))
+        (dh,), (d_ru, d_c) = _to_gates(call, cell, step, d_x, None)
+        return _results(call, GRUCellGrads, (d_x, dh, d_c, d_ru))

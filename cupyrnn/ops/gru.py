@@ -7,16 +7,15 @@ the GRU of cuDNN, and there is one bias per gate, not two.
 
 from __future__ import annotations
 
-from functools import partial
-
 from .._typing import AnyArray, ArrayT, GRUCellGrads, GRUGrads, Lengths, Resets
 from ..arithmetic.gates import RecurrentActivation
+from ..cells.contract import Attributes
 from ..cells.gru import GRUOutputs
-from ..checks.calls import zeros_for_none
+from ..checks.block import check_block
 from ..checks.extent import Steps
 from ..derivatives.traced import traceable
-from ..driver.signatures import Checked, by_signature
-from ..weights.block_forms import GRU_FORM, check_block
+from ..driver.signatures import by_signature
+from ..weights.block_forms import GRU_FORM
 from ..weights.gradients import WeightGradients, check_weight_gradients
 from . import block
 
@@ -97,13 +96,11 @@ def gru_block_cell(
     >>> out.h.round(4)
     array([[0.4092, 0.4092, 0.4092]])
     """
-    op, attributes = "gru_block_cell", (recurrent_activation,)
-    if h_prev is None:
-        (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
+    op = "gru_block_cell"
+    attributes = Attributes(recurrent_activation=recurrent_activation)
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
     call = check_block(op, GRU_FORM, arrays, {}, attributes)
-    lay_out = partial(block.lay_out_gru, call, False)
-    return Checked(partial(block.run_gru_cell, call), lay_out)  # type: ignore[return-value]
+    return block.checked(call, block.run, None)  # type: ignore[no-any-return]
 
 
 @traceable
@@ -187,14 +184,12 @@ def block_gru(
     >>> out.h[:, 0, 0].round(4)
     array([0.4092, 0.3485, 0.3086, 0.2826])
     """
-    op, attributes = "block_gru", (recurrent_activation,)
-    if h_prev is None:
-        (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
+    op = "block_gru"
+    attributes = Attributes(recurrent_activation=recurrent_activation)
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
     call = check_block(op, GRU_FORM, arrays, {}, attributes)
     steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
-    lay_out = partial(block.lay_out_gru, call, reverse)
-    return Checked(partial(block.run_gru, call, steps), lay_out)  # type: ignore[return-value]
+    return block.checked(call, block.run, steps, reverse=reverse)  # type: ignore[no-any-return]
 
 
 @traceable
@@ -273,14 +268,12 @@ def gru_block_cell_grad(
     >>> grads.d_h_prev.round(4)
     array([[0.6738, 0.6738, 0.6738]])
     """
-    op, attributes = "gru_block_cell_grad", (recurrent_activation,)
-    if h_prev is None:
-        (h_prev,) = zeros_for_none(op, {"r": r}, 1, h_prev)
+    op = "gru_block_cell_grad"
+    attributes = Attributes(recurrent_activation=recurrent_activation)
     arrays = {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h}
     optional = {"x": x, "b_ru": b_ru, "b_c": b_c}
     call = check_block(op, GRU_FORM, arrays, optional, attributes)
-    lay_out = partial(block.lay_out_gru, call, False, to_gates=True)
-    return Checked(partial(block.run_gru_cell_grad, call), lay_out)  # type: ignore[return-value]
+    return block.checked(call, block.run_gru_gates, to_gates=True)  # type: ignore[no-any-return]
 
 
 @traceable
@@ -352,14 +345,12 @@ def gru_block_cell_backward(
     >>> grads.d_b_c.round(4)
     array([0.3809, 0.3809, 0.3809])
     """
-    op, attributes = "gru_block_cell_backward", (recurrent_activation,)
-    if h_prev is None:
-        (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
+    op = "gru_block_cell_backward"
+    attributes = Attributes(recurrent_activation=recurrent_activation)
     saved, biases = {"r": r, "u": u, "c": c}, {"b_ru": b_ru, "b_c": b_c}
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
     call = check_block(op, GRU_FORM, arrays, biases, attributes)
-    lay_out = partial(block.lay_out_gru, call, False)
-    return Checked(partial(block.run_gru_cell_backward, call), lay_out)  # type: ignore[return-value]
+    return block.checked(call, block.run_backward)  # type: ignore[no-any-return]
 
 
 @traceable
@@ -448,14 +439,12 @@ def block_gru_grad(
     >>> grads.d_h_prev.round(4)
     array([[1.6008, 1.6008, 1.6008]])
     """
-    op, attributes = "block_gru_grad", (recurrent_activation,)
-    if h_prev is None:
-        (h_prev,) = zeros_for_none(op, {"x": x, "w_c": w_c}, 1, h_prev)
+    op = "block_gru_grad"
+    attributes = Attributes(recurrent_activation=recurrent_activation)
     saved, biases = {"r": r, "u": u, "c": c, "h": h}, {"b_ru": b_ru, "b_c": b_c}
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
     call = check_block(op, GRU_FORM, arrays, biases, attributes)
     check_weight_gradients(op, weight_gradients)
-    steps, lay_out = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets), None
-    if weight_gradients == "sum":
-        lay_out = partial(block.lay_out_gru, call, reverse)
-    return Checked(partial(block.run_gru_grad, call, steps, weight_gradients), lay_out)  # type: ignore[return-value]
+    steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
+    args, laid_out = (steps, weight_gradients), weight_gradients == "sum"
+    return block.checked(call, block.run_grad, *args, reverse=reverse, laid_out=laid_out)  # type: ignore[no-any-return]

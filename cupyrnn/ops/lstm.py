@@ -6,16 +6,15 @@ cell value), f (forget) and o (output); cs is the cell state, co = tanh(cs), h t
 
 from __future__ import annotations
 
-from functools import partial
-
 from .._typing import AnyArray, ArrayT, Lengths, LSTMCellGrads, LSTMGrads, Resets
 from ..arithmetic.gates import RecurrentActivation
+from ..cells.contract import Attributes
 from ..cells.lstm import LSTMOutputs
-from ..checks.calls import zeros_for_none
+from ..checks.block import check_block
 from ..checks.extent import Steps
 from ..derivatives.traced import traceable
-from ..driver.signatures import Checked, by_signature
-from ..weights.block_forms import LSTM_FORM, GateOrder, check_block
+from ..driver.signatures import by_signature
+from ..weights.block_forms import LSTM_FORM, GateOrder
 from ..weights.gradients import WeightGradients, check_weight_gradients
 from . import block
 
@@ -118,14 +117,11 @@ def lstm_block_cell(
     array([[0.0594, 0.0594, 0.0594]])
     """
     op = "lstm_block_cell"
-    if cs_prev is None or h_prev is None:
-        cs_prev, h_prev = zeros_for_none(op, {"x": x, "w": w}, 4, cs_prev, h_prev)
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b}
     peephole = {"wci": wci, "wcf": wcf, "wco": wco}
-    attributes = forget_bias, cell_clip, gate_order, recurrent_activation
+    attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
-    lay_out = partial(block.lay_out_lstm, call, False)
-    return Checked(partial(block.run_lstm_cell, call), lay_out)  # type: ignore[return-value]
+    return block.checked(call, block.run, None)  # type: ignore[no-any-return]
 
 
 @traceable
@@ -252,15 +248,12 @@ def block_lstm(
     (4, 2, 3)
     """
     op = "block_lstm"
-    if cs_prev is None or h_prev is None:
-        cs_prev, h_prev = zeros_for_none(op, {"x": x, "w": w}, 4, cs_prev, h_prev)
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b}
     peephole = {"wci": wci, "wcf": wcf, "wco": wco}
-    attributes = forget_bias, cell_clip, gate_order, recurrent_activation
+    attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
     steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
-    lay_out = partial(block.lay_out_lstm, call, reverse)
-    return Checked(partial(block.run_lstm, call, steps), lay_out)  # type: ignore[return-value]
+    return block.checked(call, block.run, steps, reverse=reverse)  # type: ignore[no-any-return]
 
 
 @traceable
@@ -357,15 +350,12 @@ def lstm_block_cell_grad(
     array([[0.4176, 0.4176, 0.4176]])
     """
     op = "lstm_block_cell_grad"
-    if cs_prev is None:
-        (cs_prev,) = zeros_for_none(op, {"i": i}, 1, cs_prev)
     arrays = {"cs_prev": cs_prev, "i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co}
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "x": x, "h_prev": h_prev, "w": w, "b": b}
     optional |= {"wci": wci, "wcf": wcf, "wco": wco}
-    attributes = cell_clip, gate_order, recurrent_activation
+    attributes = Attributes(None, cell_clip, gate_order, recurrent_activation)
     call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
-    lay_out = partial(block.lay_out_lstm, call, False, to_gates=True)
-    return Checked(partial(block.run_lstm_cell_grad, call), lay_out)  # type: ignore[return-value]
+    return block.checked(call, block.run_lstm_gates, to_gates=True)  # type: ignore[no-any-return]
 
 
 @traceable
@@ -456,15 +446,12 @@ def lstm_block_cell_backward(
     array([[0.1021, 0.1021]])
     """
     op = "lstm_block_cell_backward"
-    if cs_prev is None or h_prev is None:
-        cs_prev, h_prev = zeros_for_none(op, {"x": x, "w": w}, 4, cs_prev, h_prev)
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co}
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved}
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b}
-    attributes = cell_clip, gate_order, recurrent_activation
+    attributes = Attributes(None, cell_clip, gate_order, recurrent_activation)
     call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
-    lay_out = partial(block.lay_out_lstm, call, False)
-    return Checked(partial(block.run_lstm_cell_backward, call), lay_out)  # type: ignore[return-value]
+    return block.checked(call, block.run_backward)  # type: ignore[no-any-return]
 
 
 @traceable
@@ -575,15 +562,12 @@ def block_lstm_grad(
     array([0.3145, 0.2674, 0.2021, 0.12  ])
     """
     op = "block_lstm_grad"
-    if cs_prev is None or h_prev is None:
-        cs_prev, h_prev = zeros_for_none(op, {"x": x, "w": w}, 4, cs_prev, h_prev)
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co, "h": h}
     arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved}
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b}
-    attributes = cell_clip, gate_order, recurrent_activation
+    attributes = Attributes(None, cell_clip, gate_order, recurrent_activation)
     call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
     check_weight_gradients(op, weight_gradients)
-    steps, lay_out = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets), None
-    if weight_gradients == "sum":
-        lay_out = partial(block.lay_out_lstm, call, reverse)
-    return Checked(partial(block.run_lstm_grad, call, steps, weight_gradients), lay_out)  # type: ignore[return-value]
+    steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
+    args, laid_out = (steps, weight_gradients), weight_gradients == "sum"
+    return block.checked(call, block.run_grad, *args, reverse=reverse, laid_out=laid_out)  # type: ignore[no-any-return]

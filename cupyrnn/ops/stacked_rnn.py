@@ -27,19 +27,12 @@ from ..checks.attributes import (
     type_shown,
     unless_zero,
 )
+from ..checks.block import check_projections, check_weights, zero_states
 from ..checks.calls import check_arrays, expect_rank
 from ..derivatives.traced import traceable
 from ..driver.reserve import Note, check_reserve, fingerprint
 from ..driver.signatures import Arguments, Checked, by_signature
-from ..weights.block_forms import (
-    COLUMNS,
-    GRU_FORM,
-    LSTM_FORM,
-    GateOrder,
-    check_projections,
-    check_weights,
-    zero_states,
-)
+from ..weights.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, GateOrder
 from ..weights.entries import NetWeights
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..weights.gradients import WeightGradients, check_weight_gradients
@@ -328,10 +321,10 @@ def _may_be_laid_out(call: NetCall, *states: Any) -> bool:
 
 def _net_in_place(call: NetCall) -> Any:
     """Return the net of a call as `layouts` describes it."""
-    from ..driver.layouts import StackedNet  # imported here, because it imports the kernels
+    from ..driver.layouts import Block, StackedNet  # imported here, because it imports the kernels
 
     columns = COLUMNS[call.attributes.gate_order] if call.form is LSTM_FORM else None
-    return StackedNet(call.in_place(), call.attributes, columns)
+    return StackedNet(call.in_place(), Block(call.attributes, columns))
 
 
 def _lay_out(call: NetCall, arguments: Arguments) -> Any:

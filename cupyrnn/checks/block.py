@@ -1,0 +1,219 @@
+"""
+The checks of block ops, and of the weights of stacked nets.
+
+A form says which weights there are and their shapes: see ``cells/contract.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from .._typing import NamedTuple
+from .attributes import check_bool
+from .calls import check_arrays, expect_rank, expect_shape, zeros_for_none
+
+# The states before the first step of the block ops.
+_STATES = ("cs_prev", "h_prev")
+
+
+class BlockCall(NamedTuple):
+    """The result of the checks of a block op."""
+
+    xp: ModuleType
+    form: Any
+    attributes: Any  # as its form has them
+    dtype: np.dtype[Any]
+    H: int
+    has_peepholes: bool  # and uses them
+    plain: bool  # whether all arrays are NumPy's own and of the computation's dtype
+
+
+def check_block(
+    op: str,
+    form: Any,
+    required: Mapping[str, Any],
+    optional: Mapping[str, Any],
+    attributes: Any,
+    use_peephole: bool | None = None,
+) -> BlockCall:
+    """
+    Check every array and attribute of a call of a block op.
+
+    x is [B, I] in a "cell" op (one step) and [T, B, I] in a sequence op. Arrays that are no inputs
+    of the forward op have the same leading axes and H. A state before the first step may be None.
+    """
+    forward, required = "i" not in required, _with_zeros(op, form, required)
+    xp, dtype = check_arrays(op, required, optional)
+    checked = form.attributes(op, attributes, dtype, forward=forward)
+    arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
+
+    lead, state = "B" if "_cell" in op else "T, B", "cs_prev" if "cs_prev" in arrays else "h_prev"
+    matrix = next(iter(form.shapes))
+    symbols = {name: _symbols_shown(terms) for name, terms in form.shapes.items()}
+    H = expect_rank(op, state, arrays[state], "(B, H)")[1]
+    leading, I = arrays[state].shape[:1], 0
+    if matrix in arrays:
+        I = max(expect_rank(op, matrix, arrays[matrix], symbols[matrix])[0] - H, 0)
+    if "x" in arrays:
+        *leading_sizes, I = expect_rank(op, "x", arrays["x"], f"({lead}, I)")
+        leading = tuple(leading_sizes)
+    shapes = {n: (symbols[n], shape_of(terms, I, H, H)) for n, terms in form.shapes.items()}
+    shapes["x"] = f"({lead}, I)", (*leading, I)
+    shapes |= dict.fromkeys(_STATES, ("(B, H)", (leading[-1], H)))
+    for name, a in arrays.items():
+        expect_shape(op, name, a, *shapes.get(name, (f"({lead}, H)", (*leading, H))))
+
+    present = [name for name in form.together if name in arrays]
+    peepholes = bool(present)
+    if use_peephole is not None:
+        peepholes = check_bool(op, "use_peephole", use_peephole)
+    if (present and len(present) < 3) or (peepholes and not present):
+        missing = next(name for name in form.together if name not in arrays)
+        why = f"like {present[0]}" if present else "as use_peephole is True"
+        raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
+    plain = dtype.char in "fd" and all(type(a) is np.ndarray for a in arrays.values())
+    return BlockCall(xp, form, checked, dtype, H, peepholes, plain)
+
+
+def _with_zeros(op: str, form: Any, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return arrays by name, with zeros for a state before the first step that is None."""
+    states = [name for name in _STATES if name in arrays]
+    if all(arrays[name] is not None for name in states):
+        return arrays
+    gates, names = 1, [form.Saved._fields[0]]  # of a step up to its gates
+    if "x" in arrays:
+        *_, matrix = (n for n, terms in form.shapes.items() if ", " in terms and n in arrays)
+        names = ["x", matrix]
+        gates = int(form.shapes[matrix].rpartition(", ")[2].rpartition("*")[0] or 1)
+    like = {name: arrays[name] for name in names}
+    found = zeros_for_none(op, like, gates, *[arrays[name] for name in states])
+    return {**arrays, **dict(zip(states, found, strict=True))}
+
+
+def _symbols_shown(symbols: str, K: str = "I", P: str = "H") -> str:
+    """Return symbols such as "K+P, 4*H" as errors show them; K and P are replaced."""
+    symbols = symbols.replace("P", P).replace("K", K)
+    return f"({symbols})" if ", " in symbols else f"({symbols},)"
+
+
+@functools.cache
+def shape_of(symbols: str, K: int, H: int, P: int) -> tuple[int, ...]:
+    """Evaluate symbols such as "K+P, 4*H"; return the shape."""
+    sizes = {"K": K, "H": H, "P": P}
+
+    def size_of(term: str) -> int:
+        return math.prod(sizes[f] if f in sizes else int(f) for f in term.split("*"))
+
+    return tuple(sum(map(size_of, axis.split("+"))) for axis in symbols.split(", "))
+
+
+def size_of(form: Any, weights: Any) -> int | None:
+    """Return H of a layer from the axes that are multiples of H; None if they disagree."""
+    sizes = set()
+    for name, a in weights._asdict().items():
+        axes = form.shapes[name].split(", ")
+        for term, size in zip(axes, () if a is None else a.shape, strict=False):
+            factor, _, last = term.rpartition("*")
+            if last == "H" and "+" not in term:
+                sizes.add(size / int(factor or 1))
+    return int(sizes.pop()) if len(sizes) == 1 else None
+
+
+def zero_states(
+    form: Any, weights: Sequence[Any], D: int, batch: tuple[int, bool], states: Any, zeros: Any
+) -> list[Any]:
+    """
+    Return the states of a stacked net (h, then the others) with zeros instead of None.
+
+    New states are lists of layers if another state is one, or if the layers differ in size. A None
+    stays None if the weights do not determine the sizes. `batch` is B and time_major; `zeros`
+    makes an array from a shape.
+    """
+    widths = []
+    for entry in weights[::D]:
+        H, projection = size_of(form, entry), getattr(entry, form.projection or " ", None)
+        widths.append((H, H if projection is None else projection.shape[-1]))
+    B, major = batch
+    if any(width[0] is None for width in widths):
+        return list(states)
+    layered = len({*widths}) > 1 or any(isinstance(state, (list, tuple)) for state in states)
+
+    def of_shape(places: int, size: int | None) -> Any:
+        return zeros((places, B, size) if major else (B, places, size))
+
+    found = []
+    for n, state in enumerate(states):
+        sizes = [width[n == 0] for width in widths]
+        if state is None and layered:
+            state = [of_shape(D, size) for size in sizes]
+        found.append(of_shape(len(weights), sizes[0]) if state is None else state)
+    return found
+
+
+def check_projections(op: str, form: Any, weights: Sequence[Any]) -> bool:
+    """Return whether there are projections; check that all layers and directions agree."""
+    projects = bool(form.projection) and getattr(weights[0], form.projection, None) is not None
+    for n, entry in enumerate(weights):
+        if (getattr(entry, form.projection or " ", None) is not None) != projects:
+            found, expected = ("None", "an array") if projects else ("an array", "None")
+            raise TypeError(
+                f"{op}: weights[{n}].{form.projection} is {found}, expected {expected} like"
+                f" weights[0].{form.projection}"
+            )
+    return projects
+
+
+def check_weights(
+    op: str,
+    form: Any,
+    weights: Sequence[Any],
+    I: int,
+    D: int,
+    widths: Sequence[tuple[int, int]],
+    layered: bool,
+) -> None:
+    """
+    Check the shapes of all weights, and that the vectors in `form.together` are all there or none.
+
+    `widths` are H and P of each layer. If `layered`, the states are lists of layers, which may
+    differ in H.
+    """
+    projects = bool(form.projection) and getattr(weights[0], form.projection, None) is not None
+    for n, entry in enumerate(weights):
+        layer = n // D
+        H, P = widths[layer]
+        K, symbol = I, "I"
+        if layer:
+            K, symbol = D * widths[layer - 1][1], "D*P" if projects else "D*H"
+            if widths[layer - 1] != widths[layer]:
+                symbol = "K"
+        arrays = entry._asdict()
+        present = [name for name in form.together if arrays.get(name) is not None]
+        for name, a in arrays.items():
+            shape = shape_of(form.shapes[name], K, H, P)
+            is_missing = a is None and name in form.together and bool(present)
+            if not is_missing and (a is None or a.shape == shape):
+                continue
+            named = f"{op}: weights[{n}].{name}"
+            symbols = _symbols_shown(form.shapes[name], symbol, "P" if projects else "H")
+            if is_missing:
+                raise TypeError(
+                    f"{named} is None, expected an array of shape {symbols} = {shape} like"
+                    f" weights[{n}].{present[0]}"
+                )
+            sizes = {size_of(form, other) for other in weights}
+            if not (layered or projects) and len(sizes) > 1 and None not in sizes:
+                each_size = " and ".join(str(size) for size in sorted(sizes))  # type: ignore[type-var]
+                raise ValueError(
+                    f"{op}: input_h is an array, and the layers have H = {each_size}: pass input_h"
+                    " and input_c as lists of an array (D, B, H) for each layer"
+                )
+            why = f" with K = {K}, the output size of layer {layer - 1}, and H = {H}"
+            why *= symbol == "K"
+            raise ValueError(f"{named} has shape {a.shape}, expected {symbols} = {shape}{why}")
