@@ -47,7 +47,7 @@ def c_ordered(arrays: Sequence[Array | None], dtype: np.dtype[Any]) -> list[Any]
     ]
 
 
-# Each compiled cell passes such a function to `entry_points`; `layer_call` calls it.
+# Each compiled cell passes such a function to `entry_points`; `run_layer` calls it.
 SpecOf: TypeAlias = Callable[[Any, int, np.dtype[Any]], tuple[Spec, list[Array]]]
 
 
@@ -59,23 +59,12 @@ class Back(NamedTuple):
     grads: Any  # a Gradients, to be written; its x has the dtype of the computation
 
 
-class LayerCall(NamedTuple):
-    """A call of a layer's loop: its arrays and its signature."""
-
-    spec: Spec
-    shapes: Shapes
-    arrays: tuple[Array | None, ...]  # all but memory
-    back: Back | None
-    written: Sequence[Array | None]  # the gradients of the weights, as the loop writes them
-    sums: Sequence[Array]  # written: the sums of the columns of each of the deltas
-
-
-def layer_call(
+def run_layer(
     spec_of: SpecOf, cell: Any, x: Array, carried: Any, starts: Array, saved: Any,
     back: Back | None = None,
-) -> LayerCall:  # fmt: skip
+) -> None:  # fmt: skip
     """
-    Return a call of all steps of a layer, or with `back` of their gradient.
+    Compute all steps of a layer, or with `back` their gradient.
 
     Parameters
     ----------
@@ -124,12 +113,6 @@ def layer_call(
     arrays = (
         x, states.h, first_c, *last, None, None, *of_gradient, *kept, *weights, *grads, *sums
     )  # fmt: skip
-    return LayerCall(spec, shapes, arrays, back, grads, sums)
-
-
-def run_layer(call: LayerCall) -> None:
-    """Compute all steps of a layer, or their gradient."""
-    spec, shapes, arrays, back, grads, sums = call
     compute(shapes, functools.partial(plan_of, spec, shapes), arrays)
     if back is None:
         return
@@ -157,21 +140,6 @@ def compute(
     most = most_threads(shapes)
     while not plan_for(most).run(arrays):
         most = 1
-
-
-def layer_in_place(
-    spec: Spec, shapes: Shapes, places: Sequence[Any]
-) -> Callable[[Sequence[Any]], None]:
-    """
-    Return a function that runs a layer whose arrays are parts of the arrays of an op's call.
-
-    Parameters
-    ----------
-    places
-        The arrays of the loop in order: a place in an array of the op's call, a constant, or None.
-    """
-    plan_for = functools.cache(functools.partial(Plan, spec, shapes, places=places))
-    return functools.partial(compute, shapes, plan_for)
 
 
 def orientations(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from .._typing import Array
 from . import single
 from .cache import compiled
 from .call import Back, SpecOf, run_layer
-from .call import layer_call as _layer_call
 from .formulas import CellCode
 from .frame import all_steps, all_steps_back
 from .single import one_step
@@ -32,7 +30,7 @@ _LOOPS = {
 
 def entry_points(code: CellCode, spec_of: SpecOf) -> tuple[Callable[..., Any], ...]:
     """
-    Return the functions of a compiled cell: takes, layer_call and four entry points.
+    Return the functions of a compiled cell: takes and four entry points.
 
     The entry points are forward_layer, backward_layer, forward_step and backward_step. Each is one
     compiled call with all products.
@@ -45,18 +43,16 @@ def entry_points(code: CellCode, spec_of: SpecOf) -> tuple[Callable[..., Any], .
             for function in (_LOOPS[way], code.functions[way])
         )
 
-    layer_call = functools.partial(_layer_call, spec_of)
-
     def forward_layer(cell: Any, x: Array, carried: Any, starts: Array, saved: Any) -> None:
         """All steps of a layer: see `call.run_layer`."""
-        run_layer(layer_call(cell, x, carried, starts, saved))
+        run_layer(spec_of, cell, x, carried, starts, saved)
 
     def backward_layer(
         cell: Any, x: Array, first: Any, starts: Array, saved: Any, cotangents: Any, carried: Any,
         grads: Any,
     ) -> None:  # fmt: skip
         """The gradient of a layer: see `call.run_layer`."""
-        run_layer(layer_call(cell, x, carried, starts, saved, Back(first, cotangents, grads)))
+        run_layer(spec_of, cell, x, carried, starts, saved, Back(first, cotangents, grads))
 
     def forward_step(cell: Any, x: Array, first: Any, saved: Any) -> None:
         """One step with all its products."""
@@ -73,4 +69,4 @@ def entry_points(code: CellCode, spec_of: SpecOf) -> tuple[Callable[..., Any], .
             step.deltas[-1][...] = step.carried.h
         single.backward(spec, step, [w.w for w in weights], places, cell.widths, vectors)
 
-    return takes, layer_call, forward_layer, backward_layer, forward_step, backward_step
+    return takes, forward_layer, backward_layer, forward_step, backward_step

@@ -77,6 +77,4 @@ def in_place(gate: HardSigmoid | None) -> HostCell:
     return HostCell(takes, spec_of, (), (("b_ru",), ("b_c",)), reset=0)
 
 
-takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = entry_points(
-    _CODE, _spec_of
-)
+takes, forward_layer, backward_layer, forward_step, backward_step = entry_points(_CODE, _spec_of)

@@ -127,6 +127,4 @@ def in_place(
     return HostCell(takes, spec_of, _PEEPHOLES, (("sums", "b_more"),), 4)
 
 
-takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = entry_points(
-    _CODE, _spec_of
-)
+takes, forward_layer, backward_layer, forward_step, backward_step = entry_points(_CODE, _spec_of)

@@ -55,6 +55,4 @@ def in_place(relu: bool) -> HostCell:
     return HostCell(takes, spec_of, (), (("b", "b_more"),), 1)
 
 
-takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = entry_points(
-    _CODE, _spec_of
-)
+takes, forward_layer, backward_layer, forward_step, backward_step = entry_points(_CODE, _spec_of)

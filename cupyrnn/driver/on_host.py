@@ -7,6 +7,7 @@ place is an array of its own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any
@@ -18,8 +19,8 @@ from ..arithmetic.products import matmul
 from ..checks.arrays import NotInPlace
 from ..compiled import gru, gru_reset_after, lstm, simple_rnn
 from ..compiled.addresses import At
-from ..compiled.call import layer_in_place
-from ..compiled.plan import HostCell, Shapes, Spec
+from ..compiled.call import compute
+from ..compiled.plan import HostCell, Plan, Shapes, Spec
 from ..compiled.single import CompiledStep, StepSizes
 from . import layer as _layer
 from .net import Cells, GradientPlaces, LayerPlaces
@@ -211,7 +212,8 @@ class OnHost:
         )  # fmt: skip
         places = h, first_c, last_h, last_c, output, more, *of_steps
         arrays = [x, *places, *saved, *arrays, *weights, *grads, *chain(*sums)]
-        return layer_in_place(spec, shapes, [*map(_at, arrays)])
+        plan_for = functools.partial(Plan, spec, shapes, places=[*map(_at, arrays)])
+        return functools.partial(compute, shapes, functools.cache(plan_for))
 
     def _step(
         self, layer: LayerPlaces, spec: Spec, vectors: Sequence[Any], x: Place | None,
@@ -345,7 +347,7 @@ class OnHost:
             self._compute(matmul, a, b, to)
         for delta, places in zip(deltas, self._sums(layer, weights.vectors), strict=True):
             for to in places:
-                self._compute(_column_sums, delta, to)
+                self._compute(lambda rows, sums: rows.sum(0, out=sums), delta, to)
 
     def _compute(self, function: Callable[..., Any], *places: Place) -> None:
         """Add a function of arrays that writes to the last one."""
@@ -401,10 +403,6 @@ def _oriented(matrices: Sequence[Place]) -> tuple[tuple[bool, int], ...]:
         rows, columns = w.strides
         found.append((False, rows) if columns == w.itemsize else (True, columns))
     return tuple(found)
-
-
-def _column_sums(rows: Array, sums: Array) -> None:
-    rows.sum(0, out=sums)
 
 
 def view_of(place: Place) -> Callable[[Arrays], Array]:

@@ -49,6 +49,4 @@ def _spec_of(cell: CIFG, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Any]]
     return _spec(H, dtype), [np.zeros(2, dtype)]
 
 
-takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = entry_points(
-    _CODE, _spec_of
-)
+takes, forward_layer, backward_layer, forward_step, backward_step = entry_points(_CODE, _spec_of)
