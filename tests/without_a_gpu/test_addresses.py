@@ -169,18 +169,6 @@ def test_what_python_says_of_a_cell_is_what_cpp_says(name: str) -> None:
     assert size == record.nbytes
 
 
-@pytest.mark.cuda_on_cpu
-def test_wrong_addresses_are_found() -> None:
-    size = CELLS["lstm"].FORWARD_KERNELS.rows.size
-    layout = rows.layout_of(size, 100, np.dtype(np.float32), 4)
-    for wrong in (
-        layout._replace(threads=layout.threads - 32),
-        layout._replace(slices=(layout.slices[0] - 4,), kept=(layout.slices[0] - 4,)),
-        layout._replace(kept=(layout.slices[0] - 3,)),
-    ):
-        assert wrong_of_rows({(size, wrong, "float32", 100)})
-
-
 def beside_nan(cupy: Any, call: Any) -> Any:
     """Return the call with weights that have NaN around them in memory."""
     function, (sequences, weights) = call

@@ -391,44 +391,6 @@ def test_an_algorithm_by_name(cupy_on_cpu: Any, stub: Stub, mode: str, name: Any
     assert built == ([1] if number == 2 else [])
 
 
-def test_auto_takes_one_launch_where_it_is_the_fastest(
-    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on an H100; the gradient takes it too, also of a reserve_space alone."""
-
-    def taken(H: int, T: int = 3, num_proj: int = 0) -> str:
-        case = Case("lstm", T, 16, 4, H, num_proj=num_proj)
-        return cupyrnn.cudnn_rnn_engine(**to_device(cupy_on_cpu, case, "f4"), **case.attributes)
-
-    assert taken(64) == "cudnn"
-    monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "90")
-    monkeypatch.setattr(cupy_on_cpu.cuda.Device, "attributes", {"MultiProcessorCount": 132})
-    persistent._device.cache_clear()
-    try:
-        assert taken(64) == "cupy"
-        assert taken(64, T=1) == taken(64, num_proj=3) == taken(3000) == "cudnn"
-        case, ops = Case("lstm", 3, 1, 4, 9), Ops(cupy_on_cpu)
-        inputs, cotangents = (
-            draw(np.random.default_rng(0), case, np.dtype("f4"))
-            for draw in (problem, cotangents_of)
-        )
-        out = forward(ops, case, inputs)
-        assert out.host_reserved[0] == OWNERS.index("cupy")
-        for host_reserved in (out.host_reserved, None):
-            given = out._replace(host_reserved=host_reserved)
-            grads = backward(ops, case, inputs, given, cotangents)
-            expected = backward(cupyrnn, case, inputs, forward(cupyrnn, case, inputs), cotangents)
-            assert_close(grads.params_backprop, expected.params_backprop, "float32", "params")
-        assert "cudnnRNNForward" not in stub.names()
-        monkeypatch.setenv("CUPYRNN_ENGINE", "cudnn")
-        assert taken(64) == "cudnn"
-        monkeypatch.setenv("CUPYRNN_ENGINE", "auto")
-        monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
-        assert taken(64) == "cudnn"
-    finally:
-        persistent._device.cache_clear()
-
-
 def test_the_lists_of_engines_are_the_same() -> None:
     assert {*OWNERS} == {*timed.ENGINES} == {"cupy", *ALGORITHMS}
 
@@ -507,6 +469,26 @@ def test_auto_takes_the_fastest_engine(
     cupy_on_cpu: Any, expected: str, dtype: str, B: int, H: int, more: Any
 ) -> None:
     assert auto(cupy_on_cpu, dtype, B, H, **more) == expected
+
+
+@pytest.mark.usefixtures("like_an_h100")
+def test_the_gradient_takes_the_kernels_too(
+    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a reserve_space alone."""
+    case, ops, kind = Case("lstm", 3, 1, 4, 9), Ops(cupy_on_cpu), np.dtype("f4")
+    inputs = problem(np.random.default_rng(0), case, kind)
+    cotangents = cotangents_of(np.random.default_rng(0), case, kind)
+    out = forward(ops, case, inputs)
+    assert out.host_reserved[0] == OWNERS.index("cupy")
+    expected = backward(cupyrnn, case, inputs, forward(cupyrnn, case, inputs), cotangents)
+    for host_reserved in (out.host_reserved, None):
+        given = out._replace(host_reserved=host_reserved)
+        grads = backward(ops, case, inputs, given, cotangents)
+        assert_close(grads.params_backprop, expected.params_backprop, "float32", "params")
+    assert "cudnnRNNForward" not in stub.names()
+    monkeypatch.setenv("CUPYRNN_ENGINE", "cudnn")
+    assert auto(cupy_on_cpu, "float32", 16, 64) == "cudnn"
 
 
 @pytest.mark.usefixtures("like_an_h100")
