@@ -25,7 +25,7 @@ try:
 
         import cupyrnn.torch as ct
         from cupyrnn.torch import definitions
-except ImportError:
+except ModuleNotFoundError:  # another error in cupyrnn.torch is a failure
     torch = ct = definitions = None
 utils: Any = torch and torch.nn.utils
 rnn: Any = torch and utils.rnn
