@@ -56,29 +56,22 @@ def laid_out(
     return ByValue(_OfSequences(found, arguments, reserved_of))
 
 
-class _Uploaded(NamedTuple):
-    """Memory that stands for an array: `DeviceCall` reads only its address."""
-
-    data: Any
-
-
 class _OfSequences:
     """Runs the calls of a signature whose sequences differ in length, or have resets."""
 
     def __init__(self, call: Any, arguments: Arguments, reserved_of: Any) -> None:
-        self._call, self._op, (self._T, self._B) = call, arguments.op, arguments.steps
+        self._call, self._op, (T, B) = call, arguments.op, arguments.steps
         self._is_major = arguments.by_name.get("time_major", True)
+        self._steps, self._axes = ((T, B), "(T, B)") if self._is_major else ((B, T), "(B, T)")
+        self._T, self._B = T, B
         self._returns_reserved = "host_reserved" not in arguments.by_name
         self._reserved_of = reserved_of
 
     def __call__(self, arrays: Sequence[Any], by_name: Mapping[str, Any]) -> Any:
         """Run a call."""
-        import cupy
-
-        op, T, B = self._op, self._T, self._B
-        steps, axes = ((T, B), "(T, B)") if self._is_major else ((B, T), "(B, T)")
-        marks = check_resets(op, by_name.get("resets"), *steps, symbols=axes)
-        lengths = check_lengths(op, by_name.get("sequence_lengths"), T, B)
+        op = self._op
+        marks = check_resets(op, by_name.get("resets"), *self._steps, symbols=self._axes)
+        lengths = check_lengths(op, by_name.get("sequence_lengths"), self._T, self._B)
         if marks is not None and not self._is_major:
             marks = marks.T
         reserved = self._reserved_of and self._reserved_of(lengths, marks)
@@ -86,10 +79,8 @@ class _OfSequences:
             passed = by_name.get("host_reserved")
             if passed is not None and passed.tobytes()[1:] != reserved.tobytes()[1:]:
                 raise NotInPlace("this is an error")
-        text = b"".join([a.tobytes() for a in (lengths, marks) if a is not None])
-        data, memory = np.frombuffer(text, np.uint8), cupy.cuda.alloc(len(text))
-        memory.copy_from_host_async(data.__array_interface__["data"][0], len(text))
-        found = self._call([*arrays, _Uploaded(memory)])
+        data = b"".join([a.tobytes() for a in (lengths, marks) if a is not None])
+        found = self._call(arrays, data)
         if reserved is not None and self._returns_reserved:
             return found._replace(host_reserved=reserved)
         return found
@@ -420,7 +411,8 @@ def _net_forward(
     (T, B, _), H, D = x.shape, net.H, net.D
     output, n = axes.take("output", T, B, D * H), table.length * B
     _clear(table, machine, output)
-    last = [axes.take("states", net.LD, B, H) for _ in states]
+    # Each in memory of its own, because PyTorch makes a new tensor faster than a view.
+    last = [axes.take(f"state{k}", net.LD, B, H) for k in range(len(states))]
     zeros = machine.zeros(2 - len(last) + (not is_training))
     if is_training:
         reserve = table.take("reserve", (net.reserve_size,))
@@ -437,7 +429,8 @@ def _net_forward(
             LayerPlaces((_rows(table, x),), net.back(n), entry, entered, saved, left, again)
         )
     forward(machine, net.by_layer(layers))
-    found = [axes.returned("output", output), *(axes.returned("states", a) for a in last)]
+    found = [axes.returned("output", output)]
+    found += [axes.returned(f"state{k}", a) for k, a in enumerate(last)]
     return [*found, *zeros[: 2 - len(last)], reserve if is_training else zeros[-1]]
 
 

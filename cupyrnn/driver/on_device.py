@@ -124,6 +124,10 @@ class OnDevice:
         self.rounds = False  # whether a product's result is of a half format
         self._zeros: Place | None = None  # zeros for a state, in a gradient
         self._scalars: Place | None = None  # zeros that no launch has written yet
+        places = [place for place in table.sequences or () if place is not None]
+        if places:
+            self.operations.append(("upload", 0, sum(place.size for place in places)))
+            self._word(places[0])
 
     def _word(self, value: Place | int | None) -> None:
         if isinstance(value, Place):
@@ -529,6 +533,8 @@ class DeviceCall:
         """Return memory for the words of a call, and its operations with addresses there."""
         words = np.array(self._words, np.uint64)
         base, kept = np.uint64(words.ctypes.data), [words]
+        sizes = [operation[2] for operation in self._operations if operation[0] == "upload"]
+        data = np.empty(sum(sizes), np.uint8)
 
         def ready(operations: list[Any]) -> list[Any]:
             found: list[Any] = []
@@ -540,6 +546,8 @@ class DeviceCall:
                     found.append((3 if cooperative else 0, head, addresses.ctypes.data))
                 elif kind == "product":
                     found.append((1, *rest))
+                elif kind == "upload":
+                    found.append((5, rest[0], data.ctypes.data, rest[1]))
                 elif kind == "fill":
                     found.append((2, *rest))
                 else:
@@ -548,13 +556,14 @@ class DeviceCall:
                     found += [*([*ready(inner), (4, distances)] * count)[:-1], (4, back)]
             return found
 
-        return memoryview(words), ready(self._operations), kept  # type: ignore[arg-type]
+        operations = ready(self._operations)
+        return memoryview(words), operations, memoryview(data), kept  # type: ignore[arg-type]
 
-    def __call__(self, arrays: Sequence[Any]) -> Any:
+    def __call__(self, arrays: Sequence[Any], data: bytes = b"") -> Any:
         """Run a call of CuPy arrays, in memory of CuPy's allocator."""
         ndarray = self._ndarray
         memory = [self._cuda.alloc(size) for size in self.allocations]
-        self.run([a.data.ptr for a in arrays] + [m.ptr for m in memory])
+        self.run([a.data.ptr for a in arrays] + [m.ptr for m in memory], data)
         found: list[Any] = []
         for returned in self.returned:
             if returned is None:
@@ -565,18 +574,27 @@ class DeviceCall:
         found += [a.copy() for a in self.more]
         return self.kind._make(found)
 
-    def run(self, addresses: Sequence[int]) -> None:
-        """Run a call on CuPy's current stream: the addresses of its arrays, then of its memory."""
+    def run(self, addresses: Sequence[int], data: bytes = b"") -> None:
+        """
+        Run a call on CuPy's current stream.
+
+        It reads the addresses of its arrays, then of its memory, and the bytes of its lengths and
+        resets.
+        """
         self._cuda.runtime.setDevice(self._device)  # A thread may have no context yet.
         try:
             ready = self._free.pop()
         except IndexError:
             ready = self._ready()
-        words, operations, _ = ready
+        words, operations, uploaded, _ = ready
+        uploaded[:] = data
         for n, array, offset in self._moved:
             words[n] = addresses[array] + offset
         try:
-            with blas.without_rounding(self._rounds):
+            if self._rounds:
+                with blas.WithoutRounding():
+                    self._run(words, operations)
+            else:
                 self._run(words, operations)
         except self._cuda.driver.CUDADriverError as error:
             if persistent.is_refused(error):
@@ -601,6 +619,8 @@ class DeviceCall:
                 cuda.runtime.memsetAsync(words[operation[1]], *operation[2:], stream)
             elif kind == 3:
                 cuda.driver.launchCooperativeKernel(*operation[1], stream, operation[2])
+            elif kind == 5:
+                cuda.runtime.memcpyAsync(words[operation[1]], *operation[2:], 1, stream)
             else:
                 for n, distance in operation[1]:
                     words[n] += distance

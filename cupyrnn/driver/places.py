@@ -94,7 +94,7 @@ class Table:
         The steps that all sequences have, or T where that differs from call to call.
     sequences : tuple or None
         Where that differs, the lengths [B], as int32, and the resets [T, B], as bytes, each of
-        which may be None: two parts of an array that follows the arguments.
+        which may be None: two parts of memory into which every call copies its own.
     """
 
     _ALIGNED = 256
@@ -103,24 +103,22 @@ class Table:
         self.dtype = arguments.arrays[0].dtype
         self.inputs, (T, B), length = len(arguments.arrays), arguments.steps, arguments.length
         self.length, self.sequences = T if length is None else length, None
-        if length is None:
-            self.sequences = self._sequences(arguments.by_name, T, B)
-            self.inputs += 1
         places = [self._argument(n, a) for n, a in enumerate(arguments.arrays)]
         self.arguments = arguments.with_arrays(places)
         self.allocations: dict[str, list[int]] = {}  # by name: number of the array, and bytes
         self._reused: dict[tuple[Any, ...], Place] = {}
+        if length is None:
+            self.sequences = self._sequences(arguments.by_name, T, B)
 
     def _sequences(self, by_name: Any, T: int, B: int) -> tuple[Place | None, Place | None]:
-        lengths = resets = None
         if by_name.get("seq_len_max") is not None:
             raise NotInPlace("both the number of steps and resets are there")
-        if by_name["sequence_lengths"] is not None:
-            lengths = self._whole(self.inputs, (B,), np.dtype(np.int32))
-        if by_name["resets"] is not None:
-            resets = self._whole(self.inputs, (T, B), np.dtype(np.uint8))
-            resets = resets._replace(offset=0 if lengths is None else lengths.itemsize * B)
-        return lengths, resets
+        kind, shapes = np.dtype(np.uint8), ((4 * B,), (T, B))
+        are_there = [by_name[name] is not None for name in ("sequence_lengths", "resets")]
+        sizes = [prod(shape) * there for shape, there in zip(shapes, are_there, strict=True)]
+        memory = self.take("work", (sum(sizes),), kind)
+        lengths, resets = memory.part(0, sizes[0]), memory.part(sizes[0], sum(sizes))
+        return lengths if sizes[0] else None, resets if sizes[1] else None
 
     @staticmethod
     def _whole(array: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Place:

@@ -7,8 +7,7 @@ tangents, vanishes beside the value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -87,27 +86,25 @@ def _parts(a: Array, b: Array, out: Array, scales: tuple[int, int]) -> list[tupl
     return [(done, start, 0, 0), *others]
 
 
-_AS_IT_IS = nullcontext()
+class WithoutRounding:
+    """Keeps partial sums from being rounded to a half format, in all products of a call."""
+
+    def __enter__(self) -> None:
+        import cupy
+
+        self._set: Any = cupy.cuda.cublas.setMathMode
+        # The handle belongs to CuPy, and so to the user: its mode is restored afterwards.
+        self._handle = cupy.cuda.device.get_cublas_handle()
+        self._mode = cupy.cuda.cublas.getMathMode(self._handle)
+        self._set(self._handle, self._mode | _NO_REDUCED_PRECISION_REDUCTION)
+
+    def __exit__(self, *_: object) -> None:
+        self._set(self._handle, self._mode)
 
 
 def without_rounding(needed: bool) -> AbstractContextManager[None]:
-    """Keep partial sums from being rounded to a half format, in all products of a call."""
-    return _without_rounding() if needed else _AS_IT_IS
-
-
-@contextmanager
-def _without_rounding() -> Iterator[None]:
-    import cupy
-
-    cublas: Any = cupy.cuda.cublas
-    # The handle belongs to CuPy, and so to the user: its mode is restored afterwards.
-    handle = cupy.cuda.device.get_cublas_handle()
-    mode = cublas.getMathMode(handle)
-    cublas.setMathMode(handle, mode | _NO_REDUCED_PRECISION_REDUCTION)
-    try:
-        yield
-    finally:
-        cublas.setMathMode(handle, mode)
+    """Keep partial sums from being rounded, if a product's result is of a half format."""
+    return WithoutRounding() if needed else nullcontext()
 
 
 class Product:

@@ -16,6 +16,7 @@ from ..weights.block_forms import COLUMNS, PEEPHOLES, check_forget_bias
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from .arrays import name_of
 from .definitions import block_shapes
+from .laid_out import Zeros
 from .ops import check_tensor
 
 Lengths: TypeAlias = "torch.Tensor | Sequence[int]"
@@ -78,9 +79,10 @@ def seeds_of(rate: float) -> torch.Tensor | None:
 
 def keeps(rate: float) -> bool:
     """Return whether a net keeps the results that its gradient needs."""
-    # Traced code is checked without gradients, and later used with them.
-    traced = not torch.compiler.is_compiling() and torch._C._is_tracing()  # the compiler can't ask
-    return torch.is_grad_enabled() or rate > 0 or traced
+    if torch.is_grad_enabled() or rate > 0:
+        return True
+    # Traced code is checked without gradients, and later used with them. The compiler can't ask.
+    return not torch.compiler.is_compiling() and torch._C._is_tracing()
 
 
 def save_of(op: str, save: Save) -> Save:
@@ -89,10 +91,10 @@ def save_of(op: str, save: Save) -> Save:
     return save if every is None or isinstance(save, str) else every
 
 
-def or_zeros(op: str, x: Any, named: tuple[str, Any], gates: int, *states: Any) -> Sequence[Any]:
-    """Return the states [B, H] of a block op, with zeros instead of None."""
+def block_zeros(op: str, x: Any, named: tuple[str, Any], gates: int, *states: Any) -> Zeros:
+    """Return the shapes of the states [B, H] of a block op that are None: they are zeros."""
     if all(state is not None for state in states):
-        return states
+        return ()
     name, w = named
     check_tensor(op, "x", x)
     check_tensor(op, name, w)
@@ -100,8 +102,8 @@ def or_zeros(op: str, x: Any, named: tuple[str, Any], gates: int, *states: Any) 
     for what, t, symbols in (("x", x, axes), (name, w, f"(I+H, {gates}*H)")):
         if len(t.shape) != symbols.count(",") + 1:
             raise ValueError(f"{op}: {what} has shape {tuple(t.shape)}, expected {symbols}")
-    zeros = x.new_zeros((x.shape[-2], w.shape[1] // gates))
-    return [zeros if state is None else state for state in states]
+    shape = x.shape[-2], w.shape[1] // gates
+    return tuple((n, shape) for n, state in enumerate(states, 1) if state is None)
 
 
 def lstm_attributes(op: str, attributes: Attributes) -> tuple[float, float, str, str]:
@@ -125,19 +127,21 @@ def check_kinds(op: str, weights: Any) -> None:
             raise TypeError(f"{op}: weights[{n}] is {type_shown(entry)}, expected a {expected}")
 
 
-def stacked_states(op: str, states: Any, weights: Any, major: bool) -> tuple[Any, Any]:
-    """Return input_h and input_c, with zeros instead of None."""
+def stacked_zeros(op: str, states: Any, weights: Any, major: bool) -> Zeros:
+    """Return the shapes of input_h and input_c that are None: they are zeros."""
     (input, h, c), entry = states, weights[0]
     name = "w_c" if isinstance(entry, BlockGRUParams) else "w"
+    if h is not None and (c is not None or name == "w_c"):
+        return ()
     for field in (name, "w_p"):
         if (t := getattr(entry, field, None)) is not None or field == name:
             check_tensor(op, f"weights[0].{field}", t)
     H = getattr(entry, name).shape[-1] // (4 if name == "w" else 1)
     projection = getattr(entry, "w_p", None)
     leading = (len(weights), input.shape[1]) if major else (input.shape[0], len(weights))
-    if h is None:
-        h = input.new_zeros((*leading, H if projection is None else projection.shape[-1]))
-    return h, input.new_zeros((*leading, H)) if c is None and name == "w" else c
+    P = H if projection is None else projection.shape[-1]
+    found = ((1, (*leading, P)),) if h is None else ()
+    return (*found, (2, (*leading, H))) if c is None and name == "w" else found
 
 
 def check_block_weights(

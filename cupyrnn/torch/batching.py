@@ -11,53 +11,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
-from .._ops import Record
-
-Named: TypeAlias = "dict[str, Any]"
+Op: TypeAlias = Any  # an `ops.Op`: that module imports this one
 Dims: TypeAlias = "Sequence[int | None]"
 Batched: TypeAlias = "tuple[tuple[torch.Tensor, ...], tuple[int, ...]]"
 
 
-class BatchedOp(Protocol):
-    """The parts of an op that the batching rules use."""
-
-    record: Record
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    results: tuple[str, ...]
-    extras: tuple[str, ...]
-    axes: dict[str, int] | None
-    groups: dict[str, tuple[tuple[str, ...], ...]]
-    tensors: slice  # the tensors among the arguments
-    without_input: Named
-
-    def call(self, op_kind: str, *args: Any) -> Sequence[Any]:
-        """Call the op itself, the gradient or their tangents, with tensors and attributes."""
-
-    def named(self, op_kind: str, args: Sequence[Any]) -> list[Named]:
-        """Return arrays by name, group by group, and the rest."""
-
-    def arguments(self, inputs: Named, rest: Named) -> Named:
-        """Return the arguments of the function."""
-
-    def gradient_arguments(
-        self, inputs: Named, results: Named, cotangents: Named, rest: Named
-    ) -> Named:
-        """Return the arguments of the function's gradient."""
-
-    def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
-        """Return what the function's gradient returned by the names of the inputs."""
-
-    def by_example(self, *args: Any) -> Sequence[Any] | None:
-        """Call the gradient with weights by example, unless it must be differentiable itself."""
-
-
-def rule_of(op: BatchedOp, op_kind: str) -> Callable[..., Batched]:
+def rule_of(op: Op, op_kind: str) -> Callable[..., Batched]:
     """Return the vmap rule of one of the ops of a function."""
 
     def rule(info: Any, in_dims: Dims, *args: Any) -> Batched:
@@ -72,7 +35,7 @@ def rule_of(op: BatchedOp, op_kind: str) -> Callable[..., Batched]:
     return rule
 
 
-def _axes(op: BatchedOp, op_kind: str) -> list[int | None]:
+def _axes(op: Op, op_kind: str) -> list[int | None]:
     """Return the axis B of each tensor of a call; nothing if examples cannot share a batch."""
     if op.axes is None or op_kind not in ("forward", "jvp", "backward"):
         return []
@@ -83,7 +46,7 @@ def _axes(op: BatchedOp, op_kind: str) -> list[int | None]:
 
 
 def _as_one_batch(
-    op: BatchedOp,
+    op: Op,
     op_kind: str,
     N: int,
     in_dims: Dims,

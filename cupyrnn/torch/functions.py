@@ -29,14 +29,14 @@ from ..weights.params import DIRECTIONS, GATES, Direction, InputMode, RNNMode
 from .arguments import (
     Lengths,
     Resets,
+    block_zeros,
     check_block_weights,
     check_kinds,
     check_seeds,
     extras,
     keeps,
     lstm_attributes,
-    or_zeros,
-    stacked_states,
+    stacked_zeros,
 )
 from .definitions import (
     BLOCK_GRU,
@@ -46,6 +46,7 @@ from .definitions import (
     LSTM_BLOCK_CELL,
     STACKED_RNN,
 )
+from .laid_out import Zeros
 from .ops import check_tensor
 
 
@@ -150,8 +151,9 @@ def lstm_block_cell(
     """
     of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     attributes = lstm_attributes("lstm_block_cell", of_cell)
-    cs_prev, h_prev = or_zeros("lstm_block_cell", x, ("w", w), 4, cs_prev, h_prev)
-    return lstm_outputs(LSTM_BLOCK_CELL(x, cs_prev, h_prev, w, b, wci, wcf, wco, *attributes))
+    zeros = block_zeros("lstm_block_cell", x, ("w", w), 4, cs_prev, h_prev)
+    inputs = (x, cs_prev, h_prev, w, b, wci, wcf, wco)
+    return lstm_outputs(LSTM_BLOCK_CELL(*inputs, *attributes, zeros=zeros))
 
 
 @named
@@ -227,11 +229,11 @@ def block_lstm(
     """
     of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     attributes = lstm_attributes("block_lstm", of_cell)
-    cs_prev, h_prev = or_zeros("block_lstm", x, ("w", w), 4, cs_prev, h_prev)
+    zeros = block_zeros("block_lstm", x, ("w", w), 4, cs_prev, h_prev)
     of_steps = extras("block_lstm", sequence_lengths, resets)
     reverse = check_bool("block_lstm", "reverse", reverse)
     inputs = (x, cs_prev, h_prev, w, b, wci, wcf, wco)
-    return lstm_outputs(BLOCK_LSTM(*inputs, *of_steps, *attributes, reverse))
+    return lstm_outputs(BLOCK_LSTM(*inputs, *of_steps, *attributes, reverse, zeros=zeros))
 
 
 @named
@@ -286,8 +288,9 @@ def gru_block_cell(
     torch.Size([1, 3])
     """
     check_gate("gru_block_cell", recurrent_activation)
-    (h_prev,) = or_zeros("gru_block_cell", x, ("w_c", w_c), 1, h_prev)
-    return gru_outputs(GRU_BLOCK_CELL(x, h_prev, w_ru, w_c, b_ru, b_c, recurrent_activation))
+    zeros = block_zeros("gru_block_cell", x, ("w_c", w_c), 1, h_prev)
+    inputs = (x, h_prev, w_ru, w_c, b_ru, b_c)
+    return gru_outputs(GRU_BLOCK_CELL(*inputs, recurrent_activation, zeros=zeros))
 
 
 @named
@@ -350,10 +353,10 @@ def block_gru(
     """
     of_steps = extras("block_gru", sequence_lengths, resets)
     check_gate("block_gru", recurrent_activation)
-    (h_prev,) = or_zeros("block_gru", x, ("w_c", w_c), 1, h_prev)
+    zeros = block_zeros("block_gru", x, ("w_c", w_c), 1, h_prev)
     reverse = check_bool("block_gru", "reverse", reverse)
     inputs = (x, h_prev, w_ru, w_c, b_ru, b_c)
-    return gru_outputs(BLOCK_GRU(*inputs, *of_steps, recurrent_activation, reverse))
+    return gru_outputs(BLOCK_GRU(*inputs, *of_steps, recurrent_activation, reverse, zeros=zeros))
 
 
 @named
@@ -444,11 +447,12 @@ def cudnn_rnn(
     check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
     if input_h is None:
         raise TypeError(f"{op}: input_h is None, expected zeros (L*D, B, P): params has no sizes")
+    zeros: Zeros = ()
     if rnn_mode == "lstm" and input_c is None:
         if num_proj:
             raise TypeError(f"{op}: input_c is None, expected a tensor (L*D, B, H)")
         check_tensor(op, "input_h", input_h)
-        input_c = input_h.new_zeros(input_h.shape)
+        zeros = ((2, tuple(input_h.shape)),)
     check_choice(op, "input_mode", input_mode, get_args(InputMode))
     check_choice(op, "direction", direction, DIRECTIONS)
     check_gate(op, recurrent_activation)
@@ -460,7 +464,8 @@ def cudnn_rnn(
         *(check_bool(op, "reverse", reverse), keeps(rate), check_save(op, save) or 0),
     )
     inputs = (input, input_h, input_c if rnn_mode == "lstm" else None, params)
-    found = CUDNN_RNN(*inputs, *extras(op, sequence_lengths, resets), seeds, *attributes)
+    of_steps = (*extras(op, sequence_lengths, resets), seeds)
+    found = CUDNN_RNN(*inputs, *of_steps, *attributes, zeros=zeros)
     return RNNOutputs._make(found[:3])
 
 
@@ -569,15 +574,17 @@ def stacked_rnn(
             symbols = f"({axes}, I)" if name == "input" else f"({places}, H)"
             shape = tuple(t.shape)  # type: ignore[union-attr]
             raise ValueError(f"{op}: {name} has shape {shape}, expected {symbols}")
-    if input_h is None or (is_lstm and input_c is None):
-        input_h, input_c = stacked_states(op, (input, input_h, input_c), weights, major)
-    if input_h.shape[0 if major else 1] != len(weights):
+    zeros = stacked_zeros(op, (input, input_h, input_c), weights, major)
+    of_zeros = dict(zeros)
+    h_shape = of_zeros[1] if input_h is None else tuple(input_h.shape)
+    if h_shape[0 if major else 1] != len(weights):
         raise ValueError(
-            f"{op}: input_h has shape {tuple(input_h.shape)}, expected ({places}, H) with L*D ="
-            f" {len(weights)}"
+            f"{op}: input_h has shape {h_shape}, expected ({places}, H) with L*D = {len(weights)}"
         )
-    H = input_c.shape[2] if is_lstm and input_c is not None else input_h.shape[2]
-    flat, names = check_block_weights(op, weights, input.shape[2], D, H, input_h.shape[2])
+    P = H = h_shape[2]
+    if is_lstm:
+        H = of_zeros[2][2] if input_c is None else input_c.shape[2]
+    flat, names = check_block_weights(op, weights, input.shape[2], D, H, P)
     if not is_lstm:
         for name, value in (("forget_bias", forget_bias), ("cell_clip", cell_clip)):
             if value is not None:
@@ -589,5 +596,6 @@ def stacked_rnn(
     inputs = (input, input_h, input_c if is_lstm else None, tuple(flat))
     of_steps = (*extras(op, sequence_lengths, resets), seeds)
     attributes = (" ".join(names), direction, rate, *attributes, major, reverse, keeps(rate))
-    found = STACKED_RNN(*inputs, *of_steps, *attributes, check_save(op, save) or 0)
+    attributes = (*attributes, check_save(op, save) or 0)
+    found = STACKED_RNN(*inputs, *of_steps, *attributes, zeros=zeros)
     return RNNOutputs._make(found[:3])

@@ -21,12 +21,14 @@ from ..checks.arrays import NotInPlace
 from ..driver.places import strides_of
 from ..driver.signatures import CALLS, Arguments, of_device, signature
 from .arrays import array_of, current_stream, on_device_of
-from .batching import BatchedOp
+from .batching import Op
 
 if TYPE_CHECKING:
     from ..driver import on_device, on_host
 
 Results: TypeAlias = "list[torch.Tensor | None]"
+# The numbers and shapes of states that are zeros: they are None among the tensors of a call.
+Zeros: TypeAlias = "tuple[tuple[int, tuple[int, ...]], ...]"
 Wanted: TypeAlias = "tuple[bool, ...]"  # which gradients; empty for all
 
 # Without this the parts of a tensor would be views, and autograd forbids writing to them.
@@ -42,27 +44,27 @@ class _View(NamedTuple):
 
 
 def results_of(
-    op: BatchedOp, op_kind: str, args: Sequence[Any], wanted: Wanted = ()
+    op: Op,
+    op_kind: str,
+    tensors: Sequence[Any],
+    attributes: Sequence[Any],
+    zeros: Zeros,
+    wanted: Wanted,
 ) -> Results | None:
     """Return the results of an op or of its gradient, None if calls like it have no layout."""
-    values, last = args[op.tensors], len(op.inputs) - 1
-    attributes = args[len(values) :]
-    if type(pieces := args[last]) is tuple:
-        values = (*values[:last], *pieces, *values[last + 1 :])
-    key: list[Any] = [op.name, op_kind, wanted, len(values), *attributes]
-    tensors: list[torch.Tensor] = []
+    key: list[Any] = [op.name, op_kind, attributes, zeros, wanted]
     addresses: list[int] = []
     together = 0
     try:
-        for a in values:
+        for a in tensors:
             if a is None:
                 key.append(None)
+                addresses.append(0)
             elif a.is_neg():  # lazily negated: its memory has the other sign
                 return None
             else:
                 address = a.data_ptr()
                 key += a.shape, a.stride(), a.dtype, a.device
-                tensors.append(a)
                 addresses.append(address)
                 together |= address
     except RuntimeError:  # it has no strides or no memory
@@ -73,7 +75,8 @@ def results_of(
     found = CALLS.get(signed)
     if found is None:
         with on_device_of(first):
-            found = _lay_out(op, op_kind, args, tensors, wanted), None
+            args = [*op.values(op_kind, tensors, zeros), *attributes]
+            found = _lay_out(op, op_kind, args, zeros, wanted), None
         CALLS.keep(signed, found)
     try:
         return None if found[0] is None else found[0].run(tensors, addresses)
@@ -82,17 +85,18 @@ def results_of(
 
 
 def _lay_out(
-    op: BatchedOp,
-    op_kind: str,
-    args: Sequence[Any],
-    tensors: Sequence[torch.Tensor],
-    wanted: Wanted,
+    op: Op, op_kind: str, args: list[Any], zeros: Zeros, wanted: Wanted
 ) -> _OnHost | _OnDevice | None:
     """Check a call; return an object that runs calls of its signature, None if there is none."""
-    first, last, back = tensors[0], op.inputs[-1], op_kind == "backward"
+    first, last, back = args[0], op.inputs[-1], op_kind == "backward"
+    if op_kind not in ("forward", "backward"):
+        return None
     if first.is_cpu and first.dtype is torch.bfloat16:  # its arrays are copies
         return None
+    copied: list[int] = []
     if first.is_cuda:
+        flat = [t for a in args for t in (a if type(a) is tuple else (a,))]
+        copied = [n for n, t in enumerate(flat) if _in_order(t) is not t]
         args = [tuple(map(_in_order, a)) if type(a) is tuple else _in_order(a) for a in args]
     *groups, rest = op.named(op_kind, args)
     # A signature has no values of lengths or resets.
@@ -110,9 +114,11 @@ def _lay_out(
     pieces: Any = inputs.get(last)
     if last == "params":  # the checks read the joined array
         arguments[last] = pieces
+    arguments |= {op.inputs[n]: None for n, _ in zeros}
     _, arrays = signature(op.name, (), arguments)
-    flat = itertools.chain(*(group.values() for group in groups))
-    every = itertools.chain(*(a if type(a) is tuple else (a,) for a in flat))
+    pairs = zip(op.groups[op_kind], groups, strict=True)
+    values = [group.get(name) for names, group in pairs for name in names]
+    every = itertools.chain(*(a if type(a) is tuple else (a,) for a in values))
     numbers = {id(a): n for n, a in enumerate(every)}
     if checked.lay_out is None or not all(id(a) in numbers for a in arrays):
         return None  # some calls convert the tensors to arrays
@@ -134,7 +140,9 @@ def _lay_out(
     if wanted:
         views = [view if want else None for view, want in zip(views, wanted, strict=True)]
     order = [numbers[id(a)] for a in arrays]
-    return _OnHost(call, order, views) if first.is_cpu else _OnDevice(call, order, views, tensors)
+    if first.is_cpu:
+        return _OnHost(call, order, views)
+    return _OnDevice(call, order, views, first, copied)
 
 
 def _in_order(a: Any) -> Any:
@@ -155,6 +163,16 @@ def _parts(n: Any, pieces: Sequence[Array]) -> list[_View]:
     return [_View(n, (a.shape, s, k)) for a, s, k in zip(pieces, strides, starts, strict=False)]
 
 
+def _place(result: Any, view: _View, itemsize: int) -> _View:
+    """Return the place of a result, or of a part of it, in the memory of a call."""
+    n, shape, _, offset = result
+    start = offset // itemsize
+    if view.part is None:
+        return _View(n, (shape, strides_of(shape, 1), start))
+    shape, strides, more = view.part
+    return _View(n, (shape, strides, start + more))
+
+
 class _Runner:
     """Runs the calls of a signature."""
 
@@ -162,14 +180,14 @@ class _Runner:
         self._order, self._views = order, views
         self._has_parts = any(view is not None and view.part is not None for view in views)
 
-    def _results(self, tensors: Sequence[Any]) -> Results:
+    def _results(self, memory: Any) -> Results:
         """Return the results: whole tensors, or parts that autograd does not see as views."""
         if not self._has_parts:
-            return [None if v is None else tensors[v[0]] for v in self._views]
+            return [None if v is None else memory[v[0]] for v in self._views]
         as_strided, found = torch.as_strided, []
         with _without(_VIEWS):
             for v in self._views:
-                t = None if v is None else tensors[v[0]]
+                t = None if v is None else memory[v[0]]
                 found.append(t if v is None or v[1] is None else as_strided(t, *v[1]))
         return found
 
@@ -179,14 +197,13 @@ class _OnHost(_Runner):
 
     def __init__(self, call: on_host.HostCall, order: list[int], views: list[_View | None]) -> None:
         super().__init__(order, views)
-        self._call, asked = call, {view.tensor for view in views if view is not None}
-        self._asked = [n in asked for n in range(len(call.returned))]
+        self._call = call
+        self._asked = {view.tensor for view in views if view is not None}
 
-    def run(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> Results:
+    def run(self, tensors: Sequence[torch.Tensor], addresses: list[int]) -> Results:
         """Run a call."""
         arrays = self._call.run([array_of(tensors[n]) for n in self._order])
-        pairs = zip(arrays, self._asked, strict=True)
-        return self._results([torch.from_numpy(a) if asked else None for a, asked in pairs])
+        return self._results({n: torch.from_numpy(arrays[n]) for n in self._asked})
 
 
 class _OnDevice(_Runner):
@@ -197,15 +214,15 @@ class _OnDevice(_Runner):
         call: on_device.DeviceCall,
         order: list[int],
         views: list[_View | None],
-        tensors: Sequence[torch.Tensor],
+        first: torch.Tensor,
+        copied: list[int],
     ) -> None:
-        first = tensors[0]
-        self._options: dict[str, Any] = {"dtype": first.dtype, "device": first.device}
-        self._call, self._index = call, first.device.index
-        self._copied = [n for n, t in enumerate(tensors) if _in_order(t) is not t]
+        self._call, self._index, self._copied = call, first.device.index, copied
         sizes = [-(-size // first.itemsize) for size in call.allocations]
         self._shapes: list[Any] = [(size,) for size in sizes]
-        places = [None if v is None else self._place(call.returned[v.tensor], v) for v in views]
+        places = [
+            None if v is None else _place(call.returned[v.tensor], v, first.itemsize) for v in views
+        ]
         used = [view.tensor for view in places if view is not None]
         for n, view in enumerate(places):
             if view is not None and used.count(view.tensor) == 1:
@@ -214,24 +231,18 @@ class _OnDevice(_Runner):
                     self._shapes[view.tensor], places[n] = shape, _View(view.tensor)
         super().__init__(order, places)
 
-    def _place(self, result: Any, view: _View) -> _View:
-        """Return the place of a result, or of a part of it, in the memory of a call."""
-        n, shape, _, offset = result
-        start = offset // self._options["dtype"].itemsize
-        if view.part is None:
-            return _View(n, (shape, strides_of(shape, 1), start))
-        shape, strides, more = view.part
-        return _View(n, (shape, strides, start + more))
-
-    def run(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> Results:
+    def run(self, tensors: Sequence[torch.Tensor], addresses: list[int]) -> Results:
         """Run a call on PyTorch's current stream."""
         if torch.cuda.current_device() != self._index:
             with torch.cuda.device(self._index):
                 return self.run(tensors, addresses)
         copies = {n: tensors[n].contiguous() for n in self._copied}
-        used = [copies[n].data_ptr() if n in copies else addresses[n] for n in self._order]
-        empty, options = torch.empty, self._options
-        memory = [empty(shape, **options) for shape in self._shapes]
+        for n, copy in copies.items():
+            addresses[n] = copy.data_ptr()
+        new_empty = tensors[0].new_empty
+        memory = [new_empty(shape) for shape in self._shapes]
+        used = [addresses[n] for n in self._order]
+        used += [m.data_ptr() for m in memory]
         with current_stream(self._index):
-            self._call.run(used + [m.data_ptr() for m in memory])
+            self._call.run(used)
         return self._results(memory)

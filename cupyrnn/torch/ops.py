@@ -48,6 +48,7 @@ from .arrays import (
     tensors_of,
 )
 from .batching import rule_of, under_vectorize, vectorized
+from .laid_out import Zeros
 
 # Arguments by name, without those that are None.
 Named: TypeAlias = dict[str, Any]
@@ -142,18 +143,6 @@ _frame_reader: Any = getattr(
 )
 
 
-def _unseen(compute: _F) -> _F:
-    """Hide a method from PyTorch's compiler."""
-
-    @functools.wraps(compute)
-    def call(op: Op, *args: Any, **more: Any) -> Any:
-        # Outside compiled code nothing needs to be hidden, and the wrapper costs 12 µs.
-        seen = "torch._dynamo" in sys.modules and _frame_reader() is not None
-        return (_untraced(compute) if seen else compute)(op, *args, **more)
-
-    return call  # type: ignore[return-value]
-
-
 class Op:
     """
     A function of the package as ops of PyTorch; called with tensors and attributes in order.
@@ -191,7 +180,6 @@ class Op:
         # Arguments that make the gradient skip the first input.
         self.without_input: Named = {}
         self._attributes = [part.split()[-1] for part in attributes.split(", ")]
-        self.tensors = slice(0, -len(self._attributes))  # of the arguments
         # The tensors that each op takes, before the extras.
         self.groups: dict[str, tuple[tuple[str, ...], ...]] = {
             "forward": (self.inputs,),
@@ -236,34 +224,50 @@ class Op:
         """Return the shapes of the results."""
         raise NotImplementedError
 
-    def __call__(self, *args: Any) -> Sequence[torch.Tensor]:
+    def __call__(self, *args: Any, zeros: Zeros = ()) -> Sequence[torch.Tensor]:
         """
         Return the results.
 
         The last input may be a tuple of pieces, which are flattened and joined. If autograd records
         the call, it is one node, because separate nodes for joining and splitting would take a
-        large part of a small net's time.
+        large part of a small net's time. States of zeros are no tensors for the same reason.
         """
-        last, pieces = len(self.inputs) - 1, args[len(self.inputs) - 1]
+        last, rest = len(self.inputs) - 1, len(self.inputs) + len(self.extras)
+        pieces = args[last]
         pieces = pieces if type(pieces) is tuple and pieces else (pieces,)
-        tensors = (*args[:last], *pieces, *args[last + 1 : last + 1 + len(self.extras)])
-        traced = torch.compiler.is_compiling() or torch._C._is_tracing()
-        whole = traced or not _plain(tensors) or _in_a_transform()
-        if whole or torch._C._is_any_autocast_enabled():
-            refuse_torchscript(self.name)
-            self._check_expanded(tensors)
-            self._check_inputs(args)
-            args = (*args[:last], joined(pieces), *args[last + 1 :])
-            if torch._C._is_any_autocast_enabled():
-                args = tuple(_cast(args, len(args) - len(self._attributes)))
-            if whole:
-                run = self.forward if traced else self.functions["forward"].apply
-                return run(*args)  # type: ignore[no-any-return]
-            pieces = args[last : last + 1]
+        tensors = (*args[:last], *pieces, *args[last + 1 : rest])
+        if (
+            torch.compiler.is_compiling()
+            or torch._C._is_any_autocast_enabled()
+            or not _plain(tensors)
+            or _in_a_transform()
+        ):
+            return self._call_transformed([*args], pieces, zeros)
         if _requires_grad(tensors):
-            return self._record(args[last + 1 :], *args[:last], *pieces)  # type: ignore[no-any-return]
-        found: Sequence[Any] = self._forward(*args)
+            return self._record((args[rest:], zeros), *tensors)  # type: ignore[no-any-return]
+        found: Sequence[Any] = self._results("forward", tensors, args[rest:], zeros)
         return found
+
+    def _call_transformed(
+        self, args: list[Any], pieces: Sequence[Any], zeros: Zeros
+    ) -> Sequence[torch.Tensor]:
+        """Return the results of a call that is traced or transformed."""
+        refuse_torchscript(self.name)
+        for t in (*args[: len(self.inputs) - 1], *pieces):
+            if type(t) is ExpandedWeight:
+                raise NotImplementedError(
+                    f"{self.name}: PyTorch's ExpandedWeights are refused; torch.func.vmap"
+                    " of torch.func.grad has the gradients of each example, and so has cupyrnn.vjp"
+                    " with weight_gradients='examples'"
+                )
+        args = _filled(args, zeros)
+        self._check_inputs(args)
+        args[len(self.inputs) - 1] = joined(pieces)
+        if torch._C._is_any_autocast_enabled():
+            args = _cast(args, len(args) - len(self._attributes))
+        if torch.compiler.is_compiling() or torch._C._is_tracing():
+            return self.forward(*args)  # type: ignore[no-any-return]
+        return self.functions["forward"].apply(*args)  # type: ignore[no-any-return]
 
     def _check_inputs(self, args: Sequence[Any]) -> None:
         """Check that inputs are tensors, and that pieces can be joined."""
@@ -294,32 +298,60 @@ class Op:
         """Return how many of the arguments of an op are tensors."""
         return sum(map(len, self.groups[op_kind])) + len(self.extras)
 
-    def _check_expanded(self, tensors: Sequence[Any]) -> None:
-        for t in tensors:
-            if type(t) is ExpandedWeight:
-                raise NotImplementedError(
-                    f"{self.name}: PyTorch's ExpandedWeights are refused; torch.func.vmap"
-                    " of torch.func.grad has the gradients of each example, and so has cupyrnn.vjp"
-                    " with weight_gradients='examples'"
-                )
+    def _split(self, op_kind: str, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the tensors of a call and its attributes."""
+        count = self._count(op_kind)
+        return args[:count], args[count:]
+
+    def values(self, op_kind: str, tensors: Sequence[Any], zeros: Zeros) -> list[Any]:
+        """Return tensors as an op takes them: with a tuple of several pieces, and with zeros."""
+        last = len(self.inputs) - 1
+        end = last + 1 + len(tensors) - self._count(op_kind)
+        pieces: Any = tuple(tensors[last:end])
+        pieces = pieces if len(pieces) > 1 else pieces[0]
+        return _filled([*tensors[:last], pieces, *tensors[end:]], zeros)
 
     def call(self, op_kind: str, *args: Any) -> Sequence[Any]:
         """Call an op inside a derivative, which may be differentiated itself."""
-        tensors = args[: self._count(op_kind)]
+        tensors, attributes = self._split(op_kind, args)
         if not _plain(tensors) or _in_a_transform() or _requires_grad(tensors):
             return self.functions[op_kind].apply(*args)  # type: ignore[no-any-return]
-        return getattr(self, f"_{op_kind}")(*args)  # type: ignore[no-any-return]
+        return self._results(op_kind, tensors, attributes)
 
     def run(self, op_kind: str, *args: Any) -> Sequence[torch.Tensor]:
         """Run an op below autograd."""
-        if _plain(args[: self._count(op_kind)]):
-            return self._whole(args[0], getattr(self, f"_{op_kind}")(*args))
+        tensors, attributes = self._split(op_kind, args)
+        if _plain(tensors):
+            return self._whole(args[0], self._results(op_kind, tensors, attributes))
         outside = _below_autograd.set(True)
         try:
             found = getattr(self, op_kind)(*args)
         finally:
             _below_autograd.reset(outside)
         results: tuple[torch.Tensor, ...] = found if isinstance(found, tuple) else (found,)
+        return results
+
+    def _results(self, *call: Any) -> list[torch.Tensor | None]:
+        """Return the results of `_computed`, which PyTorch's compiler shall not see."""
+        # Outside compiled code nothing needs to be hidden, and the wrapper costs 12 µs.
+        seen = "torch._dynamo" in sys.modules and _frame_reader() is not None
+        return (_untraced(self._computed) if seen else self._computed)(*call)  # type: ignore[no-any-return]
+
+    def _computed(
+        self, op_kind: str, tensors: Any, attributes: Any, zeros: Zeros = (), wanted: Any = ()
+    ) -> list[torch.Tensor | None]:
+        """
+        Return the results of an op whose tensors are memory.
+
+        There may be pieces among the tensors; a gradient has one result for each. `wanted` selects
+        gradients, and is empty for all.
+        """
+        found = laid_out.results_of(self, op_kind, tensors, attributes, zeros, wanted)
+        if found is not None:
+            return found
+        values = *self.values(op_kind, tensors, zeros), *attributes
+        more = {"wanted": wanted} if wanted else {}
+        results: list[torch.Tensor | None] = getattr(self, f"_{op_kind}")(*values, **more)
         return results
 
     # The registration with PyTorch's dispatcher, for the compiler and other tracers.
@@ -356,7 +388,9 @@ class Op:
         torch.library.define(
             f"cupyrnn::{name}", schema, lib=_LIBRARY, tags=torch.Tag.pt2_compliant_tag
         )
-        run = getattr(self, f"_{op_kind}")
+
+        def run(*args: Any) -> Sequence[Any]:
+            return self._results(op_kind, *self._split(op_kind, args))
 
         def traced(compute: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Any]:
             def call(*args: Any) -> Any:
@@ -421,12 +455,8 @@ class Op:
         ]
         return [*found, self._rest(args[0], rest)]
 
-    @_unseen
     def _forward(self, *args: Any) -> list[torch.Tensor | None]:
         """Return the results."""
-        found = laid_out.results_of(self, "forward", args)
-        if found is not None:
-            return found
         with on_device_of(args[0]):
             results = self.compute(*self.named("forward", args))
             return tensors_of([results[name] for name in self.results], args[0])
@@ -442,15 +472,10 @@ class Op:
             return None
         return self._whole(args[0], self._backward(*args, weight_gradients="examples"))
 
-    @_unseen
     def _backward(
         self, *args: Any, wanted: tuple[bool, ...] = (), **more: Any
     ) -> list[torch.Tensor | None]:
         """Return the gradients, for pieces one each; `wanted` selects some, or is empty for all."""
-        if not more:
-            found = laid_out.results_of(self, "backward", args, wanted)
-            if found is not None:
-                return found
         if wanted and not wanted[0]:
             more |= self.without_input
         with on_device_of(args[0]):
@@ -462,7 +487,6 @@ class Op:
                 arrays = [a if want else None for a, want in zip(arrays, wanted, strict=True)]
             return tensors_of(arrays, args[0])
 
-    @_unseen
     def _jvp(self, *args: Any) -> list[torch.Tensor | None]:
         self._check_second(args[0])
         with on_device_of(args[0]):
@@ -475,7 +499,6 @@ class Op:
             directions = [tangents.get(name) for name in inputs]
             return tensors_of(along(outputs, list(inputs.values()), directions)[1], args[0])
 
-    @_unseen
     def _second(self, *args: Any) -> list[torch.Tensor | None]:
         self._check_second(args[0])
         with on_device_of(args[0]):
@@ -527,18 +550,19 @@ class Op:
         return _wanted(ctx, self._derivative("backward", *values, *ctx.attributes))
 
     def _vjp_recorded(self, ctx: Any, *grads: Any) -> Sequence[Any]:
-        last, e, grads = len(self.inputs) - 1, len(self.extras), grads[: len(self.outputs)]
-        kept, s = ctx.saved_tensors, last + len(self.saved)
-        rest, pieces = kept[s : s + e], kept[s + e :]
-        rest = (*kept[last:s], *grads, *rest, *ctx.attributes)
+        kept, (attributes, zeros), grads = ctx.saved_tensors, ctx.rest, grads[: len(self.outputs)]
+        count, s, e = len(kept), len(self.saved), len(self.extras)
+        tensors = (*kept[: count - e], *grads, *kept[count - e :])
         seen = (kept[0], *grads)
         plain = not torch.is_grad_enabled() and _plain(seen) and not _in_a_transform()
-        if plain and not under_vectorize(seen):
-            found: Sequence[Any] = self._backward(
-                *kept[:last], _last(pieces), *rest, wanted=ctx.needs_input_grad[1:]
-            )
-            return None, *found
-        found = self._derivative("backward", *kept[:last], joined(pieces), *rest)
+        if plain and not under_vectorize(grads):
+            wanted = ctx.needs_input_grad[1 : 1 + count - s - e]
+            found: Any = self._results("backward", tensors, attributes, zeros, wanted)
+            return None, *found, *[None] * e
+        values, last = self.values("backward", tensors, zeros), len(self.inputs) - 1
+        pieces = values[last] if isinstance(values[last], tuple) else (values[last],)
+        values[last] = joined(pieces)
+        found = self._derivative("backward", *values, *attributes)
         if len(pieces) > 1:
             parts = found[last].split([piece.numel() for piece in pieces])
             parts = [p.view(piece.shape) for p, piece in zip(parts, pieces, strict=True)]
@@ -577,9 +601,11 @@ def _slices(groups: Sequence[Sequence[str]]) -> list[slice]:
     return [slice(a, b) for a, b in itertools.pairwise([*ends, None])]
 
 
-def _last(pieces: tuple[Any, ...]) -> Any:
-    """Return the last input: a tuple of pieces, or one tensor."""
-    return pieces if len(pieces) > 1 else pieces[0]
+def _filled(values: list[Any], zeros: Zeros) -> list[Any]:
+    """Return the arguments of a call with tensors for the states that are zeros."""
+    for n, shape in zeros:
+        values[n] = values[0].new_zeros(shape)
+    return values
 
 
 def _wanted(ctx: Any, grads: Sequence[Any]) -> tuple[Any, ...]:
@@ -621,11 +647,11 @@ def _functions(op: Op) -> dict[str, type[torch.autograd.Function]]:
     s, e = len(op.saved), len(op.extras)
     third = _refusal(name, "there are no third derivatives")
 
-    def recorded(ctx: Any, rest: Sequence[Any], *tensors: Any) -> Any:
-        inputs, pieces = tensors[:last], tensors[last:]
-        results: Any = tuple(op._forward(*inputs, _last(pieces), *rest))
-        ctx.save_for_backward(*inputs, *results[-s:], *rest[:e], *pieces)
-        ctx.attributes = rest[e:]
+    def recorded(ctx: Any, rest: Any, *tensors: Any) -> Any:
+        results: Any = tuple(op._results("forward", tensors, *rest))
+        end = len(tensors) - e
+        ctx.save_for_backward(*tensors[:end], *results[-s:], *tensors[end:])
+        ctx.rest = rest
         ctx.set_materialize_grads(False)
         if op.shown > k:
             ctx.mark_non_differentiable(*results[k:])

@@ -12,8 +12,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .._typing import Save
 from ..checks.attributes import check_dropout, check_save, named, type_shown
+from ..weights.params import DIRECTIONS
 from .arguments import Extras, Lengths, Resets, extras, keeps, save_of, seeds_of
 from .definitions import CUDNN_RNN
+from .laid_out import Zeros
 from .modules import Leaf, check_pair
 from .ops import check_tensor
 
@@ -49,17 +51,10 @@ class Recurrent(Leaf):
     check_forward_args: Callable[..., None]
     _count = 1  # the number of states
 
-    def zero_states(self, x: torch.Tensor, B: int) -> States:
-        """Return states of zeros, [L*D, B, ·] each."""
-        places = self.num_layers * (1 + self.bidirectional)
-        h = x.new_zeros(places, B, self.proj_size or self.hidden_size)
-        if self._count == 1:
-            return (h,)
-        # One tensor can be both states, because nothing writes to them.
-        return h, x.new_zeros(places, B, self.hidden_size) if self.proj_size else h
-
-    def run(self, x: torch.Tensor, states: States, of_steps: Extras) -> tuple[torch.Tensor, States]:
-        """Return the output and the last states of a net over x [T, B, I]."""
+    def run(
+        self, x: torch.Tensor, states: States | None, of_steps: Extras
+    ) -> tuple[torch.Tensor, States]:
+        """Return the output and the last states of a net over x [T, B, I]; None are zeros."""
         raise NotImplementedError
 
     def forward(
@@ -124,9 +119,9 @@ class Recurrent(Leaf):
         if not batched:
             input = input.unsqueeze(axis)
             marks = None if marks is None else marks.unsqueeze(axis)
+        states: States | None = None
         if hx is None:
             self.check_input(input, None)
-            states = self.zero_states(input, input.shape[axis])
         else:
             states = self._checked_states(hx)
             self._check_axes(states, batched)
@@ -136,12 +131,12 @@ class Recurrent(Leaf):
         if self.batch_first:
             input = input.transpose(0, 1)
             marks = None if marks is None else marks.t()
-        output, states = self.run(input, states, (lengths, marks))
+        output, last = self.run(input, states, (lengths, marks))
         if self.batch_first:
             output = output.transpose(0, 1)
         if not batched:
-            output, states = output.squeeze(axis), tuple(s.squeeze(1) for s in states)
-        return output, self._returned(states)
+            output, last = output.squeeze(axis), tuple(s.squeeze(1) for s in last)
+        return output, self._returned(last)
 
     def _forward_packed(
         self, input: PackedSequence, hx: Any, lengths: Any, resets: Resets | None
@@ -156,23 +151,28 @@ class Recurrent(Leaf):
             )
         _, marks = extras(name, None, resets)
         _check_marks(name, marks, "T, B", (T, B))
-        states = self.zero_states(data, B) if hx is None else self._checked_states(hx)
-        if order is not None:
-            states = tuple(s.index_select(1, order) for s in states)
-            marks = None if marks is None else marks.index_select(1, order.cpu())
-        self.check_forward_args(data, self._returned(states), batch_sizes)
+        states: States | None = None
+        if hx is None:
+            self.check_input(data, batch_sizes)
+        else:
+            states = self._checked_states(hx)
+            if order is not None:
+                states = tuple(s.index_select(1, order) for s in states)
+            self.check_forward_args(data, self._returned(states), batch_sizes)
+        if order is not None and marks is not None:
+            marks = marks.index_select(1, order.cpu())
         traced = torch.compiler.is_compiling() or torch._C._is_tracing()
         if not traced and int(batch_sizes[-1]) == B:  # all sequences are of one length
-            output, states = self.run(data.view(T, B, -1), states, (None, marks))
+            output, last = self.run(data.view(T, B, -1), states, (None, marks))
             found = output.flatten(0, 1)
         else:
-            found, states = self._run_packed(data, states, batch_sizes, marks)
+            found, last = self._run_packed(data, states, batch_sizes, marks)
         if back is not None:
-            states = tuple(s.index_select(1, back) for s in states)
-        return PackedSequence(found, batch_sizes, order, back), self._returned(states)
+            last = tuple(s.index_select(1, back) for s in last)
+        return PackedSequence(found, batch_sizes, order, back), self._returned(last)
 
     def _run_packed(
-        self, data: torch.Tensor, states: States, batch_sizes: torch.Tensor, marks: Any
+        self, data: torch.Tensor, states: States | None, batch_sizes: torch.Tensor, marks: Any
     ) -> tuple[torch.Tensor, States]:
         """Return the outputs of packed steps, packed, and the states after the last ones."""
         T, B = len(batch_sizes), int(batch_sizes[0])
@@ -180,8 +180,8 @@ class Recurrent(Leaf):
         is_step = torch.arange(B) < batch_sizes.unsqueeze(1)
         rows = is_step.flatten().nonzero().squeeze(1).to(data.device)
         x = data.new_zeros(T * B, data.shape[1]).index_copy(0, rows, data)
-        output, states = self.run(x.view(T, B, -1), states, (is_step.sum(0), marks))
-        return output.reshape(T * B, -1).index_select(0, rows), states
+        output, last = self.run(x.view(T, B, -1), states, (is_step.sum(0), marks))
+        return output.reshape(T * B, -1).index_select(0, rows), last
 
     def _checked_states(self, hx: Any) -> States:
         """Return the states of `hx`, one or two."""
@@ -270,7 +270,9 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
             return steps.forward(input, hx)  # type: ignore[no-any-return]
         return super().forward(input, hx, sequence_lengths=sequence_lengths, resets=resets)
 
-    def run(self, x: torch.Tensor, states: States, of_steps: Extras) -> tuple[torch.Tensor, States]:
+    def run(
+        self, x: torch.Tensor, states: States | None, of_steps: Extras
+    ) -> tuple[torch.Tensor, States]:
         if x.shape[0] == 0:
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
         known = self._parameters  # unless a parametrization or pruning moved one
@@ -279,15 +281,24 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         if not self.bias:
             rows, D = len(pieces[0]), 1 + self.bidirectional
             pieces.append(pieces[0].new_zeros(2 * rows * self.num_layers * D))
-        rate = check_dropout(type(self).__name__, self.dropout) if self.training else 0.0
-        direction = "bidirectional" if self.bidirectional else "unidirectional"
+        zeros: Zeros = ()
+        h, c = (*(states or ()), None, None)[:2]
+        if states is None:
+            B, H = x.shape[1], self.hidden_size
+            places = self.num_layers * (1 + self.bidirectional)
+            zeros = (1, (places, B, self.proj_size or H)), (2, (places, B, H))
+            zeros = zeros[: self._count]
+        rate = 0.0
+        if self.training and self.dropout:
+            rate = check_dropout(type(self).__name__, self.dropout)
+        direction = DIRECTIONS[self.bidirectional]
         every = 0 if self.save == "all" else check_save(type(self).__name__, self.save) or 0
-        h, c = states if len(states) > 1 else (*states, None)
         output, *last = CUDNN_RNN(
             x, h, c, tuple(pieces), *of_steps, seeds_of(rate), _MODES[self.mode], "linear_input",
             direction, rate, self.proj_size, "sigmoid", True, False, keeps(rate), every,
+            zeros=zeros,
         )  # fmt: skip
-        return output, tuple(last[: len(states)])
+        return output, tuple(last[: self._count])
 
 
 @cache

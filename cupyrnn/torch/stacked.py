@@ -118,7 +118,9 @@ class StackedModule(Recurrent):
         shown: str = torch.nn.RNNBase.extra_repr(self)  # type: ignore[arg-type]
         return shown + "".join(others) + save_shown(self.save)
 
-    def run(self, x: torch.Tensor, states: States, of_steps: Extras) -> tuple[torch.Tensor, States]:
+    def run(
+        self, x: torch.Tensor, states: States | None, of_steps: Extras
+    ) -> tuple[torch.Tensor, States]:
         kind: Any = PeepholeLSTMParams if self._count > 1 else BlockGRUParams
         weights = [
             kind(**{name: getattr(self, name + end) for name in self._names})
@@ -128,9 +130,9 @@ class StackedModule(Recurrent):
         arguments: Any = {"dropout": rate, "seeds": seeds_of(rate), "save": self.save}
         arguments["sequence_lengths"], arguments["resets"] = of_steps
         arguments["direction"] = "bidirectional" if self.bidirectional else "unidirectional"
-        h, c = (*states, None)[:2]
+        h, c = (*(states or ()), None, None)[:2]
         out = stacked_rnn(x, h, c, weights, **arguments, **self.attributes)
-        return out.output, (out.output_h, out.output_c)[: len(states)]
+        return out.output, (out.output_h, out.output_c)[: self._count]
 
 
 class PeepholeNet(StackedModule):
