@@ -45,7 +45,7 @@ class ProductStep(NamedTuple):
     to: Address
     rs_to: int
     adds: int
-    meets: int  # whether all threads wait for each other first
+    waits: int  # whether all threads wait for each other first
     variant: int = -1  # of the formula; -1 for none
     through: Address = 0  # the result of the product before, which the formula reads
     rs_through: int = 0
@@ -115,7 +115,7 @@ def one_step(one: Any, words: int) -> None:
     u0, u1 = own_vectors(one, tid, n, s.H)
     for k in range(s.products):
         p = _read_product(address + _STEP_BYTES + k * _EACH_BYTES)
-        if p.meets:
+        if p.waits:
             arrive_and_wait(address, n, 1)
         for now in range(2):
             if now == s.backward:

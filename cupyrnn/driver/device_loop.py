@@ -93,7 +93,7 @@ class LayerLoop:
         grads: GradientPlaces,
         read: Sequence[Place],
         deltas: Sequence[Place],
-        given_row: int,
+        cotangent_row: int,
     ) -> None:
         """Add the steps backwards, with the arrays of a launch over all of them."""
         of, machine, layer, (B, H) = self._cell, self._machine, self._layer, self._shape
@@ -125,7 +125,7 @@ class LayerLoop:
             for p in reversed(range(len(w_h))):
                 arrays = [
                     *now, *grads.states, *gradients, *deltas, *[None] * len(read), *last, *nulls,
-                    given_row,
+                    cotangent_row,
                 ]  # fmt: skip
                 self._launch("backward", p, arrays, following, row)
                 d = deltas[p].part(row, row + B).part(0, w_h[p].shape[1], 1)

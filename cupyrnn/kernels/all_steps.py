@@ -19,13 +19,13 @@ from . import cell
 #
 # and products, which use two vectors alternately, have
 #
-#   N, held(weight)             the type in which matrices are stored, and a weight of this type
+#   N, to_operand(weight)       the type in which matrices are stored, and a weight of this type
 #   load(value)                 loads the matrices; value(product, k, unit, column) is the factor of
 #                               number k of a vector for a column of a unit
 #   begin()                     fills all vectors with zeros
 #   put<COUNT>(product, turn, v)
 #                               stores COUNT numbers of the thread's unit in such a vector
-#   meet()                      waits until all threads have stored their numbers
+#   sync()                      waits until all threads have stored their numbers
 #   multiply(product, turn, rows, sums)
 #                               computes the sums of the thread's unit, by column; `rows` is the
 #                               number of rows of the step
@@ -86,7 +86,7 @@ __device__ __forceinline__ A number_at(const A* computed, const T* stored, long 
 }
 // Writes number n of a state to each array that is not null.
 template <typename A, typename T>
-__device__ __forceinline__ void leave_at(A* computed, T* stored, long long n, A v)
+__device__ __forceinline__ void write_at(A* computed, T* stored, long long n, A v)
 {
     if (computed) computed[n] = v;
     if (stored) store(stored + n, v);
@@ -232,7 +232,7 @@ __device__ __forceinline__ void all_steps(
     products.load([&](auto product, int k, int unit, int c) -> N {
         const Weights<T> w = arrays.w[product.NUMBER];
         if (k >= H || unit >= H) return N(0.f);
-        return products.held(w.w[k * w.row + (whole.weight(c) * H + unit) * w.column]);
+        return products.to_operand(w.w[k * w.row + (whole.weight(c) * H + unit) * w.column]);
     });
     const Walk<PLAIN, PADDED> walk(at, me);
     auto own = [&]() { return me.row * (long long)H + me.unit; };  // its number in a state
@@ -275,7 +275,7 @@ __device__ __forceinline__ void all_steps(
 #pragma unroll
         for (int s = 0; s < Ahead::AHEAD; ++s) ask(s);
     coming.template wait<Ahead::AHEAD - 1>();
-    products.meet();  // before the first step
+    products.sync();  // before the first step
     int turn = 0;
     for (int s = 0; s < walk.steps; ++s) {
         const bool live = walk.live(s), begins = walk.begins(s + 1);
@@ -298,7 +298,7 @@ __device__ __forceinline__ void all_steps(
                 ask(s + Ahead::AHEAD);
                 coming.template wait<Ahead::AHEAD - 1>();
             }
-            products.meet();  // after a product
+            products.sync();  // after a product
             if (walk.keeps(live)) {
 #pragma unroll
                 for (int k = C::saved_before(p); k < C::saved_before(p + 1); ++k)
@@ -322,7 +322,7 @@ __device__ __forceinline__ void all_steps(
     if (walk.mine)
 #pragma unroll
         for (int k = 0; k < C::CARRIED; ++k)
-            leave_at(arrays.states[k], arrays.last[k], own(), array_of<A>(state)[k]);
+            write_at(arrays.states[k], arrays.last[k], own(), array_of<A>(state)[k]);
 }
 
 template <
@@ -346,7 +346,7 @@ __device__ __forceinline__ void all_steps(
         const int column = k / WIDTH;
         if (column >= H || unit >= H) return N(0.f);
         const int delta = whole.weight(k % WIDTH) * H + column;
-        return products.held(w.w[unit * w.row + delta * w.column]);
+        return products.to_operand(w.w[unit * w.row + delta * w.column]);
     });
     const Walk<PLAIN, PADDED> walk(at, me);
     auto own = [&]() { return me.row * (long long)H + me.unit; };  // its number in a state
@@ -359,8 +359,9 @@ __device__ __forceinline__ void all_steps(
         for (int k = 0; k < C::GRADIENTS; ++k)
             array_of<A>(gradients)[k] = number_at<A>(arrays.gradients[k], arrays.last[k], own());
     const long long row = walk.last_row();
-    const int given_row = arrays.given[0] && arrays.given_row ? int(arrays.given_row) : H;
-    long long n = row * H + walk.unit, given_n = row * given_row + walk.unit;
+    const bool far = arrays.cotangents[0] && arrays.cotangent_row;
+    const int cotangent_row = far ? int(arrays.cotangent_row) : H;
+    long long n = row * H + walk.unit, cotangent_n = row * cotangent_row + walk.unit;
     T* delta_row[C::PRODUCTS];
 #pragma unroll
     for (int p = 0; p < C::PRODUCTS; ++p)
@@ -370,15 +371,15 @@ __device__ __forceinline__ void all_steps(
     for (int k = 0; k < sizeof(places) / sizeof(int); ++k) places[k] = cell.place(k) * H;
     // The address of number k of a step.
     auto number_at = [&](int k) -> const T* {
-        if (k == C::READ) return arrays.given[0] + given_n;
-        return (k < C::READ ? arrays.read[k] : arrays.given[k - C::READ]) + n;
+        if (k == C::READ) return arrays.cotangents[0] + cotangent_n;
+        return (k < C::READ ? arrays.read[k] : arrays.cotangents[k - C::READ]) + n;
     };
     const T *from[Ahead::EACH], *first[Ahead::EACH];
     int stride[Ahead::EACH];
     bool there[Ahead::EACH];
     coming.each([&](int j, int k) {
-        from[j] = number_at(k), stride[j] = k == C::READ ? given_row : H;
-        there[j] = k < C::READ || arrays.given[k - C::READ];
+        from[j] = number_at(k), stride[j] = k == C::READ ? cotangent_row : H;
+        there[j] = k < C::READ || arrays.cotangents[k - C::READ];
         if (!there[j]) coming.leave_out(k);
         const bool state = k >= BEFORE && k < C::READ && arrays.first[k];
         first[j] = state ? arrays.first[k] + walk.row * (long long)H + walk.unit : nullptr;
@@ -396,7 +397,7 @@ __device__ __forceinline__ void all_steps(
         }
         coming.go();
         n -= rows_back * H;
-        given_n -= rows_back * given_row;
+        cotangent_n -= rows_back * cotangent_row;
     };
     typename C::Factors factors;
     auto make_factors = [&]() {
@@ -420,9 +421,9 @@ __device__ __forceinline__ void all_steps(
         // dh: the gradient of the next product, without the one that the caller passes.
         auto before = [&](auto product, A dh) {
             constexpr int p = decltype(product)::NUMBER;
-            A of_unit[C::GIVEN];
+            A of_unit[C::COTANGENTS];
 #pragma unroll
-            for (int k = 0; k < C::GIVEN; ++k)
+            for (int k = 0; k < C::COTANGENTS; ++k)
                 of_unit[k] = wide(coming.v[C::READ + k]);
             if (p == LAST) dh += of_unit[0];
             past = cell.backward(product, factors, dh, of_unit, earlier, deltas[p]);
@@ -441,13 +442,13 @@ __device__ __forceinline__ void all_steps(
         };
         before(Product<LAST>(), gradients.h);
         coming.template wait<Ahead::RING ? Ahead::AHEAD - 2 : 0>();
-        products.meet();  // in a step back
+        products.sync();  // in a step back
         keep(Product<LAST>());
         if constexpr (LAST == 1) {
             products.multiply(Product<1>(), 1, walk.rows(s), sums);
             products.finish(Product<1>(), sums);
             before(Product<0>(), sums[0]);
-            products.meet();  // between the products of a step back
+            products.sync();  // between the products of a step back
             keep(Product<0>());
         }
         const int numbers = walk.rows_back(s) * H;
@@ -470,7 +471,7 @@ __device__ __forceinline__ void all_steps(
     if (walk.mine)
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)
-            leave_at(arrays.gradients[k], arrays.made[k], own(), array_of<A>(gradients)[k]);
+            write_at(arrays.gradients[k], arrays.first_grads[k], own(), array_of<A>(gradients)[k]);
 }
 """
 )

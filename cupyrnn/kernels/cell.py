@@ -32,7 +32,7 @@ from ..checks.arrays import address, strided_address
 #   A forward(Product<p>, unit, z, sums, State& state, Saved& saved)
 #                               computes what follows product p; returns the next product's factor
 #   Factors factors(unit, read) the parts of the gradient that depend on saved values only
-#   A backward(Product<p>, factors, dh, given, Gradients& gradients, deltas)
+#   A backward(Product<p>, factors, dh, cotangents, Gradients& gradients, deltas)
 #                               goes back to product p: dh is the gradient of the result of what
 #                               follows it, with the caller's gradient of h; returns, for p = 0,
 #                               the part of the gradient of h_prev that passes no product
@@ -40,7 +40,7 @@ from ..checks.arrays import address, strided_address
 # and, unless it leaves them to ``CellDefaults``,
 #
 #   bool APART                  whether products are not added to z, as in `CudaCell`
-#   int GIVEN                   gradients that the caller passes, h's first
+#   int COTANGENTS              gradients that the caller passes, h's first
 #   int BEFORE                  how many arrays of READ, the last ones, are states before a step;
 #                               if 0, a driver passes all of them row by row
 #   int column(int k)           where column k of z begins in a row, in units of H
@@ -81,10 +81,10 @@ template <template <typename> class Cell, typename T> struct Backward {
     typedef Cell<A> C;
     static const bool BACK = true;
     typedef T Number;
-    static const int NUMBERS = C::READ + C::GIVEN;
+    static const int NUMBERS = C::READ + C::COTANGENTS;
     Weights<T> w[C::PRODUCTS];
     const T* read[C::READ];     // [n, H], read
-    const T* given[C::GIVEN];   // [n, H], read; null: zeros
+    const T* cotangents[C::COTANGENTS];  // [n, H], read; null: zeros
     A* gradients[C::GRADIENTS]; // [B, H], updated
     T* deltas[C::PRODUCTS];     // [n, deltas * H], written
     // For a launch over all steps and the last C::BEFORE arrays: if first[k] is not null, read[k]
@@ -92,8 +92,8 @@ template <template <typename> class Cell, typename T> struct Backward {
     const T* first[C::READ];     // [B, H]
     // The gradients of the last states (null: zeros) and of the first ones, if `gradients` is null.
     const T* last[C::GRADIENTS]; // [B, H]
-    T* made[C::GRADIENTS];       // [B, H]
-    long long given_row;         // how far apart the rows of given[0] begin; 0: H
+    T* first_grads[C::GRADIENTS];  // [B, H]
+    long long cotangent_row;     // how far apart the rows of cotangents[0] begin; 0: H
 };
 
 struct Steps {
@@ -134,7 +134,7 @@ struct Steps {
 // The members of a cell that does not define its own.
 struct CellDefaults {
     static const bool APART = false;
-    static const int GIVEN = 1, BEFORE = 0;
+    static const int COTANGENTS = 1, BEFORE = 0;
     __device__ __forceinline__ int column(int k) const { return k; }
     __device__ __forceinline__ int weight(int k) const { return k; }
     __device__ __forceinline__ int place(int k) const { return k; }

@@ -98,7 +98,7 @@ struct OverBlocks : Part {
             exchange.begin();
         }
     }
-    __device__ __forceinline__ void meet() const { if (Exchange::SUMS) __syncthreads(); }
+    __device__ __forceinline__ void sync() const { if (Exchange::SUMS) __syncthreads(); }
     template <int COUNT, typename Product>
     __device__ __forceinline__ void put(Product product, int turn, const A* v) const
     {

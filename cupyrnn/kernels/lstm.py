@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STRUCT = r"""
 template <typename A> struct LSTM : CellDefaults {
     static const int PRODUCTS = 1, SAVED = 7, READ = 7, STATES = 2, CARRIED = 2;
-    static const int GRADIENTS = 2, GIVEN = 2, BEFORE = 1;
+    static const int GRADIENTS = 2, COTANGENTS = 2, BEFORE = 1;
     static __device__ constexpr int width(int) { return 4; }
     static __device__ constexpr int deltas(int) { return 4; }
     static __device__ constexpr int saved_before(int p) { return p ? SAVED : 0; }
@@ -114,10 +114,10 @@ template <typename A> struct LSTM : CellDefaults {
         return k;
     }
     __device__ __forceinline__ A backward(
-        Product<0>, const Factors& k, A dh, const A* given, Gradients& gradients, A* d) const
+        Product<0>, const Factors& k, A dh, const A* cotangents, Gradients& gradients, A* d) const
     {
         A dcs = gradients.cs + dh * k.d;
-        dcs += given[1];
+        dcs += cotangents[1];
         d[0] = dcs * k.i, d[1] = dcs * k.ci, d[2] = dcs * k.f, d[3] = dh * k.o;
         gradients.cs = dcs * k.next;
         return A(0);

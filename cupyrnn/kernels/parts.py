@@ -224,7 +224,7 @@ struct ByNumbers : Share<Exchange, OF_BLOCK> {
     __device__ __forceinline__ ByNumbers(uint4* memory, bool)
         : vectors(reinterpret_cast<A*>(memory) + threadIdx.x / 32 * LENGTH),
           rest(reinterpret_cast<Pack<A>*>(memory) + COPIES) {}
-    template <typename V> static __device__ __forceinline__ N held(V v) { return wide(v); }
+    template <typename V> static __device__ __forceinline__ N to_operand(V v) { return wide(v); }
     template <int NUMBER> __device__ __forceinline__ auto& matrix(Product<NUMBER>)
     {
         if constexpr (NUMBER == 0) return first;
@@ -415,7 +415,7 @@ struct ByTensorCores : Share<Exchange, OF_BLOCK> {
 
     __device__ __forceinline__ ByTensorCores(uint4* shared, bool is_patient)
         : memory(reinterpret_cast<Words<unsigned>*>(shared)), patient(is_patient) {}
-    static __device__ __forceinline__ T held(T v) { return v; }
+    static __device__ __forceinline__ T to_operand(T v) { return v; }
     template <int NUMBER> __device__ __forceinline__ auto& matrix(Product<NUMBER>)
     {
         if constexpr (NUMBER == 0) return first;

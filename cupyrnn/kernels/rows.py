@@ -217,7 +217,7 @@ template <typename T, typename M, int ROWS, typename Tile> struct ByRows {
 
     __device__ __forceinline__ ByRows(A* memory, const Tile& tile, Pack<A>* packs)
         : vectors(memory), me(tile), shared(packs) {}
-    template <typename V> static __device__ __forceinline__ A held(V v) { return wide(v); }
+    template <typename V> static __device__ __forceinline__ A to_operand(V v) { return wide(v); }
     template <int P> __device__ __forceinline__ auto& matrix(Product<P>)
     {
         if constexpr (P == 0) return first;
@@ -244,7 +244,7 @@ template <typename T, typename M, int ROWS, typename Tile> struct ByRows {
     // Zeros, also after the vectors, where the matrix has zeros too.
     __device__ __forceinline__ void begin() const { clear(vectors, IN_ALL); }
     // Waits until all threads have stored their numbers.
-    __device__ __forceinline__ void meet() const { __syncthreads(); }
+    __device__ __forceinline__ void sync() const { __syncthreads(); }
     // Stores the numbers of the thread's own unit and sequence.
     template <int COUNT, typename Product>
     __device__ __forceinline__ void put(Product product, int turn, const A* v) const

@@ -83,23 +83,23 @@ __global__ void backward_step(
         const long long at = row * H + column, saved_at = first_row * H + at;
         typename C::Read read;
         typename C::Gradients gradients;
-        A given[C::GIVEN], d[C::deltas(P)];
+        A cotangents[C::COTANGENTS], d[C::deltas(P)];
 #pragma unroll
         for (int k = 0; k < C::READ; ++k) array_of<A>(read)[k] = wide(arrays.read[k][saved_at]);
 #pragma unroll
-        for (int k = 0; k < C::GIVEN; ++k) {
-            const long long given_at =
-                k || !arrays.given_row ? saved_at : (first_row + row) * arrays.given_row + column;
-            given[k] = arrays.given[k] ? wide(arrays.given[k][given_at]) : A(0);
+        for (int k = 0; k < C::COTANGENTS; ++k) {
+            const long long apart = k || !arrays.cotangent_row ? H : arrays.cotangent_row;
+            const long long cotangent_at = (first_row + row) * apart + column;
+            cotangents[k] = arrays.cotangents[k] ? wide(arrays.cotangents[k][cotangent_at]) : A(0);
         }
         const bool last = P + 1 == C::PRODUCTS;
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)
             array_of<A>(gradients)[k] = last && arrays.last[k] ? A(wide(arrays.last[k][at]))
                                                                : arrays.gradients[k][at];
-        const A dh = last ? gradients.h + given[0] : d_operand[at];
+        const A dh = last ? gradients.h + cotangents[0] : d_operand[at];
         const A past = cell.backward(
-            Product<P>(), cell.factors(unit, read), dh, given, gradients, d);
+            Product<P>(), cell.factors(unit, read), dh, cotangents, gradients, d);
         if (P == 0) gradients.h = past;
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)

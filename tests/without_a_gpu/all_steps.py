@@ -32,7 +32,7 @@ from without_a_gpu.ptx.parser import PtxError
 
 BARRIER = "__syncthreads();"
 # What takes its place in a loop over steps.
-MEETING = "products.meet();"
+MEETING = "products.sync();"
 # The tools, each with what it notices: orders of threads, other values and what is written behind
 # dynamic shared memory; the interpreter of PTX, accesses that no barrier orders, and addresses out
 # of bounds.

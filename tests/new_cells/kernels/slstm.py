@@ -60,7 +60,7 @@ __device__ __forceinline__ SLSTMGateGradients<A> slstm_gate_gradients(
 STRUCT = r"""
 template <typename A> struct SLSTM : CellDefaults {
     static const int PRODUCTS = 1, SAVED = 8, READ = 8, STATES = 4, CARRIED = 4;
-    static const int GRADIENTS = 4, GIVEN = 4;
+    static const int GRADIENTS = 4, COTANGENTS = 4;
     static __device__ constexpr int width(int) { return 4; }
     static __device__ constexpr int deltas(int) { return 4; }
     static __device__ constexpr int saved_before(int p) { return p ? SAVED : 0; }
@@ -91,10 +91,11 @@ template <typename A> struct SLSTM : CellDefaults {
     }
     __device__ __forceinline__ Factors factors(const Unit&, const Read& s) const { return s; }
     __device__ __forceinline__ A backward(
-        Product<0>, const Factors& s, A dh, const A* given, Gradients& gradients, A* d) const
+        Product<0>, const Factors& s, A dh, const A* cotangents, Gradients& gradients, A* d) const
     {
         const SLSTMGateGradients<A> g = slstm_gate_gradients<A>(
-            s, dh, gradients.c + given[1], gradients.n + given[2], gradients.m + given[3]);
+            s, dh, gradients.c + cotangents[1], gradients.n + cotangents[2],
+            gradients.m + cotangents[3]);
         gradients.c = g.dc, gradients.n = g.dn, gradients.m = g.df;
         d[0] = g.di, d[1] = g.df, d[2] = g.dcz, d[3] = g.do_;
         return A(0);
