@@ -171,35 +171,6 @@ def test_nothing_is_asked_of_what_is_no_array(name: str) -> None:
         cupyrnn.stacked_rnn(given["x"], None, None, [Raising()])
 
 
-def turned(a: Any, axes: bool) -> Any:
-    return np.ascontiguousarray(a.swapaxes(0, 1)) if axes and np.ndim(a) == 3 else a
-
-
-@pytest.mark.parametrize(("layers", "direction"), [(1, "unidirectional"), (2, "bidirectional")])
-@pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
-def test_batch_first_has_the_same_bits(rnn_mode: str, layers: int, direction: str) -> None:
-    rng, LD = np.random.default_rng(3), layers * (1 + (direction == "bidirectional"))
-    net: Any = {"rnn_mode": rnn_mode, "direction": direction}
-    params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(layers, H, I, **net))
-    x, dy = (rng.standard_normal((T, B, K)) for K in (I, H * LD // layers))
-    h, c, dh, dc = rng.standard_normal((4, LD, B, H))
-    if rnn_mode == "gru":
-        c = dc = None
-    found = []
-    for axes in (False, True):
-        given = [turned(a, axes) for a in (x, h, c)]
-        out = cupyrnn.cudnn_rnn(*given, params, **net, time_major=not axes)
-        cotangents = [turned(a, axes) for a in (dy, dh, dc)]
-        grads = cupyrnn.cudnn_rnn_backprop(
-            *given, params, *out[:3], *cotangents, out.reserve_space,
-            host_reserved=out.host_reserved, **net, time_major=not axes,
-        )  # fmt: skip
-        assert all(a.flags.c_contiguous for a in (*out, *grads))
-        found.append([turned(a, axes) for a in (*out, *grads)])
-    assert same(*found)
-    assert are_laid_out() == [True] * 4
-
-
 def test_numbers_that_overflow_warn_of_nothing() -> None:
     given = arguments() | {"x": np.full((T, B, I), 1e308)}
     with warnings.catch_warnings():

@@ -18,6 +18,7 @@ from problems.table import TABLE, Case, call_of, kind_of, plain, small_blocks
 
 import cupyrnn
 from cupyrnn.derivatives.tree import tree_map
+from cupyrnn.driver import signatures
 
 # Half the distance between numbers from 1 to 2.
 UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -115,6 +116,22 @@ def test_gradients_of_one_or_two_sequences(
     ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test_gradients(ops, case, rng, monkeypatch)
+
+
+# What keeps a call on the host from being laid out is left out.
+WHOLE: dict[str, Any] = {"extent": "full", "rows": None, "size": (5, 3, 4, 6)}
+WHOLE |= {"dropout": 0.0, "save": "all", "input_mode": "linear_input", "projected": False}
+WHOLE |= {"dtype": ["float32", "float64"], "memory": "C", "tapered": False, "layers": [1, 2]}
+
+
+@each("block_lstm", "block_gru", *(n for n in TABLE if n.startswith("cudnn_rnn")),
+      **WHOLE, places=["numba"])  # fmt: skip
+def test_calls_that_are_laid_out(
+    ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_outputs(ops, case, rng, monkeypatch)
+    test_gradients(ops, case, rng, monkeypatch)
+    assert any(run is not None for run, _ in signatures.CALLS.values())
 
 
 @each(*(n for n, op in TABLE.items() if not op.is_cell and "norm" not in n),
