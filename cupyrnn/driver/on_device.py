@@ -20,6 +20,7 @@ from ..kernels.cell import DeviceCell
 from ..kernels.compile import kernel
 from ..kernels.launch import BIAS_SUMS, BLOCK, OF_A_STEP, BlockShape, function_of, sum_grid
 from ..kernels.products import ROWS
+from ..kernels.weight_gradients import LSTM_SUMS, OPERANDS
 from .device_loop import LayerLoop
 from .net import Cells, GradientPlaces, LayerPlaces
 from .places import Place, Table
@@ -423,8 +424,7 @@ class OnDevice:
         grid = -(-width // BLOCK[0]), min(-(-N // BLOCK[1]), _MOST_BLOCKS)
         args = (x[0] if x else None), more, r, h, layer.first[0], found
         sizes = N, K[0] if x else 0, sum(K[1:]), H, self._of_a_step(layer), int(layer.back)
-        name = gru.OPERANDS_KERNELS[0]
-        self._launch_one(gru.OPERANDS_SOURCE, gru.OPERANDS_KERNELS, name, grid, *args, *sizes)
+        self._launch_one(*OPERANDS, OPERANDS.kernels[0], grid, *args, *sizes)
         return found
 
     def _sums(
@@ -450,13 +450,13 @@ class OnDevice:
         assert sums is not None
         first_c = self.first_state(layer, 1) if to.get("terms") is not None else None
         blocks, S = sum_grid(N, width)
-        by_slices, whole = lstm.SUMS_KERNELS
+        by_slices, whole = LSTM_SUMS.kernels
         into = (sums, more), whole
         if S > 1:
             into = (self.table.reuse("slices", (S, sums.size), self.compute), None), by_slices
         B, back = self._of_a_step(layer), int(layer.back)
         args = deltas, layer.saved[1], first_c, *into[0], N, H, B, back, sums.size
-        self._launch_one(lstm.SUMS_SOURCE, lstm.SUMS_KERNELS, into[1], (blocks, S), *args, *at)
+        self._launch_one(*LSTM_SUMS, into[1], (blocks, S), *args, *at)
         if S > 1:
             self._whole_sums(into[0][:1], sums, more, width)
 

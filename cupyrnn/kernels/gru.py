@@ -84,40 +84,6 @@ template <typename A> struct GRU : CellDefaults {
 };
 """
 
-OPERANDS_SOURCE = r"""
-// What the matrices multiply, side by side: x, x_more and the state before each step, and then, if
-// r is not null, the same with r * state.
-template <typename T>
-__global__ void operands(
-    const T* x, const T* x_more,             // [n, K] and [n, K_more], read
-    const T* r, const T* h, const T* first,  // [n, H] twice, and [B, H], before the first step, or
-                                             // null: zeros
-    T* out,                                  // [n, K + K_more + H] or twice as wide, written
-    long long n, long long K, long long K_more, long long H, long long B,
-    long long back)                          // 1: time runs backwards
-{
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    const long long inputs = K + K_more, half = inputs + H, width = r ? 2 * half : half;
-    if (column >= width) return;
-    const long long k = column % half, unit = k - inputs;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < n;
-         row += (long long)gridDim.y * blockDim.y) {
-        T* const to = out + row * width + column;
-        if (k < K) *to = x[row * K + k];
-        else if (k < inputs) *to = x_more[row * K_more + k - K];
-        else {
-            const long long state = row + (back ? B : -B);
-            const T* h_prev = state >= 0 && state < n ? h + state * H
-                            : first ? first + (row + (back ? B - n : 0)) * H : nullptr;
-            typename Acc<T>::type v = 0.f;
-            if (h_prev) v = wide(h_prev[unit]);
-            store(to, column < half ? v : wide(r[row * H + unit]) * v);
-        }
-    }
-}
-"""
-OPERANDS_KERNELS = ("operands<{T}>",)
-
 CELL = CudaCell(
     name="gru",
     struct="GRU",

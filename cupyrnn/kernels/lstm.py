@@ -11,6 +11,7 @@ from . import persistent, step
 from .cell import CudaCell, DeviceCell, gate_members, stored
 from .launch import SUMS, add_slices, launch, sum_grid
 from .recurrence import backward, forward
+from .weight_gradients import LSTM_SUMS
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
@@ -125,63 +126,17 @@ template <typename A> struct LSTM : CellDefaults {
 };
 """
 
-SUMS_SOURCE = r"""
-// The sums over time and batch of dz and, where sums are 7*H wide, of di*cs_prev, df*cs_prev and
-// do*cs, by slices of the rows.
-template <typename T, typename S>
-__global__ void lstm_sums(
-    const T* dz,                    // [n, 4*H], read
-    const T* cs, const T* first,    // [n, H], after each step, and [B, H], before the first one;
-                                    // null: the terms are zero
-    S* sums,                        // [gridDim.y, width], written
-    S* more,                        // [4*H], written: those of dz again; or null
-    long long n, long long H, long long B,
-    long long back,                 // 1: time runs backwards
-    long long width,                // 4*H or 7*H
-    int at_i, int at_f, int at_o)
-{
-    typedef typename Acc<T>::type A;
-    __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
-    const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
-    const long long gate = column / H, unit = column % H;
-    const int term = gate == at_i ? 0 : gate == at_f ? 1 : gate == at_o ? 2 : 3;
-    const bool inside = column < 4 * H, has_term = inside && width > 4 * H && term < 3;
-    // Where the state of a row stands, and in the first step's rows.
-    const long long off = term == 2 ? 0 : back ? B : -B, off_first = back ? B - n : 0;
-    A sum = A(0), of_term = A(0);
-    if (inside)
-        for (long long row = (long long)blockIdx.y * ROW_THREADS + threadIdx.y; row < n;
-             row += (long long)gridDim.y * ROW_THREADS) {
-            const A d = wide(dz[row * 4 * H + column]);
-            sum += d;
-            if (has_term && first) {
-                const long long state = row + off;
-                of_term += d * wide(state >= 0 && state < n ? cs[state * H + unit]
-                                                            : first[(row + off_first) * H + unit]);
-            }
-        }
-    sum = block_sum(sum, shared);
-    of_term = block_sum(of_term, shared);
-    if (threadIdx.y > 0 || !inside) return;
-    S* const slice = sums + blockIdx.y * width;
-    store(slice + column, sum);
-    if (more) store(more + column, sum);
-    if (has_term) store(slice + (4 + term) * H + unit, of_term);
-}
-"""
-
-SUMS_KERNELS = ("lstm_sums<{T}, {A}>", "lstm_sums<{T}, {T}>")
 CELL = CudaCell(
     name="lstm",
     struct="LSTM",
-    source=STRUCT + SUMS_SOURCE,
+    source=STRUCT + LSTM_SUMS.source,
     fields={
         **dict.fromkeys(("b", "b_more", "wci", "wcf", "wco"), "pointer"),
         **{"cell_clip": "real", "gate": "gate", "at": "4i4", "clipped": "?"},
         **{"forget_bias": "real", "stored": "?"},
     },
     widths=(4,),
-    more=(step.TOTAL, SUMS_KERNELS[0], *SUMS),
+    more=(step.TOTAL, LSTM_SUMS.kernels[0], *SUMS),
     optional=("wci", "clipped", "gate"),
 )
 FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
@@ -219,7 +174,7 @@ def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
     sizes = (np.int64(k) for k in (n, H, n, 0, 7 * H))
     at_i, _, at_f, at_o = (np.int32(k) for k in cell.columns)
     args = (dz, run.saved.cs, run.before.c, slices, None, *sizes, at_i, at_f, at_o)
-    launch(SOURCE, KERNELS, SUMS_KERNELS[0], dz.dtype, grid, args)
+    launch(SOURCE, KERNELS, LSTM_SUMS.kernels[0], dz.dtype, grid, args)
     add_slices(SOURCE, KERNELS, dz.dtype, slices[:, 4 * H :].copy(), totals.reshape(3 * H))
 
 

@@ -12,6 +12,7 @@ from checks import assert_close
 
 import cupyrnn
 from cupyrnn.kernels import common, compile, gru_reset_after, launch, lstm, persistent, rows
+from cupyrnn.kernels.weight_gradients import LSTM_SUMS
 from without_a_gpu.agreement import numpy_dtype
 from without_a_gpu.all_steps import CELLS, FRAMES, calls, on, same, use_interpreter
 from without_a_gpu.cuda_on_cpu import nvrtc, runner
@@ -262,9 +263,9 @@ def test_one_launch_sums_biases_and_peepholes(
     )
     slices = np.full((S, 7 * H), np.nan, compute)
     sums, again = np.full(7 * H, np.nan, kind), np.full(4 * H, np.nan, kind)
-    names = [compile.instance(n, dtype) for n in (*lstm.SUMS_KERNELS, launch.BIAS_SUMS[1])]
+    names = [compile.instance(n, dtype) for n in (*LSTM_SUMS.kernels, launch.BIAS_SUMS[1])]
     module = runner.compile_module(
-        common.source(dtype, lstm.SUMS_SOURCE), list(dict.fromkeys(names)), options=compile.OPTIONS
+        common.source(dtype, LSTM_SUMS.source), list(dict.fromkeys(names)), options=compile.OPTIONS
     )
     at = [np.int32(columns[k]) for k in (0, 2, 3)]
     numbers = [np.int64(k) for k in (n, H, B, back, 7 * H)]

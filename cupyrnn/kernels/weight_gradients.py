@@ -1,0 +1,89 @@
+"""CUDA source of what follows the steps backwards: sums for an LSTM, operands for a GRU."""
+
+from __future__ import annotations
+
+from .step import Module
+
+LSTM_SUMS = Module(
+    r"""
+// The sums over time and batch of dz and, where sums are 7*H wide, of di*cs_prev, df*cs_prev and
+// do*cs, by slices of the rows.
+template <typename T, typename S>
+__global__ void lstm_sums(
+    const T* dz,                    // [n, 4*H], read
+    const T* cs, const T* first,    // [n, H], after each step, and [B, H], before the first one;
+                                    // null: the terms are zero
+    S* sums,                        // [gridDim.y, width], written
+    S* more,                        // [4*H], written: those of dz again; or null
+    long long n, long long H, long long B,
+    long long back,                 // 1: time runs backwards
+    long long width,                // 4*H or 7*H
+    int at_i, int at_f, int at_o)
+{
+    typedef typename Acc<T>::type A;
+    __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
+    const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
+    const long long gate = column / H, unit = column % H;
+    const int term = gate == at_i ? 0 : gate == at_f ? 1 : gate == at_o ? 2 : 3;
+    const bool inside = column < 4 * H, has_term = inside && width > 4 * H && term < 3;
+    // Where the state of a row stands, and in the first step's rows.
+    const long long off = term == 2 ? 0 : back ? B : -B, off_first = back ? B - n : 0;
+    A sum = A(0), of_term = A(0);
+    if (inside)
+        for (long long row = (long long)blockIdx.y * ROW_THREADS + threadIdx.y; row < n;
+             row += (long long)gridDim.y * ROW_THREADS) {
+            const A d = wide(dz[row * 4 * H + column]);
+            sum += d;
+            if (has_term && first) {
+                const long long state = row + off;
+                of_term += d * wide(state >= 0 && state < n ? cs[state * H + unit]
+                                                            : first[(row + off_first) * H + unit]);
+            }
+        }
+    sum = block_sum(sum, shared);
+    of_term = block_sum(of_term, shared);
+    if (threadIdx.y > 0 || !inside) return;
+    S* const slice = sums + blockIdx.y * width;
+    store(slice + column, sum);
+    if (more) store(more + column, sum);
+    if (has_term) store(slice + (4 + term) * H + unit, of_term);
+}
+""",
+    ("lstm_sums<{T}, {A}>", "lstm_sums<{T}, {T}>"),
+)
+
+OPERANDS = Module(
+    r"""
+// What the matrices multiply, side by side: x, x_more and the state before each step, and then, if
+// r is not null, the same with r * state.
+template <typename T>
+__global__ void operands(
+    const T* x, const T* x_more,             // [n, K] and [n, K_more], read
+    const T* r, const T* h, const T* first,  // [n, H] twice, and [B, H], before the first step, or
+                                             // null: zeros
+    T* out,                                  // [n, K + K_more + H] or twice as wide, written
+    long long n, long long K, long long K_more, long long H, long long B,
+    long long back)                          // 1: time runs backwards
+{
+    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long long inputs = K + K_more, half = inputs + H, width = r ? 2 * half : half;
+    if (column >= width) return;
+    const long long k = column % half, unit = k - inputs;
+    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < n;
+         row += (long long)gridDim.y * blockDim.y) {
+        T* const to = out + row * width + column;
+        if (k < K) *to = x[row * K + k];
+        else if (k < inputs) *to = x_more[row * K_more + k - K];
+        else {
+            const long long state = row + (back ? B : -B);
+            const T* h_prev = state >= 0 && state < n ? h + state * H
+                            : first ? first + (row + (back ? B - n : 0)) * H : nullptr;
+            typename Acc<T>::type v = 0.f;
+            if (h_prev) v = wide(h_prev[unit]);
+            store(to, column < half ? v : wide(r[row * H + unit]) * v);
+        }
+    }
+}
+""",
+    ("operands<{T}>",),
+)
