@@ -41,7 +41,7 @@ def check_extent(
     if seq_len_max is sequence_lengths is resets is None and reverse is False:
         return Extent()
     if seq_len_max is not None and sequence_lengths is not None:
-        raise ValueError(f"{op}: seq_len_max and sequence_lengths are given, expected one of them")
+        raise ValueError(f"{op}: seq_len_max and sequence_lengths are passed, expected one of them")
     steps = check_seq_len(op, seq_len_max, T)
     marks, lengths = check_resets(op, resets, T, B), check_lengths(op, sequence_lengths, T, B)
     if steps < T:

@@ -261,14 +261,14 @@ class ByLayers:
         to.array[...] = self._dropped(a.array, kept)
 
 
-def _like(xp: ModuleType, state: Any, dtype: Any) -> Any:
+def _like(xp: ModuleType, state: Any, dtype: np.dtype[Any]) -> Any:
     """Return memory for a state of all pseudo-layers."""
     if isinstance(state, list):
         return [xp.empty(a.shape, dtype) for a in state]
     return xp.empty(state.shape, dtype)
 
 
-def _rounded(state: Any, dtype: Any) -> Any:
+def _rounded(state: Any, dtype: np.dtype[Any]) -> Any:
     return [cast(a, dtype) for a in state] if isinstance(state, list) else cast(state, dtype)
 
 
@@ -450,7 +450,7 @@ class Padded(NamedTuple):
         return ByLayers(xp, Packing(xp, T, B, *self.extent), self.x.dtype)
 
 
-def ready(xp: ModuleType, dtype: Any, inputs: Any, cotangents: Any) -> tuple[Any, Any]:
+def ready(xp: ModuleType, dtype: np.dtype[Any], inputs: Any, cotangents: Any) -> tuple[Any, Any]:
     """
     Return the arguments of a gradient in the dtype of the call and in C order.
 

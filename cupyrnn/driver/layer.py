@@ -54,7 +54,7 @@ class LayerGradient(NamedTuple):
 class Implementation(NamedTuple):
     """The code that computes a cell: a module, and the kind of its functions."""
 
-    module: Any
+    module: ModuleType | type
     # "layer": all steps in one call, products included; "step": one step, products included;
     # "steps": the recurrence over many steps, without the products.
     kind: str

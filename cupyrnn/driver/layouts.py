@@ -24,12 +24,13 @@ from .._typing import (
     StackedRNNGrads,
     StackedRNNOutputs,
 )
+from ..arithmetic.gates import HardSigmoid
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs
 from ..checks.arrays import NotInPlace, compute_dtype
 from ..checks.calls import check_lengths, check_resets
 from . import layer as _layer
-from .net import Cells, GradientPlaces, LayerPlaces, Weights, backward, forward
+from .net import Cells, GradientPlaces, LayerPlaces, Machine, Weights, backward, forward
 from .places import Place, Table
 from .signatures import Arguments, ByValue
 
@@ -188,7 +189,7 @@ def _gru_gradients(table: Table, matrices: Sequence[Place]) -> Entry:
     return Entry(_gru_weights(matrices, (None, None)), gradients, returned, both)
 
 
-def _saved(table: Table, kind: Any) -> list[Place]:
+def _saved(table: Table, kind: type[Any]) -> list[Place]:
     """Return the saved arrays, perhaps without h, which the gradient of a single step ignores."""
     found: list[Any] = [table.arguments.get(name) for name in kind._fields]
     return [*found[:-1], found[0] if found[-1] is None else found[-1]]
@@ -205,7 +206,7 @@ def _clear(table: Table, machine: Any, a: Place) -> None:
         machine.clear(a.part(table.length, a.shape[0]))
 
 
-def _round(machine: Any, entries: Sequence[Entry]) -> None:
+def _round(machine: Machine, entries: Sequence[Entry]) -> None:
     """Add the operations that round the gradients of matrices."""
     for into, w_grad in (pair for entry in entries for pair in entry.rounded):
         if into is not w_grad:
@@ -478,7 +479,7 @@ class PackedNet(NamedTuple):
 
     net: EqualLayers
     rnn_mode: str
-    gate: Any
+    gate: HardSigmoid | None
     columns: tuple[int, ...]  # of the gates of an LSTM
     # By layer and direction, slices and shapes of the weights in the parameters.
     weights: Sequence[tuple[Any, ...]]

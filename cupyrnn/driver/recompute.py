@@ -37,7 +37,7 @@ class Checkpoints(NamedTuple):
     states: Any  # the cell's States, [n, ·] each
     cell: Any = None  # the forward pass's cell; the gradient's may have other attributes
     columns: Sequence[int] = ()  # the width of each array of the cell's Saved
-    h: Any = None  # of every step; the kept h if all states are kept
+    h: Array | None = None  # of every step; the kept h if all states are kept
 
 
 class LazyRows:

@@ -169,7 +169,7 @@ def block_gru(
         one's, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, an attribute is out of range, a length is outside
-        [0, T], or both seq_len_max and sequence_lengths are given.
+        [0, T], or both seq_len_max and sequence_lengths are passed.
 
     See Also
     --------
@@ -235,7 +235,7 @@ def gru_block_cell_grad(
     d_h : [B, H]
         The gradient of h.
     x, b_ru, b_c : [B, I], [2*H], [H], optional
-        The other inputs of the step. Their values are not used; they are checked if given.
+        The other inputs of the step. Their values are not used, but checked if not None.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         Activation of r and u in the forward call. The slope of a hard sigmoid replaces r*(1-r) and
         u*(1-u): it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
@@ -315,7 +315,7 @@ def gru_block_cell_backward(
     d_h : [B, H]
         The gradient of h.
     b_ru, b_c : [2*H], [H], optional
-        Their values are not used; they are checked if given.
+        Their values are not used, but they are checked if not None.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         Activation of r and u in the forward call. The slope of a hard sigmoid replaces r*(1-r) and
         u*(1-u): it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
@@ -379,7 +379,7 @@ def block_gru_grad(
     The gradient of every input of `block_gru`.
 
     It computes the equations of `gru_block_cell_grad` for every step, from the last to the first.
-    Each step's d_h is the one given plus the one passed back by the next step.
+    Each step's d_h is the caller's plus the next step's.
 
     Parameters
     ----------
@@ -395,7 +395,7 @@ def block_gru_grad(
     d_h : [T, B, H]
         The gradient of h of every step.
     b_ru, b_c : [2*H], [H], optional
-        Their values are not used; they are checked if given.
+        Their values are not used, but they are checked if not None.
     seq_len_max : int, optional
         Number of steps that the forward call computed; T by default. Later steps are not read, and
         d_x is zero there.
@@ -427,7 +427,7 @@ def block_gru_grad(
         one's, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, an attribute is out of range, a length is outside
-        [0, T], or both seq_len_max and sequence_lengths are given.
+        [0, T], or both seq_len_max and sequence_lengths are passed.
 
     Examples
     --------

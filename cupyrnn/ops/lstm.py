@@ -73,7 +73,7 @@ def lstm_block_cell(
         Bound of abs(cs); 0, a negative number or NaN mean none. The default is TensorFlow's for the
         gate order: 3 for "icfo", none for "ifco".
     use_peephole : bool, optional
-        By default, peepholes are used if they are given. With False they are checked but not used.
+        By default, peepholes are used if they are passed. With False they are checked but not used.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
@@ -91,7 +91,7 @@ def lstm_block_cell(
     ------
     TypeError
         An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
-        one's, some but not all peepholes are given, or an attribute has a wrong type.
+        one's, some but not all peepholes are passed, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
 
@@ -183,7 +183,7 @@ def block_lstm(
         Bound of abs(cs); 0, a negative number or NaN mean none. The default is 3 for "icfo" and
         none for "ifco".
     use_peephole : bool, optional
-        By default, peepholes are used if they are given. With False they are checked but not used.
+        By default, peepholes are used if they are passed. With False they are checked but not used.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
@@ -200,10 +200,10 @@ def block_lstm(
     ------
     TypeError
         An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
-        one's, some but not all peepholes are given, or an attribute has a wrong type.
+        one's, some but not all peepholes are passed, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, an attribute is out of range, a length is outside
-        [0, T], or both seq_len_max and sequence_lengths are given.
+        [0, T], or both seq_len_max and sequence_lengths are passed.
 
     See Also
     --------
@@ -307,13 +307,13 @@ def lstm_block_cell_grad(
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.
     x, h_prev, w, b : [B, I], [B, H], [I+H, 4*H], [4*H], optional
-        The other inputs of the step. Their values are not used; they are checked if given.
+        The other inputs of the step. Their values are not used, but checked if not None.
     cell_clip : float, optional
         With the value of the forward call, the gradient is the true one: zero where abs(cs), in
         half formats after rounding, reached the clip. By default, the gradient treats a clipped cs
         as if no clipping had happened, as TensorFlow's does.
     use_peephole : bool, optional
-        By default, peepholes are used if they are given.
+        By default, peepholes are used if they are passed.
     gate_order : {"icfo", "ifco"}
         The order of the gates in dicfo.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
@@ -330,7 +330,7 @@ def lstm_block_cell_grad(
     ------
     TypeError
         An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
-        one's, some but not all peepholes are given, or an attribute has a wrong type.
+        one's, some but not all peepholes are passed, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
 
@@ -408,12 +408,12 @@ def lstm_block_cell_backward(
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.
     b : [4*H], optional
-        Its value is not used; it is checked if given.
+        Its value is not used; it is checked if it is not None.
     cell_clip : float, optional
         With the value of the forward call, the gradient is the true one. By default, it treats a
         clipped cs as if no clipping had happened, as TensorFlow's does.
     use_peephole : bool, optional
-        By default, peepholes are used if they are given.
+        By default, peepholes are used if they are passed.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w, and in w_grad and b_grad.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
@@ -430,7 +430,7 @@ def lstm_block_cell_backward(
     ------
     TypeError
         An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
-        one's, some but not all peepholes are given, or an attribute has a wrong type.
+        one's, some but not all peepholes are passed, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
 
@@ -489,7 +489,7 @@ def block_lstm_grad(
     The gradient of every input of `block_lstm`, as TensorFlow's BlockLSTMGrad and V2.
 
     It computes the equations of `lstm_block_cell_grad` for every step, from the last to the first.
-    Each step's cs_grad and h_grad are those given plus those passed back by the next step.
+    Each step's cs_grad and h_grad are the caller's plus the next step's.
 
     Parameters
     ----------
@@ -507,7 +507,7 @@ def block_lstm_grad(
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.
     b : [4*H], optional
-        Its value is not used; it is checked if given.
+        Its value is not used; it is checked if it is not None.
     seq_len_max : int, optional
         Number of steps that the forward call computed; T by default. Later steps are not read, and
         x_grad is zero there.
@@ -523,7 +523,7 @@ def block_lstm_grad(
         half formats after rounding, reached the clip. By default, the gradient treats a clipped cs
         as if no clipping had happened, as TensorFlow's does.
     use_peephole : bool, optional
-        By default, peepholes are used if they are given.
+        By default, peepholes are used if they are passed.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w, and in w_grad and b_grad.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
@@ -545,10 +545,10 @@ def block_lstm_grad(
     ------
     TypeError
         An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
-        one's, some but not all peepholes are given, or an attribute has a wrong type.
+        one's, some but not all peepholes are passed, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, an attribute is out of range, a length is outside
-        [0, T], or both seq_len_max and sequence_lengths are given.
+        [0, T], or both seq_len_max and sequence_lengths are passed.
 
     Examples
     --------

@@ -77,7 +77,7 @@ def test_reverse_must_be_a_bool(op: str) -> None:
 
 @pytest.mark.parametrize("op", SEQUENCES)
 def test_one_way_to_say_how_long(op: str) -> None:
-    message = "seq_len_max and sequence_lengths are given, expected one of them"
+    message = "seq_len_max and sequence_lengths are passed, expected one of them"
     raises(op, ValueError, message, seq_len_max=6, sequence_lengths=[6, 6, 6])
 
 
