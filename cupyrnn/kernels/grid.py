@@ -42,8 +42,8 @@ template <int UNITS, int ROWS> struct LaneTile {
 };
 
 // The products of blocks that exchange numbers.
-template <typename Exchange, typename C, bool BACK, typename Part, typename TileOf>
-struct OverBlocks : Part {
+template <typename Exchange, typename D, typename Part, typename TileOf> struct OverBlocks : Part {
+    typedef typename D::C C;
     typedef typename Part::A A;
     typedef typename Part::E E;
     typedef typename Part::W W;
@@ -103,7 +103,7 @@ struct OverBlocks : Part {
     __device__ __forceinline__ void put(Product product, int turn, const A* v) const
     {
         // The turn determines the next product, whose slices the vector must have.
-        if constexpr (!BACK && C::PRODUCTS == 2)
+        if constexpr (!D::BACK && C::PRODUCTS == 2)
             if (turn == 1) return put_for<COUNT>(::Product<1>(), v);
         put_for<COUNT>(product, v);
     }
@@ -137,7 +137,7 @@ struct OverBlocks : Part {
     __device__ __forceinline__ void multiply(
         Product product, int, long long rows, A (&)[WIDTH])
     {
-        const int NUMBERS = BACK ? Part::numbers(C::width(Product::NUMBER)) : 1;
+        const int NUMBERS = D::BACK ? Part::numbers(C::width(Product::NUMBER)) : 1;
         const int ROW = Part::row_of(WIDTH), OF_WARP = Part::ROWS * ROW;
         A* const all = sums + exchange.turns % 2 * SIZE;
         if constexpr (Exchange::SHARED && !Exchange::SUMS) wait(product);
@@ -182,7 +182,7 @@ template <> struct Multiplying<true> {
 template <
     typename Exchange, typename D, typename T, bool TENSOR_CORES, int UNITS, int ROWS, int... PARTS>
 using ProductsOf = OverBlocks<
-    Exchange, typename D::C, D::BACK,
+    Exchange, D,
     typename Multiplying<TENSOR_CORES>::template Part<
         Exchange, typename D::C, T, D::BACK, UNITS, ROWS, PARTS...>,
     LaneTile<UNITS, ROWS>>;

@@ -26,20 +26,12 @@ SOURCE = (
     cluster.SOURCE
     + r"""
 #if defined(MMA_TYPE) && (defined(CUDA_ON_CPU) || __CUDA_ARCH__ >= 900)
-template <typename T, typename D, int CLUSTER, int UNITS, int ROWS, int THREADS, int CHUNKS>
-using TurnsOver = OverBlocks<
-    InMemory, typename D::C, D::BACK,
-    ByTensorCores<
-        InMemory, typename D::C, T, D::BACK, CLUSTER * UNITS, ROWS / 2, THREADS, CHUNKS>,
-    LaneTile<UNITS, ROWS>>;
-
-template <typename T, typename D, int CLUSTER, int UNITS, int ROWS, int THREADS, int CHUNKS>
-struct ByTurns : TurnsOver<T, D, CLUSTER, UNITS, ROWS, THREADS, CHUNKS> {
-    typedef TurnsOver<T, D, CLUSTER, UNITS, ROWS, THREADS, CHUNKS> Over;
-    typedef typename D::C C;
+template <typename Over, int CLUSTER> struct ByTurns : Over {
+    typedef typename Over::C C;
     static const bool LATE = true;
     static_assert(C::PRODUCTS == 1 && Over::width(0) == 1, "one sum a unit");
-    static const int OF_GROUP = ROWS / 2, ROW = Over::row_of(1), OF_WARP = OF_GROUP * ROW;
+    static const int UNITS = Over::UNITS / CLUSTER, CHUNKS = Over::of_slice(Product<0>()) / 32;
+    static const int OF_GROUP = Over::ROWS, ROW = Over::row_of(1), OF_WARP = OF_GROUP * ROW;
     static const int SENT = OF_GROUP * UNITS;  // sums, to each block of the cluster
     // In the memory that loaded the matrix, after the barriers: [2][2], by group and turn.
     static_assert((4 * CLUSTER * SENT + 8) * 4 <= ByTurns::WARPS * Over::First::LENGTH * 16, "");
@@ -159,8 +151,11 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) st
     const Cell<typename Acc<T>::type> cell, const Direction<Cell, T> arrays, const Steps at,
     const Exchanged exchanged)
 {
-    typedef ByTurns<T, Direction<Cell, T>, CLUSTER, UNITS, ROWS, THREADS, CHUNKS> Products;
-    steps_over_blocks<Products, PADDED>(cell, arrays, at, exchanged);
+    typedef Direction<Cell, T> D;
+    typedef ByTensorCores<
+        InMemory, typename D::C, T, D::BACK, CLUSTER * UNITS, ROWS / 2, THREADS, CHUNKS> Part;
+    typedef OverBlocks<InMemory, D, Part, LaneTile<UNITS, ROWS>> Over;
+    steps_over_blocks<ByTurns<Over, CLUSTER>, PADDED>(cell, arrays, at, exchanged);
 }
 #endif
 """
