@@ -27,10 +27,10 @@ class BlockCall(NamedTuple):
 
     xp: ModuleType
     form: Any
-    attributes: Any  # as its form has them
+    attributes: Any  # in its form's own type
     dtype: np.dtype[Any]
     H: int
-    has_peepholes: bool  # and uses them
+    has_peepholes: bool  # whether there are peepholes, and use_peephole is not False
     plain: bool  # whether all arrays are NumPy's own and of the computation's dtype
 
 
@@ -86,7 +86,7 @@ def _with_zeros(op: str, form: Any, arrays: Mapping[str, Any]) -> Mapping[str, A
     states = [name for name in _STATES if name in arrays]
     if all(arrays[name] is not None for name in states):
         return arrays
-    gates, names = 1, [form.Saved._fields[0]]  # of a step up to its gates
+    gates, names = 1, [form.Saved._fields[0]]  # for a step up to its gates
     if "x" in arrays:
         *_, matrix = (n for n, terms in form.shapes.items() if ", " in terms and n in arrays)
         names = ["x", matrix]

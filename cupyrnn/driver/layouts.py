@@ -224,22 +224,22 @@ class Block(NamedTuple):
 
     attributes: Any  # of its form
     columns: tuple[int, ...] | None  # of the gates of an LSTM; None for a GRU
-    has_peepholes: bool = True  # whether it uses those that are there
+    has_peepholes: bool = True  # whether it uses the peepholes that it has
     reverse: bool = False
 
     def cell(self, cells: Cells) -> Any:
-        """Return the cell, of a machine's."""
+        """Return the machine's cell for this layer."""
         if self.columns is None:
             return cells.gru(self.attributes)
         clip, _, gate, forget_bias = self.attributes  # backwards 0
         return cells.lstm(self.columns, clip, gate, forget_bias)
 
     def peepholes(self, entry: Mapping[str, Any]) -> list[Place | None]:
-        """Return the peephole weights of an LSTM, None for those that it does not use."""
+        """Return the peephole weights of an LSTM, None for unused ones."""
         return [entry.get(name) if self.has_peepholes else None for name in _PEEPHOLES]
 
     def weights_of(self, entry: Mapping[str, Any]) -> Weights:
-        """Return the weights of a layer, of arrays by name."""
+        """Return the weights of a layer, from arrays by name."""
         if self.columns is None:
             return _gru_weights((entry["w_ru"], entry["w_c"]), (entry["b_ru"], entry["b_c"]))
         return _lstm_weights(entry["w"], entry["b"], self.peepholes(entry))
@@ -412,7 +412,7 @@ def _net_forward(
     (T, B, _), H, D = x.shape, net.H, net.D
     output, n = axes.take("output", T, B, D * H), table.length * B
     _clear(table, machine, output)
-    # Each in memory of its own, because PyTorch makes a new tensor faster than a view.
+    # Each has its own memory, because PyTorch makes a new tensor faster than a view.
     last = [axes.take(f"state{k}", net.LD, B, H) for k in range(len(states))]
     zeros = machine.zeros(2 - len(last) + (not is_training))
     if is_training:

@@ -1,4 +1,4 @@
-"""CUDA source of what follows the steps backwards: sums for an LSTM, operands for a GRU."""
+"""CUDA source for gradients of weights, after the steps: sums for an LSTM, operands for a GRU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .step import Module
 
 LSTM_SUMS = Module(
     r"""
-// The sums over time and batch of dz and, where sums are 7*H wide, of di*cs_prev, df*cs_prev and
+// The sums over time and batch of dz and, if sums are 7*H wide, of di*cs_prev, df*cs_prev and
 // do*cs, by slices of the rows.
 template <typename T, typename S>
 __global__ void lstm_sums(
@@ -26,7 +26,7 @@ __global__ void lstm_sums(
     const long long gate = column / H, unit = column % H;
     const int term = gate == at_i ? 0 : gate == at_f ? 1 : gate == at_o ? 2 : 3;
     const bool inside = column < 4 * H, has_term = inside && width > 4 * H && term < 3;
-    // Where the state of a row stands, and in the first step's rows.
+    // The place of the state before a row; in the first step's rows, its place in `first`.
     const long long off = term == 2 ? 0 : back ? B : -B, off_first = back ? B - n : 0;
     A sum = A(0), of_term = A(0);
     if (inside)
@@ -54,8 +54,8 @@ __global__ void lstm_sums(
 
 OPERANDS = Module(
     r"""
-// What the matrices multiply, side by side: x, x_more and the state before each step, and then, if
-// r is not null, the same with r * state.
+// The operands of the matrices, side by side: x, x_more and the state before each step; then, if r
+// is not null, x, x_more and r * state.
 template <typename T>
 __global__ void operands(
     const T* x, const T* x_more,             // [n, K] and [n, K_more], read

@@ -46,7 +46,7 @@ def checked(
     to_gates: bool = False,
     laid_out: bool = True,
 ) -> Any:
-    """Return what runs the calls of a signature: `run` or, if they can be laid out, their list."""
+    """Return a `Checked` for the calls of a signature, which may lay them out."""
     lay_out = partial(_lay_out, call, reverse, to_gates) if laid_out else None
     return Checked(partial(run, call, *args), lay_out)
 

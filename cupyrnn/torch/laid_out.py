@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..driver import on_device, on_host
 
 Results: TypeAlias = "list[torch.Tensor | None]"
-# The numbers and shapes of states that are zeros: they are None among the tensors of a call.
+# Numbers and shapes of the states that are None among the tensors of a call: they are zeros.
 Zeros: TypeAlias = "tuple[tuple[int, tuple[int, ...]], ...]"
 Wanted: TypeAlias = "tuple[bool, ...]"  # which gradients; empty for all
 

@@ -332,7 +332,7 @@ class Op:
         return results
 
     def _results(self, *call: Any) -> list[torch.Tensor | None]:
-        """Return the results of `_computed`, which PyTorch's compiler shall not see."""
+        """Return the results of `_computed`, hidden from PyTorch's compiler."""
         # Outside compiled code nothing needs to be hidden, and the wrapper costs 12 µs.
         seen = "torch._dynamo" in sys.modules and _frame_reader() is not None
         return (_untraced(self._computed) if seen else self._computed)(*call)  # type: ignore[no-any-return]

@@ -54,7 +54,7 @@ class Recurrent(Leaf):
     def run(
         self, x: torch.Tensor, states: States | None, of_steps: Extras
     ) -> tuple[torch.Tensor, States]:
-        """Return the output and the last states of a net over x [T, B, I]; None are zeros."""
+        """Return output and last states of a net over x [T, B, I]; None are zeros."""
         raise NotImplementedError
 
     def forward(
