@@ -7,6 +7,7 @@ The CUDA twins of the recurrences, and the code that runs them.
 * `step` has the kernels of a single step. `rows`, `grid` and `cluster` compute all steps in one
   launch; their loops are in `all_steps`.
 * `common` has the scalar functions that all cells share, `launch` the sums that all cells use.
+* `weight_gradients` has what follows the steps backwards for one cell only.
 * `products` and `dropout` have twins in `arithmetic`.
 * `compile` is the only user of cupy.RawModule, `blas` the only user of cuBLAS.
 
