@@ -422,12 +422,6 @@ class Packing(Rows):
         """Whether the rows and the padded array have different orders."""
         return self._backwards or self._segments is not None
 
-    def like(self, a: Array) -> Array:
-        """Return memory for the rows of a new a[T, B, K]; it is `a` itself if they do not move."""
-        if not self.reorders:
-            return a
-        return self._xp.empty((self.rows, a.shape[2]), a.dtype)
-
     def reverse(self, rows: Array) -> Array:
         """Return rows [N, K] with time reversed in every segment, contiguous."""
         if self._segments is not None:
