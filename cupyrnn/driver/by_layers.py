@@ -149,20 +149,19 @@ class ByLayers:
             self._values = layer.x, self._input(layer, False, self._all)
         x = packing.reverse(self._values[1]) if back else self._values[1]
         first, cell, (*others, h) = self._first(layer), layer.weights, saved
-        is_in_order, arrays = h.direction == back, [h.array]
-        if not isinstance(saved, Checkpoints):
-            arrays[:0] = others
-        found = arrays
+        keeps = isinstance(saved, Checkpoints)
+        arrays = [h.array] if keeps else [*others, h.array]
+        found, is_in_order = arrays, h.direction == back
         if not is_in_order:
             found = [xp.empty((packing.rows, a.shape[1]), self.dtype) for a in arrays]
-        if isinstance(saved, Checkpoints):
+        if keeps:
             memory = self._of_a_piece(cell, saved, saved.columns[:-1])
             states = recompute.forward(xp, cell, Layer(x, first, packing, saved), memory, found[0])
         else:
             states = _layer.forward(xp, cell, Layer(x, first, packing, saved._make(found)))
         if not is_in_order:
             for rows, a in zip(found, arrays, strict=True):
-                self._packing.to_time(rows, back, a)
+                packing.to_time(rows, back, a)
         if layer.output is not None:
             self._write(found[-1], back, layer.output)
         for to, state in zip(layer.last, states, strict=True):
@@ -178,21 +177,23 @@ class ByLayers:
         """
         xp, packing, back, saved = self.xp, self._packing, layer.back, layer.saved
         (of_output, *others), of_x, n = grads.states, grads.x, packing.rows
-        take, put = partial(self._input, layer, back), partial(self._put, grads, back)
-        into, take_output = partial(self._space, grads, back), partial(self._take, of_output, back)
-        dy: Any = None
         whole = (
             grads.weights.weight_gradients in ("examples", "norms")
             or not self._moves
             or n <= products_of(xp).ROWS
         )
         x: Any
+        dy: Any = of_output
         if whole:
-            x, dx = take(self._all), into(self._all)
-            dy = None if of_output is None else take_output(self._all)
+            x, dx = self._input(layer, back, self._all), self._space(grads, back, self._all)
+            if dy is not None:
+                dy = self._take(of_output, back, self._all)
         else:
-            x, dx = LazyRows(take, self.dtype, n), LazyRows(into, of_x.array.dtype, n, put)
-            dy = None if of_output is None else LazyRows(take_output, self.dtype, n)
+            put = partial(self._put, grads, back)
+            x = LazyRows(partial(self._input, layer, back), self.dtype, n)
+            dx = LazyRows(partial(self._space, grads, back), of_x.array.dtype, n, put)
+            if dy is not None:
+                dy = LazyRows(partial(self._take, of_output, back), self.dtype, n)
         first = self._first(layer)
         states = [None if g is None else self._take(g, back, self._all) for g in others]
         if not isinstance(saved, Checkpoints):
@@ -213,17 +214,18 @@ class ByLayers:
         for cut in cuts:
             _layer.backward(xp, layer.weights, cut)
         if whole:
-            put(self._all, dx)
+            self._put(grads, back, self._all, dx)
         for to, state in zip(grads.first, carried, strict=True):
             if to is not None:
                 to[...] = packing.enter_grad(state, back)
 
     def _in_order(self, saved: Any, back: bool) -> Any:
         """Return saved arrays in the order of a direction's steps."""
-        saved, direction = saved._replace(h=saved.h.array), saved.h.direction
-        if direction == back:
-            return saved
-        return saved._make([self._packing.from_time(a, back) for a in saved])
+        *others, h = saved
+        arrays = [*others, h.array]
+        if h.direction != back:
+            arrays = [self._packing.from_time(a, back) for a in arrays]
+        return saved._make(arrays)
 
     def _space(self, grads: GradientPlaces, back: bool, rows: slice) -> Array:
         """Return memory for the gradient of the input of some whole steps."""

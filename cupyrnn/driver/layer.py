@@ -143,7 +143,7 @@ def compiled_page(cell: type) -> Any:
 
 def _part(arrays: Any, run: StepRun, dtype: np.dtype[Any]) -> Any:
     """Return the rows of a run in arrays of states or of their gradients, in this dtype."""
-    return each(arrays, lambda a: cast(run.of(a), dtype))
+    return arrays._make([a if a is None else cast(run.of(a), dtype) for a in arrays])
 
 
 def _running(states: Any, run: StepRun) -> Any:
@@ -154,7 +154,7 @@ def _running(states: Any, run: StepRun) -> Any:
 
 def _carried(first: Any, compute: np.dtype[Any]) -> Any:
     """Return copies of the first states, to be overwritten."""
-    return each(first, lambda s: s.astype(compute, order="C"))
+    return first._make([s if s is None else s.astype(compute, order="C") for s in first])
 
 
 def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:

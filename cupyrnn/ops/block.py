@@ -65,14 +65,10 @@ def _cotangents(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
 
 def weights_of(call: BlockCall, arrays: Mapping[str, Any], *, biases: Any = None) -> Any:
     """Return the weights of a cell; `biases` returns each of them by name, by default None."""
-    form, found = call.form, []
-    for name in _NAMES[form].weights._fields:
-        is_used = call.has_peepholes or name not in form.together
-        if name.startswith("b"):
-            found.append(biases and biases(name))
-        else:
-            found.append(arrays.get(name) if is_used else None)
-    return _NAMES[form].weights._make(found)
+    kind, get = _NAMES[call.form].weights, arrays.get
+    unused = () if call.has_peepholes else call.form.together
+    found = {name: get(name) for name in kind._fields if name[0] != "b" and name not in unused}
+    return kind._make([biases(n) if biases and n[0] == "b" else found.get(n) for n in kind._fields])
 
 
 def run(call: BlockCall, steps: Steps | None, arrays: Mapping[str, Any]) -> Any:
