@@ -20,8 +20,8 @@ from . import cluster, grid, rows
 # of a sequence of one group. In each turn it computes all products up to its own group's, and waits
 # for the sums of its unit. Before that wait it loads the numbers of the next product.
 #
-# The places of sums are used again two turns later. By then a sender has numbers of all units from
-# the turn between. These were computed from the sums in that place, so the place has been read.
+# The places of sums are used again two turns later. By then they have been read: new sums depend on
+# numbers of the turn between, and the block with that place computes these from the old sums.
 SOURCE = (
     cluster.SOURCE
     + r"""
@@ -33,10 +33,10 @@ template <typename Over, int CLUSTER> struct ByTurns : Over {
     static const int UNITS = Over::UNITS / CLUSTER, CHUNKS = Over::of_slice(Product<0>()) / 32;
     static const int OF_GROUP = Over::ROWS, ROW = Over::row_of(1), OF_WARP = OF_GROUP * ROW;
     static const int SENT = OF_GROUP * UNITS;  // sums, to each block of the cluster
-    // In the memory that loaded the matrix, after the barriers: [2][2], by group and turn.
+    // Barriers and sums are in the memory through which the matrix was loaded.
     static_assert((4 * CLUSTER * SENT + 8) * 4 <= ByTurns::WARPS * Over::First::LENGTH * 16, "");
-    Barrier* barriers;
-    float* come;  // [2][2][CLUSTER][OF_GROUP][UNITS]
+    Barrier* barriers;    // [2][2], by group and turn
+    float* come;          // [2][2][CLUSTER][OF_GROUP][UNITS]
     int B, steps, group;  // `group`: of the thread
     int count;            // numbers of a vector
     int done = 0;         // products
@@ -134,7 +134,7 @@ template <typename Over, int CLUSTER> struct ByTurns : Over {
             wait_for_bytes(
                 barriers + 2 * group + mine % 2, mine / 2 % 2, CLUSTER * SENT * 4,
                 threadIdx.x % SENT == 0);
-            // Only the sums of arrived numbers: no thread waits until others have read theirs.
+            // A thread that sent no number reads no sum: another block may already replace it.
             if (this->me.units && this->me.slot < rows)
 #pragma unroll
                 for (int block = 0; block < CLUSTER; ++block)
