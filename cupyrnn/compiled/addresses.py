@@ -1,9 +1,9 @@
 """
 Addresses of arrays, and the words that pass them to compiled code.
 
-A loop reads words: numbers, and addresses of a call's arrays. A `Block` has them without addresses,
-for all calls of one signature. Compiled code copies them to the memory of a call and adds the
-addresses of its arrays.
+A loop reads words: numbers, and addresses of a call's arrays. A `WordBlock` has them without
+addresses, for all calls of one signature. Compiled code copies them to the memory of a call and
+adds the addresses of its arrays.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def relocate(block: int, arrays: int) -> int:
     return words
 
 
-class Block:
+class WordBlock:
     """
     The words of the calls of one signature, and the memory that each call needs.
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from .._typing import Array
 from . import threads
-from .addresses import MEMORY, OWN_WORDS, At, Block, Memory, address_of
+from .addresses import MEMORY, OWN_WORDS, At, Memory, WordBlock, address_of
 from .cache import compiled
 from .formulas import CellCode
 from .frame import MAKES_H, Frame, Matrix, all_steps, all_steps_back
@@ -239,7 +239,7 @@ class Plan:
     most
         The most threads of a call.
     places
-        The `arrays` of a `Block`.
+        The `arrays` of a `WordBlock`.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class Plan:
         self._write_words()
         self.place = memory.take(8 * len(self._words))
         self.bytes = memory.bytes + VECTOR_BYTES  # one more, because memory may be unaligned
-        self._block = Block(self._words, self.place, places)
+        self._block = WordBlock(self._words, self.place, places)
         loop = all_steps_back if shapes.backward else all_steps
         self._loop = compiled(loop, spec.dtype.char).address
 

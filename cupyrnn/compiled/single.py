@@ -16,7 +16,7 @@ import numpy as np
 
 from .._typing import Array
 from . import threads
-from .addresses import MEMORY, OWN_WORDS, Address, At, Block, Memory
+from .addresses import MEMORY, OWN_WORDS, Address, At, Memory, WordBlock
 from .barrier import arrive_and_wait
 from .cache import compiled
 from .call import c_ordered, orientations
@@ -165,7 +165,7 @@ class CompiledStep:
     """
     Runs the calls of a step of one signature.
 
-    `arrays` are those of a `Block`, if they are parts of the arrays of an op's call.
+    `arrays` are the arguments of a `WordBlock`, if they are parts of the arrays of an op's call.
     """
 
     def __init__(self, spec: Spec, sizes: StepSizes, arrays: Sequence[Any] | None = None) -> None:
@@ -214,7 +214,7 @@ class CompiledStep:
             sums=sums,
         )
         words = [word for product in products for word in product]
-        self._block = Block([*step, *words, *table, *gates], place, arrays)
+        self._block = WordBlock([*step, *words, *table, *gates], place, arrays)
         self.bytes = self._memory.bytes + VECTOR_BYTES
         self.threads, self.double = 1, int(char == "d")
         work = max(sizes.B, _LEAST_ROWS) * sum(p.K * p.gates * p.H for p in products)

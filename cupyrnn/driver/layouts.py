@@ -219,7 +219,7 @@ _LSTM = ("h_prev", "cs_prev"), ("h_grad", "cs_grad"), LSTMOutputs
 _GRU = ("h_prev",), ("d_h",), GRUOutputs
 
 
-class Block(NamedTuple):
+class BlockLayer(NamedTuple):
     """The layer of a block op, or each layer of a stacked net."""
 
     attributes: Any  # of its form
@@ -251,7 +251,7 @@ class Block(NamedTuple):
         return _lstm_gradients(table, entry["w"], self.peepholes(entry), zeros=zeros)
 
 
-def block(arguments: Arguments, call: Block) -> Any:
+def block(arguments: Arguments, call: BlockLayer) -> Any:
     """Lay out block_lstm, block_gru or a single step."""
     table, machine = _machine(arguments, call.cell, back=call.reverse)
     names, _, kind = _GRU if call.columns is None else _LSTM
@@ -269,7 +269,7 @@ def block(arguments: Arguments, call: Block) -> Any:
     return machine.finish(saved, kind)
 
 
-def block_grad(arguments: Arguments, call: Block) -> Any:
+def block_grad(arguments: Arguments, call: BlockLayer) -> Any:
     """Lay out the gradient of block_lstm, of block_gru or of a single step."""
     table, machine = _machine(arguments, call.cell, back=call.reverse)
     names, of_states, kind = _GRU if call.columns is None else _LSTM
@@ -295,7 +295,7 @@ def block_grad(arguments: Arguments, call: Block) -> Any:
     return machine.finish([x_grad, *of_first[::-1], w_grad, *of_peepholes, b_grad], LSTMGrads)
 
 
-def lstm_block_cell_grad(arguments: Arguments, call: Block) -> Any:
+def lstm_block_cell_grad(arguments: Arguments, call: BlockLayer) -> Any:
     """Lay out lstm_block_cell_grad."""
     table, machine = _machine(arguments, call.cell)
     c, *states = (table.arguments[name] for name in ("cs_prev", "h_grad", "cs_grad"))
@@ -312,7 +312,7 @@ def lstm_block_cell_grad(arguments: Arguments, call: Block) -> Any:
     return machine.finish([first[1], dicfo, *(terms.at(k) for k in range(3))], LSTMCellGrads)
 
 
-def gru_block_cell_grad(arguments: Arguments, call: Block) -> Any:
+def gru_block_cell_grad(arguments: Arguments, call: BlockLayer) -> Any:
     """Lay out gru_block_cell_grad."""
     table, machine = _machine(arguments, call.cell)
     h, w_ru, w_c, d_h = (table.arguments[name] for name in ("h_prev", "w_ru", "w_c", "d_h"))
@@ -604,7 +604,7 @@ class StackedNet(NamedTuple):
     """A net of weights of the block ops."""
 
     net: EqualLayers
-    block: Block  # each layer
+    block: BlockLayer  # each layer
 
 
 def _by_name(entries: Sequence[Any]) -> list[dict[str, Place | None]]:

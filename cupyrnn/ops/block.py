@@ -153,7 +153,7 @@ def _lay_out(call: BlockCall, reverse: bool, to_gates: bool, arguments: Argument
     if to_gates:
         make = layouts.lstm_block_cell_grad if is_lstm else layouts.gru_block_cell_grad
     columns = COLUMNS[call.attributes.gate_order] if is_lstm else None
-    block = layouts.Block(call.attributes, columns, call.has_peepholes, reverse)
+    block = layouts.BlockLayer(call.attributes, columns, call.has_peepholes, reverse)
     return layouts.laid_out(make, arguments, block)
 
 

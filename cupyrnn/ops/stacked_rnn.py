@@ -321,10 +321,13 @@ def _may_be_laid_out(call: NetCall, *states: Any) -> bool:
 
 def _net_in_place(call: NetCall) -> Any:
     """Return the net of a call as `layouts` describes it."""
-    from ..driver.layouts import Block, StackedNet  # imported here, because it imports the kernels
+    from ..driver.layouts import (  # imported here, because it imports the kernels
+        BlockLayer,
+        StackedNet,
+    )
 
     columns = COLUMNS[call.attributes.gate_order] if call.form is LSTM_FORM else None
-    return StackedNet(call.in_place(), Block(call.attributes, columns))
+    return StackedNet(call.in_place(), BlockLayer(call.attributes, columns))
 
 
 def _lay_out(call: NetCall, arguments: Arguments) -> Any:

@@ -225,7 +225,7 @@ def test_addresses_without_looking_into_objects(
     arrays = memory, None, np.arange(12).reshape(3, 4)[1:, 2:], np.float32([1])
     own, _, part, one = (a if a is None else a.__array_interface__["data"][0] for a in arrays)
     first = -(-own // simd.VECTOR_BYTES) * simd.VECTOR_BYTES
-    block = addresses.Block([At(0, 1), 2, At(2, 3), At(3, 4)], 128)
+    block = addresses.WordBlock([At(0, 1), 2, At(2, 3), At(3, 4)], 128)
     for found in (addresses._data(), None):
         monkeypatch.setattr(addresses, "_data", lambda found=found: found)
         memory[...] = 0
