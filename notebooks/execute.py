@@ -28,9 +28,9 @@ PICTURES = {
     "02_trust_the_gradients": (0, (0, 170, 490, 550)),
     "03_variable_lengths": (2, (490, 95, 973, 550)),
     "04_bring_your_weights": (0, (0, 95, 480, 440)),
-    "05_speed_and_scale": (0, (0, 95, 374, 600)),
-    "06_second_derivatives": (2, (0, 78, 490, 560)),
-    "07_a_published_model": (1, (0, 425, 560, 740)),
+    "05_speed_and_scale": (0, (0, 95, 374, 570)),
+    "06_second_derivatives": (2, (0, 78, 490, 535)),
+    "07_a_published_model": (1, (440, 438, 973, 742)),
 }
 FOLDED = {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
 
