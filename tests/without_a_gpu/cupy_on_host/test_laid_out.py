@@ -255,7 +255,8 @@ def test_lengths_are_one_copy_to_the_device(host: Any, cupy: Any, name: str) -> 
 def test_all_is_on_the_stream_of_the_caller(host: Any, cupy: Any) -> None:
     """So that a CUDA graph that is being captured has all of it: no wait, no copy."""
     stream = cupy.cuda.Stream(non_blocking=True)
-    for call in net_calls(cupy, "gru", 2, 2):
+    with_lengths = calls_of(cupy, "cudnn_rnn-lstm", (T, 3, I, H), "float32", np.array([T, 1, 5]))
+    for call in (*net_calls(cupy, "gru", 2, 2), *with_lengths):
         with stream:
             call()
             with host.log() as events:

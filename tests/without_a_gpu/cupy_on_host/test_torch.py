@@ -145,6 +145,28 @@ def test_a_second_call_takes_addresses(
             a.add_(1)  # no view to autograd
 
 
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_states_of_zeros_are_null_pointers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call without states allocates no memory for them and has the same bits."""
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
+    torch.manual_seed(0)
+    net, x = getattr(ct, kind)(3, 4).cuda(), torch.randn(5, 2, 3).cuda()
+    h = torch.zeros(1, 2, 4).cuda()
+
+    def call(*states: Any) -> tuple[int, Any]:
+        before = torch_device.allocations()
+        out, last = net(x, *states)
+        grads = torch.autograd.grad(out, list(net.parameters()), torch.ones_like(out))
+        return torch_device.allocations() - before, (out, last[0], *grads)
+
+    hx = (h, h) if kind == "LSTM" else h
+    for found in (call(), call(hx)):
+        assert found[0] > 0
+    (count, found), (expected_count, expected) = call(), call(hx)
+    assert count == expected_count
+    assert all(torch.equal(a, e) for a, e in zip(found, expected, strict=True))
+
+
 def work_of(host: Any, call: Callable[[], Any]) -> Any:
     """Return what a call does, the second time."""
     work = host.counted(call)
