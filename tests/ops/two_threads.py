@@ -87,7 +87,9 @@ def interrupts(count: str) -> None:
     chance, armed = random.Random(0), False
 
     def interrupt(*_: Any) -> None:
+        nonlocal armed
         if armed:
+            armed = False  # a late signal of the timer before would end the `except` below
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGALRM, interrupt)
