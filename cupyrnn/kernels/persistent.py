@@ -30,12 +30,12 @@ _MODES = ("auto", *timed.WAYS)
 # these ptxas spills none on any architecture: tests/benchmarks/results/registers.md.
 _REGISTERS_BESIDE_MATRIX = {2: 96, 4: 64, 8: 112, 16: 192}
 # The same if a part of the matrices is in shared memory.
-_REGISTERS_BESIDE_PART = {2: 112, 4: 86, 8: 128, 16: 208}
+_REGISTERS_BESIDE_PART = {2: 112, 4: 86, 8: 136, 16: 208}
 # The same if two lanes share a unit and the whole matrices are in registers. Not used for half
 # formats, where numbers that wait for their conversion would be spilled.
 _REGISTERS_BESIDE_HALF = {2: 256, 4: 92, 8: 128, 16: 208}
-# The additional registers that a second matrix needs then.
-_OF_A_SECOND = 24
+# The additional registers that a second matrix needs: a part of both in shared memory, or none.
+_OF_A_SECOND_PART, _OF_A_SECOND = 6, 24
 # The least numbers of the matrix in a thread's registers; the others pass through them.
 _LEAST_IN_SHARED = 32
 # The most registers of a thread, and the registers of a multiprocessor, which allocates them to
@@ -237,7 +237,9 @@ def layout_for(
         # In shared memory, at least _LEAST_IN_SHARED numbers; the other numbers in registers.
         all_of_it = rows.layout_of(size, H, compute, split, _ALL).registers
         all_but_least = all_of_it - _LEAST_IN_SHARED * compute.itemsize // 4
-        registers = min(most - _REGISTERS_BESIDE_PART[dtype.itemsize], all_but_least)
+        beside = _REGISTERS_BESIDE_PART[dtype.itemsize]
+        beside += _OF_A_SECOND_PART * (len(size.vectors) - 1)
+        registers = min(most - beside, all_but_least)
         parts.append(rows.layout_of(size, H, compute, split, registers))
     if whole:
         # As few lanes as the sequences allow. The sums are the same for any number of lanes.
