@@ -103,7 +103,7 @@ def of_accuracy() -> list[float]:
 # What a page says of results, a # for each number, and the numbers.
 SAID: dict[str, tuple[str, Callable[[], list[float]]]] = {
     "docs/guide/gpu.md": (
-        "take # to # µs per step to queue one kernel and one product, and at most # µs in `block_gru`",
+        "# to # µs per step to queue one kernel and one product, and at most # µs in `block_gru`",
         of_the_host,
     ),
     "docs/benchmarks/host_cost.md": (
