@@ -62,7 +62,7 @@ class BackwardRun(NamedTuple):
     before: Any  # the states before each step
     batches: Sequence[int]  # the rows of each step, non-increasing
     cotangents: Any  # the gradients of each step's states
-    # The gradients of the states after the last step; overwritten with those of the first states.
+    # On entry the gradients of the last states, on return the gradients of the first states.
     carried: Any
     deltas: Sequence[Any]  # written
     work: Scratch  # memory for intermediate arrays, reused by the next call

@@ -1,9 +1,9 @@
 """
 The loops over the layers and directions of a net: one forward, one backward.
 
-A loop passes each layer, as places by name, to a machine. `OnHost` and `OnDevice` turn it into
-operations, and their places are those of a table. `ByLayers` computes it, and its places are
-arrays.
+A loop passes each layer, as places by name, to a machine. For `OnHost` and `OnDevice` a place is an
+entry of a table, and they turn the layer into operations. For `ByLayers` a place is an array, and
+it computes the layer at once.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def backward(
     Add the operations of the gradient of a net, by layer and direction.
 
     The last layer has gradients of states, the first one a place for the gradient of its input.
-    Memory between layers is that of `table`, or of a machine with memory of its own.
+    `table` provides the memory between layers. A machine with memory of its own is the table too.
     """
     states = [grad.states for grad in grads[-1]]
     for n, directions in reversed(list(enumerate(with_inputs(layers)))):

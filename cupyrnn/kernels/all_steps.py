@@ -140,7 +140,7 @@ template <typename V, int COUNT, int SLOTS, int OWNERS, int LANES> struct Coming
         if constexpr (RING) end_copies();
         next = next + SLOT;
     }
-    // Waits for the numbers of the next step, while those of BEHIND later steps may be missing.
+    // Waits for the numbers of the next step. The BEHIND steps after it may still lack theirs.
     // Other threads see them after a barrier.
     template <int BEHIND> __device__ __forceinline__ void wait() const
     {

@@ -14,7 +14,7 @@ __global__ void lstm_sums(
     const T* cs, const T* first,    // [n, H], after each step, and [B, H], before the first one;
                                     // null: the terms are zero
     S* sums,                        // [gridDim.y, width], written
-    S* more,                        // [4*H], written: those of dz again; or null
+    S* more,                        // [4*H], written: the sums of dz, again; or null
     long long n, long long H, long long B,
     long long back,                 // 1: time runs backwards
     long long width,                // 4*H or 7*H

@@ -148,7 +148,7 @@ def run_times(bench: Bench, wanted: list[cases.Case]) -> None:
 
 
 def run_sizes(args: argparse.Namespace, timer: Timer, torch: Any, found: dict[str, Any]) -> bool:
-    """Test the kernels, time those of some sizes, and return whether all went well."""
+    """Test the kernels, time them at some sizes, and return whether all passed."""
     sizes = choices.SIZES[args.sizes]
     if not choices.tests_pass(sizes, 20 * args.minutes, only_found=args.dry):
         return False

@@ -1,4 +1,4 @@
-"""Every cell at the sizes of a block, a cluster or a grid: checked, timed, and what is fastest."""
+"""Check and time the kernels of every cell at many sizes, and keep the fastest."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ TESTS = Path(__file__).parents[2] / "without_a_gpu"
 
 
 class Sizes(NamedTuple):
-    """What is timed, in this order: what decides most comes first."""
+    """The sizes to time, the most important first."""
 
-    tests: tuple[str, ...]  # of the kernels: files, and a part of the names of their tests
+    tests: tuple[str, ...]  # the files of the kernels' tests, then an expression for pytest -k
     dtypes: tuple[str, ...]
     units: tuple[int, ...]
     batches: tuple[int, ...]
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the problems, whose T is that of the compared calls."""
+        """Yield the problems, each with the T of the calls that check values."""
         every = product(CELLS_IN_TURN, self.units, self.batches, self.dtypes)
         for cell, H, B, dtype in every:
             yield Problem(cell, dtype, cli.STEPS, B, H, general=False)
@@ -67,7 +67,7 @@ def dry(sizes: Sizes) -> Sizes:
 
 
 def tests_pass(sizes: Sizes, seconds: float, *, only_found: bool) -> bool:
-    """Run the tests of the kernels on the GPU, at most so long; the first failure ends them."""
+    """Run the tests of the kernels on the GPU. Stop at the first failure or at the time limit."""
     *files, names = sizes.tests
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-x", "-k", names]
     command += ["--collect-only"] * only_found + [str(TESTS / file) for file in files]
@@ -79,7 +79,7 @@ def tests_pass(sizes: Sizes, seconds: float, *, only_found: bool) -> bool:
 
 
 def compile_for(problem: Problem) -> None:
-    """Compile the kernels of a problem, so that the process that runs them finds them on disk."""
+    """Compile the kernels of a problem. The process that runs them reads them from the disk."""
     be_strict()
     room, shape, dtype = f"cupyrnn.kernels.{CELLS[problem.cell]}", problem[3:5], problem.dtype
     for what, way in product(DIRECTIONS, timed.WAYS):
@@ -91,7 +91,7 @@ def compile_for(problem: Problem) -> None:
 
 
 def torch_us(timer: Timer, torch: Any, problem: Problem, what: str) -> float | None:
-    """Return the device time of a step by PyTorch in microseconds, None where it has no such op."""
+    """Return PyTorch's device time of a step in microseconds, None if it has no such op."""
     if torch is None or problem.cell not in NETS:
         return None
     T = cli.timed_steps(problem.B, problem.H)
@@ -119,7 +119,7 @@ def markdown(environment: dict[str, Any], rows: list[list[str]], left: list[str]
 def time_kernels(
     sizes: Sizes, timer: Timer, torch: Any, choices: Path, environment: dict[str, Any]
 ) -> tuple[str, bool]:
-    """Time all sizes, keep the choices in a file, and return the page and whether all is right."""
+    """Time all sizes and write the choices. Return the page, and whether all values are right."""
     process = Apart(begin, [], cli.SECONDS, "CuPy")
     trial, card = cli.Trial(process), process.facts["card"]
     before = timed.read(choices)
