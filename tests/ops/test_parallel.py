@@ -395,7 +395,8 @@ with parallel.communicator(timeout={timeout}) as comm:
 def test_a_fault_on_one_rank_ends_all(fault: str, message: str, status: int) -> None:
     timeout = 2 if "has waited" in message else 300
     done = mpiexec(2, FAULT.format(fault=fault, timeout=timeout), timeout=60)
-    assert done.returncode in np.atleast_1d(status), done.stderr
+    # mpiexec joins the bits of both statuses. A rank that it kills first has SIGKILL's 9.
+    assert done.returncode in (status, status | 9), done.stderr
     assert re.search(message, done.stderr, re.DOTALL)
 
 
