@@ -39,7 +39,9 @@ def attach_stub(
         try:
             return importlib.import_module(f"{package}.{name}")
         except ModuleNotFoundError as error:
-            raise AttributeError(f"{package}.{name} needs {error.name}: {error}") from error
+            start, why = f"{package}.{name}", str(error)
+            says = why if why.startswith(start) else f"{start} needs {error.name}: {why}"
+            raise AttributeError(says) from error
 
     return public, lambda: shown, load
 

@@ -222,7 +222,7 @@ def check_packed(
         if call.I != known.I:
             raise ValueError(
                 f"{op}: input has shape {input.shape}, expected ({call.axes('T')}, I) with I ="
-                f" {known.I} as params knows it"
+                f" {known.I} as in params"
             )
     if L % D:
         raise ValueError(

@@ -104,7 +104,8 @@ def by_argument(grads: Any, key: Any) -> Any:
     for name in (key, f"{key}_grad", f"d_{key}", f"{key}_backprop"):
         if name in grads._fields:
             return getattr(grads, name)
-    raise KeyError(f"{key}: expected the argument of one of {', '.join(grads._fields)}")
+    fields = ", ".join(grads._fields)
+    raise KeyError(f"no gradient of {key}, expected the name of an argument or one of {fields}")
 
 
 class LSTMCellGrads(NamedTuple, Generic[ArrayT]):

@@ -228,7 +228,7 @@ class PreparedStep:
         if len(self._names) == 1 and c is not None:
             raise TypeError(f"{op}: c is {type_shown(c)}, expected None for {net.rnn_mode}")
         passed = {name: a for name, a in states.items() if a is not None}
-        _, dtype = check_arrays(op, {"x": x, **passed, "params": self._params})
+        _, dtype = check_arrays(op, {"params": self._params, "x": x, **passed})
         B, _ = expect_rank(op, "x", x, "(B, I)")
         expect_shape(op, "x", x, "(B, I)", (B, net.I))
         for name, symbol, size in (("h", "P", net.P), ("c", "H", net.H)):

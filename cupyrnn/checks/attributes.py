@@ -200,7 +200,8 @@ for _words, *_here in (
      ("sequence_lengths", "sequence_lengths; if it has holes see docs/guide/lengths.md"),
      ("hx", "a PackedSequence as input")),
     ("batch", ("batch_size", "")),
-    ("time_major", ("batch_first", "batch_first, which means the opposite")),
+    ("time_major",
+     ("batch_first", "batch_first, which means the opposite"), ("seq_len_max", "; x is [T, B, I]")),
     ("direction", ("bidirectional", "")),
     ("hidden_size units hidden_dim num_hidden n_hidden num_units",
      ("num_units", ""), ("hidden_size", ""), ("params", "; params has this size"),
@@ -239,7 +240,8 @@ for _words, *_here in (
     ("unit_forget_bias forget_gate_bias bias_forget", ("forget_bias", "")),
     ("order gates_order", ("gate_order", "")),
     ("random_state random_seed rng key", ("seed", "")),
-    ("dropout_rate rate p", ("dropout", "")),
+    ("dropout dropout_rate rate p",
+     ("dropout", ""), ("x", "; cudnn_rnn and stacked_rnn have dropout")),
     ("kernel weight W", ("w", ""), ("w_ru", "w_ru and w_c"), ("params", ""), ("weights", "")),
     ("bias", ("b", ""), ("b_ru", "b_ru and b_c")),
     ("inputs", ("x", ""), ("input", "")),
@@ -312,7 +314,8 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
             call = ", ".join([*first[:place], weights])
             hint = f"; {type_shown(a)} holds them: {name}({call})"
     are = f"argument{'s' * (len(missing) > 1)} {', '.join(missing)}"
-    return TypeError(f"{start}missing {are}, expected {', '.join(needed)}{hint}")
+    required = f"; required: {', '.join(needed)}" if missing != needed else ""
+    return TypeError(f"{start}missing {are}{required}{hint}")
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -154,7 +154,7 @@ LSTM = net("lstm", {}, 1)
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((2, 3)), *LSTM.zero_state(1)), ValueError, "h has shape (1, 1, 5), expected (L, B, P) = (1, 2, 5)"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((2, 3)), np.zeros((1, 2, 5)), np.zeros((1, 1, 5))), ValueError, "c has shape (1, 1, 5), expected (L, B, H) = (1, 2, 5)"),
         (lambda: cupyrnn.prepare_step(net("gru", {}, 1))(np.zeros((1, 3)), LSTM.zero_state(1)[0], 0), TypeError, "c is an int, expected None for gru"),
-        (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 3), np.float32), *LSTM.zero_state(1)), TypeError, "h has dtype float64, expected float32 like x"),
+        (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 3), np.float32), *LSTM.zero_state(1)), TypeError, "x has dtype float32, expected float64 like params"),
     ],
 )  # fmt: skip
 def test_errors(call: Any, error: Any, message: str) -> None:
