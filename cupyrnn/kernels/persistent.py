@@ -135,13 +135,28 @@ def _asked() -> str:
     return asked
 
 
+class LaidOut(NamedTuple):
+    """A choice and the layout of its kernel; the loop has none."""
+
+    choice: KernelChoice
+    layout: rows.ThreadLayout | grid.GridLayout | None = None
+
+
+def _loop(reason: str) -> LaidOut:
+    return LaidOut(KernelChoice("loop", 0, reason))
+
+
 def choose(of: Recurrence) -> KernelChoice:
     """Return the kernel for the steps of a recurrence."""
-    asked = _asked()
+    return _choose(_asked(), of).choice
+
+
+def _choose(asked: str, of: Recurrence) -> LaidOut:
+    """Return the kernel that `asked`, a value of CUPYRNN_PERSISTENT, stands for."""
     if asked == "auto":
         return _by_times(of)
     if asked == "loop":
-        return KernelChoice("loop", 0, "CUPYRNN_PERSISTENT is 'loop'")
+        return _loop("CUPYRNN_PERSISTENT is 'loop'")
     return _by_way(asked, of)
 
 
@@ -156,12 +171,12 @@ def fastest_engine(of: Recurrence, call: str) -> str | None:
     return None
 
 
-def _by_times(of: Recurrence) -> KernelChoice:
+def _by_times(of: Recurrence) -> LaidOut:
     """Return the fastest kernel near this size, of those that support it and are right."""
     kernels, dtype, (B, H), _, device = of
     if not device.kept:
         why = "'auto' takes what was timed on this GPU or one like it, and nothing was"
-        return KernelChoice("loop", 0, f"{why}: python -m cupyrnn.device times all kernels")
+        return _loop(f"{why}: python -m cupyrnn.device times all kernels")
     name = f"{kernels.name} {dtype.name}"
     refused = {k: (s, kept) for kept in device.kept for k, s in kept.refused.get(name, {}).items()}
     why = f"{name} was not timed near H = {H} and B = {B}: {device.kept[0].path}"
@@ -169,40 +184,40 @@ def _by_times(of: Recurrence) -> KernelChoice:
         where = near.where or f"on {kept.card}"
         source = f"the fastest at H = {near.H} and B = {near.B} {where}: {kept.path}"
         if near.way == "loop":
-            return KernelChoice("loop", 0, source)
-        found = _by_way(near.way, of)
-        if found.kernel in refused:
-            seen, record = refused[found.kernel]
-            why = f"{found.kernel} is wrong on {record.card}, {seen}: {record.path}"
-        elif found.kernel != "loop":
-            return found._replace(reason=f"{found.reason}; {source}")
+            return _loop(source)
+        choice, layout = _by_way(near.way, of)
+        if choice.kernel in refused:
+            seen, record = refused[choice.kernel]
+            why = f"{choice.kernel} is wrong on {record.card}, {seen}: {record.path}"
+        elif layout is not None:
+            return LaidOut(choice._replace(reason=f"{choice.reason}; {source}"), layout)
         else:
-            why = found.reason
-    return KernelChoice("loop", 0, why)
+            why = choice.reason
+    return _loop(why)
 
 
-def _by_way(way: str, of: Recurrence) -> KernelChoice:
+def _by_way(way: str, of: Recurrence) -> LaidOut:
     """Return the named kernel if it supports this recurrence, else the loop."""
     if of.steps < 2 or not all(of.shape):
-        return KernelChoice("loop", 0, f"{way} needs two steps at least, and B and H above 0")
+        return _loop(f"{way} needs two steps at least, and B and H above 0")
     if math.prod(of.shape) > _MOST_NUMBERS:
-        return KernelChoice("loop", 0, f"{way} takes B*H up to {_MOST_NUMBERS}")
+        return _loop(f"{way} takes B*H up to {_MOST_NUMBERS}")
     return _by_rows(of) if way == "rows" else _by_blocks(way, of)
 
 
-def _by_rows(of: Recurrence) -> KernelChoice:
+def _by_rows(of: Recurrence) -> LaidOut:
     """Return "rows", or "hybrid" if that needs shared memory; the loop if neither fits."""
     kernels, dtype, (B, H), _, device = of
     sequences = sequences_of(B, H, device)
     layout = layout_for(kernels.rows.size, H, dtype, device.available, rows.SPLITS, sequences)
     if isinstance(layout, str):
-        return KernelChoice("loop", 0, layout)
+        return _loop(layout)
     sequences = min(sequences, layout.split)
     why = f"{layout.registers} registers a thread"
-    if not layout.shared:
-        return KernelChoice("rows", sequences, f"{why} hold the matrix")
-    why = f"{why} and {layout.shared} bytes of shared memory hold the matrix"
-    return KernelChoice("hybrid", sequences, why)
+    if layout.shared:
+        why = f"{why} and {layout.shared} bytes of shared memory"
+    kernel = "hybrid" if layout.shared else "rows"
+    return LaidOut(KernelChoice(kernel, sequences, f"{why} hold the matrix"), layout)
 
 
 def sequences_of(B: int, H: int, device: Device) -> int:
@@ -270,11 +285,11 @@ def blocks_for(
     return layout or f"grid needs more than {device.processors} multiprocessors for {size}"
 
 
-def _by_blocks(way: str, of: Recurrence) -> KernelChoice:
+def _by_blocks(way: str, of: Recurrence) -> LaidOut:
     """Return the grid or clusters if their blocks hold the matrix, else the loop."""
     layout = blocks_for(getattr(of.kernels, way), of.dtype, of.shape, of.device)
     if isinstance(layout, str):
-        return KernelChoice("loop", 0, layout)
+        return _loop(layout)
     if way == "cluster":
         why = f"the {layout.blocks[0]} blocks of a cluster hold the matrix"
     else:
@@ -282,7 +297,7 @@ def _by_blocks(way: str, of: Recurrence) -> KernelChoice:
         why = f"{blocks} blocks hold the matrix, for {layout.sequences} sequences, {groups} times"
         if layout.launches > 1:
             why = f"{why}, in {layout.launches} launches"
-    return KernelChoice(way, layout.sequences, why)
+    return LaidOut(KernelChoice(way, layout.sequences, why), layout)
 
 
 def _expect_right(kernels: Kernels, dtype: np.dtype[Any], device: Device) -> None:
@@ -382,42 +397,30 @@ def one_launch(
     asked = _asked()
     if asked == "loop":
         return None
-    (B, H), device = shape, current_device()
+    device = current_device()
     if asked == "auto" and not device.kept:
         return None
-    choice = choose(Recurrence(kernels, dtype, shape, steps, device))
-    if choice.kernel == "loop":
+    choice, layout = _choose(asked, Recurrence(kernels, dtype, shape, steps, device))
+    if layout is None:
         if asked == "auto":
             _expect_right(kernels, dtype, device)
         return None
-    if choice.kernel in ("grid", "cluster"):
-        return _over_blocks(getattr(kernels, choice.kernel), dtype, shape, steps, padded)
-    size, sequences = kernels.rows.size, choice.sequences
-    layout = layout_for(size, H, dtype, device.available, rows.SPLITS, sequences)
-    assert isinstance(layout, rows.ThreadLayout)
-    block = BlockShape((layout.threads, 1), layout.shared)
-    name = rows.template_of(kernels.rows, layout, choice.sequences, plain, padded)
-    return OneLaunch(kernels.rows, name, (-(-B // choice.sequences), 1), block, [()])
-
-
-def _over_blocks(
-    kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], steps: int, padded: bool
-) -> OneLaunch | None:
-    """Return the launches of the grid or of clusters, None if not all blocks can run at once."""
-    device, is_grid = current_device(), kernel.name == "steps_by_grid"
-    over = blocks_for(kernel, dtype, shape, device)
-    assert isinstance(over, grid.GridLayout)
-    name = grid.template_of(kernel, over, padded=padded)
-    block = BlockShape((32 * grid.WARPS, 1), over.shared, is_grid)
-    if not is_grid:
-        return OneLaunch(kernel, name, over.blocks, block, [(over.stride, 0, 0)])
+    if isinstance(layout, rows.ThreadLayout):
+        block = BlockShape((layout.threads, 1), layout.shared)
+        name = rows.template_of(kernels.rows, layout, choice.sequences, plain, padded)
+        return OneLaunch(kernels.rows, name, (-(-shape[0] // choice.sequences), 1), block, [()])
+    kernel: rows.Kernel = getattr(kernels, choice.kernel)
+    name = grid.template_of(kernel, layout, padded=padded)
+    block = BlockShape((32 * grid.WARPS, 1), layout.shared, choice.kernel == "grid")
+    if not block.cooperative:
+        return OneLaunch(kernel, name, layout.blocks, block, [(layout.stride, 0, 0)])
     # If a block did not run, the others would wait for it forever.
     at_once = blocks_at_once(kernel.source, name, dtype, block)
-    if math.prod(over.blocks) > at_once * device.processors:
+    if math.prod(layout.blocks) > at_once * device.processors:
         return None
     # The operand of each product has a place of its own, and so have the last states.
     vectors = (len(kernel.size.vectors) * steps + 1) * shape[0]
-    return OneLaunch(kernel, name, over.blocks, block, *grid.exchanged(over, vectors, dtype))
+    return OneLaunch(kernel, name, layout.blocks, block, *grid.exchanged(layout, vectors, dtype))
 
 
 def all_ones(size: int) -> Any:
