@@ -160,7 +160,7 @@ def time_major_of(
     return [a if major or a is None else contiguous(xp, a.transpose(1, 0, 2)) for a in of_dtype]
 
 
-def as_given(xp: ModuleType, a: Array | None, major: bool, dtype: np.dtype[Any]) -> Any:
+def in_axes_of_caller(xp: ModuleType, a: Array | None, major: bool, dtype: np.dtype[Any]) -> Any:
     """Return a time-major result in the caller's order of axes; a scalar zero for None."""
     if a is None:
         return xp.zeros((), dtype)

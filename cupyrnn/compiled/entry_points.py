@@ -36,11 +36,11 @@ def entry_points(code: CellCode, spec_of: SpecOf) -> tuple[Callable[..., Any], .
     compiled call with all products.
     """
 
-    def takes(cell: Any, dtype: np.dtype[Any], way: str = "") -> bool:
+    def takes(cell: Any, dtype: np.dtype[Any], entry: str = "") -> bool:
         """Return whether this entry point of a cell is compiled for a dtype."""
-        return way in _LOOPS and all(
+        return entry in _LOOPS and all(
             compiled(function, dtype.char) is not None
-            for function in (_LOOPS[way], code.functions[way])
+            for function in (_LOOPS[entry], code.functions[entry])
         )
 
     def forward_layer(cell: Any, x: Array, carried: Any, starts: Array, saved: Any) -> None:

@@ -96,7 +96,7 @@ class Vectors:
         setattr(self, name, value)
         return value
 
-    def put(self, values: Mapping[str, Vector]) -> None:
+    def store(self, values: Mapping[str, Vector]) -> None:
         """Store vectors by name."""
         for name, value in values.items():
             self._code.store(value, self._place(name))
@@ -160,7 +160,7 @@ def code_of(formulas: Formulas, module: str) -> CellCode:
         def emit(c: Code, variant: int, u: Word, *words: Word) -> None:
             vectors = Vectors(c, formulas, dict(zip(names, words, strict=True)), u, packed)
             stage, of_stage = divmod(variant, formulas.variants)
-            vectors.put(stages[stage](vectors, of_stage))
+            vectors.store(stages[stage](vectors, of_stage))
 
         return 5 + 2 * len(names), over_units(len(stages) * formulas.variants, emit, rows=True)
 

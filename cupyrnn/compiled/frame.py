@@ -93,7 +93,7 @@ class Frame(NamedTuple):
     output_row: int  # from row to row
     # Whether output and h_grad have their steps in reverse order. All sequences then have one
     # length.
-    turned: int
+    is_reversed: int
     back: int  # whether step 0 has the last rows of all arrays
     formulas: Address  # the code of the cell's rows
     table: Address  # the table that this code reads
@@ -161,7 +161,7 @@ def first_row(f: Frame, t0: int, t1: int) -> int:
 @part
 def row_in_time(f: Frame, first: int) -> int:
     """Return the first row of a step in output and h_grad, from its first row elsewhere."""
-    if f.turned:
+    if f.is_reversed:
         return read_word(f.starts + 8 * f.T) - first - read_word(f.starts + 8)
     return first
 
@@ -261,7 +261,7 @@ def multiply_back(
 
 
 @part
-def put_sums(one: Any, m: Matrix, first: int, last: int) -> None:
+def store_sums(one: Any, m: Matrix, first: int, last: int) -> None:
     """Write the vectors first..last-1 of the sums of a matrix's gates to their places."""
     for j in range(first, min(last, vectors_of(one, m.H) * m.gates)):
         u, g = j // m.gates * VECTOR_BYTES, j % m.gates
@@ -303,7 +303,7 @@ def weight_products(
         if m.sums:
             add_columns(one, (rows, m.z, m.rs_z, p0 * VECTORS, p1 * VECTORS, m.sums))
             if t0 == 0:
-                put_sums(one, m, p0 * VECTORS, p1 * VECTORS)
+                store_sums(one, m, p0 * VECTORS, p1 * VECTORS)
         if m.dw_table:
             a, source, depth, skip = m.a, m.z, rows, start
             if not f.writes_deltas:

@@ -218,7 +218,7 @@ class Shapes(NamedTuple):
     # Of output and h_grad: the bytes from row to row, if they are not P numbers, and whether
     # their steps are in reverse order.
     row: int | None = None
-    turned: bool = False
+    is_reversed: bool = False
     back: bool = False  # whether step 0 has the last rows
 
 
@@ -330,9 +330,9 @@ class Plan:
                 for n in range(count if of == k else 0):
                     places[2 * gate + n] = At(first + n, start * size)
             first += count
-        return self._put(places)
+        return self._append(places)
 
-    def _put(self, values: Sequence[int | At]) -> At:
+    def _append(self, values: Sequence[int | At]) -> At:
         """Append words; return their place."""
         self._words.extend(values)
         return At(OWN_WORDS, 8 * (len(self._words) - len(values)))
@@ -347,7 +347,7 @@ class Plan:
         step, table = stride if transposed else c.size, list[int | At]()
         for start in c.starts:
             table += [At(array, start * step), stride]
-        return self._put(table), transposed
+        return self._append(table), transposed
 
     def _write_words(self) -> None:
         """Make the words of the block; words that are addresses are At."""
@@ -398,9 +398,9 @@ class Plan:
             starts=address_of(self._starts),
             T=len(self._starts) - 1,
             rows=self._part,
-            splits=self._put(self._share.splits),
+            splits=self._append(self._share.splits),
             by_units=self._share.by_units,
-            barrier=self._put([0]),
+            barrier=self._append([0]),
             x=At(_X),
             I=shapes.I,
             h=At(_SAVED + saved - 1),
@@ -416,10 +416,10 @@ class Plan:
             b=here(self._b),
             output=At(_OUTPUT) if has_output else 0,
             output_row=row,
-            turned=shapes.turned,
+            is_reversed=shapes.is_reversed,
             back=shapes.back,
             formulas=spec.address("backward_layer" if shapes.backward else "forward_layer"),
-            table=self._put(table),
+            table=self._append(table),
             dx=At(_DX) if has_dx else 0,
             dh=At(_DH) if shapes.backward else 0,
             dc=At(_DC) if shapes.backward and has_c else 0,

@@ -302,9 +302,9 @@ def forward(
 ) -> None:  # fmt: skip
     """Compute one step of a cell with all its products into `saved`."""
     (B, I), P = x.shape, first[0].shape[1]
-    matrices, lie = orientations(weights, spec.dtype)
+    matrices, layout = orientations(weights, spec.dtype)
     x, h_prev, c_prev = c_ordered((x, *first, *spec.no_c), spec.dtype)
-    sizes = StepSizes(B, I, P, len(saved), len(vectors), lie)
+    sizes = StepSizes(B, I, P, len(saved), len(vectors), layout)
     _run(spec, sizes, x, h_prev, c_prev, None, None, None, *saved, *vectors, *matrices)
 
 
@@ -331,19 +331,19 @@ def backward(
     """
     (saved_by_step, before, carried, deltas, totals, x), dtype = step, spec.dtype
     matrices: Sequence[Array | None]
-    lie: tuple[Any, ...]
+    layout: tuple[Any, ...]
     if weights:
-        matrices, lie = orientations(weights, dtype)
+        matrices, layout = orientations(weights, dtype)
     else:
-        matrices = lie = (None,) * (len(spec.layout.inputs) + 1)
-        places = ((0, 0),) * len(lie)
+        matrices = layout = (None,) * (len(spec.layout.inputs) + 1)
+        places = ((0, 0),) * len(layout)
     h_prev, c_prev, *saved = c_ordered(
         (*before, *spec.no_c, *saved_by_step[: len(spec.formulas.saved)]), dtype
     )
     dh, dc = (*carried, None)[:2]
     (B, P), I = dh.shape, 0 if x is None else x.shape[1]
     sizes = StepSizes(
-        B, I, P, len(saved), len(vectors), lie, places, widths, x is not None,
+        B, I, P, len(saved), len(vectors), layout, places, widths, x is not None,
         0 if totals is None else len(totals),
     )  # fmt: skip
     _run(spec, sizes, x, h_prev, c_prev, dh, dc, totals, *saved, *vectors, *matrices, *deltas)

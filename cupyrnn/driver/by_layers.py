@@ -189,9 +189,9 @@ class ByLayers:
             if dy is not None:
                 dy = self._take(of_output, back, self._all)
         else:
-            put = partial(self._put, grads, back)
+            store = partial(self._store, grads, back)
             x = LazyRows(partial(self._input, layer, back), self.dtype, n)
-            dx = LazyRows(partial(self._space, grads, back), of_x.array.dtype, n, put)
+            dx = LazyRows(partial(self._space, grads, back), of_x.array.dtype, n, store)
             if dy is not None:
                 dy = LazyRows(partial(self._take, of_output, back), self.dtype, n)
         first = self._first(layer)
@@ -214,7 +214,7 @@ class ByLayers:
         for cut in cuts:
             _layer.backward(xp, layer.weights, cut)
         if whole:
-            self._put(grads, back, self._all, dx)
+            self._store(grads, back, self._all, dx)
         for to, state in zip(grads.first, carried, strict=True):
             if to is not None:
                 to[...] = packing.enter_grad(state, back)
@@ -234,7 +234,7 @@ class ByLayers:
             return to.array[places]
         return self.xp.empty((rows.stop - rows.start, to.shape[1]), to.array.dtype)
 
-    def _put(self, grads: GradientPlaces, back: bool, rows: slice, values: Array) -> None:
+    def _store(self, grads: GradientPlaces, back: bool, rows: slice, values: Array) -> None:
         """Store the gradient of the input, or add it."""
         to, places = grads.x, self._places(grads.x, back, rows)
         if grads.adds_x:

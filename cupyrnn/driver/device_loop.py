@@ -78,10 +78,10 @@ class LayerLoop:
 
         machine.repeat(step)
 
-    def _turned(self, w: Place) -> Place:
+    def _reordered(self, w: Place) -> Place:
         """Add copies of packed columns r, u, hc of a GRU as hc, r, u; return these."""
         H, (rows, columns) = self._shape[1], w.shape
-        found: Place = self._machine.table.reuse("turned", (columns, rows))
+        found: Place = self._machine.table.reuse("reordered", (columns, rows))
         for start, stop, to in ((2 * H, 3 * H, 0), (0, 2 * H, H)):
             part = w.T.part(start, stop).reshape(1, stop - start, rows)
             there = found.part(to, to + stop - start).reshape(stop - start, 1, rows)
@@ -101,7 +101,7 @@ class LayerLoop:
         is_rounded = compute != machine.dtype
         nulls, w_h = [None] * len(layer.first), layer.weights.w_h
         if of is gru_reset_after.CELL:
-            w_h = (self._turned(w_h[0]),)
+            w_h = (self._reordered(w_h[0]),)
         gradients = [
             reuse(f"state{k}", (B, H), compute) if is_rounded else first
             for k, first in enumerate(grads.first)

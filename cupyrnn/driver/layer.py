@@ -88,21 +88,21 @@ def implementation(
         return Implementation(in_cuda(kind), "steps")
     compiled = compiled_page(kind) if compute.char in "fd" else None
     if compiled is not None and whole and rows and cell.widths[0]:
-        way = f"{direction}_layer"
+        entry = f"{direction}_layer"
         matrices = [w.w for w in (*cell.inputs, *cell.recurrent) if w.w is not None]
         in_order = bool(cell.inputs[0].w is not None and matrices[0].flags.c_contiguous)
         is_worth = pays(sum([w.size for w in matrices]), rows, direction, single, in_order)
-        if is_worth and compiled.takes(cell, compute, way):
+        if is_worth and compiled.takes(cell, compute, entry):
             return Implementation(compiled, "layer")
-    way = ""
+    entry = ""
     is_step = single and rows and compute.kind == "f"
     # A compiled step includes the products; its gradient may end at the gates.
     if is_step and (direction == "backward" or cell.inputs[0].w is not None):
-        way = f"{direction}_step"
-        if compiled is not None and compiled.takes(cell, compute, way):
+        entry = f"{direction}_step"
+        if compiled is not None and compiled.takes(cell, compute, entry):
             return Implementation(compiled, "step")
     page = in_numpy(kind)
-    return Implementation(page, "step" if hasattr(page, way) else "steps")
+    return Implementation(page, "step" if hasattr(page, entry) else "steps")
 
 
 def _with_rows(xp: ModuleType, layer: Layer) -> Layer:
@@ -355,20 +355,20 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradi
     layer, cotangents, carried, grads = cut
     x, first, packing, saved = layer
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    blocks, way = packing.blocks(), grads.weight_gradients
-    kept = way in ("examples", "norms")
+    blocks, wanted = packing.blocks(), grads.weight_gradients
+    kept = wanted in ("examples", "norms")
     on = products_of(xp)
     w = [on.factor(weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
     memory = [Scratch(xp, operand) for _ in cell.widths]
     product, total, work = (Scratch(xp, compute) for _ in range(3))
     after = cell.states(saved)
-    if not blocks and way != "norms":
+    if not blocks and wanted != "norms":
         for a in grads.weights:
             if a is not None and not grads.adds:
                 a[...] = 0
     # Gradients by example need the deltas of all blocks at once.
     whole = [xp.empty((len(x), k), operand) for k in cell.widths] if kept else []
-    if way == "deltas":
+    if wanted == "deltas":
         whole = list(grads.weights)
     for block in reversed(blocks):
         rows = slice(block.row, block.end)
@@ -407,7 +407,7 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradi
         right = deltas if whole else [on.for_products(d) for d in deltas]
         if not skips and grads.x is not None:
             input_gradient(xp, cell.inputs, right, grads.x[rows], total, product)
-        if way != "sum":
+        if wanted != "sum":
             continue
         of_block = saved
         if getattr(cell, "operands", None) is not None:
@@ -472,7 +472,7 @@ def input_gradient(
 def _backward_step(recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
     """`backward` for a cell that has a function for a single step."""
     (x, before, _, saved), cotangents, carried, grads = cut
-    compute, (B, H), way = carried.h.dtype, saved[0].shape, grads.weight_gradients
+    compute, (B, H), wanted = carried.h.dtype, saved[0].shape, grads.weight_gradients
     for state, g in () if cotangents is None else zip(carried, cotangents, strict=True):
         if g is not None:
             state += g
@@ -480,9 +480,9 @@ def _backward_step(recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
     if saved[0].dtype != compute:
         wide = each(saved, lambda a: cast(a, compute)), each(before, lambda a: cast(a, compute))
     deltas, vectors, x_grad = grads.weights, grads.vectors, grads.x
-    if way != "deltas":
+    if wanted != "deltas":
         deltas = [np.empty((B, width), compute) for width in cell.widths]
-        vectors = vectors if way == "sum" else None
+        vectors = vectors if wanted == "sum" else None
     into = None
     if x_grad is not None and cell.inputs[0].w is not None:
         (into,) = _unrounded((x_grad,), compute)
@@ -501,8 +501,8 @@ def _backward_step(recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
     elif x_grad is not None:
         input_gradient(np, cell.inputs, deltas, x_grad)
     factors = Factors(x, before, saved, deltas)
-    if way in ("examples", "norms"):
+    if wanted in ("examples", "norms"):
         by_example.take(np, cell, factors, lambda a: a[None], grads)
-    elif way == "sum":
+    elif wanted == "sum":
         added = Scratch(np, compute) if grads.adds else None
         _weight_gradients(np, cell, factors, grads, added)

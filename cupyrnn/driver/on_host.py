@@ -119,9 +119,9 @@ class OnHost:
         read, write = view_of(a._replace(shape=shape, strides=strides)), view_of(to)
         self.operations.append(lambda arrays: np.copyto(write(arrays), read(arrays)))
 
-    def _copy(self, a: Place, to: Place, *, turned: bool, adds: bool = False) -> None:
+    def _copy(self, a: Place, to: Place, *, backwards: bool, adds: bool = False) -> None:
         """Add to = a, or to += a; the steps of either may be in reverse order."""
-        read, write = view_of(self._by_step(a, turned)), view_of(self._by_step(to, False))
+        read, write = view_of(self._by_step(a, backwards)), view_of(self._by_step(to, False))
 
         def copy(arrays: Arrays) -> None:
             np.copyto(write(arrays), read(arrays))
@@ -133,32 +133,32 @@ class OnHost:
 
         self.operations.append(add if adds else copy)
 
-    def _by_step(self, rows: Place, turned: bool) -> Place:
-        """Return rows [T*B, K] as [T, B, K], with the steps in reverse order if `turned`."""
+    def _by_step(self, rows: Place, backwards: bool) -> Place:
+        """Return rows [T*B, K] as [T, B, K], with the steps in reverse order if `backwards`."""
         (row, column), T = rows.strides, self._T
         step = self._B * row
-        shape, strides = (T, self._B, rows.shape[1]), (-step if turned else step, row, column)
-        offset = rows.offset + (T - 1) * step if turned else rows.offset
+        shape, strides = (T, self._B, rows.shape[1]), (-step if backwards else step, row, column)
+        offset = rows.offset + (T - 1) * step if backwards else rows.offset
         return rows._replace(offset=offset, shape=shape, strides=strides)
 
-    def _turns(self, layer: LayerPlaces) -> bool:
+    def _is_reversed(self, layer: LayerPlaces) -> bool:
         """Return whether a layer reads its input, and saves arrays, in reverse order."""
         return layer.back and not self._in_time
 
     def _input_of(self, layer: LayerPlaces) -> Place:
         """Return the input of a layer, in the order of its steps."""
         # Saved arrays are in the order of the steps.
-        turned = [layer.back] if len(layer.x) == 1 else [False, True]
+        backwards = [layer.back] if len(layer.x) == 1 else [False, True]
         part: Place = layer.x[0]
         source: Any = self._table.arguments.get("x", self._table.arguments.get("input"))
         if part.array == source.array:
-            turned = [False]
-        if turned == [self._turns(layer)] or (self._T == 1 and len(turned) == 1):
+            backwards = [False]
+        if backwards == [self._is_reversed(layer)] or (self._T == 1 and len(backwards) == 1):
             return part
         ends = [0, *accumulate(part.shape[1] for part in layer.x)]
         x = self._table.reuse("x", (part.shape[0], ends[-1]))
-        for part, is_turned, columns in zip(layer.x, turned, pairwise(ends), strict=True):
-            self._copy(part, x.part(*columns, 1), turned=is_turned != layer.back)
+        for part, is_reversed, columns in zip(layer.x, backwards, pairwise(ends), strict=True):
+            self._copy(part, x.part(*columns, 1), backwards=is_reversed != layer.back)
         return x
 
     def _first(self, place: Place | None, H: int) -> Place:
@@ -177,9 +177,9 @@ class OnHost:
             raise NotInPlace("a step with these matrices is faster")
         return whole
 
-    def _spec(self, vectors: dict[str, Place | None], H: int, way: str) -> tuple[Spec, list[Any]]:
+    def _spec(self, vectors: dict[str, Place | None], H: int, entry: str) -> tuple[Spec, list[Any]]:
         """Return the spec of the cell with vectors by name, and the arrays of its formulas."""
-        if not self._cell.takes(None, self._table.dtype, way):
+        if not self._cell.takes(None, self._table.dtype, entry):
             raise NotInPlace("no loop of the cell is compiled")
         found = {name: place for name, place in vectors.items() if place is not None}
         if "b_more" in found:
@@ -207,7 +207,7 @@ class OnHost:
             len(saved), len(saved) + len(arrays), _oriented(weights), _oriented(grads),
             tuple(a is not None for a in there), 0 if totals is None else totals.size // H,
             tuple(map(len, sums)), 0 if more is None else self._cell.both,
-            None if wide is None else wide.strides[0], self._turns(layer),
+            None if wide is None else wide.strides[0], self._is_reversed(layer),
             layer.back and self._in_time,
         )  # fmt: skip
         places = h, first_c, last_h, last_c, output, more, *of_steps
@@ -262,7 +262,7 @@ class OnHost:
             sources.append(saved[spec.formulas.saved.index(spec.formulas.c)])
         for place, to in zip(sources, (layer.output, *layer.last), strict=True):
             if to is not None:
-                self._copy(place, to, turned=False)
+                self._copy(place, to, backwards=False)
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of a layer."""
@@ -275,14 +275,14 @@ class OnHost:
         totals = weights.vectors.get("terms")
         vectors = {name: layer.weights.vectors.get(name) for name in self._cell.read}
         x = grads.x
-        if x is not None and (self._turns(layer) or grads.adds_x):
+        if x is not None and (self._is_reversed(layer) or grads.adds_x):
             x = self._table.reuse("dx", x.shape)
         back = x, *carried[:2], *states[:2], totals
         sums = self._sums(layer, weights.vectors)
         of_weights = *weights.w_x, *weights.w_h
         self.operations.append(self._layer(layer, vectors, back, of_weights, sums))
         if grads.x is not None and x is not None and x is not grads.x:
-            self._copy(x, grads.x, turned=layer.back, adds=grads.adds_x)
+            self._copy(x, grads.x, backwards=layer.back, adds=grads.adds_x)
 
     def _sums(self, layer: LayerPlaces, vectors: dict[str, Place | None]) -> list[list[Place]]:
         """Return the places for the sums of each of the deltas."""
@@ -317,7 +317,7 @@ class OnHost:
             if last is not None or cotangent is None:
                 self._table.begin(to, last)
             if cotangent is not None:
-                self._copy(cotangent, to, turned=False, adds=last is not None)
+                self._copy(cotangent, to, backwards=False, adds=last is not None)
         read = {name: layer.weights.vectors.get(name) for name in self._cell.read}
         spec, arrays = self._spec(read, H, "backward_step")
         results = [*deltas] or [
@@ -329,7 +329,7 @@ class OnHost:
         back = *(*grads.first, None)[:2], vectors.get("terms")
         self._step(layer, spec, arrays, x, back, results)
         if x is not None and grads.x is not None and x is not grads.x:
-            self._copy(x, grads.x, turned=False, adds=True)
+            self._copy(x, grads.x, backwards=False, adds=True)
         return results
 
     def _backward_step(self, layer: LayerPlaces, grads: GradientPlaces) -> None:

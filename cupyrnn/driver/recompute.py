@@ -50,7 +50,7 @@ class LazyRows:
         Returns the rows, or memory for them.
     dtype, rows
         Their dtype, and how many there are.
-    put
+    store
         Writes rows to their places in the other order.
     """
 
@@ -59,9 +59,9 @@ class LazyRows:
         take: Callable[[slice], Any],
         dtype: np.dtype[Any],
         rows: int,
-        put: Callable[[slice, Array], None] | None = None,
+        store: Callable[[slice, Array], None] | None = None,
     ) -> None:
-        self._take, self.dtype, self._rows, self._put = take, dtype, rows, put
+        self._take, self.dtype, self._rows, self._store = take, dtype, rows, store
 
     def __len__(self) -> int:
         return self._rows
@@ -69,9 +69,9 @@ class LazyRows:
     def __getitem__(self, rows: slice) -> Any:
         return self._take(rows)
 
-    def put(self, rows: slice, values: Array) -> None:
-        if self._put is not None:
-            self._put(rows, values)
+    def store(self, rows: slice, values: Array) -> None:
+        if self._store is not None:
+            self._store(rows, values)
 
 
 class _Piece(NamedTuple):
@@ -204,7 +204,7 @@ def backward(
             grads._replace(x=into, adds=grads.adds or piece is not pieces[-1]),
         )
         if isinstance(grads.x, LazyRows):
-            grads.x.put(piece.rows, into)
+            grads.x.store(piece.rows, into)
     if at_once or not pieces:
         yield LayerGradient(layer._replace(saved=saved), cotangents, carried, grads)
 

@@ -235,8 +235,8 @@ def fingerprint(run: Any, drops: bool, *net: object) -> int:
     """Return a checksum of the sizes, attributes, lengths and resets of a call."""
     # Without the seeds, as the masks themselves are in reserve_space.
     rate = run.sizes.dropout if drops else 0.0
-    said = net, rate, real_dtype(run.dtype).str, None, None, *(["reverse"] * run.reverse)
-    return with_sequences(zlib.crc32(repr(said).encode()), run, run.lengths, run.resets)
+    described = net, rate, real_dtype(run.dtype).str, None, None, *(["reverse"] * run.reverse)
+    return with_sequences(zlib.crc32(repr(described).encode()), run, run.lengths, run.resets)
 
 
 def with_sequences(number: int, run: Any, lengths: Any, resets: Any) -> int:

@@ -24,7 +24,7 @@ from .._net import (
 )
 from .._typing import AnyArray, Array, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, Lengths, Resets, Save
 from ..arithmetic.gates import RecurrentActivation
-from ..checks.arrays import as_given, contiguous_all, on_device, time_major_of
+from ..checks.arrays import contiguous_all, in_axes_of_caller, on_device, time_major_of
 from ..checks.attributes import check_bool, check_choice, named
 from ..derivatives.traced import traceable
 from ..driver.reserve import Note, ReserveLayout, check_reserve, check_size, reserved_engine
@@ -173,7 +173,7 @@ def _run(
             output, last, reserve_space = call.forward(weights, x, call.states(h, c), note)
             output_h, output_c = (*last, None)[:2]
         host_reserved = call.host_reserved.copy() if is_training else np.zeros((), np.int8)
-        found = [as_given(xp, a, major, dtype) for a in (output, output_h, output_c)]
+        found = [in_axes_of_caller(xp, a, major, dtype) for a in (output, output_h, output_c)]
         return CudnnRNNOutputs._make([*found, reserve_space, host_reserved])
 
 
@@ -204,8 +204,8 @@ def _run_backprop(
             weights, reserved = call.weights(params, layout), (reserve_space, layout, None)
             found: Any = call.backward(weights, (x, first), cotangents, reserved, weight_gradients)
             grads = found[0], *(*found[1], None)[:2], found[2]
-        input_grad = as_given(xp, grads[0], major, dtype) if of_input else None
-        of_states: list[Any] = [as_given(xp, g, major, dtype) for g in grads[1:3]]
+        input_grad = in_axes_of_caller(xp, grads[0], major, dtype) if of_input else None
+        of_states: list[Any] = [in_axes_of_caller(xp, g, major, dtype) for g in grads[1:3]]
         return CudnnRNNGrads._make([input_grad, *of_states, grads[3]])
 
 

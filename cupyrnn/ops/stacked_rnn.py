@@ -17,7 +17,7 @@ from .._net import NetCall, NetSizes, RunArguments, check_run, check_sequences, 
 from .._typing import AnyArray, ArrayT, Lengths, Resets, Save, StackedRNNGrads, StackedRNNOutputs
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.contract import Attributes, Form, FormedWeights
-from ..checks.arrays import as_given, module_of, on_device, time_major_of
+from ..checks.arrays import in_axes_of_caller, module_of, on_device, time_major_of
 from ..checks.attributes import (
     check_bool,
     check_choice,
@@ -238,13 +238,13 @@ def _of_driver(call: NetCall, states: Sequence[Any]) -> list[Any]:
     return [of_layers(state) for state in states]
 
 
-def _as_given(call: NetCall, state: Any) -> Any:
+def _of_caller(call: NetCall, state: Any) -> Any:
     """Return a state of the driver in the caller's form: a tuple if the caller passed a list."""
     xp, dtype, major, D = call.run.xp, call.run.dtype, call.run.time_major, call.net.D
     if not isinstance(state, list):
-        return as_given(xp, state, major, dtype)
+        return in_axes_of_caller(xp, state, major, dtype)
     joined = (xp.concatenate([a[None] for a in state[n : n + D]]) for n in range(0, len(state), D))
-    return tuple(as_given(xp, layer, major, dtype) for layer in joined)
+    return tuple(in_axes_of_caller(xp, layer, major, dtype) for layer in joined)
 
 
 def _states_of(op: str, call: NetCall, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -275,8 +275,8 @@ def _run(op: str, call: NetCall, attributes: Attributes, arguments: Mapping[str,
         first = call.form.States(*_of_driver(call, _states_of(op, call, arguments)))
         of_net = NetWeights(call.form, call.attributes, weights)
         output, last, reserve_space = call.forward(of_net, x, first, note)
-        h, *others = (_as_given(call, state) for state in last)
-        output = as_given(xp, output, major, dtype)
+        h, *others = (_of_caller(call, state) for state in last)
+        output = in_axes_of_caller(xp, output, major, dtype)
         return StackedRNNOutputs(output, h, _joined(xp, others, dtype), reserve_space)
 
 
@@ -308,8 +308,8 @@ def _run_backprop(
         dx, d_first, grads = call.backward(
             of_net, inputs, (dy, cotangents), reserved, weight_gradients
         )
-        dh, *others = (_as_given(call, state) for state in d_first)
-        dx = as_given(xp, dx, major, dtype)
+        dh, *others = (_of_caller(call, state) for state in d_first)
+        dx = in_axes_of_caller(xp, dx, major, dtype)
         return StackedRNNGrads(dx, dh, _joined(xp, others, dtype), grads)
 
 
