@@ -41,7 +41,7 @@ class Row(NamedTuple):
         """The line of the table."""
         H, B, *_ = self.timed
         values = f"wrong: {', '.join(self.wrong)}" if self.wrong else "right"
-        if self.timed.way in ENGINES:
+        if self.timed.mode in ENGINES:
             said = ", ".join(f"{engine} {us:.2f}" for engine, us in self.times.items())
             return f"{self.name:<33}{H:>4}{B:>6}  {said}: {self.kernel}, {values}"
         times = "".join(f"{f'{self.times[k]:.2f}' if k in self.times else '–':>9}" for k in KERNELS)
@@ -94,30 +94,30 @@ class Trial:
         self, name: str, direction: str, kernels: dict[str, str], problems: list[Problem]
     ) -> Row:
         refused = self.refused.setdefault(name, {})
-        for problem, (way, kernel) in product(problems, kernels.items()):
+        for problem, (mode, kernel) in product(problems, kernels.items()):
             if kernel not in refused:
-                seen, why = self._process.ask(("wrong", problem, direction, way))
+                seen, why = self._process.ask(("wrong", problem, direction, mode))
                 if seen != "":
                     refused[kernel] = f"{seen or f'its process {why}'} at {problem.like}"
                     self._process.close()  # its device may refuse all later calls
         usual = next(iter(kernels))  # the loop, or "cupy"
-        right = [way for way, kernel in kernels.items() if kernel not in refused]
+        right = [mode for mode, kernel in kernels.items() if kernel not in refused]
         times = dict.fromkeys(right, 0.0)
         for problem in problems if right else ():
             longer = problem._replace(T=timed_steps(problem.B, problem.H))
             found, why = self._process.ask(("times", longer, direction, right))
             if found is None:
-                blamed = [way for way in right if way != usual] or right  # the likely ones
+                blamed = [mode for mode in right if mode != usual] or right  # the likely ones
                 refused |= {kernels[w]: f"its process {why} when it was timed" for w in blamed}
                 times = {}
                 break
-            for way, ms in zip(right, found, strict=True):
-                times[way] += 1e3 * ms / longer.T / len(problems)
-        best = min(times, key=lambda way: times[way], default=usual)
+            for mode, ms in zip(right, found, strict=True):
+                times[mode] += 1e3 * ms / longer.T / len(problems)
+        best = min(times, key=lambda mode: times[mode], default=usual)
         if usual in times and times[usual] < LEAST_GAIN * times[best]:
             best = usual
         wrong = [kernel for kernel in kernels.values() if kernel in refused]
-        by_kernel = {kernels[way]: us for way, us in times.items()}
+        by_kernel = {kernels[mode]: us for mode, us in times.items()}
         size = Timed(problems[0].H, problems[0].B, best)
         return Row(name, size, by_kernel, kernels[best], wrong)
 

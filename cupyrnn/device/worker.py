@@ -20,7 +20,7 @@ import numpy as np
 
 from .._ops import Record
 from ..kernels import timed
-from ..kernels.timed import CALLS, ENGINES, WAYS
+from ..kernels.timed import CALLS, ENGINES, MODES
 from . import recurrence_kernels
 from .problems import Problem, draw, dtype_of
 from .timing import DeviceTime, DeviceTimer
@@ -35,11 +35,11 @@ _MOST, _SECONDS, _WARM_UP = 9, 0.3, 0.02
 
 
 @contextmanager
-def asked(way: str) -> Iterator[None]:
+def asked(mode: str) -> Iterator[None]:
     """Force one kernel, or one engine of `cudnn_rnn`, within the context."""
-    variable = "CUPYRNN_ENGINE" if way in ENGINES else "CUPYRNN_PERSISTENT"
+    variable = "CUPYRNN_ENGINE" if mode in ENGINES else "CUPYRNN_PERSISTENT"
     before = os.environ.get(variable)
-    os.environ[variable] = way
+    os.environ[variable] = mode
     try:
         yield
     finally:
@@ -118,29 +118,29 @@ class OpOnDevice:
                 return f"{name} has other bits when it is computed again"
         return ""
 
-    def times(self, direction: str, ways: list[str]) -> list[float]:
+    def times(self, direction: str, modes: list[str]) -> list[float]:
         """Return the milliseconds of the device in a call by each kernel, measured in turns."""
-        timer, waits = DeviceTimer(), dict.fromkeys(ways, 0.0)
+        timer, waits = DeviceTimer(), dict.fromkeys(modes, 0.0)
 
-        def one(way: str) -> DeviceTime:
-            with asked(way):
-                found = timer.measure(lambda: self.run(direction), waits[way])
-            waits[way] = 2 * found.host + 5e-4
+        def one(mode: str) -> DeviceTime:
+            with asked(mode):
+                found = timer.measure(lambda: self.run(direction), waits[mode])
+            waits[mode] = 2 * found.host + 5e-4
             return found
 
         def rounds(least: int, most: int, seconds: float) -> list[list[DeviceTime]]:
             found: list[list[DeviceTime]] = []
             end = perf_counter() + seconds
             while len(found) < least or (len(found) < most and perf_counter() < end):
-                found.append([one(way) for way in ways])
+                found.append([one(mode) for mode in modes])
             return found
 
         # The first call compiles. The second one shows the time of the host.
         rounds(2, sys.maxsize, _WARM_UP)
-        of_ways = zip(*rounds(1, _MOST, _SECONDS), strict=True)
+        of_modes = zip(*rounds(1, _MOST, _SECONDS), strict=True)
         return [
             statistics.median([t.ms for t in of if t.all_queued] or [min(t.ms for t in of)])
-            for of in of_ways
+            for of in of_modes
         ]
 
 
@@ -172,20 +172,20 @@ def kernels_of(problem: Problem) -> dict[str, dict[str, str]]:
     sizes = {"batch_size": problem.B, "num_units": problem.H, "num_steps": problem.T}
     cell: Any = problem.cell
     found: dict[str, dict[str, str]] = {direction: {} for direction in DIRECTIONS}
-    for way in WAYS:
-        with asked(way):
+    for mode in MODES:
+        with asked(mode):
             choices = recurrence_kernels(cell, **sizes, dtype=dtype_of(problem.dtype))
         for direction, choice in zip(DIRECTIONS, choices, strict=True):
-            if way == "loop" or choice.kernel != "loop":
-                found[direction][way] = choice.kernel
+            if mode == "loop" or choice.kernel != "loop":
+                found[direction][mode] = choice.kernel
     return found
 
 
-def _wrong(problem: Problem, direction: str, way: str) -> str:
+def _wrong(problem: Problem, direction: str, mode: str) -> str:
     """Return a description of a kernel's wrong values; empty if all are right."""
     calls = _calls(problem)
     try:
-        with asked(way):
+        with asked(mode):
             return calls.wrong(direction)
     except Exception as error:
         return " ".join(f"{type(error).__name__}: {error}".split())[:300]

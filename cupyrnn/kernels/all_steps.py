@@ -23,7 +23,7 @@ from . import cell
 #   load(value)                 loads the matrices; value(product, k, unit, column) is the factor of
 #                               number k of a vector for a column of a unit
 #   begin()                     fills all vectors with zeros
-#   put<COUNT>(product, turn, v)
+#   store_numbers<COUNT>(product, turn, v)
 #                               stores COUNT numbers of the thread's unit in such a vector
 #   sync()                      waits until all threads have stored their numbers
 #   multiply(product, turn, rows, sums)
@@ -246,7 +246,7 @@ __device__ __forceinline__ void all_steps(
         for (int k = 0; k < C::CARRIED; ++k)
             array_of<A>(state)[k] =
                 walk.begins(0) ? A(0) : number_at<A>(arrays.states[k], arrays.first[k], own());
-        products.template put<1>(Product<0>(), 0, &state.h);
+        products.template store_numbers<1>(Product<0>(), 0, &state.h);
     }
     const long long row = walk.first_row();
     long long n = row * H + walk.unit;
@@ -293,7 +293,8 @@ __device__ __forceinline__ void all_steps(
                 h = cell.forward(product, unit, coming.v + p * C::width(0), sums, after, saved);
             if (PADDED && !live) h = p == LAST ? state.h : A(0);
             if (PADDED && p == LAST && begins) h = A(0);
-            if (walk.keeps(live)) products.template put<1>(Product<0>(), now ^ 1, &h);
+            if (walk.keeps(live))
+                products.template store_numbers<1>(Product<0>(), now ^ 1, &h);
             if (p == LAST) {
                 ask(s + Ahead::AHEAD);
                 coming.template wait<Ahead::AHEAD - 1>();
@@ -431,7 +432,8 @@ __device__ __forceinline__ void all_steps(
 #pragma unroll
                 for (int k = 0; k < C::deltas(p); ++k) deltas[p][k] = A(0);
             if (walk.keeps(live))
-                products.template put<C::width(p)>(product, LAST == 1 ? p : turn, deltas[p]);
+                products.template store_numbers<C::width(p)>(
+                    product, LAST == 1 ? p : turn, deltas[p]);
         };
         auto keep = [&](auto product) {
             constexpr int p = decltype(product)::NUMBER;

@@ -100,15 +100,15 @@ template <typename Exchange, typename D, typename Part, typename TileOf> struct 
     }
     __device__ __forceinline__ void sync() const { if (Exchange::SUMS) __syncthreads(); }
     template <int COUNT, typename Product>
-    __device__ __forceinline__ void put(Product product, int turn, const A* v) const
+    __device__ __forceinline__ void store_numbers(Product product, int turn, const A* v) const
     {
         // The turn determines the next product, whose slices the vector must have.
         if constexpr (!D::BACK && C::PRODUCTS == 2)
-            if (turn == 1) return put_for<COUNT>(::Product<1>(), v);
-        put_for<COUNT>(product, v);
+            if (turn == 1) return store_numbers_for<COUNT>(::Product<1>(), v);
+        store_numbers_for<COUNT>(product, v);
     }
     template <int COUNT, typename Product>
-    __device__ __forceinline__ void put_for(Product product, const A* v) const
+    __device__ __forceinline__ void store_numbers_for(Product product, const A* v) const
     {
         const int words = this->template send_unit<COUNT>(
             exchange, product, row(), me.slot, me.unit, H, v);

@@ -24,7 +24,7 @@ from . import cluster, grid, rows, step, timed, turns
 from .cell import CudaCell, weights_of, words
 from .launch import BlockShape, blocks_at_once, launch
 
-_MODES = ("auto", *timed.WAYS)
+_MODES = ("auto", *timed.MODES)
 
 # Registers that a thread needs besides its part of the matrices, by the bytes of a number. With
 # these ptxas spills none on any architecture: tests/benchmarks/results/registers.md.
@@ -72,10 +72,10 @@ class Kernels(NamedTuple):
 
 def kernels_of(cell: CudaCell) -> tuple[Kernels, Kernels]:
     """Return the kernels of a cell, forwards and backwards."""
-    loop, ways = step.module(cell), {"rows": rows, "grid": turns, "cluster": cluster}
+    loop, modes = step.module(cell), {"rows": rows, "grid": turns, "cluster": cluster}
 
     def of(direction: str) -> Kernels:
-        kernels = (rows.kernel(cell, direction, way, ways[way].SOURCE) for way in ways)
+        kernels = (rows.kernel(cell, direction, mode, modes[mode].SOURCE) for mode in modes)
         return Kernels(f"{cell.name}_{direction}", cell, loop, *kernels)
 
     return of("forward"), of("backward")
@@ -157,7 +157,7 @@ def _choose(asked: str, of: Recurrence) -> LaidOut:
         return _by_times(of)
     if asked == "loop":
         return _loop("CUPYRNN_PERSISTENT is 'loop'")
-    return _by_way(asked, of)
+    return _by_mode(asked, of)
 
 
 def fastest_engine(of: Recurrence, call: str) -> str | None:
@@ -167,7 +167,7 @@ def fastest_engine(of: Recurrence, call: str) -> str | None:
         return None
     for kept in of.device.kept:
         for near in kept.near(name, H, B)[:1]:
-            return None if near.way in kept.refused.get(name, {}) else near.way
+            return None if near.mode in kept.refused.get(name, {}) else near.mode
     return None
 
 
@@ -183,9 +183,9 @@ def _by_times(of: Recurrence) -> LaidOut:
     for kept, near in ((k, near) for k in device.kept for near in k.near(name, H, B)):
         where = near.where or f"on {kept.card}"
         source = f"the fastest at H = {near.H} and B = {near.B} {where}: {kept.path}"
-        if near.way == "loop":
+        if near.mode == "loop":
             return _loop(source)
-        choice, layout = _by_way(near.way, of)
+        choice, layout = _by_mode(near.mode, of)
         if choice.kernel in refused:
             seen, record = refused[choice.kernel]
             why = f"{choice.kernel} is wrong on {record.card}, {seen}: {record.path}"
@@ -196,13 +196,13 @@ def _by_times(of: Recurrence) -> LaidOut:
     return _loop(why)
 
 
-def _by_way(way: str, of: Recurrence) -> LaidOut:
+def _by_mode(mode: str, of: Recurrence) -> LaidOut:
     """Return the named kernel if it supports this recurrence, else the loop."""
     if of.steps < 2 or not all(of.shape):
-        return _loop(f"{way} needs two steps at least, and B and H above 0")
+        return _loop(f"{mode} needs two steps at least, and B and H above 0")
     if math.prod(of.shape) > _MOST_NUMBERS:
-        return _loop(f"{way} takes B*H up to {_MOST_NUMBERS}")
-    return _by_rows(of) if way == "rows" else _by_blocks(way, of)
+        return _loop(f"{mode} takes B*H up to {_MOST_NUMBERS}")
+    return _by_rows(of) if mode == "rows" else _by_blocks(mode, of)
 
 
 def _by_rows(of: Recurrence) -> LaidOut:
@@ -285,19 +285,19 @@ def blocks_for(
     return layout or f"grid needs more than {device.processors} multiprocessors for {size}"
 
 
-def _by_blocks(way: str, of: Recurrence) -> LaidOut:
+def _by_blocks(mode: str, of: Recurrence) -> LaidOut:
     """Return the grid or clusters if their blocks hold the matrix, else the loop."""
-    layout = blocks_for(getattr(of.kernels, way), of.dtype, of.shape, of.device)
+    layout = blocks_for(getattr(of.kernels, mode), of.dtype, of.shape, of.device)
     if isinstance(layout, str):
         return _loop(layout)
-    if way == "cluster":
+    if mode == "cluster":
         why = f"the {layout.blocks[0]} blocks of a cluster hold the matrix"
     else:
         blocks, groups = layout.blocks
         why = f"{blocks} blocks hold the matrix, for {layout.sequences} sequences, {groups} times"
         if layout.launches > 1:
             why = f"{why}, in {layout.launches} launches"
-    return LaidOut(KernelChoice(way, layout.sequences, why), layout)
+    return LaidOut(KernelChoice(mode, layout.sequences, why), layout)
 
 
 def _expect_right(kernels: Kernels, dtype: np.dtype[Any], device: Device) -> None:

@@ -109,7 +109,7 @@ struct Matrix {
         const int AT_ONCE = SLICE > KEPT ? SLICE - KEPT : SLICE;
 #pragma unroll
         for (int first = 0; first < KEPT; first += AT_ONCE) {
-            if (SLICE > KEPT) put(lane * SLICE + first, value);
+            if (SLICE > KEPT) load_shared(lane * SLICE + first, value);
 #pragma unroll
             for (int k = first; k < KEPT && k < first + AT_ONCE; ++k) {
                 // Only a few loads at once, for the same reason.
@@ -122,11 +122,11 @@ struct Matrix {
                 }
             }
         }
-        if (SLICE > KEPT) put(lane * SLICE + KEPT, value);
+        if (SLICE > KEPT) load_shared(lane * SLICE + KEPT, value);
     }
 
     // Fills the thread's shared memory with rows, from `first` on.
-    template <typename Value> __device__ __forceinline__ void put(int first, Value value)
+    template <typename Value> __device__ __forceinline__ void load_shared(int first, Value value)
     {
 #pragma unroll 4
         for (int k = 0; k < SLICE - KEPT; ++k)
@@ -247,7 +247,7 @@ template <typename T, typename M, int ROWS, typename Tile> struct ByRows {
     __device__ __forceinline__ void sync() const { __syncthreads(); }
     // Stores the numbers of the thread's own unit and sequence.
     template <int COUNT, typename Product>
-    __device__ __forceinline__ void put(Product product, int turn, const A* v) const
+    __device__ __forceinline__ void store_numbers(Product product, int turn, const A* v) const
     {
         const int behind = turn * SIZE * int(sizeof(A));
         const Place* const at = places[product.NUMBER];
@@ -346,7 +346,7 @@ class Kernel(NamedTuple):
     size: Size
 
 
-def kernel(of: cell.CudaCell, direction: str, way: str, source: str) -> Kernel:
+def kernel(of: cell.CudaCell, direction: str, mode: str, source: str) -> Kernel:
     """Return the kernel of a cell for one direction, from the source of rows or grid."""
     once = (1,) * len(of.widths)
     if direction == "backward":
@@ -354,7 +354,7 @@ def kernel(of: cell.CudaCell, direction: str, way: str, source: str) -> Kernel:
     else:
         size = Size(4 if of.widths[0] == 1 else 1, once, of.widths)
     types = f"{direction.capitalize()}, {of.struct}"
-    return Kernel(source + of.source, f"steps_by_{way}", types, size)
+    return Kernel(source + of.source, f"steps_by_{mode}", types, size)
 
 
 class ThreadLayout(NamedTuple):

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 _FAR = 2.0
 # The values of CUPYRNN_PERSISTENT, except auto: "rows" includes the hybrid.
 KERNELS = ("loop", "rows", "hybrid", "grid", "cluster")
-WAYS = tuple(kernel for kernel in KERNELS if kernel != "hybrid")
+MODES = tuple(kernel for kernel in KERNELS if kernel != "hybrid")
 # The engines of `cudnn_rnn`, and the calls that are timed by them.
 ENGINES = ("cupy", "cudnn", "cudnn_small_h", "cudnn_persist_static", "cudnn_persist_dynamic")
 CALLS = ("inference", "training")
@@ -37,15 +37,15 @@ class Timed(NamedTuple):
     ----------
     H, B
         The size.
-    way
-        One of WAYS, or one of ENGINES if a whole call was timed.
+    mode
+        One of MODES, or one of ENGINES if a whole call was timed.
     where
         What was measured, and on which card; empty for this kernel on the file's own card.
     """
 
     H: int
     B: int
-    way: str
+    mode: str
     where: str = ""
 
 
@@ -149,13 +149,13 @@ def read(path: Path) -> Measurements | None:
         raise ValueError(f"{path} is not a file of kernel choices ({said}): {remedy}") from error
 
 
-def _checked(name: str, H: Any, B: Any, way: Any, where: Any = "") -> Timed:
-    ways = ENGINES if name.partition(" ")[0].endswith(CALLS) else WAYS
-    if way not in ways or any(type(n) is not int or not 0 < n < 2**31 for n in (H, B)):
-        raise ValueError(f"{[H, B, way]} is not [H, B, one of {', '.join(ways)}]")
+def _checked(name: str, H: Any, B: Any, mode: Any, where: Any = "") -> Timed:
+    modes = ENGINES if name.partition(" ")[0].endswith(CALLS) else MODES
+    if mode not in modes or any(type(n) is not int or not 0 < n < 2**31 for n in (H, B)):
+        raise ValueError(f"{[H, B, mode]} is not [H, B, one of {', '.join(modes)}]")
     if not isinstance(where, str):
-        raise ValueError(f"{where!r} does not say where {way} was timed")
-    return Timed(H, B, way, where)
+        raise ValueError(f"{where!r} does not say where {mode} was timed")
+    return Timed(H, B, mode, where)
 
 
 def keep(kept: Measurements) -> None:

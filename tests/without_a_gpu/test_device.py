@@ -39,8 +39,8 @@ class Process:
         if what == "kernels" and problem.net:
             return self.engines, ""
         if what == "kernels":
-            ways = {"loop": "loop", "rows": "hybrid" if problem.H > 64 else "rows"}
-            return {"forward": ways, "backward": {"loop": "loop"}}, ""
+            modes = {"loop": "loop", "rows": "hybrid" if problem.H > 64 else "rows"}
+            return {"forward": modes, "backward": {"loop": "loop"}}, ""
         asked = what, problem.H, problem.general, *given
         self.asked.append(asked)
         found = self.answers(*asked)
@@ -53,11 +53,11 @@ class Process:
 def answers(**changed: Any) -> Callable[..., Any]:
     """Return right answers, where rows takes half of the time, but for the changed ones."""
 
-    def answer(what: str, H: int, general: bool, direction: str, ways: Any) -> Any:
+    def answer(what: str, H: int, general: bool, direction: str, modes: Any) -> Any:
         if what == "times":
             times = changed.get("times", {"loop": 4.8, "rows": 2.4})
-            return times if isinstance(times, tuple) else [times[way] for way in ways]
-        return changed.get(f"{ways}_{direction}_{H}", "")
+            return times if isinstance(times, tuple) else [times[mode] for mode in modes]
+        return changed.get(f"{modes}_{direction}_{H}", "")
 
     return answer
 
@@ -102,7 +102,7 @@ def test_the_table_and_what_is_kept(run: Any, capsys: pytest.CaptureFixture[str]
     # Without lengths and with them, and the values before the times.
     forward = [(a[0], a[2], a[4]) for a in process.asked if a[1] == 9 and a[3] == "forward"]
     assert forward == [
-        *(("wrong", general, way) for general in (False, True) for way in ("loop", "rows")),
+        *(("wrong", general, mode) for general in (False, True) for mode in ("loop", "rows")),
         *(("times", general, ["loop", "rows"]) for general in (False, True)),
     ]
 
@@ -139,7 +139,7 @@ def test_a_wrong_kernel_is_never_taken(run: Any, capsys: pytest.CaptureFixture[s
     status, kept, process = run(wrong, "--units", "9", "64", "95", "33")
     assert status == 1
     assert kept.refused["lstm_forward float32"] == {"rows": "h is off by 1 of 0.5 at H = 64, B = 3"}
-    assert [one.way for one in kept.fastest["lstm_forward float32"]] == [*("rows", "loop") * 2]
+    assert [one.mode for one in kept.fastest["lstm_forward float32"]] == [*("rows", "loop") * 2]
     assert process.closed == 2  # once at the end
     assert not [a for a in process.asked if a[1] == 33 and "rows" in a[4]]
     *_, said, _ = lines(capsys)
@@ -150,7 +150,7 @@ def test_a_wrong_kernel_is_never_taken(run: Any, capsys: pytest.CaptureFixture[s
     status, kept, _ = run(answers(), "--units", "33", "100")
     assert status == 0
     assert [*kept.refused["lstm_forward float32"]] == ["rows"]
-    sizes = [(one.H, one.way) for one in kept.fastest["lstm_forward float32"]]
+    sizes = [(one.H, one.mode) for one in kept.fastest["lstm_forward float32"]]
     assert sizes == [(9, "rows"), (64, "loop"), (95, "rows"), (33, "rows"), (100, "rows")]
 
 
@@ -194,7 +194,7 @@ def test_what_is_no_number_or_comes_out_otherwise_again_is_wrong(
 def test_every_size_in_between_is_near_one_that_is_timed() -> None:
     for sizes, name in ((cli.UNITS, "H"), (cli.BATCHES, "B")):
         for size in range(sizes[0], 2 * sizes[-1] + 1):
-            given = [Timed(**{"H": 9, "B": 9, name: n}, way="rows") for n in sizes]
+            given = [Timed(**{"H": 9, "B": 9, name: n}, mode="rows") for n in sizes]
             near = Measurements(Path(), "", {"a": given}, {}).near(
                 "a", **{"H": 9, "B": 9, name: size}
             )
@@ -279,7 +279,7 @@ from without_a_gpu.cupy_on_host import host
 host.install()
 # The fibers of whole clusters take minutes here; test_all_steps.py has small ones.
 from cupyrnn.kernels import timed
-timed.WAYS = tuple(way for way in timed.WAYS if way != "cluster")
+timed.MODES = tuple(mode for mode in timed.MODES if mode != "cluster")
 """
 
 
@@ -316,15 +316,15 @@ class Clocks:
 
     def call(self, direction: str) -> None:
         """Ten launches."""
-        way = os.environ["CUPYRNN_PERSISTENT"]
-        first = way not in self.done
-        self.done.append(way)
+        mode = os.environ["CUPYRNN_PERSISTENT"]
+        first = mode not in self.done
+        self.done.append(mode)
         self.now += first * 1.0  # it compiles
         # Two of three calls need longer than the last one let expect.
-        slower = 3 ** (self.done.count(way) % 3)
+        slower = 3 ** (self.done.count(mode) % 3)
         for _ in range(10):
-            self.now += self.host_needs[way] * slower / 10
-            self.launch(self.device_needs[way] / 10)
+            self.now += self.host_needs[mode] * slower / 10
+            self.launch(self.device_needs[mode] / 10)
 
 
 def test_times_are_those_of_the_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,9 +337,9 @@ def test_times_are_those_of_the_device_alone(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(module, "perf_counter", lambda: clocks.now)
     calls = worker.OpOnDevice.__new__(worker.OpOnDevice)
     monkeypatch.setattr(calls, "run", clocks.call)
-    for ways in ([*host], [*host][::-1]):
-        found = calls.times("forward", ways)
-        assert found == pytest.approx([1e3 * device[way] for way in ways], rel=1e-6)
+    for modes in ([*host], [*host][::-1]):
+        found = calls.times("forward", modes)
+        assert found == pytest.approx([1e3 * device[mode] for mode in modes], rel=1e-6)
     # Where the host is so slow that the device has to wait for it, a bound is better than nothing.
     host["rows"] = 1.0
     assert calls.times("forward", ["rows"]) == pytest.approx([850], rel=0.1)

@@ -27,7 +27,7 @@ FASTEST = {
 }
 CARD = "A card (R)"
 REFUSED = {"lstm_forward float64": {"hybrid": "h is off by 3"}}
-WAYS = set(persistent._MODES) - {"auto"}
+MODES = set(persistent._MODES) - {"auto"}
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ ODD = {
     f"{one}": _with(fastest={"a": [one]})
     for one in (
         *([H, 8, "rows"] for H in (0, -1, 1.5, "a", True, None, float("nan"), 10**400)),
-        *([64, 8, way] for way in ("hybrid", "auto", "", 3, ["rows"])),
+        *([64, 8, mode] for mode in ("hybrid", "auto", "", 3, ["rows"])),
     )
 }  # fmt: skip
 
@@ -206,8 +206,8 @@ def test_what_comes_with_the_package(
     of_calls = {n: of for n, of in shipped.fastest.items() if n.split()[0].endswith(timed.CALLS)}
     of_kernels = {name: of for name, of in shipped.fastest.items() if name not in of_calls}
     assert len(of_kernels) == 32, "four cells, two directions, four dtypes"
-    for known, table in ((WAYS, of_kernels), ({*timed.ENGINES}, of_calls)):
-        assert {one.way for sizes in table.values() for one in sizes} <= known
+    for known, table in ((MODES, of_kernels), ({*timed.ENGINES}, of_calls)):
+        assert {one.mode for sizes in table.values() for one in sizes} <= known
     assert not shipped.refused
     h100 = {"processors": 132, "architecture": 90}
     assert taken(16, 64, **h100) == ["rows"] * 2
@@ -248,28 +248,28 @@ def test_what_comes_with_the_package_was_the_fastest_on_the_device() -> None:
     files = {"block_lstm": "lstm", "block_gru": "gru", **CELLS, "gru": "gru_reset_after"}
     times: Any = defaultdict(lambda: defaultdict(list))
     for row in json.loads(results.read_text())["rows"]:
-        way = "rows" if row["who"] == "hybrid" else row["who"]
-        if "queued_ms" in row and way in WAYS and not row["variant"]:
+        mode = "rows" if row["who"] == "hybrid" else row["who"]
+        if "queued_ms" in row and mode in MODES and not row["variant"]:
             T, B, H = map(int, re.findall(r"\d+", row["shape"]))
             name = f"{files[row['cell']]}_{row['pass']} {row['dtype']}"
-            times[name, H, B][way].append(row["queued_ms"] / T)
+            times[name, H, B][mode].append(row["queued_ms"] / T)
     (shipped,) = timed.of_architecture(90)
     compared = 0
     for (name, H, B), of in times.items():
         if len(of) > 1 and len({len(found) for found in of.values()}) == 1:
-            total = {way: sum(found) for way, found in of.items()}
+            total = {mode: sum(found) for mode, found in of.items()}
             found = [t for t in shipped.fastest[name] if t[:2] == (H, B)]
             if not found or found[0].where:  # a prototype, or the grid, which was another one then
                 assert "grid" in total, (name, H, B)
                 continue
-            way = found[0].way
-            assert total[way] < LEAST_GAIN * min(total.values()), (name, H, B, total)
+            mode = found[0].mode
+            assert total[mode] < LEAST_GAIN * min(total.values()), (name, H, B, total)
             compared += 1
     assert compared > 57
 
 
-def test_a_ways_name_is_a_mode() -> None:
-    assert {t.way for sizes in FASTEST.values() for t in sizes} <= WAYS
+def test_the_name_of_a_measured_kernel_is_a_mode() -> None:
+    assert {t.mode for sizes in FASTEST.values() for t in sizes} <= MODES
 
 
 def test_a_loop_that_is_wrong_is_not_taken_unasked(

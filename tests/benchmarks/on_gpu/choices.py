@@ -82,9 +82,9 @@ def compile_for(problem: Problem) -> None:
     """Compile the kernels of a problem. The process that runs them reads them from the disk."""
     be_strict()
     room, shape, dtype = f"cupyrnn.kernels.{CELLS[problem.cell]}", problem[3:5], problem.dtype
-    for what, way in product(DIRECTIONS, timed.WAYS):
+    for what, mode in product(DIRECTIONS, timed.MODES):
         kernels = getattr(import_module(room), f"{what.upper()}_KERNELS")
-        with asked(way):
+        with asked(mode):
             found = persistent.one_launch(kernels, dtype_of(dtype), shape, problem.T, plain=True)
         if found is not None:
             compile.kernel(found.kernel.source, (found.name,), dtype, found.name)

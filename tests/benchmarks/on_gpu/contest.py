@@ -1,4 +1,4 @@
-"""Everybody's turn at a case: this package by every way and engine, and PyTorch."""
+"""Everybody's turn at a case: this package by every mode and engine, and PyTorch."""
 
 from __future__ import annotations
 
@@ -95,16 +95,16 @@ class Contest:
         """Time the loop and every kernel that takes all steps in one launch."""
         case, timer = self.case, self.bench.timer
         steps = case.T * (4 if case.variant == NET else 1)
-        by_way: dict[tuple[str, str], list[str]] = {}
+        by_mode: dict[tuple[str, str], list[str]] = {}
         for what, kernels in kernels_of(case.problem).items():
-            for way, kernel in kernels.items():
-                by_way.setdefault((way, kernel), []).append(what)
-        for (way, kernel), directions in by_way.items():
+            for mode, kernel in kernels.items():
+                by_mode.setdefault((mode, kernel), []).append(what)
+        for (mode, kernel), directions in by_mode.items():
 
             def extras(what: str, run: Run) -> dict[str, Any]:
                 return {"step_us": timer.step_us(case.problem.cell, what, run, steps)}
 
-            with asked(way):
+            with asked(mode):
                 self.turn(kernel, lambda: self.checked(self.calls), extras, directions)
 
     def cudnn(self) -> None:
