@@ -22,7 +22,6 @@ from checks import (
     tolerance,
 )
 from problems import grus, lstms, nets
-from problems.nets import BI, MODES
 from problems.properties import each, named
 from problems.table import TABLE, Call, Case, call_of
 
@@ -295,53 +294,6 @@ def test_the_value_decides_where_a_slope_breaks(ops: Ops, dtype: str) -> None:
             )
             assert along.output == slope * direction
             assert along.host_reserved is None
-
-
-@pytest.mark.parametrize(
-    ("mode", "L", "P", "lengths"),
-    [*((mode, 2, 0, None) for mode in MODES), ("lstm", 1, 2, None), ("lstm", 1, 0, [5, 3, 1])],
-)
-def test_torchs_double_backward(
-    torch: Any, mode: Any, L: int, P: int, lengths: Any, rng: np.random.Generator
-) -> None:
-    """Hessian-vector products of LSTM, GRU and RNN, in two directions."""
-    T, B, I, H = 5, 3, 4, 6
-    kind = {"lstm": "LSTM", "gru": "GRU"}.get(mode, "RNN")
-    more = {"nonlinearity": mode.removeprefix("rnn_")} if kind == "RNN" else {}
-    more |= {"proj_size": P} if P else {}
-    net = getattr(torch.nn, kind)(I, H, L, bidirectional=True, dtype=torch.float64, **more)
-    x, weight = rng.standard_normal((T, B, I)), rng.standard_normal((T, B, 2 * (P or H)))
-    state = {n: p.detach().numpy() for n, p in net.state_dict().items()}
-    direction = {n: rng.standard_normal(a.shape) for n, a in state.items()}
-    along_x = rng.standard_normal(x.shape)
-
-    leaves = [torch.tensor(x, requires_grad=True), *net.parameters()]
-    rnn = torch.nn.utils.rnn
-    y = net(leaves[0] if lengths is None else rnn.pack_padded_sequence(leaves[0], lengths))[0]
-    y = y if lengths is None else rnn.pad_packed_sequence(y)[0]
-    loss = (torch.tensor(weight) * y).sum() + (y**2).sum() / 2
-    grads = torch.autograd.grad(loss, leaves, create_graph=True)
-    tangents = [along_x, *(direction[n] for n, _ in net.named_parameters())]
-    total = sum((g * torch.tensor(t)).sum() for g, t in zip(grads, tangents, strict=True))
-    expected = [a.numpy() for a in torch.autograd.grad(total, leaves)]
-
-    h, c = np.zeros((2 * L, B, P or H)), np.zeros((2 * L, B, H)) if mode == "lstm" else None
-    net_of: Any = {"rnn_mode": mode, "direction": BI, "num_proj": P}
-
-    def gradient(x: Any, state: Any) -> Any:
-        params = cupyrnn.weights.params_from_torch(state, rnn_mode=mode).params
-        out, pullback = cupyrnn.vjp(
-            cupyrnn.cudnn_rnn, x, h, c, params, **net_of, sequence_lengths=lengths
-        )
-        g = pullback(output_backprop=weight + out.output)
-        return g.input_backprop, cupyrnn.weights.params_to_torch(
-            g.params_backprop, L, H, I, **net_of
-        )
-
-    _, (found_x, found) = cupyrnn.jvp(gradient, (x, state), (along_x, direction))
-    names = [n for n, _ in net.named_parameters()]
-    for n, a, e in zip(["x", *names], [found_x, *map(found.get, names)], expected, strict=True):
-        assert_close(a, e, "float64", f"{mode} {n}", at_least=1.0)
 
 
 def test_every_layout(rng: np.random.Generator) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import needs
 import numpy as np
 import pytest
-from checks import TOLERANCES, assert_close, assert_gradients
-from problems import grus
+from checks import assert_close, assert_gradients
 from problems.table import Call, Case, call_of
 
 import cupyrnn
@@ -150,42 +148,6 @@ def test_complex_step_through_closed_gates(
             every = dict.fromkeys(record.cotangents) | given
             slopes = at.slopes(at.gradient(cupyrnn, out, every))
             assert_gradients(forward, inputs, [*given.values()], slopes, rng)
-
-
-@pytest.mark.cuda_on_cpu
-@pytest.mark.parametrize(
-    ("setting", "of_float32"), [(None, 68), ("0", 68), ("1", 77), ("", 68), ("2", 77), ("-1", 68)]
-)
-def test_the_compute_type_that_reaches_cublas(
-    cupy_on_cpu: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    setting: str | None,
-    of_float32: int,
-) -> None:
-    """CUBLAS_COMPUTE_32F is 68, _64F 70, and _32F_FAST_TF32, only where it is asked for, 77."""
-    if setting is None:
-        monkeypatch.delenv("CUPY_TF32", raising=False)
-    else:
-        monkeypatch.setenv("CUPY_TF32", setting)
-    cublas: Any = cupy_on_cpu.cuda.cublas
-    gemm, computed = cublas.gemmEx, set()
-
-    def record(*args: Any) -> None:
-        computed.add(args[-2])
-        gemm(*args)
-
-    monkeypatch.setattr(cublas, "gemmEx", record)
-    rng = np.random.default_rng(0)
-    compute = {"float16": 68, "bfloat16": 68, "float32": of_float32, "float64": 70}
-    needs.module("ml_dtypes")
-    for dtype in TOLERANCES:
-        arrays = {
-            n: cupy_on_cpu.asarray(a) for n, a in grus.problem(rng, (3, 2, 4, 5), dtype).items()
-        }
-        computed.clear()
-        out = cupyrnn.block_gru(**arrays)
-        cupyrnn.block_gru_grad(**arrays, **out._asdict(), d_h=out.h)
-        assert computed == {compute[dtype]}, dtype
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4])

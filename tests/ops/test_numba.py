@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_close, run_python
+from checks import run_python
 from problems.properties import numbers
 from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.cells import gru, gru_reset_after, lstm, simple_rnn
-from cupyrnn.driver import layer as _layer
-from cupyrnn.driver import signatures
 from cupyrnn.driver.pages import in_vectors
 
 # The name of where the steps of a plain LSTM are.
@@ -79,31 +76,6 @@ def test_the_complex_step_is_numpys(compiled_loops: ModuleType, numpys: set[str]
     x = np.ones((3, 2, 5), complex)
     cupyrnn.block_lstm(x, x[0], x[0], np.ones((10, 20), complex), np.ones(20, complex))
     assert numpys == {"forward_steps"}
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_with_and_without_numba(
-    compiled_loops: ModuleType, dtype: str, monkeypatch: pytest.MonkeyPatch, numpys: set[str]
-) -> None:
-    def every_cell() -> list[Any]:
-        return [a for name in OPS for a in run(name, 40, 3, 33, dtype=dtype)]
-
-    compiled = every_cell()
-    assert not numpys
-    for name in [name for name in sys.modules if name.startswith("cupyrnn.compiled.")]:
-        monkeypatch.delitem(sys.modules, name)
-        monkeypatch.delattr(cupyrnn.compiled, name.rpartition(".")[2], raising=False)
-    monkeypatch.setitem(sys.modules, "numba", None)
-    _layer.compiled_page.cache_clear()
-    in_vectors.cache_clear()
-    signatures.CALLS.clear()
-    plain = every_cell()
-    signatures.CALLS.clear()
-    _layer.compiled_page.cache_clear()
-    in_vectors.cache_clear()
-    assert numpys == {"forward_steps", "backward_steps"}
-    for a, e in zip(compiled, plain, strict=True):
-        assert_close(a, e, dtype, "", at_least=1.0)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

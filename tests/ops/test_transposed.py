@@ -20,30 +20,23 @@ def of(rng: np.random.Generator, *shape: int) -> Any:
     return rng.standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize(("rows", "K", "N"), [(3, 33, 100), (16, 256, 260), (1, 3, 2), (2, 0, 5)])
-def test_product(rng: np.random.Generator, rows: int, K: int, N: int, order: Any) -> None:
-    """With as many rows as were said and with fewer, of operands in any order."""
-    w = np.asarray(of(rng, K, N), order=order)
-    transposed = Transposed(w, rows)
-    for n in (rows, rows - 1, rows):
-        for a in (of(rng, n, K), of(rng, K, n).T, of(rng, n, 2 * K)[:, ::2]):
-            out = np.full((n, N), np.nan, np.float32)
-            _transposed.dot(a, transposed, out)
-            assert_close(out, a.astype(float) @ w, "float32", "product")
-
-
-@pytest.mark.parametrize(("rows", "K", "N"), [(3, 40, 10_007), (8, 256, 1024), (1, 3, 2)])
+@pytest.mark.parametrize("kind", [Transposed, Blocks])
+@pytest.mark.parametrize(
+    ("rows", "K", "N"), [(3, 33, 100), (16, 256, 260), (3, 40, 10_007), (8, 256, 1024), (1, 3, 2)]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_product_by_blocks(rng: np.random.Generator, rows: int, K: int, N: int, dtype: str) -> None:
+def test_product(
+    rng: np.random.Generator, rows: int, K: int, N: int, dtype: str, kind: type[Any]
+) -> None:
     """With as many rows as were said and with fewer, of operands in any order."""
-    w = of(rng, K, N).astype(dtype)
-    blocks = Blocks(w, rows)
-    for n in (rows, rows - 1, rows):
-        for a in (of(rng, n, K), of(rng, K, n).T, of(rng, n, 2 * K)[:, ::2]):
-            out = np.full((n, N), np.nan, dtype)
-            _transposed.dot(a.astype(dtype), blocks, out)
-            assert_close(out, a.astype(float) @ w, "float32", "product")
+    for order in ("C", "F"):
+        w: Any = of(rng, K, N).astype(dtype, order=order)
+        factor_of_w = kind(w, rows)
+        for n in (rows, rows - 1, rows):
+            for a in (of(rng, n, K), of(rng, K, n).T, of(rng, n, 2 * K)[:, ::2]):
+                out = np.full((n, N), np.nan, dtype)
+                _transposed.dot(a.astype(dtype), factor_of_w, out)
+                assert_close(out, a.astype(float) @ w, "float32", "product")
 
 
 @pytest.mark.parametrize(("rows", "K", "N"), [(2, 64, 3000), (5, 600, 1024), (12, 70, 101)])
@@ -70,20 +63,12 @@ def test_product_by_small_results(
 
 def test_where_small_results_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     w = np.zeros((768, 256), np.float32).T
-    chosen = _transposed.small_results_pay
     monkeypatch.setattr(blas, "has_small_kernels", lambda: True)
-    assert chosen(np.zeros((2, 256)), w)
-    assert chosen(np.zeros((16, 256)), w)
-    assert not chosen(np.zeros((1, 256)), w)
-    assert not chosen(np.zeros((17, 256)), w)
-    assert chosen(np.zeros((12, 64)), np.zeros((768, 64)).T)
-    assert not chosen(np.zeros((13, 64)), np.zeros((768, 64)).T)
-    assert not chosen(np.zeros((5, 256)), w.copy())  # OpenBLAS has more kernels for it
-    assert not chosen(np.zeros((5, 40)), np.zeros((768, 40)).T)
-    assert not chosen(np.zeros((5, 64)), np.zeros((240, 64)).T)  # it takes a small kernel as it is
-    assert chosen(np.zeros((5, 64)), np.zeros((241, 64)).T)
+    few = [_transposed.small_results_pay(np.zeros((n, 256)), w) for n in (1, 2, 16, 17)]
+    assert few == [False, True, True, False]
+    assert not _transposed.small_results_pay(np.zeros((5, 256)), w.copy())
     monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
-    assert not chosen(np.zeros((5, 256)), w)
+    assert not _transposed.small_results_pay(np.zeros((5, 256)), w)
 
 
 def test_small_kernels_are_known_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
