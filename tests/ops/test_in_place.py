@@ -7,15 +7,13 @@ The same calls, layer by layer, are what they are compared with.
 from __future__ import annotations
 
 import os
-import threading
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from checks import Ops, assert_close
 from problems.properties import each
-from problems.table import TABLE, Case, call_of
+from problems.table import STATES, TABLE, Case, call_of
 
 import cupyrnn
 from cupyrnn.driver import signatures
@@ -73,7 +71,6 @@ EXTENTS = ["full", "lengths", "resets", "lengths+resets", "steps"]
 WHOLE: dict[str, Any] = {"extent": EXTENTS, "rows": None, "memory": "C", "dtype": "float64"}
 WHOLE |= {"dropout": 0.0, "save": "all", "input_mode": "linear_input", "projected": False}
 WHOLE |= {"tapered": False, "size": [(T, n, I, H) for n in (1, B)], "layers": [1, 3]}
-STATES = ("cs_prev", "h_prev", "input_h", "input_c")
 LAID_OUT = [n for n, op in TABLE.items() if not op.is_cell and "numba" in op.places]
 LAID_OUT.remove("stacked_rnn-CIFG")
 
@@ -81,15 +78,14 @@ LAID_OUT.remove("stacked_rnn-CIFG")
 @each(*LAID_OUT, **WHOLE, places=["cupy"])
 def test_calls_of_the_table_are_laid_out(ops: Ops, case: Case, rng: np.random.Generator) -> None:
     """Also for states of None, which are zeros, and without the gradient of the input."""
-    call = call_of(case, rng)
-    record, arguments = case.op.record, call.arguments(ops)
-    of_host = {n: a for n, a in arguments.items() if n in ("sequence_lengths", "resets")}
-    given = ops.to_device(arguments) | of_host
-    first = {n: ops.xp.zeros_like(given[n]) for n in STATES if given.get(n) is not None}
-    states: list[Any] = [first, dict.fromkeys(first)]
-    results = []
-    for of_states in states[: 1 if record.name == "cudnn_rnn" else 2]:  # whose vector has no sizes
-        given |= of_states
+    none = call_of(case, rng).without_states()
+    record, results = case.op.record, []
+    states = {n: a for n, a in call_of(case, rng).inputs.items() if n in STATES and a is not None}
+    for of_states in ({n: np.zeros_like(a) for n, a in states.items()}, {}):
+        call = none._replace(inputs=none.inputs | of_states)
+        arguments = call.arguments(ops)
+        of_host = {n: a for n, a in arguments.items() if n in ("sequence_lengths", "resets")}
+        given = ops.to_device(arguments) | of_host
         out = twice(record.forward, **given)
         cotangents = call.swap_if_batch_first(call.cotangents(np.random.default_rng(0), out))
         kwargs = record.gradient_arguments(given, out._asdict()) | ops.to_device(cotangents)
@@ -239,51 +235,6 @@ def test_reserve_space_of_numpy_is_refused_where_the_order_of_rows_differs(
             cupyrnn.cudnn_rnn_backprop(*arguments, **host.net, host_reserved=out.host_reserved)
 
 
-def compare(cupy: Any, op: Any, gradient: Any, host: Any, device: Any) -> None:
-    """
-    Ask that a call and its gradient have the values of NumPy, laid out.
-
-    `host` and `device` return the arguments: of the op, and of its gradient by what it returned.
-    """
-    expected, found = op(*host(None)), twice(op, *device(None))
-    grads = gradient(*host(expected)), twice(gradient, *device(found))
-    assert all(in_place())
-    for some, others in ((found[:3], expected[:3]), grads[::-1]):
-        for a, b in zip(some, others, strict=True):
-            assert (a is None) == (b is None)
-            if b is not None:
-                assert_close(cupy.asnumpy(a), b, "float64", "result")
-
-
-@WAYS
-@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
-def test_packed_parameters_and_states_of_none(cupy_on_gpu: Any, rnn_mode: str, way: str) -> None:
-    D = 2 if way == "bidirectional" else 1
-    packed = cupyrnn.init_params(
-        num_layers=2, num_units=H, input_size=I, rnn_mode=rnn_mode,
-        direction="bidirectional" if D == 2 else "unidirectional", dtype="float64", seed=3,
-    )  # fmt: skip
-    x, dy = arrays_of(np, (T, B, I), (T, B, D * H))
-
-    def arguments_on(xp: Any) -> Any:
-        params, x_, dy_ = (
-            packed._replace(params=xp.asarray(packed.params)),
-            *map(xp.asarray, (x, dy)),
-        )
-
-        def arguments(out: Any) -> Any:
-            given = x_, None, None, params
-            return given if out is None else (*given, None, None, None, dy_, None, None, out[3])
-
-        return arguments
-
-    ops = (
-        partial(op, reverse=way == "reverse")
-        for op in (cupyrnn.cudnn_rnn, cupyrnn.cudnn_rnn_backprop)
-    )
-    compare(cupy_on_gpu, *ops, arguments_on(np), arguments_on(cupy_on_gpu))
-
-
 def test_what_is_not_in_order_takes_the_other_way(cupy_on_gpu: Any) -> None:
     cupy = cupy_on_gpu
     given = lstm_arguments(cupy)
@@ -307,22 +258,6 @@ def test_the_same_array_may_be_two_arguments(cupy_on_gpu: Any) -> None:
     assert same(cupy, cupyrnn.block_lstm(x, h, h, *weights), expected)
 
 
-def test_wrong_arguments_are_refused_after_a_right_call(cupy_on_gpu: Any) -> None:
-    given = lstm_arguments(cupy_on_gpu)
-    out = cupyrnn.block_lstm(*given)
-    arguments: Any = *given[:4], *out, None, out.h
-    cupyrnn.block_lstm_grad(*arguments, b=given[4])
-    with pytest.raises(ValueError, match=r"b has shape \(3,\)"):
-        cupyrnn.block_lstm_grad(*arguments, b=given[4][:3])
-    with pytest.raises(ValueError, match=r"b has shape"):
-        cupyrnn.block_lstm(*given[:4], given[4][:-1])
-    wrong: Any = 1
-    with pytest.raises(TypeError, match="reverse"):
-        cupyrnn.block_lstm(*given, reverse=wrong)
-    with pytest.raises(TypeError, match="dtype"):
-        cupyrnn.block_lstm(*given[:4], given[4].astype("float32"))
-
-
 def test_a_changed_environment_is_seen(cupy_on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = lstm_arguments(cupy_on_gpu)
     cupyrnn.block_lstm(*given)
@@ -343,36 +278,3 @@ def test_h_does_not_keep_the_other_results(cupy_on_gpu: Any) -> None:
         out = cupyrnn.block_lstm(*given)
         assert out.h.data.mem is not out.i.data.mem
         assert out.h.data.mem.size < 2 * out.h.nbytes + 512
-
-
-def test_threads_share_a_signature(cupy_on_gpu: Any) -> None:
-    cupy = cupy_on_gpu
-    inputs = [lstm_arguments(cupy, seed) for seed in range(4)]
-    expected = [cupyrnn.block_lstm(*given) for given in inputs]
-    wrong: list[int] = []
-
-    def work(n: int) -> None:
-        for _ in range(25):
-            found = cupyrnn.block_lstm(*inputs[n])
-            cupy.cuda.get_current_stream().synchronize()
-            if not same(cupy, found, expected[n]):
-                wrong.append(n)
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-def test_a_stream_of_the_caller_is_used(cupy_on_gpu: Any) -> None:
-    cupy = cupy_on_gpu
-    given = lstm_arguments(cupy)
-    expected = cupyrnn.block_lstm(*given)
-    cupy.cuda.Device().synchronize()
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        found = cupyrnn.block_lstm(*given)
-    stream.synchronize()
-    assert same(cupy, found, expected)

@@ -13,8 +13,15 @@ from checks import (
 )
 from problems.lstms import PEEPHOLES
 from problems.nets import own
-from problems.properties import assert_all_close, assert_of_examples, assert_same_bits, each, named
-from problems.table import EXTENTS, GATES, TABLE, Case, call_of, small_blocks
+from problems.properties import (
+    assert_all_close,
+    assert_of_examples,
+    assert_same_bits,
+    each,
+    named,
+    numbers,
+)
+from problems.table import EXTENTS, GATES, STATES, TABLE, Case, call_of, small_blocks
 
 import cupyrnn
 from cupyrnn.derivatives.tree import tree_map
@@ -155,6 +162,19 @@ def test_the_outputs_of_a_net_are_not_needed_again(
         kept = {n: a for n, a in left_out.items() if n in out._fields}
         saved = out._replace(**kept)._replace(**of_nan({"output": out.output}, *names))
         assert_same_bits(call.gradient(ops, saved, given, **more), expected)
+
+
+@each(*(n for n in TABLE if "sLSTM" not in n), **(PLAIN | {"time_major": [True, False]}),
+      places=["numpy", "numba"])  # fmt: skip
+def test_a_state_that_is_none_is_zero(ops: Any, case: Case, rng: np.random.Generator) -> None:
+    """One of them, and all; an sLSTM divides by one of its states."""
+    call = call_of(case, rng)
+    none, states = call.without_states(), [n for n in STATES if call.inputs.get(n) is not None]
+    zero = {n: tree_map(np.zeros_like, call.inputs[n]) for n in states}
+    expected = numbers(none._replace(inputs=none.inputs | zero))
+    for n in zero:
+        assert_same_bits(numbers(none._replace(inputs=none.inputs | zero | {n: None})), expected)
+    assert_same_bits(numbers(none), expected)
 
 
 OF_SEVERAL_OUTPUTS = [name for name, op in TABLE.items() if len(op.record.outputs) > 1]

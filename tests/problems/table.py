@@ -22,7 +22,14 @@ from new_cells.mgu import MGUParams
 from new_cells.slstm import SLSTMParams
 
 import cupyrnn
-from cupyrnn import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams, _ops, reference
+from cupyrnn import (
+    BlockGRUParams,
+    BlockLSTMParams,
+    PackedParams,
+    PeepholeLSTMParams,
+    _ops,
+    reference,
+)
 from cupyrnn.arithmetic import dropout, products
 from cupyrnn.derivatives.tree import tree_map
 from cupyrnn.driver import layer, recompute
@@ -32,6 +39,8 @@ from . import grus, lstms, nets
 
 # A step of a cell: weights, x, the states and the attributes to the new states and what it saves.
 Step = Callable[..., tuple[list[Any], dict[str, Any]]]
+
+STATES = ("cs_prev", "h_prev", "input_h", "input_c")
 
 
 class Op(NamedTuple):
@@ -236,6 +245,15 @@ class Call(NamedTuple):
         if name == "cudnn_rnn" and {"dropout", "resets", "reverse", "save"} & {*kwargs}:
             kwargs["engine"] = nets.own(ops)
         return self.swap_if_batch_first(self.inputs) | kwargs
+
+    def without_states(self) -> Call:
+        """Return the call with None for its states. Packed parameters then know their sizes."""
+        inputs, said, (_, _, I, H) = dict(self.inputs), self.kwargs, self.case.sizes
+        if "params" in inputs:
+            said = {n: said[n] for n in PackedParams._fields if n in said}
+            sizes = {"num_layers": self.case.layers, "num_units": H, "input_size": I}
+            inputs["params"] = PackedParams(inputs["params"], **sizes, **said)
+        return self._replace(inputs=inputs | dict.fromkeys({*STATES} & {*inputs}))
 
     def gradient(self, ops: Any, out: Any, cotangents: dict[str, Any], **more: Any) -> Any:
         """Return what the gradient of the op returns."""
