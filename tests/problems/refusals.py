@@ -45,8 +45,18 @@ def call(op: str, **changed: Any) -> Any:
     return getattr(cupyrnn, op)(**{**CALLS[op], **changed})
 
 
+# Equal to wrong values, where a number is compared with a truth.
+RIGHT: dict[str, Any] = {"forget_bias": 1.0, "cell_clip": 1.0, "use_peephole": True}
+RIGHT |= {"is_training": True, "time_major": True, "dropout": 0.0, "seed": 0, "reverse": False}
+
+
 def raises(op: str, error: type[Exception], message: str, **changed: Any) -> None:
-    """Check that a call fails with exactly this message and writes into none of its arguments."""
+    """
+    Check that a call fails with exactly this message and writes into none of its arguments.
+
+    A right call of the op goes before it, of which the checks remember what they found.
+    """
+    call(op, **{n: RIGHT[n] for n in changed if n in RIGHT})
     args = {**CALLS[op], **changed}
     before = {n: a.copy() for n, a in args.items() if isinstance(a, np.ndarray)}
     with pytest.raises(error, match=f"^{re.escape(f'{op}: {message}')}$"):
