@@ -49,18 +49,6 @@ def test_packed_sequences(kind: str, batch_first: bool, lengths: list[int]) -> N
         torch.testing.assert_close(a, e, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_second_derivatives_of_packed_sequences(kind: str) -> None:
-    net = pair(kind)[1]
-    x = torch.randn(4, 2, 3, dtype=torch.float64, requires_grad=True)
-
-    def call(x: Any) -> Any:
-        packed = rnn.pack_padded_sequence(x.cos(), [4, 2])
-        return net(packed)[0].data
-
-    torch.autograd.gradgradcheck(call, (x,), fast_mode=True)
-
-
 def test_resets_are_new_sequences() -> None:
     """In either direction, with the batch first and without one."""
     net = ct.LSTM(3, 4, bidirectional=True, dtype=torch.float64)

@@ -8,44 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_close
-from problems.table import EXTENTS
 
-from pytorch.problem import CASES, MARKS, Problem, build, ct, torch
+from pytorch.problem import MARKS, Problem, build, ct, torch
 
 pytestmark = MARKS
 
-SAVES: list[Any] = ["states", 2, 3, 1000]
-PROBLEMS = [
-    *("cudnn_rnn, lstm", "cudnn_rnn, gru", "cudnn_rnn, rnn_tanh", "cudnn_rnn, projection"),
-    *("cudnn_rnn, batch first", "stacked_rnn, peepholes", "stacked_rnn, gru"),
-]
 MODULES = ["LSTM", "GRU", "RNN", "CudnnRNN", "PeepholeLSTM", "BlockGRU"]
 
 
 def numbers(tensors: Any) -> list[Any]:
     return [t.detach().numpy() for t in tensors]
-
-
-@pytest.mark.parametrize("extent", EXTENTS)
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_the_derivatives_are_those_of_all(name: str, extent: str) -> None:
-    """First and second; with lengths and resets, which change how many states are kept."""
-    problem = Problem(CASES[name]._replace(extent=extent))
-
-    def derivatives(save: Any) -> list[Any]:
-        problem.attributes["save"] = save
-        tensors = problem.tensors()
-        out = problem(*tensors)
-        loss = sum((a**2).sum() for a in out)
-        first = torch.autograd.grad(loss, tensors, retain_graph=True)
-        again = torch.autograd.grad(loss, tensors, create_graph=True)
-        second = torch.autograd.grad(sum((g**2).sum() for g in again), tensors)
-        return numbers([*out, *first, *second])
-
-    expected = derivatives("all")
-    for save in SAVES:
-        for n, (a, e) in enumerate(zip(derivatives(save), expected, strict=True)):
-            assert_close(a, e, "float64", f"result {n} with save={save}", at_least=1.0)
 
 
 def kept_by(loss: Any) -> int:

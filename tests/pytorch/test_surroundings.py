@@ -28,18 +28,6 @@ def test_default_dtype() -> None:
         torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("order", ["icfo", "ifco"])
-def test_an_lstm_begins_with_biases_of_zero(order: Any) -> None:
-    """The op adds forget_bias itself, and BlockLSTMV2 has none."""
-    layer = ct.PeepholeLSTM(2, 3, gate_order=order)
-    assert not layer.b_l0.any()
-    assert layer.w_l0.any()
-    with torch.no_grad():
-        layer.b_l0.fill_(2)
-    layer.reset_parameters()
-    assert not layer.b_l0.any()
-
-
 def test_bfloat16_without_ml_dtypes() -> None:
     code = """
 import sys
