@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import cupyrnn
+from cupyrnn import weights
 
 from . import grus, lstms
 
@@ -129,4 +130,46 @@ def conversions(rng: np.random.Generator) -> dict[str, tuple[Callable[..., Any],
     }
 
 
+def _mode(net: cupyrnn.PackedParams) -> Any:
+    """Return the rnn_mode where the shapes do not say it."""
+    return net.rnn_mode if net.rnn_mode.startswith("rnn") else None
+
+
+class Format(NamedTuple):
+    """A form of packed parameters that others have."""
+
+    there: Callable[[Any], Any]  # of a net
+    back: Callable[[Any, Any], Any]  # of what it is there, and the net
+    takes: Callable[[Any], bool] = lambda net: True  # whether there is one of a net
+
+
+FORMATS = {
+    "torch": Format(
+        weights.params_to_torch, lambda a, net: weights.params_from_torch(a, rnn_mode=_mode(net))
+    ),
+    "tf1": Format(
+        weights.params_to_tf1, lambda a, net: weights.params_from_tf1(a, rnn_mode=_mode(net))
+    ),
+    "keras": Format(
+        weights.params_to_keras,
+        lambda a, net: weights.params_from_keras(a, rnn_mode=_mode(net), direction=net.direction),
+        lambda net: not net.num_proj,
+    ),
+    "keras of cuDNN": Format(
+        partial(weights.params_to_keras, cudnn=True),
+        lambda a, net: weights.params_from_keras(a, direction=net.direction),
+        lambda net: not (net.num_proj or _mode(net)),
+    ),
+    "onnx": Format(
+        weights.params_to_onnx,
+        lambda a, net: weights.params_from_onnx(*a[:3], rnn_mode=_mode(net), linear_before_reset=1),
+        lambda net: net.num_layers == 1 and not net.num_proj,
+    ),
+    "gates": Format(
+        weights.params_to_gates,
+        lambda a, net: weights.params_from_gates(a, rnn_mode=_mode(net), direction=net.direction),
+        lambda net: not net.num_proj,
+    ),
+    "parts": Format(weights.split_params, lambda a, net: weights.join_params(a)),
+}
 CONVERSIONS = sorted(conversions(np.random.default_rng(0)))

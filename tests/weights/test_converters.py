@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import Ops
-from problems.converters import CONVERSIONS, conversions
+from checks import Ops, assert_close
+from problems.converters import CONVERSIONS, FORMATS, conversions, packed
 
+import cupyrnn
 from cupyrnn.derivatives.tree import leaves_by_name, tree_map
 
 each = pytest.mark.parametrize("name", CONVERSIONS)
@@ -41,6 +42,42 @@ def test_no_subclass_is_returned(name: str, rng: np.random.Generator) -> None:
     assert {type(a) for a in found.values()} == {np.ndarray}
     for n, a in arrays(function(given)).items():
         np.testing.assert_array_equal(found[n], a)
+
+
+@pytest.mark.parametrize("name", [n for n in CONVERSIONS if n.startswith("block") and "_to_" in n])
+def test_weights_of_a_block_op_there_and_back(name: str, rng: np.random.Generator) -> None:
+    """The same bits."""
+    known = conversions(rng)
+    (there, given), (back, _) = known[name], known[name.replace("_to_", "_from_")]
+    np.testing.assert_equal(back(there(given)), given)
+
+
+NETS = [
+    packed(np.random.default_rng(0), L, I, rnn_mode=mode, direction=direction, num_proj=P)
+    for L, I in ((1, 3), (2, 33), (11, 3))  # names of more than ten layers are not in order
+    for mode in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    for direction in ("unidirectional", "bidirectional")
+    for P in ((0, 2) if mode == "lstm" else (0,))
+]
+THERE_AND_BACK = [
+    pytest.param(name, net, id=f"{name}-{'-'.join(map(str, net[1:-2]))}")
+    for name, form in FORMATS.items()
+    for net in NETS
+    if form.takes(net)
+]
+
+
+@pytest.mark.parametrize(("name", "net"), THERE_AND_BACK)
+def test_a_net_there_and_back(name: str, net: Any, rng: np.random.Generator) -> None:
+    """The same bits there, the same outputs here: some forms have one bias for two."""
+    there, back, _ = FORMATS[name]
+    made = there(net)
+    again = back(made, net)
+    assert again[1:] == net[1:]
+    np.testing.assert_equal(there(again), made)
+    x = rng.standard_normal((3, 2, net.input_size))
+    found, expected = (cupyrnn.cudnn_rnn(x, None, None, of).output for of in (again, net))
+    assert_close(found, expected, "float64", "output")
 
 
 @pytest.mark.cuda_on_cpu

@@ -155,22 +155,6 @@ def test_a_bias_is_not_dropped() -> None:
             cupyrnn.weights.params_to_keras(packed._replace(params=params), use_bias=False)
 
 
-def test_the_equations_of_a_gru_that_resets_before_the_product(rng: np.random.Generator) -> None:
-    """Keras's own, written out: its gates are z, r, h, in kernels and bias."""
-    kernel, recurrent, bias = (rng.standard_normal(s) for s in ((I, 3 * H), (H, 3 * H), 3 * H))
-    x, h = rng.standard_normal((T, B, I)), np.zeros((B, H))
-    weights = cupyrnn.weights.block_gru_from_keras([kernel, recurrent, bias])
-    out = cupyrnn.block_gru(x, h, *weights)
-    (W_z, W_r, W_h), (U_z, U_r, U_h) = (np.split(a, 3, axis=1) for a in (kernel, recurrent))
-    b_z, b_r, b_h = np.split(bias, 3)
-    for x_t, h_t in zip(x, out.h, strict=True):
-        z = 1 / (1 + np.exp(-(x_t @ W_z + h @ U_z + b_z)))
-        r = 1 / (1 + np.exp(-(x_t @ W_r + h @ U_r + b_r)))
-        h = z * h + (1 - z) * np.tanh(x_t @ W_h + (r * h) @ U_h + b_h)
-        assert_close(h_t, h, "float64", "h")
-    np.testing.assert_equal(cupyrnn.weights.block_gru_to_keras(*weights), (kernel, recurrent, bias))
-
-
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_a_real_gru_that_resets_before_the_product(
     tf: Any, use_bias: bool, rng: np.random.Generator
@@ -188,20 +172,6 @@ def test_a_real_gru_that_resets_before_the_product(
         assert_close(a, e, "float64", "gradient")
     back = cupyrnn.weights.block_gru_to_keras(*weights, use_bias=use_bias)
     np.testing.assert_equal(back, layer.get_weights())
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("mode", ["lstm", "gru"])
-def test_cudnn_layers_round_trip(mode: Any, bidirectional: bool, rng: np.random.Generator) -> None:
-    net: Any = {"num_layers": 2, "num_units": 3, "input_size": 4, "rnn_mode": mode}
-    net["direction"] = "bidirectional" if bidirectional else "unidirectional"
-    params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(**net))
-    weights = cupyrnn.weights.params_to_keras(params, **net, cudnn=True)
-    G = 4 if mode == "lstm" else 3
-    assert [a.shape for a in weights[:3]] == [(4, 3 * G), (3, 3 * G), (6 * G,)]
-    packed = cupyrnn.weights.params_from_keras(weights, direction=net["direction"])
-    np.testing.assert_array_equal(packed.params, params)
-    assert packed[1:-3] == tuple(net.values())
 
 
 @pytest.mark.parametrize("name", ["cudnn_lstm", "cudnn_gru"])

@@ -85,21 +85,6 @@ def test_a_stored_gru_cell(own_names: bool) -> None:
     assert not back
 
 
-def test_the_fused_cell_is_block_lstm(rng: np.random.Generator) -> None:
-    """LSTMBlockFusedCell has LSTMCell's names and gives its variables to BlockLSTM as they are."""
-    path = "lstm_fused_cell"
-    variables = {
-        f"{path}/kernel": rng.standard_normal((5, 8)),
-        f"{path}/bias": rng.standard_normal(8),
-        **{f"{path}/w_{gate}_diag": rng.standard_normal(2) for gate in "ifo"},
-    }
-    weights = cupyrnn.weights.block_lstm_from_tf1(variables, prefix=path)
-    for a, leaf in zip(
-        weights[:5], ("kernel", "bias", "w_i_diag", "w_f_diag", "w_o_diag"), strict=True
-    ):
-        np.testing.assert_array_equal(a, variables[f"{path}/{leaf}"])
-
-
 def cudnn_compatible_gru(v: dict[str, Any], x: Any) -> Any:
     """CudnnCompatibleGRUCell over [T, B, I]: r and u have one bias, c two."""
     K, H = v["candidate/input_projection/kernel"].shape
@@ -146,36 +131,6 @@ def test_a_prefix_ends_where_a_name_does(prefix: str) -> None:
     )
     found, alone = (cupyrnn.weights.params_from_tf1(v, prefix=prefix) for v in (one | other, one))
     np.testing.assert_array_equal(found.params, alone.params)
-
-
-NETS = [
-    {"rnn_mode": mode, "direction": direction, "num_proj": P, "num_layers": L}
-    for mode in ("lstm", "gru", "rnn_tanh", "rnn_relu")
-    for direction in ("unidirectional", "bidirectional")
-    for P in ((0, 2) if mode == "lstm" else (0,))
-    for L in (1, 11)
-]
-
-
-@pytest.mark.parametrize("net", NETS, ids=lambda net: "-".join(map(str, net.values())))
-@pytest.mark.parametrize("prefix", ["", "cudnn_lstm"])
-def test_what_cudnn_lstm_saves_round_trips(net: Any, prefix: str, rng: np.random.Generator) -> None:
-    """More than ten layers, whose names are not in the order of their numbers."""
-    net = {**net, "num_units": 3, "input_size": 4}
-    packed = cupyrnn.PackedParams(
-        rng.standard_normal(cupyrnn.cudnn_rnn_params_size(**net)),
-        *(net[n] for n in cupyrnn.PackedParams._fields[1:-2]),
-    )
-    variables = cupyrnn.weights.params_to_tf1(packed, prefix=prefix)
-    assert all(n.startswith(prefix) for n in variables)
-    mode = net["rnn_mode"] if net["rnn_mode"].startswith("rnn") else None
-    again = cupyrnn.weights.params_from_tf1(variables, rnn_mode=mode, prefix=prefix)
-    assert again[1:] == packed[1:]
-    x = rng.standard_normal((3, 2, 4))
-    assert_close(run_packed(again, x), run_packed(packed, x), "float64", "output")
-    for n, a in cupyrnn.weights.params_to_tf1(again).items():
-        expected = variables[f"{prefix}/{n}" if prefix else n]
-        assert_close(a, expected, "float64", n)
 
 
 def test_an_incomplete_checkpoint_is_refused() -> None:

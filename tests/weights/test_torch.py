@@ -123,22 +123,6 @@ def test_a_real_cell(torch: Any, kind: str, bias: bool, rng: np.random.Generator
         np.testing.assert_array_equal(a, own[name].detach().numpy() if name in own else 0 * a)
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-def test_the_cell_is_told_by_the_shapes(torch: Any, kind: str, bidirectional: bool) -> None:
-    module = getattr(torch.nn, kind)(3, 5, 2, bidirectional=bidirectional)
-    packed = cupyrnn.weights.params_from_torch(module.state_dict())
-    direction = "bidirectional" if bidirectional else "unidirectional"
-    assert packed[1:] == (2, 5, 3, kind.lower(), direction, 0, "linear_input", "sigmoid")
-    assert packed.params.dtype == np.float32
-    back = cupyrnn.weights.params_to_torch(packed)
-    assert list(back) == list(module.state_dict())
-    for name, a in back.items():
-        np.testing.assert_array_equal(a, module.state_dict()[name].numpy())
-    again = cupyrnn.weights.gradient_to_torch(packed, packed.params)
-    assert all((again[name] == a).all() for name, a in back.items())
-
-
 def test_real_tensors_that_numpy_has_no_dtype_for(torch: Any) -> None:
     state = torch.nn.GRU(3, 5, dtype=torch.bfloat16).state_dict()
     packed = cupyrnn.weights.params_from_torch(state)
