@@ -447,8 +447,8 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     kwargs : dict
         Its keyword arguments. For `block_lstm`, `block_gru`, BlockLSTM and BlockLSTMV2 also `save`,
         as in `cudnn_rnn` and `stacked_rnn`: "all" (the default), "states" or an integer k. The
-        pullback keeps all outputs, only h and cs of each step (h of a GRU), or only those of every
-        k-th step.
+        pullback keeps all outputs, only h and cs of each step (h of a GRU), or only h and cs of
+        every k-th step.
 
     Returns
     -------

@@ -253,7 +253,7 @@ def prepare_step(
     Return one step of a net as a function, for streams and decoders.
 
     `cudnn_rnn` over a sequence of one step returns the same, but checks and unpacks the parameters
-    in every call. At a batch of one this takes as long as the step itself, or longer.
+    in every call. In a batch of one, this costs as much time as the step itself, or more.
 
     Parameters
     ----------

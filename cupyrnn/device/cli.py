@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
         text = f"default {' '.join(map(str, sizes))}"
         how: Any = {"nargs": "+", "type": _size, "metavar": what}
         parser.add_argument(f"--{name}", default=sizes, help=text, **how)
-    parser.add_argument("--forget", action="store_true", help="forget what is kept, and end")
+    parser.add_argument("--forget", action="store_true", help="delete the measurements, and exit")
     return parser
 
 

@@ -58,7 +58,7 @@ def _problem(call: PackedCall) -> CudnnCall:
 
 
 def _engine(op: str, engine: str, run: CheckedCall, net: Net, input: Array) -> Any:
-    """Return the engine of a call: "numpy", "cupy", or "cudnn" or one by its algorithm."""
+    """Return the engine of a call: "numpy", "cupy", or one of cuDNN's."""
     check_choice(op, "engine", engine, _ENGINES)
     xp = run.xp
     if xp is np:
@@ -382,12 +382,13 @@ def cudnn_rnn(
     engine : str
         What computes with CuPy arrays. "cupy" is this package's kernels. "cudnn", "cudnn_small_h",
         "cudnn_persist_static" and "cudnn_persist_dynamic" are algorithms of cuDNN. The last three
-        keep the recurrent matrix on the chip, and take few calls: `cudnn_rnn_engine` says whether
-        they take one. "auto" is what the environment variable CUPYRNN_ENGINE says. If that is not
-        set, it is the engine that was the fastest near these sizes. Where none was timed, it is
-        "cupy" if one launch takes all steps, as `cupyrnn.device.recurrence_kernels` says, and else
-        "cudnn" if its library is found and supports the call. If the library is found but fails, a
-        RuntimeWarning says so once. With NumPy arrays only "auto" is accepted.
+        keep the recurrent matrix on the chip, and support few calls: `cudnn_rnn_engine` raises an
+        error for a call that they do not support. "auto" is the engine that the environment
+        variable CUPYRNN_ENGINE names. If that is not set, it is the engine that was the fastest
+        near these sizes. Where none was timed, it is "cupy" if one launch computes all steps (see
+        `cupyrnn.device.recurrence_kernels`), else "cudnn" if its library is found and supports the
+        call, else "cupy". If the library is found but fails, a RuntimeWarning says so once. With
+        NumPy arrays only "auto" is accepted.
 
     Returns
     -------

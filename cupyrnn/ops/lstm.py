@@ -219,7 +219,7 @@ def block_lstm(
     array([0.0594, 0.1108, 0.1547, 0.1921])
 
     An LSTM with peepholes in both directions, over sequences of 4 and 2 steps: two calls and a
-    concatenation, and the gradient the other way round.
+    concatenation, and then their gradients.
 
     >>> rng = np.random.default_rng(0)
     >>> x, cs, h = rng.normal(size=(4, 2, 3)), np.zeros((2, 5)), np.zeros((2, 5))

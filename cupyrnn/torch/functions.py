@@ -420,8 +420,8 @@ def cudnn_rnn(
     time_major : bool
         If False, input and output are [B, T, ·] and the states [B, L*D, ·].
     save : {"all", "states"} or int
-        What is kept for the gradient, as in `cupyrnn.cudnn_rnn`: all, the states alone, or with an
-        integer k those of every k-th step; the gradient computes the rest again.
+        What to keep for the gradient, as in `cupyrnn.cudnn_rnn`: everything, only the states, or
+        only the states of every k-th step. The gradient computes the rest again.
 
     Returns
     -------
@@ -529,8 +529,8 @@ def stacked_rnn(
     time_major : bool
         If False, input and output are [B, T, ·] and the states [B, L*D, ·].
     save : {"all", "states"} or int
-        What is kept for the gradient, as in `cupyrnn.cudnn_rnn`: all, the states alone, or with an
-        integer k those of every k-th step; the gradient computes the rest again.
+        What to keep for the gradient, as in `cupyrnn.cudnn_rnn`: everything, only the states, or
+        only the states of every k-th step. The gradient computes the rest again.
 
     Returns
     -------

@@ -91,7 +91,7 @@ class Recurrent(Leaf):
         Raises
         ------
         RuntimeError, TypeError, ValueError
-            The errors of torch.nn's module, and those of the op.
+            The errors of torch.nn's module and of the op.
 
         Examples
         --------
@@ -356,7 +356,7 @@ class LSTM(LSTMOrGRU, torch.nn.LSTM):
     device, dtype : torch.device, torch.dtype
         The device and dtype of the parameters; PyTorch's defaults by default.
     save : {"all", "states"} or int
-        What is kept for the gradient: see `cudnn_rnn`.
+        What to keep for the gradient: see `cudnn_rnn`.
 
     Attributes
     ----------
@@ -404,7 +404,7 @@ class GRU(LSTMOrGRU, torch.nn.GRU):
     device, dtype : torch.device, torch.dtype
         The device and dtype of the parameters; PyTorch's defaults by default.
     save : {"all", "states"} or int
-        What is kept for the gradient: see `cudnn_rnn`.
+        What to keep for the gradient: see `cudnn_rnn`.
 
     Attributes
     ----------
@@ -449,7 +449,7 @@ class RNN(RecurrentNet, torch.nn.RNN):
     device, dtype : torch.device, torch.dtype
         The device and dtype of the parameters; PyTorch's defaults by default.
     save : {"all", "states"} or int
-        What is kept for the gradient: see `cudnn_rnn`.
+        What to keep for the gradient: see `cudnn_rnn`.
 
     Attributes
     ----------

@@ -20,19 +20,19 @@ _NODES = {
 _BLOCK_LSTM = {"icfo": ("i", "ci", "f", "o"), "ifco": ("i", "f", "ci", "o")}
 
 
-def _refuse(function: str, argument: str, value: object, why: str) -> None:
-    raise NotImplementedError(f"{function}: {argument} is {value!r}, {why}")
+def _refuse(function: str, problem: str, why: str) -> None:
+    raise NotImplementedError(f"{function}: {problem}, {why}")
 
 
 def _check(function: str, resets: Any, dropout: float = 0.0, cell_clip: float = 0.0) -> None:
     """Refuse what ONNX nodes cannot express."""
     if resets is not None:
-        _refuse(function, "resets", "given", "which no node of ONNX has")
+        _refuse(function, "resets is not None", "but no node of ONNX has resets")
     if dropout > 0:
-        _refuse(function, "dropout", dropout, "export the module after eval()")
+        _refuse(function, f"dropout is {dropout}", "export the module after eval()")
     if cell_clip > 0:
-        why = "but ONNX's clip bounds what the activations are of, not cs: expected 0"
-        _refuse(function, "cell_clip", cell_clip, why)
+        why = "but ONNX's clip bounds the inputs of activations, not cs: expected 0"
+        _refuse(function, f"cell_clip is {cell_clip}", why)
 
 
 class _NetSettings(NamedTuple):
@@ -125,14 +125,14 @@ def _cudnn_rnn(op: Any) -> Callable[..., Any]:
         name = "cudnn_rnn"
         _check(name, resets, dropout)
         if num_proj:
-            _refuse(name, "num_proj", num_proj, "but no node of ONNX projects: expected 0")
+            _refuse(name, f"num_proj is {num_proj}", "but no node of ONNX projects: expected 0")
         run = _NetSettings(
             rnn_mode, sequence_lengths, direction, reverse, recurrent_activation, time_major
         )
         I, H, L = input.shape[2], input_h.shape[2], input_h.shape[0 if time_major else 1] // run.D
         net = check_net(name, L, H, I, rnn_mode, input_mode, direction, 0)
         if net.skip:
-            _refuse(name, "input_mode", input_mode, "but a node of ONNX has input matrices")
+            _refuse(name, f"input_mode is {input_mode!r}", "but a node of ONNX has input matrices")
         write = _Writer(op)
         pieces: dict[Any, Any] = {p[:4]: p for p in layout(net)}
 
@@ -195,7 +195,7 @@ def _stacked_rnn(op: Any) -> Callable[..., Any]:
         _check(name, resets, dropout, cell_clip if mode == "lstm" else 0)
         fields, H = names.split(), input_h.shape[2]
         if "w_p" in fields:
-            _refuse(name, "w_p", "given", "but no node of ONNX projects")
+            _refuse(name, "w_p is not None", "but no node of ONNX projects")
         run = _NetSettings(
             mode, sequence_lengths, direction, reverse, recurrent_activation, time_major
         )

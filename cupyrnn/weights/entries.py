@@ -18,7 +18,7 @@ from .packed_forms import PackedForm, weights_of
 
 
 class OfNet:
-    """The gradients of a net's weights, while they are made: in lists, as `OfWeights` each."""
+    """The gradients of a net's weights during a call: in lists, an `OfWeights` for each."""
 
     def __init__(self, parts: Sequence[OfWeights]) -> None:
         self._parts = parts

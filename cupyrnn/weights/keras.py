@@ -59,7 +59,7 @@ def params_from_keras(
         activation: "rnn_tanh" is Keras's default.
     direction : {"unidirectional", "bidirectional"}
         "bidirectional" for Bidirectional layers. If I = H, the arrays of such a layer look like
-        those of two layers in one direction.
+        the arrays of two layers in one direction.
     use_bias : bool
         Whether the layers have biases. Without biases a layer has two arrays, not three. The arrays
         of a GRU without biases do not show ``reset_after``. If it is False, do not use this
@@ -448,7 +448,7 @@ def block_gru_to_keras(
     w_ru: Array, w_c: Array, b_ru: Array, b_c: Array, *, use_bias: bool = True
 ) -> list[Array]:
     """
-    Convert weights of `block_gru` to those of a Keras GRU with ``reset_after=False``.
+    Convert weights of `block_gru` to the weights of a Keras GRU with ``reset_after=False``.
 
     Parameters
     ----------

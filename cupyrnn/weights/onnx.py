@@ -3,7 +3,7 @@ Weights of ONNX's LSTM, GRU and RNN nodes, converted to packed parameters and bl
 back.
 
 A node is one layer in D directions: W [D, G*H, I], R [D, G*H, H], B [D, 2*G*H] (the biases of W,
-then those of R), and an LSTM's peepholes P [D, 3*H]. The order of the gates is i, o, f, c in an
+then of R), and an LSTM's peepholes P [D, 3*H]. The order of the gates is i, o, f, c in an
 LSTM and z, r, h in a GRU; the order of the peepholes is i, o, f.
 """
 
@@ -341,7 +341,7 @@ def block_lstm_from_onnx(
 @traceable
 def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     """
-    Convert weights of `block_lstm` to those of an ONNX LSTM.
+    Convert weights of `block_lstm` to the weights of an ONNX LSTM.
 
     Parameters
     ----------
@@ -435,7 +435,7 @@ def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[Bloc
 @traceable
 def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
     """
-    Convert weights of `block_gru` to those of an ONNX GRU with ``linear_before_reset=0``.
+    Convert weights of `block_gru` to the weights of an ONNX GRU with ``linear_before_reset=0``.
 
     Parameters
     ----------

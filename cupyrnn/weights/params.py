@@ -542,7 +542,7 @@ W = TypeVar("W", bound=type[Any])
 
 
 def without_arithmetic(kind: W) -> W:
-    """Make `+` and `*` of a named tuple raise: those of tuples would join and repeat it."""
+    """Make `+` and `*` of a named tuple raise errors: tuples would be joined and repeated."""
 
     def refuse(weights: Any, other: object) -> NoReturn:
         del other

@@ -128,7 +128,9 @@ def test_resets_are_refused() -> None:
 
     with pytest.raises(Exception, match="Failed to convert") as caught:
         export(Net(), torch.randn(4, 1, 2), torch.zeros(4, 1, dtype=torch.bool))
-    assert "cudnn_rnn: resets is 'given', which no node of ONNX has" in reason_of(caught.value)
+    assert "cudnn_rnn: resets is not None, but no node of ONNX has resets" in reason_of(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize(("kind", "op"), [("LSTM", "cudnn_rnn"), ("BlockGRU", "stacked_rnn")])
