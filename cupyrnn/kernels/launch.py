@@ -237,7 +237,6 @@ class StepLauncher:
         state[: self._batches[-1]] = rows[self._starts[-2] :]
 
 
-# The templates of the sums that a module with sums of its own lists among its kernels.
 SUMS = ("column_sums<{T}, {A}>", "column_sums<{A}, {A}>")
 
 
@@ -252,7 +251,7 @@ def add_column_sums(g: Array, sums: Array) -> None:
     slices = cupy.empty((grid[1], columns), sums.dtype)
     args = (g, slices, np.int64(rows), np.int64(columns))
     launch("", SUMS, SUMS[0], g.dtype, grid, args)
-    add_slices("", SUMS, g.dtype, slices, sums)
+    add_slices(g.dtype, slices, sums)
 
 
 # Kernels for the gradients of biases: sums of slices of the rows if there are many rows, then the
@@ -260,9 +259,7 @@ def add_column_sums(g: Array, sums: Array) -> None:
 BIAS_SUMS = ("column_sums<{T}, {A}>", "bias_sums<{A}, {T}>", "bias_sums<{T}, {T}>")
 
 
-def add_slices(
-    cell: str, kernels: tuple[str, ...], dtype: np.dtype[Any], slices: Array, sums: Array
-) -> None:
+def add_slices(dtype: np.dtype[Any], slices: Array, sums: Array) -> None:
     """Add the sums over the slices, slices[S, columns], to sums[columns]."""
     import cupy
 
@@ -270,5 +267,5 @@ def add_slices(
     total = cupy.empty((1, columns), sums.dtype)
     grid = sum_grid(1, columns)
     args = (slices, total, np.int64(rows), np.int64(columns))
-    launch(cell, kernels, SUMS[1], dtype, grid, args)
+    launch("", SUMS, SUMS[1], dtype, grid, args)
     sums += total[0]

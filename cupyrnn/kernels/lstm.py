@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._typing import Array
-from . import persistent, step
+from . import persistent, step, weight_gradients
 from .cell import CudaCell, DeviceCell, gate_members, stored
-from .launch import SUMS, add_slices, launch, sum_grid
 from .recurrence import backward, forward
-from .weight_gradients import LSTM_SUMS
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
@@ -129,14 +126,14 @@ template <typename A> struct LSTM : CellDefaults {
 CELL = CudaCell(
     name="lstm",
     struct="LSTM",
-    source=STRUCT + LSTM_SUMS.source,
+    source=STRUCT,
     fields={
         **dict.fromkeys(("b", "b_more", "wci", "wcf", "wco"), "pointer"),
         **{"cell_clip": "real", "gate": "gate", "at": "4i4", "clipped": "?"},
         **{"forget_bias": "real", "stored": "?"},
     },
     widths=(4,),
-    more=(step.TOTAL, LSTM_SUMS.kernels[0], *SUMS),
+    more=(step.TOTAL,),
     optional=("wci", "clipped", "gate"),
 )
 FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
@@ -161,21 +158,7 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)
 
 
-def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
-    """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to totals[3, H]."""
-    import cupy
-
-    (dz, *_), n, H = run.deltas, len(run.deltas[0]), totals.shape[1]
-    if n == 0 or H == 0:
-        return
-    grid = sum_grid(n, 4 * H)
-    slices = cupy.empty((grid[1], 7 * H), totals.dtype)
-    # The states before all steps, as those before one step of n rows.
-    sizes = (np.int64(k) for k in (n, H, n, 0, 7 * H))
-    at_i, _, at_f, at_o = (np.int32(k) for k in cell.columns)
-    args = (dz, run.saved.cs, run.before.c, slices, None, *sizes, at_i, at_f, at_o)
-    launch(SOURCE, KERNELS, LSTM_SUMS.kernels[0], dz.dtype, grid, args)
-    add_slices(SOURCE, KERNELS, dz.dtype, slices[:, 4 * H :].copy(), totals.reshape(3 * H))
+add_sums = weight_gradients.add_lstm_sums
 
 
 def in_place(

@@ -1,8 +1,18 @@
-"""CUDA source for gradients of weights, after the steps: sums for an LSTM, operands for a GRU."""
+"""Gradients of weights, after the steps: sums for an LSTM, operands for a GRU."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .._typing import Array
+from .launch import add_slices, launch, sum_grid
 from .step import Module
+
+if TYPE_CHECKING:
+    from ..cells.contract import BackwardRun
+    from ..cells.lstm import LSTM
 
 LSTM_SUMS = Module(
     r"""
@@ -51,6 +61,24 @@ __global__ void lstm_sums(
 """,
     ("lstm_sums<{T}, {A}>", "lstm_sums<{T}, {T}>"),
 )
+
+
+def add_lstm_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
+    """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to totals[3, H]."""
+    import cupy
+
+    (dz, *_), n, H = run.deltas, len(run.deltas[0]), totals.shape[1]
+    if n == 0 or H == 0:
+        return
+    grid = sum_grid(n, 4 * H)
+    slices = cupy.empty((grid[1], 7 * H), totals.dtype)
+    # The states before all steps, as those before one step of n rows.
+    sizes = (np.int64(k) for k in (n, H, n, 0, 7 * H))
+    at_i, _, at_f, at_o = (np.int32(k) for k in cell.columns)
+    args = (dz, run.saved.cs, run.before.c, slices, None, *sizes, at_i, at_f, at_o)
+    launch(*LSTM_SUMS, LSTM_SUMS.kernels[0], dz.dtype, grid, args)
+    add_slices(dz.dtype, slices[:, 4 * H :].copy(), totals.reshape(3 * H))
+
 
 OPERANDS = Module(
     r"""

@@ -16,6 +16,7 @@ from problems.pairs import pairs
 from cupyrnn.arithmetic import dropout as _dropout
 from cupyrnn.kernels import common, dropout, gru, gru_reset_after, launch, lstm, simple_rnn
 from cupyrnn.kernels import dropout as on_device
+from cupyrnn.kernels.weight_gradients import LSTM_SUMS
 
 CELLS: dict[str, Any] = {
     "lstm": lstm,
@@ -23,7 +24,7 @@ CELLS: dict[str, Any] = {
     "gru_reset_after": gru_reset_after,
     "simple_rnn": simple_rnn,
     "dropout": dropout,
-    "sums alone": SimpleNamespace(SOURCE="", KERNELS=launch.SUMS),
+    "sums": SimpleNamespace(SOURCE=LSTM_SUMS.source, KERNELS=(*LSTM_SUMS.kernels, *launch.SUMS)),
 }
 GATE_ORDERS = ("icfo", "ifco")
 ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]

@@ -21,7 +21,7 @@ from problems.properties import each
 import cupyrnn
 from cupyrnn.derivatives.tree import tree_map
 from cupyrnn.driver import packing as _packing
-from cupyrnn.kernels import common, compile, dropout, launch, lstm, products, step
+from cupyrnn.kernels import common, compile, dropout, launch, products, step
 from cupyrnn.kernels.cell import words
 from without_a_gpu.agreement import (
     ARCHITECTURES,
@@ -266,8 +266,8 @@ def test_same_bits_in_any_order_of_threads(rng: np.random.Generator) -> None:
             7,
         ),
     }
-    source = common.source("float32", lstm.SOURCE)
-    names = compile.instances(lstm.KERNELS, "float32")
+    source = common.source("float32", CELLS["sums"].SOURCE)
+    names = compile.instances(CELLS["sums"].KERNELS, "float32")
     for name, (blocks, arrays, numbers, rows) in given.items():
         results = []
         for order in ("forward", "reverse"):

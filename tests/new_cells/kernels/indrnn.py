@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cupyrnn.kernels.launch import SUMS, StepLauncher, add_column_sums
+from cupyrnn.kernels.launch import StepLauncher, add_column_sums
 
 if TYPE_CHECKING:
     from cupyrnn._typing import Array
@@ -78,7 +78,7 @@ __global__ void indrnn_backward_step(
 
 _FORWARD, _BACKWARD = "indrnn_forward_step<{T}>", "indrnn_backward_step<{T}>"
 SOURCE = GATES + STEP
-KERNELS = (_FORWARD, _BACKWARD, *SUMS)
+KERNELS = (_FORWARD, _BACKWARD)
 
 
 def forward_steps(cell: IndRNN, run: ForwardRun) -> None:
