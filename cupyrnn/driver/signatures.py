@@ -31,7 +31,8 @@ _NUMBERS: tuple[type, ...] = (np.bool_, np.int32, np.int64, np.float32, np.float
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes, *_NUMBERS})
 
 # Arguments whose values differ from call to call: a signature has only their types.
-_BY_TYPE = frozenset({"sequence_lengths", "resets", "seed", "seed2"})
+_SEEDS = frozenset({"seed", "seed2"})
+_BY_TYPE = _SEEDS | {"sequence_lengths", "resets"}
 
 # Arguments that are not arrays to compute with.
 _NO_ARRAYS = _BY_TYPE | {"host_reserved"}
@@ -210,6 +211,8 @@ def signature(
             steps = _common_length(kwargs.get("sequence_lengths")), _marks(kwargs.get("resets"))
         key.append(steps)
         for name, a in kwargs.items():
+            if name in _SEEDS and not isinstance(a, (int, np.integer)):
+                return None, arrays  # the type does not say whether it is an integer
             if name in _BY_TYPE:
                 key.append(type(a))
             elif name == "host_reserved" and a is not None:

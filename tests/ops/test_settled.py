@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from problems import grus
-from problems.refusals import CALLS, B, H, I
+from problems.refusals import CALLS, B, H, I, raises
 from problems.table import Case, call_of
 
 import cupyrnn
@@ -82,6 +82,13 @@ def test_attributes_of_equal_value_keep_their_meaning() -> None:
         assert (found == 0.01) == (clip == 0.01)
     with pytest.raises(TypeError, match="forget_bias is True"):
         cupyrnn.lstm_block_cell(**args, forget_bias=True)
+
+
+def test_a_seed_of_the_type_of_a_right_one_is_checked() -> None:
+    """An array of one integer is a right seed, and other arrays are none."""
+    cupyrnn.cudnn_rnn(**CALLS["cudnn_rnn"], seed=np.array(1))  # type: ignore[arg-type]
+    for seed in (np.array(0.5), np.array([1, 2]), np.array(True)):
+        raises("cudnn_rnn", TypeError, f"seed is {seed!r}, expected an integer", seed=seed)
 
 
 def test_the_number_of_calls_that_are_remembered_is_bounded(
