@@ -115,10 +115,10 @@ def check_count(
 
 
 def check_choice(op: str, name: str, value: object, choices: Sequence[_Choice]) -> _Choice:
-    """Return `value`, one of the strings `choices`."""
+    """Return the one of the strings `choices` that equals `value`, which may be of a subclass."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{op}: {name} is {shown(value)}, expected one of {', '.join(choices)}")
-    return value  # type: ignore[return-value]
+    return choices[choices.index(value)]
 
 
 def check_dtype(op: str, dtype: object, choices: Sequence[str]) -> np.dtype[Any]:

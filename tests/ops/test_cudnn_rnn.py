@@ -276,6 +276,7 @@ def test_host_reserved_of_the_same_call_in_other_words() -> None:
     cupyrnn.cudnn_rnn_backprop(*given, host_reserved=out.host_reserved, **attributes | {"seed": 9})
     plain = reserved(sequence_lengths=None, resets=None, dropout=0.0)[2].host_reserved
     said = {"sequence_lengths": (4, 4, 4), "resets": np.zeros((4, 3), bool), "dropout": 0}
+    said["rnn_mode"] = np.str_("lstm")
     np.testing.assert_array_equal(reserved(**said)[2].host_reserved, plain)
     np.testing.assert_array_equal(plain, np.array([0, -117, 39, -92, 8], np.int8))
     wrong = out.host_reserved.copy()
