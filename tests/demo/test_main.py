@@ -173,16 +173,6 @@ def test_baselines_charge_every_character() -> None:
     assert rows["unigram"] == pytest.approx(unigram + escape, rel=1e-12)
 
 
-def test_windows_follow_one_another() -> None:
-    text, B, T = np.stack([np.arange(50), 100 + np.arange(50)], axis=1), 3, 7
-    tokens, targets = zip(*(texts.window(text, B, T, k) for k in range(20)), strict=True)
-    seen = np.concatenate(tokens)
-    for b in range(B):
-        np.testing.assert_array_equal(seen[:, b, 0], (b * 50 // B + np.arange(20 * T)) % 50)
-    np.testing.assert_array_equal(seen[..., 1], seen[..., 0] + 100)
-    np.testing.assert_array_equal(np.concatenate(targets), (seen[..., 0] + 1) % 50)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

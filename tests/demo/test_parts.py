@@ -73,7 +73,7 @@ def test_state_and_seed_go_from_step_to_step(
         parallel.communicator(),
         model.Model(np, cells.CELLS[cell], small_model(cell, rng)),
         corpus,
-        training.TrainingPlan(4, 2, 7),
+        training.TrainingPlan(10, 2, 7),
     )
     seen = []
     real = training.loss_and_gradient
@@ -86,13 +86,13 @@ def test_state_and_seed_go_from_step_to_step(
 
     monkeypatch.setattr(training, "loss_and_gradient", recorded)
     assert run.done == 0
-    for _ in range(4):
+    for _ in range(10):
         run.step()
-    assert run.done == 4
-    assert [seed for *_, seed in seen] == [1, 2, 3, 4]  # a step's dropout is its own
+    assert run.done == 10
+    assert [seed for *_, seed in seen] == [*range(1, 11)]  # a step's dropout is its own
     shape = (2, 4) if cell == "lstm" else (cells.LAYERS, 2, 4)
     assert all(s.shape == shape and not s.any() for s in seen[0][2])
-    for k in range(3):
+    for k in range(9):
         for after, before in zip(seen[k][3], seen[k + 1][2], strict=True):
             assert after is before
             assert after.any()
