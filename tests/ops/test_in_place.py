@@ -7,7 +7,7 @@ The same calls, layer by layer, are what they are compared with.
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,62 +177,31 @@ def flat(grads: Any) -> list[Any]:
     ]  # fmt: skip
 
 
-class Net(NamedTuple):
-    """A call of cudnn_rnn, its keywords, and gradients of what it returns."""
-
-    arguments: Any
-    net: dict[str, Any]
-    cotangents: Any
-
-    def gradient_arguments(self, out: Any) -> Any:
-        outputs = *out[:2], None if self.arguments[2] is None else out.output_c
-        return *self.arguments, *outputs, *self.cotangents, out.reserve_space
-
-    def of(self, xp: Any) -> Net:
-        """Return it with arrays of a module."""
-        both = [[a if a is None else xp.asarray(a) for a in arrays] for arrays in self[::2]]
-        return Net(both[0], self.net, both[1])
-
-
-def draw_net(rnn_mode: str, layers: int, way: str) -> Net:
-    D = 2 if way == "bidirectional" else 1
-    net = {"rnn_mode": rnn_mode, "direction": way if D == 2 else "unidirectional"}
-    states, size = (layers * D, B, H), cupyrnn.cudnn_rnn_params_size(layers, H, I, **net)
-    x, h, c, params = arrays_of(np, (T, B, I), states, states, (size,))
-    dy, dh, dc = arrays_of(np, (T, B, D * H), states, states, seed=1)
-    c, dc = (c, dc) if rnn_mode == "lstm" else (None, None)
-    return Net((x, h, c, params), net | {"reverse": way == "reverse"}, (dy, dh, dc))
-
-
-WAYS = pytest.mark.parametrize("way", ["forward", "reverse", "bidirectional"])
-
-
-@WAYS
+@pytest.mark.parametrize("way", ["forward", "reverse", "both"])
 def test_reserve_space_is_the_same_either_way(
-    cupy_on_gpu: Any, monkeypatch: pytest.MonkeyPatch, way: str
+    cupy_on_gpu: Any, monkeypatch: pytest.MonkeyPatch, way: str, rng: np.random.Generator
 ) -> None:
-    host = draw_net("lstm", 2, way)
-    device, options = host.of(cupy_on_gpu), host.net | {"engine": "cupy"}
-    found = cupyrnn.cudnn_rnn(*device.arguments, **options)
-    grads = cupyrnn.cudnn_rnn_backprop(*device.gradient_arguments(found), **options)
+    ops = Ops(cupy_on_gpu)
+    call = call_of(Case("cudnn_rnn-lstm", (T, B, I, H), direction=way, layers=2), rng)
+    out = call.forward(ops, engine="cupy")
+    given = call.cotangents(rng, out)
+    grads = call.gradient(ops, out, given, engine="cupy")
     assert in_place() == [True, True]
     monkeypatch.setattr(signatures, "signature", lambda *args: (None, []))
-    by_layers = cupyrnn.cudnn_rnn(*device.arguments, **options)
-    again = cupyrnn.cudnn_rnn_backprop(*device.gradient_arguments(found), **options)
-    for a, b in zip((*found[:4], *grads), (*by_layers[:4], *again), strict=True):
-        assert_close(cupy_on_gpu.asnumpy(a), cupy_on_gpu.asnumpy(b), "float64", "result")
+    by_layers = call.forward(ops, engine="cupy")
+    again = call.gradient(ops, out, given, engine="cupy")
+    for a, b in zip((*out[:4], *grads), (*by_layers[:4], *again), strict=True):
+        assert_close(a, b, "float64", "result")
 
 
+@pytest.mark.parametrize("way", ["reverse", "both"])
 def test_reserve_space_of_numpy_is_refused_where_the_order_of_rows_differs(
-    cupy_on_gpu: Any,
+    cupy_on_gpu: Any, way: str, rng: np.random.Generator
 ) -> None:
-    for way in ("reverse", "bidirectional"):
-        host = draw_net("gru", 1, way)
-        out = cupyrnn.cudnn_rnn(*host.arguments, **host.net)
-        moved = out._replace(**{k: cupy_on_gpu.asarray(a) for k, a in out._asdict().items()})
-        arguments = host.of(cupy_on_gpu).gradient_arguments(moved)
-        with pytest.raises(ValueError, match="host_reserved"):
-            cupyrnn.cudnn_rnn_backprop(*arguments, **host.net, host_reserved=out.host_reserved)
+    call = call_of(Case("cudnn_rnn-gru", (T, B, I, H), direction=way), rng)
+    out = call.forward(cupyrnn)
+    with pytest.raises(ValueError, match="host_reserved"):
+        call.gradient(Ops(cupy_on_gpu), out, call.cotangents(rng, out))
 
 
 def test_what_is_not_in_order_takes_the_other_way(cupy_on_gpu: Any) -> None:

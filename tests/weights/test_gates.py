@@ -24,10 +24,6 @@ GATES = {
 }
 
 
-def sigmoid(z: Any) -> Any:
-    return 1 / (1 + np.exp(-z))
-
-
 def gates_of(rng: np.random.Generator, mode: str, L: int, D: int, P: int = H) -> list[Any]:
     return [
         {
@@ -121,24 +117,16 @@ def test_a_gru_that_resets_before_the_product_by_gate(rng: np.random.Generator) 
     }
     again = cupyrnn.weights.block_gru_from_gates(transposed, transposed=True)
     np.testing.assert_equal(again, weights)
-    x, h, other = rng.standard_normal((T, B, I)), *np.zeros((2, B, H))
-    out = cupyrnn.block_gru(x, h, *weights)
+    x, h = rng.standard_normal((T, B, I)), rng.standard_normal((B, H))
+    w_x, w_h, b_x, b_h = (columns(gates, field) for field in Gate._fields[:4])
+    w, b = np.concatenate([w_x, w_h]), b_x + b_h
+    expected = reference.gru(x, h, *np.split(w, [2 * H], 1), *np.split(b, [2 * H]))
+    assert_close(cupyrnn.block_gru(x, h, *weights).h, expected.h, "float64", "h")
     before = [a.copy() for a in weights]
-    reversed_ = cupyrnn.block_gru(x, h, *cupyrnn.weights.reverse_update_gate(weights))
+    turned = cupyrnn.gru_block_cell(x[0], h, *cupyrnn.weights.reverse_update_gate(weights))
     np.testing.assert_equal(weights, before)
-
-    def step(x_t: Any, h: Any, keep: Any) -> Any:
-        def z(name: str, state: Any) -> Any:
-            g = gates[name]
-            return x_t @ g.input.T + g.bias + state @ g.recurrent.T + g.recurrent_bias
-
-        u, new = sigmoid(z("u", h)), np.tanh(z("c", sigmoid(z("r", h)) * h))
-        return u * h + (1 - u) * new if keep else (1 - u) * h + u * new
-
-    for t in range(T):
-        h, other = step(x[t], h, True), step(x[t], other, False)
-        assert_close(out.h[t], h, "float64", "h")
-        assert_close(reversed_.h[t], other, "float64", "h")
+    u, c = expected.u[0], expected.c[0]
+    assert_close(turned.h, (1 - u) * h + u * c, "float64", "h")
     twice = cupyrnn.weights.reverse_update_gate(cupyrnn.weights.reverse_update_gate(weights))
     np.testing.assert_equal(twice, weights)
     again = cupyrnn.weights.block_gru_from_gates(cupyrnn.weights.block_gru_to_gates(*weights))
@@ -153,18 +141,11 @@ def test_the_update_gate_of_a_net(activation: Any, rng: np.random.Generator) -> 
     x, h = rng.standard_normal((1, B, I)), rng.standard_normal((1, B, H))
     turned = cupyrnn.cudnn_rnn(x, h, None, cupyrnn.weights.reverse_update_gate(packed)).output[0]
     kept = cupyrnn.cudnn_rnn(x, h, None, packed).output[0]
-    slope = {"hard_sigmoid_0.2": 0.2, "hard_sigmoid_1/6": 1 / 6}.get(activation)
-    z = {
-        n: x[0] @ g.input.T + g.bias + h[0] @ g.recurrent.T + g.recurrent_bias
-        for n, g in gates.items()
-    }
-    gate = {
-        n: sigmoid(a) if slope is None else np.clip(slope * a + 0.5, 0, 1) for n, a in z.items()
-    }
-    g = gates["c"]
-    new = np.tanh(x[0] @ g.input.T + g.bias + gate["r"] * (h[0] @ g.recurrent.T + g.recurrent_bias))
-    assert_close(kept, gate["u"] * h[0] + (1 - gate["u"]) * new, "float64", "h")
-    assert_close(turned, (1 - gate["u"]) * h[0] + gate["u"] * new, "float64", "h")
+    of_gates = (columns(gates, field) for field in Gate._fields[:4])
+    expected = reference.gru_reset_after(x, h[0], *of_gates, recurrent_activation=activation)
+    assert_close(kept, expected.h[0], "float64", "h")
+    u, c = expected.u[0], expected.c[0]
+    assert_close(turned, (1 - u) * h[0] + u * c, "float64", "h")
 
 
 @pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])

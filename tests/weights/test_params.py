@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_close
+from problems import nets
 
 import cupyrnn
 from cupyrnn.weights.params import GATES
@@ -120,16 +121,6 @@ def as_numpy(module: Any) -> dict[str, Any]:
     return {k: v.numpy() for k, v in module.state_dict().items()}
 
 
-def both_passes(
-    inputs: dict[str, Any], params: Any, cotangents: dict[str, Any], **attributes: Any
-) -> tuple[cupyrnn.typing.CudnnRNNOutputs, cupyrnn.typing.CudnnRNNGrads]:
-    """cudnn_rnn and its gradient; without input_c among the inputs, of a mode that has none."""
-    out = cupyrnn.cudnn_rnn(**{"input_c": None, **inputs}, params=params, **attributes)
-    more = out._asdict() | dict.fromkeys(("input_c", "output_c_backprop"))
-    more = {**more, **inputs, **cotangents}
-    return out, cupyrnn.cudnn_rnn_backprop(**more, params=params, **attributes)
-
-
 NETS = [
     (mode, layers, bidirectional, P)
     for mode, layers, bidirectional, P in itertools.product(GATES, (1, 3), (False, True), (0, 1, 4))
@@ -165,32 +156,22 @@ def test_a_real_torch_net_gives_the_same_and_its_gradients(
     np.testing.assert_equal(back, state)
     np.testing.assert_equal(cupyrnn.weights.gradient_to_torch(packed, packed.params), state)
     assert [*back] == [*state]
-    D, is_lstm = 1 + bidirectional, mode == "lstm"
-    states = {"input_h": (layers * D, B, P or H), "input_c": (layers * D, B, H)}
-    shapes: dict[str, Any] = {"input": (T, B, I)} | states
-    if not is_lstm:
-        del shapes["input_c"]
-    inputs = {n: rng.standard_normal(shape) for n, shape in shapes.items()}
-    tensors = {n: torch.tensor(a, requires_grad=True) for n, a in inputs.items()}
+    case = nets.Case(mode, T, B, I, H, layers, direction, P, lengths=lengths)
+    inputs, cotangents = nets.problem(rng, case), nets.cotangents_of(rng, case)
+    inputs["params"] = packed.params
+    tensors = {n: torch.tensor(a, requires_grad=True) for n, a in inputs.items() if n != "params"}
     x, *first = tensors.values()
     if lengths:
         x = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
-    y, last = module(x, tuple(first) if is_lstm else first[0])
+    y, last = module(x, tuple(first) if mode == "lstm" else first[0])
     if lengths:
         y, _ = torch.nn.utils.rnn.pad_packed_sequence(y, total_length=T)
-    outputs = dict(
-        zip(("output", "output_h", "output_c"), (y, *last) if is_lstm else (y, last), strict=False)
-    )
-    cotangents = {f"{n}_backprop": 0.5 + rng.standard_normal(t.shape) for n, t in outputs.items()}
-    torch.autograd.backward(
-        list(outputs.values()), [torch.from_numpy(a) for a in cotangents.values()]
-    )
-
-    attributes: dict[str, Any] = {"rnn_mode": mode, "direction": packed.direction}
-    attributes |= {"num_proj": packed.num_proj, "sequence_lengths": lengths}
-    out, g = both_passes(inputs, packed.params, cotangents, **attributes)
-    for name, t in outputs.items():
-        assert_close(getattr(out, name), t.detach().numpy(), "float64", name)
+    outputs = [y, *last] if mode == "lstm" else [y, last]
+    torch.autograd.backward(outputs, [torch.from_numpy(a) for a in cotangents.values()])
+    out = nets.forward(cupyrnn, case, inputs)
+    g = nets.backward(cupyrnn, case, inputs, out, cotangents)
+    for name, a, t in zip(out._fields, out, outputs, strict=False):
+        assert_close(a, t.detach().numpy(), "float64", name)
     for name, t in tensors.items():
         assert_close(getattr(g, f"{name}_backprop"), t.grad.numpy(), "float64", name)
     grads = {n: p.grad.numpy() for n, p in module.named_parameters()}
