@@ -11,8 +11,6 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from checks import assert_close
-from problems.onnx_nodes import INPUTS, node_tests
 
 import cupyrnn
 
@@ -69,44 +67,6 @@ def test_directions_with_other_activations_are_called_so() -> None:
             assert not called, plan
         elif given[: len(given) // 2] != given[len(given) // 2 :]:
             assert called, plan
-
-
-def test_the_truth_is_that_of_the_op(some: list[cases.Case]) -> None:
-    """In float64, whatever dtype the case is of: the two share no code."""
-    for case in some:
-        inputs: list[Any] = [case.inputs.get(name) for name in INPUTS]
-        inputs = inputs[: 8 if case.plan.op_type == "LSTM" else 6]
-        inputs = [a if n == 4 or a is None else a.astype(np.float64) for n, a in enumerate(inputs)]
-        expected = cupyrnn.run_onnx_node(case.plan.op_type, inputs, **case.plan.attributes)
-        for (name, a), e in zip(case.outputs.items(), expected, strict=False):
-            assert_close(a, e, "float64", f"{name} of {case.features}", at_least=1)
-
-
-def test_the_truth_of_onnxs_own_cases() -> None:
-    count = 0
-    for name, op_type, attributes, inputs, expected in node_tests():
-        for key in ("direction", "activations"):
-            if isinstance(attributes.get(key), bytes):
-                attributes[key] = attributes[key].decode()
-        found = truth.outputs_of(op_type, inputs, attributes).outputs
-        for n, e in expected.items():
-            assert_close(found[n], e, "float32", name)
-        count += 1
-    assert count >= 12
-
-
-def test_gradients_are_those_of_vjp(some: list[cases.Case]) -> None:
-    """Complex step through the loops of the truth, beside gradients derived by hand."""
-    found = [case for case in some if case.gradients and case.plan.dtype == "float64"]
-    for case in found or drawn([n for n, p in enumerate(PLANS) if p.dtype == "float64"][:30:6]):
-        inputs = [case.inputs.get(name) for name in INPUTS]
-        inputs = inputs if case.plan.op_type == "LSTM" else inputs[:6]
-        _, pullback = cupyrnn.vjp(
-            cupyrnn.run_onnx_node, case.plan.op_type, inputs, **case.plan.attributes
-        )
-        grads = pullback(**{f"{name}_grad": a for name, a in case.cotangents.items()})._asdict()
-        for name, e in case.gradients.items():
-            assert_close(grads[f"{name}_grad"], e, "float64", name, at_least=10)
 
 
 def test_the_same_bytes_every_time(tmp_path: Path, some: list[cases.Case], folder: Path) -> None:
