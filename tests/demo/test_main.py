@@ -223,8 +223,8 @@ def test_missing_extra(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to a process there")
-@pytest.mark.parametrize("presses", [1, 2])
-def test_ctrl_c(presses: int, tmp_path: Path) -> None:
+def test_ctrl_c(tmp_path: Path) -> None:
+    """The second ends the command at once; what comes after one, test_checkpoint.py has."""
     out = tmp_path / "figure.png"
     with subprocess.Popen(
         [*COMMAND, "--steps", "5000", *SMALL, "--out", str(out)],
@@ -235,21 +235,12 @@ def test_ctrl_c(presses: int, tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         # The first mark is in the middle of the training, the other line just after it.
-        for moment in ("  step ", "stopped by Ctrl-C after ")[:presses]:
+        for moment in ("  step ", "stopped by Ctrl-C after "):
             assert any(line.startswith(moment) for line in process.stdout)
             process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=120)
-    if presses == 1:
-        assert (process.returncode, errors) == (0, "")
-        assert re.search(
-            r"^stopped by Ctrl-C after [1-4],\d{3} of 5,000 steps$", output, re.MULTILINE
-        )
-        rows = bits(output)
-        assert rows["model"] < rows["unigram"]
-        check_png(out)
-    else:
-        assert (process.returncode, errors) == (130, "\ninterrupted\n")
-        assert not out.exists()
+        _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (130, "\ninterrupted\n")
+    assert not out.exists()
 
 
 @pytest.mark.gpu

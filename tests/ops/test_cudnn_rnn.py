@@ -25,7 +25,7 @@ from problems.nets import (
     problem,
 )
 from problems.properties import assert_all_close, assert_same_bits
-from problems.refusals import CALLS, NETS, on_device, raises
+from problems.refusals import CALLS, NETS, call, on_device, raises
 
 import cupyrnn
 
@@ -82,7 +82,8 @@ def test_the_cell_state_of_other_modes_is_nothing(
         assert a.shape == ()
         assert a.dtype == np.float32
         assert a == 0
-    for unused in (np.full((2, 3, 5), np.nan, np.float32), np.full(7, np.nan, np.float32)):
+    # Keras gives CudnnRNN input_c=0 for a GRU.
+    for unused in (0, np.full((2, 3, 5), np.nan, np.float32), np.full(7, np.nan, np.float32)):
         ignored = {**inputs, "input_c": unused}
         assert_same_bits(forward(ops, case, ignored), out)
         assert_same_bits(backward(ops, case, ignored, out, cotangents), g)
@@ -113,22 +114,11 @@ def test_backward_takes_the_mask_from_the_forward_call(
 
 
 @pytest.mark.parametrize("p", [np.float32(0.5), np.float64(0.5), 0.5])
-def test_attributes_may_be_numpys(p: Any, rng: np.random.Generator) -> None:
-    case = Case("lstm", 3, 2, 2, 4, 2, num_proj=2)
-    inputs = problem(rng, case)
-    expected = forward(cupyrnn, case, inputs, dropout=0.5, seed=1, seed2=2)
-    out = forward(
-        cupyrnn,
-        case,
-        inputs,
-        dropout=p,
-        seed=np.int32(1),
-        seed2=np.int64(2),
-        num_proj=np.int64(2),
-        is_training=np.True_,
-        time_major=np.True_,
-    )
-    assert_same_bits(out, expected)
+def test_attributes_may_be_numpys(p: Any) -> None:
+    numbers = {"seed": np.int32(1), "seed2": np.int64(2), "num_proj": np.int64(0)}
+    truths = {"is_training": np.True_, "time_major": np.True_}
+    expected = call("cudnn_rnn", dropout=0.5, seed=1, seed2=2)
+    assert_same_bits(call("cudnn_rnn", dropout=p, **numbers, **truths), expected)
 
 
 def test_the_engine_of_numpy_arrays_is_numpy(
@@ -145,14 +135,6 @@ def test_the_engine_of_numpy_arrays_is_numpy(
         for op in (cupyrnn.cudnn_rnn, cupyrnn.cudnn_rnn_engine):
             with pytest.raises(TypeError, match=f"^{op.__name__}: {message}$"):
                 op(**inputs, engine=name)
-
-
-def test_a_plain_zero_is_no_cell_state(rng: np.random.Generator) -> None:
-    """Keras gives CudnnRNN input_c=0 for a GRU."""
-    case = Case("gru", 3, 2, 2, 4)
-    inputs = problem(rng, case) | case.attributes
-    expected = cupyrnn.cudnn_rnn(**{**inputs, "input_c": None})
-    assert_same_bits(cupyrnn.cudnn_rnn(**{**inputs, "input_c": 0}), expected)
 
 
 # ruff: noqa: E501 - a case a line

@@ -73,6 +73,8 @@ def test_a_gradient_after_one_of_another_save(rng: np.random.Generator) -> None:
         first = gradient(*way)
         assert after.setdefault(way, first) == first
         assert gradient(*other) == after.setdefault(other, gradient(*other))
+    for way in ((2, 3), (3, 2), ("all", 2)):
+        assert "reserve_space has shape" in after[way]
 
 
 def test_attributes_of_equal_value_keep_their_meaning() -> None:
