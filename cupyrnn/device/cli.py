@@ -132,9 +132,9 @@ def _size(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m cupyrnn.device",
-        description="Compare every kernel of the time steps on this GPU with NumPy, time it, and"
-        " keep what was the fastest, which is taken from then on. Exit status: 0, all are right; 1,"
-        " some are wrong, and never taken; 2, there is no GPU, or something else is missing.",
+        description="Compare every kernel of the time steps on this GPU with NumPy, and time it."
+        " From then on the ops use the fastest kernel that was right. Exit status: 0, all kernels"
+        " are right; 1, some are wrong and will not be used; 2, no GPU or a package is missing.",
     )
     for name, known, default in (
         ("cells", CELLS_IN_TURN, CELLS_IN_TURN),
