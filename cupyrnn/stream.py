@@ -7,12 +7,13 @@ without a projection.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic
 
 import numpy as np
 
+from ._net import reserve_layout
 from ._typing import AnyArray, Array, ArrayT, NamedTuple
 from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Cell, columns_of
@@ -21,8 +22,11 @@ from .checks.attributes import type_shown
 from .checks.calls import check_arrays, expect_rank, expect_shape
 from .derivatives.traced import enclosing_jvp, traceable
 from .driver import layer as _layer
+from .driver.by_layers import Stack
 from .driver.layer import Layer
+from .driver.packing import Packing
 from .driver.pages import in_numpy
+from .driver.reserve import Sizes
 from .driver.signatures import Arguments, CallCache, Checked, by_signature
 from .weights.packed import (
     CheckedParams,
@@ -31,8 +35,8 @@ from .weights.packed import (
     check_activation,
     check_model,
 )
-from .weights.packed_forms import PACKED_COLUMNS, PackedForm, weights_of
-from .weights.params import InputMode, RNNMode
+from .weights.packed_forms import PACKED_COLUMNS, PackedForm, places_of, weights_of
+from .weights.params import InputMode, Net, RNNMode
 
 
 class StepOutputs(NamedTuple, Generic[ArrayT]):
@@ -58,6 +62,20 @@ class StepOutputs(NamedTuple, Generic[ArrayT]):
 _LARGE, _LARGEST = 1 << 20, 1 << 22
 
 
+def _step_of(net: Net, cell: Cell) -> Callable[..., tuple[Array, ...]]:
+    """Return what a page's `prepared_step` returns, for a net with skip_input."""
+    widths = columns_of(cell.Saved, net.H, net.P)
+
+    def step(*arrays: Array) -> tuple[Array, ...]:
+        x, *states = (contiguous(np, a) for a in arrays)
+        saved = cell.Saved(*[np.empty((len(x), width), x.dtype) for width in widths])
+        first = cell.states(saved)._make(states)
+        _, *others = _layer.forward(np, cell, Layer(x, first, None, saved))
+        return saved.h, *others
+
+    return step
+
+
 class PreparedStep:
     """One step of a net, as `prepare_step` returns it: call it with x, h and c."""
 
@@ -70,9 +88,10 @@ class PreparedStep:
         self._call = enclosing_jvp() if params.dtype.kind == "c" else None
         self._names = ("h", "c") if net.rnn_mode == "lstm" else ("h",)
         self._steps: list[Any] = []
-        if self._is_real and xp is np and not net.skip:
+        if self._is_real and xp is np:
             page: Any = in_numpy(type(self._cells[0]))
-            self._steps = [page.prepared_step(cell) for cell in self._cells]
+            prepared = partial(_step_of, net) if net.skip else page.prepared_step
+            self._steps = [prepared(cell) for cell in self._cells]
 
         def step(x: Any, h: Any = None, c: Any = None) -> Checked:
             dtype = self._check(x, h, c)
@@ -148,28 +167,38 @@ class PreparedStep:
         """Return a function that runs calls of this signature, laid out or by the cells' steps."""
         from .driver import layouts  # and with it the kernels
 
-        net, params, arrays = self._net, self._params, arguments.arrays
-        if not self._steps:
-            return None
-        in_numpy = None if len(arrays) <= len(self._names) else self._run_steps  # no state is None
-        single = len(arrays[0]) == 1
-        if params.dtype != compute_dtype(params.dtype) or (single and params.nbytes > _LARGEST):
-            return in_numpy  # BLAS is faster, or the loops have no halves
-        # C order is faster, except for one row and matrices larger than the caches.
-        order = np.asarray if single and params.nbytes > _LARGE else np.ascontiguousarray
-        weights = []
-        for cell in self._cells:
-            w_h, w_p = (*cell.recurrent, None)[:2]
-            matrices = [w and order(w.w) for w in (cell.inputs[0], w_h, w_p)]
-            biases = [cell.b, cell.b_hc] if net.rnn_mode == "gru" else [cell.b]
-            weights.append((*matrices, *biases))
+        net, arrays, in_numpy = self._net, arguments.arrays, None
+        if self._steps and len(arrays) > len(self._names):  # no state is None
+            in_numpy = self._run_steps
+        weights = self._weights(is_single=len(arrays[0]) == 1)
+        if weights is None:
+            return in_numpy
         more = [a for of_layer in weights for a in of_layer if a is not None]
         sizes = layouts.EqualLayers(1, False, False, net.L, net.H, len(self._names), (), 0)
-        packed = layouts.PackedNet(sizes, net.rnn_mode, net.gate, PACKED_COLUMNS, ())
+        packed = layouts.PackedNet(sizes, net.rnn_mode, net.gate, PACKED_COLUMNS, places_of(net))
         with_weights = Arguments({**arguments.by_name, "weights": weights}, [*arrays, *more])
         args = with_weights, packed, PackedForm(net).Saved, StepOutputs
         run = layouts.laid_out(layouts.prepared_step, *args)
         return in_numpy if run is None else lambda arrays: run([*arrays, *more])
+
+    def _weights(self, *, is_single: bool) -> list[tuple[Any, ...]] | None:
+        """Return the weights for `layouts.prepared_step`; None if it is slower or refuses them."""
+        params = self._params
+        if self._xp is not np:
+            return [(params,)]
+        # The loops have no halves, and no layer without a matrix of its input.
+        unknown = params.dtype != compute_dtype(params.dtype) or self._net.skip
+        if unknown or (is_single and params.nbytes > _LARGEST):
+            return None
+        # C order is faster, except for one row and matrices larger than the caches.
+        order = np.asarray if is_single and params.nbytes > _LARGE else np.ascontiguousarray
+        weights = []
+        for cell in self._cells:
+            w_h, w_p = (*cell.recurrent, None)[:2]
+            matrices = [w and order(w.w) for w in (cell.inputs[0], w_h, w_p)]
+            biases = [cell.b, cell.b_hc] if self._net.rnn_mode == "gru" else [cell.b]
+            weights.append((*matrices, *biases))
+        return weights
 
     def _run(self, dtype: np.dtype[Any], arguments: Mapping[str, Any]) -> StepOutputs[Any]:
         """Run a step on any arrays."""
@@ -183,9 +212,12 @@ class PreparedStep:
             ]
             if self._steps and dtype == self._params.dtype:
                 return self._run_steps([x, *states])
-            outputs = [xp.empty(state.shape, dtype) for state in states]
-            self._run_cells(x, states, outputs)
-        return StepOutputs(outputs[0][-1], outputs[0], outputs[1] if len(outputs) > 1 else None)
+            # The step has a tangent, the parameters may have none.
+            cells = self._cells if dtype == self._params.dtype else self._cells_of(dtype)
+            sizes, (x, *first) = Sizes(1, len(x), False, 0.0, 0, 0), cast_all(dtype, x, *states)
+            layout = reserve_layout(net, sizes, Packing(xp, 1, len(x)))
+            _, last, _ = Stack(cells, layout).forward(xp, x[None], layout.states(*first))
+        return StepOutputs(last[0][-1], last[0], last[1] if len(last) > 1 else None)
 
     def _run_steps(self, arrays: Sequence[Array]) -> StepOutputs[Any]:
         """Run a step on real NumPy arrays: x, h and, in an LSTM, c."""
@@ -203,24 +235,6 @@ class PreparedStep:
                     c[layer] = outputs[1]
                 values = np.asarray(h[layer], compute)
         return StepOutputs(h[-1], h, c)
-
-    def _run_cells(self, x: Array, states: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Run a step by the cells' own functions, which support any arrays and any cells."""
-        xp, dtype, net = self._xp, outputs[0].dtype, self._net
-        values, *first_states = cast_all(dtype, x, *states)
-        values = contiguous(xp, values)
-        kind = self._cells[0].Saved
-        widths = columns_of(kind, net.H, net.P)[:-1]
-        others = [xp.empty((len(x), width), dtype) for width in widths]
-        # The step has a tangent, the parameters have none.
-        cells = self._cells if dtype == self._params.dtype else self._cells_of(dtype)
-        for layer, cell in enumerate(cells):
-            first = PackedForm(net).States(*[contiguous(xp, s[layer]) for s in first_states])
-            saved = kind(*others, outputs[0][layer])
-            last = _layer.forward(xp, cell, Layer(values, first, None, saved))
-            for to, state in zip(outputs[1:], last[1:], strict=True):
-                to[layer] = state
-            values = saved.h
 
     def _check(self, x: Array, h: Any, c: Any) -> np.dtype[Any]:
         """Check the arguments; return the dtype of the step."""

@@ -570,29 +570,40 @@ def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: boo
     return machine.finish([*found, params_grad], CudnnRNNGrads)
 
 
+def _prepared_weights(net: PackedNet, weights: Sequence[Sequence[Place]]) -> list[Weights]:
+    """Return the weights of a prepared step, by layer."""
+    if len(weights[0]) == 1:
+        params = weights[0][0]
+        return net.weights_of(params, params)
+    found, H = [], net.net.H
+    for w_x, w_h, w_p, *biases in weights:
+        vectors: dict[str, Place | None] = {"b": biases[0]}
+        if len(biases) > 1:
+            vectors |= {"b_end": biases[0].part(2 * H, 3 * H), "b_more_end": biases[1]}
+        found.append(Weights((w_x,), (w_h,) if w_p is None else (w_h, w_p), vectors))
+    return found
+
+
 def prepared_step(arguments: Arguments, net: PackedNet, saved: Any, kind: Any) -> Any:
     """
-    Lay out one step of a net on the host, which returns output and the states after it as a kind.
+    Lay out one step of a net, which returns output and the states after it as a kind.
 
-    Its weights are w_x, w_h, w_p or None, b and, in a GRU, b_hc. `saved` is the cell's Saved.
+    Its weights by layer are w_x, w_h, w_p or None, b and, in a GRU, b_hc; or, on a device, only the
+    packed parameters. `saved` is the cell's Saved.
     """
     table, machine = _machine(arguments, net.cell)
-    x, weights = table.arguments["x"], table.arguments["weights"]
-    names = ("h", "c")[: net.net.states]
+    x, names = table.arguments["x"], ("h", "c")[: net.net.states]
+    weights = _prepared_weights(net, table.arguments["weights"])
     states = [table.arguments[name] for name in names]
     B, H, L, count = x.shape[0], net.net.H, net.net.LD, len(saved._fields)
-    P = weights[0][1].shape[0]
+    P = weights[0].w_h[0].shape[0]
     last = [table.take("states", (L, B, width)) for width in (P, H)[: len(states)]]
     layers = []
-    for n, (w_x, w_h, w_p, *biases) in enumerate(weights):
+    for n, of_layer in enumerate(weights):
         results = [table.reuse(f"saved{k}", (B, H)) for k in range(count - 1)]
         results.append(last[0].at(n))
         if len(states) > 1:
             results[saved._fields.index("cs")] = last[1].at(n)
-        vectors = {"b": biases[0]}
-        if len(biases) > 1:
-            vectors |= {"b_end": biases[0].part(2 * H, 3 * H), "b_more_end": biases[1]}
-        of_layer = Weights((w_x,), (w_h,) if w_p is None else (w_h, w_p), vectors)
         layers.append([LayerPlaces(
             (x,), False, of_layer, _at(states, n), tuple(results), (None,) * len(states)
         )])  # fmt: skip

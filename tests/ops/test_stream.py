@@ -139,6 +139,26 @@ def test_a_step_runs_on_the_device_of_its_parameters(
         assert_close(cupy_on_cpu.asnumpy(a), e, "float64", "a step")
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("mode", "more"), NETS)
+def test_steps_on_a_device_are_laid_out(
+    mode: str, more: Any, rng: np.random.Generator, monkeypatch: Any
+) -> None:
+    import cupy
+
+    packed = net(mode, more, 2)
+    packed = packed._replace(params=cupy.asarray(packed.params))
+    expected, step = cupyrnn.prepare_step(packed), cupyrnn.prepare_step(packed)
+    if not {"input_mode", "num_proj"} & {*more}:
+        monkeypatch.setattr(step, "_run", lambda *_: pytest.fail("it is not laid out"))
+    monkeypatch.setattr(expected, "_lay_out", lambda _: None)
+    x = cupy.asarray(rng.standard_normal((3, packed.input_size)))
+    states = [None if s is None else s + 0.5 for s in packed.zero_state(3)]
+    for passed in (states, (), states):
+        found, due = ([a for a in of(x, *passed) if a is not None] for of in (step, expected))
+        assert_same_bits([*map(cupy.asnumpy, found)], [*map(cupy.asnumpy, due)])
+
+
 LSTM = net("lstm", {}, 1)
 
 
