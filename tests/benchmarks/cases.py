@@ -29,7 +29,6 @@ SEQUENCES: list[tuple[int, ...]] = [
     (1000, 8, 64, 64),
     (100, 32, 256, 256),
     (100, 64, 512, 512),
-    (30, 128, 1024, 1024),
 ]
 # (B, I, H)
 STEPS: list[tuple[int, ...]] = [(1, 32, 32), (32, 128, 128), (64, 512, 512), (256, 1024, 1024)]
@@ -41,18 +40,8 @@ VARIANT_SHAPE = (50, 16, 128, 128)
 CUPYRNN, NUMBA = "cupyrnn", "cupyrnn with Numba"
 EAGER, FUNCTION = "TensorFlow eager", "tf.function"
 
-# The functions of an op. Names with a capital are of raw_ops, and TensorFlow's too.
-BLOCK_OPS = {
-    "BlockLSTM": ("BlockLSTM", "BlockLSTMGrad"),
-    "BlockLSTMV2": ("BlockLSTMV2", "BlockLSTMGradV2"),
-    "block_gru": ("block_gru", "block_gru_grad"),
-    "LSTMBlockCell": ("LSTMBlockCell", "LSTMBlockCellGrad"),
-    "GRUBlockCell": ("GRUBlockCell", "GRUBlockCellGrad"),
-    "lstm_block_cell": ("lstm_block_cell", "lstm_block_cell_backward"),
-    "gru_block_cell": ("gru_block_cell", "gru_block_cell_backward"),
-}
 CUDNN = "cudnn_rnn "  # and the mode
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+MODES = ("lstm", "gru", "rnn_tanh")
 PEEPHOLE, LENGTHS, PROJECTION, LAYERS = (
     "peephole",
     "lengths",
@@ -83,41 +72,35 @@ class Case(NamedTuple):
         return self.op.removeprefix(CUDNN) if self.op.startswith(CUDNN) else None
 
     @property
-    def peer(self) -> str | None:
-        """Whose kernel computes the same on a CPU."""
-        if self.mode is not None:
-            return PYTORCH
-        if self.op == "BlockLSTM" and self.dtype == "float64":
-            return None if self.variant else PYTORCH
-        if self.op in ("BlockLSTM", "BlockLSTMV2", "LSTMBlockCell"):
-            return None if self.dtype == "float64" else TENSORFLOW
-        return TENSORFLOW if (self.op, self.dtype) == ("GRUBlockCell", "float32") else None
+    def functions(self) -> tuple[str, str]:
+        """The names of the op and its gradient: of cupyrnn, or of raw_ops, as TensorFlow's are."""
+        return ("cudnn_rnn", "cudnn_rnn_backprop") if self.mode else (self.op, f"{self.op}Grad")
+
+    @property
+    def peer(self) -> str:
+        """Whose kernel computes the same on a CPU: TensorFlow has no LSTM in float64."""
+        return PYTORCH if self.mode or self.dtype == "float64" else TENSORFLOW
 
 
 def all_cases() -> list[Case]:
     """Return the cases in the order of the table, each op's smallest shape first."""
-    plain = ("",)
-    ops: list[tuple[str, list[tuple[int, ...]], tuple[str, ...], tuple[str, ...]]] = []
-    three, two, one = ("float32", "float64", "float16"), ("float32", "float64"), ("float32",)
-    sequences, steps = [*SEQUENCES], [*STEPS]
-    ops.append(("BlockLSTM", sequences, three, ("", PEEPHOLE)))
-    # The same op with the gates in another order.
-    ops.append(("BlockLSTMV2", sequences, one, ("", PEEPHOLE)))
-    ops.append(("block_gru", sequences, three, plain))
-    ops.append(("LSTMBlockCell", steps, three, ("", PEEPHOLE)))
-    ops.append(("GRUBlockCell", steps, three, plain))
-    ops.append(("lstm_block_cell", steps, one, ("", PEEPHOLE)))
-    ops.append(("gru_block_cell", steps, one, plain))
-    ops += [(f"{CUDNN}{mode}", sequences, two, plain) for mode in GATES if mode != "rnn_relu"]
-    ops.append((f"{CUDNN}rnn_relu", sequences, one, plain))
+    middle, plain = [VARIANT_SHAPE, SEQUENCES[3]], ("",)
+    ops: list[tuple[str, str, list[tuple[int, ...]], tuple[str, ...]]] = [
+        ("BlockLSTM", "float32", SEQUENCES, ("", PEEPHOLE)),
+        ("BlockLSTM", "float64", middle, plain),
+        ("BlockLSTM", "float16", [VARIANT_SHAPE], ("", PEEPHOLE)),
+        ("LSTMBlockCell", "float32", STEPS, ("", PEEPHOLE)),
+        ("GRUBlockCell", "float32", STEPS, plain),
+    ]
+    both = ("float32", SEQUENCES), ("float64", middle)
+    ops += [(f"{CUDNN}{mode}", *dtype, plain) for mode in MODES for dtype in both]
     for variant in (LENGTHS, PROJECTION, LAYERS):
-        for mode in ("lstm",) if variant == PROJECTION else ("lstm", "gru", "rnn_tanh"):
-            ops.append((f"{CUDNN}{mode}", [VARIANT_SHAPE], two, (variant,)))
-    ops += [(f"{CUDNN}{mode}", ONE_STEP_SHAPES, one, plain) for mode in ("lstm", "gru", "rnn_tanh")]
+        for mode in ("lstm",) if variant == PROJECTION else MODES:
+            ops += [(f"{CUDNN}{mode}", dtype, [VARIANT_SHAPE], (variant,)) for dtype, _ in both]
+    ops += [(f"{CUDNN}{mode}", "float32", ONE_STEP_SHAPES, plain) for mode in MODES]
     return [
         Case(op, dtype, shape, variant)
-        for op, shapes, dtypes, variants in ops
-        for dtype in dtypes
+        for op, dtype, shapes, variants in ops
         for shape in shapes
         for variant in variants
     ]
@@ -126,17 +109,6 @@ def all_cases() -> list[Case]:
 def smallest(case: Case) -> bool:
     """Return whether no case of this op, dtype and variant is smaller."""
     return case.variant in (LENGTHS, PROJECTION, LAYERS) or case.shape in (SEQUENCES[0], STEPS[0])
-
-
-def rare(case: Case) -> bool:
-    """Return whether only --all times a case: it has no peer, or is like others."""
-    if case.op in ("BlockLSTMV2", "block_gru", "lstm_block_cell", "gru_block_cell"):
-        return True
-    if case.dtype == "float16":
-        return case.op != "BlockLSTM" or case.shape != VARIANT_SHAPE
-    if case.dtype == "float64":
-        return case.peer is None or case.shape not in (VARIANT_SHAPE, SEQUENCES[3])
-    return case.shape == SEQUENCES[-1] or case.mode == "rnn_relu"
 
 
 def _draw(case: Case, sizes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
@@ -158,12 +130,12 @@ class _BlockOp:
     def __init__(self, case: Case) -> None:
         *lead, I, H = case.shape
         B = lead[-1]
-        self.names = BLOCK_OPS[case.op]
+        self.names = case.functions
         self.sequence = case.sequence
         self.attributes: dict[str, Any] = {}
         self.grad_attributes: dict[str, Any] = {}
         sizes: dict[str, tuple[int, ...]] = {"x": (*lead, I), "h_prev": (B, H)}
-        if "gru" in case.op.lower():
+        if case.op.startswith("GRU"):
             sizes |= {"w_ru": (I + H, 2 * H), "w_c": (I + H, H), "b_ru": (2 * H,), "b_c": (H,)}
             grads = _draw(case, {"d_h": (*lead, H)})
         else:
@@ -177,7 +149,7 @@ class _BlockOp:
                 # As PyTorch has it.
                 self.attributes |= {"forget_bias": 0.0, "cell_clip": 0.0}
         self.inputs = _draw(case, sizes)
-        if self.sequence and self.names[0][0].isupper():
+        if self.sequence:
             self.inputs["seq_len_max"] = np.int64(case.shape[0])
         self.grads = grads
 
@@ -211,8 +183,7 @@ class _BlockOp:
         )
 
     def cupyrnn(self) -> Contestant:
-        module = cupyrnn.raw_ops if self.names[0][0].isupper() else cupyrnn
-        forward, backward = (getattr(module, name) for name in self.names)
+        forward, backward = (getattr(cupyrnn.raw_ops, name) for name in self.names)
         return self.contestant(CUPYRNN, forward, backward, lambda a: a)
 
     def tensorflow(self) -> list[Contestant]:
@@ -402,8 +373,6 @@ def with_numba(case: Case) -> Contestant | None:
 
 def peers(case: Case) -> list[Contestant]:
     """Return the contestants of the peer; needs its module."""
-    if case.peer is None:
-        return []
     op = _op(case)
     return op.tensorflow() if case.peer == TENSORFLOW else [op.torch()]
 

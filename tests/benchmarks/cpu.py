@@ -1,8 +1,7 @@
 """
 Every op on a CPU beside TensorFlow or PyTorch, in one table.
 
-    python tests/benchmarks/cpu.py                       # what has a peer, under 10 minutes
-    python tests/benchmarks/cpu.py --all                 # every case, most of an hour
+    python tests/benchmarks/cpu.py                       # about a quarter of an hour
     python tests/benchmarks/cpu.py --only 'BlockLSTM float32' --threads 1
     python tests/benchmarks/cpu.py --quick --out cpu.md  # the small shapes, a minute or two
 
@@ -34,10 +33,10 @@ from timing import PASSES, Ratio, Timing
 PEER = "other"  # the fastest one of the other libraries
 
 NOTES = """\
-* Each number of threads has its own processes, bound to as many processors: one for the ops and
-  TensorFlow, one for the ops and PyTorch, one for the rest. NumPy's OpenBLAS, OpenMP, TensorFlow's
-  two pools and PyTorch all use that number of threads. OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE,
-  which some machines set for an older OpenBLAS, are unset.
+* Each number of threads has two processes, bound to as many processors: one for cupyrnn and
+  TensorFlow, one for cupyrnn and PyTorch. NumPy's OpenBLAS, OpenMP, TensorFlow's two pools and
+  PyTorch all use that number of threads. OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE, which some
+  machines set for an older OpenBLAS, are unset.
 * The implementations take turns. A round is one block of each, and another one begins each round.
   A block repeats the call for 30 ms, or runs it once. With more than one thread, each block starts
   when the process has used no processor for 10 ms: OpenBLAS's threads spin for 0.1 s after their
@@ -45,7 +44,7 @@ NOTES = """\
   untimed repetition.
 * A repetition is forward, then backward on its results; forward+backward is their sum. The time of
   a block is its median, and the time of an implementation the median of its blocks, in ms. Results
-  are freed outside the time. `n`: repetitions of cupyrnn. Calls longer than 6 s are timed once.
+  are freed outside the time. `n`: repetitions of cupyrnn.
 * ratio: the other library's time divided by cupyrnn's; above 1, cupyrnn is faster. It is the median
   of seven rounds, or of six if a round is longer than a second, with a 95% interval from their
   order, which holds for any distribution. A second start of the same process, with other memory
@@ -54,12 +53,9 @@ NOTES = """\
   the op of tf.raw_ops, eager or in a tf.function, whichever is faster; only eager if that is longer
   than 0.1 s. PyTorch: torch.nn.LSTM, GRU or RNN with gradients on, then torch.autograd.grad with
   retain_graph. The time of packed sequences includes packing and padding. TensorFlow has no float64
-  LSTM, so PyTorch's is used there, which has no peepholes. A dash: no other library computes the
-  same.
+  LSTM, so PyTorch's is used there, which has no peepholes.
 * cupyrnn is NumPy alone. "with Numba" is the same call with Numba, if it compiles a loop of the
   call; the first call, which compiles, is not timed.
-* BlockLSTMV2 is BlockLSTM with the gates in another order.
-* lstm_block_cell and gru_block_cell: backward is `..._backward`, the gradient of every input.
 * lengths: evenly spaced from T down to T/2. projection: to H/2."""
 
 
@@ -95,10 +91,10 @@ def _row(what: str, found: dict[str, Timing]) -> Row:
     return Row(what, timings, ratios)
 
 
-def case_table(peer: str | None, found: list[tuple[Case, list[Row]]]) -> str:
+def case_table(peer: str, found: list[tuple[Case, list[Row]]]) -> str:
     """Return the table of the cases of one op, dtype and number of threads."""
     sizes = "(T, B, I, H)" if found[0][0].sequence else "(B, I, H)"
-    columns = [sizes, "", "pass", peer or "other", "cupyrnn", "ratio"]
+    columns = [sizes, "", "pass", peer, "cupyrnn", "ratio"]
     compiled = any(NUMBA in row.timings for _, case_rows in found for row in case_rows)
     columns += ["with Numba", "ratio"] * compiled
     columns.append("n")
@@ -132,11 +128,9 @@ def report(header: list[str], results: Results, selected: list[Case]) -> str:
                 for case in ordered
                 if (case.op, case.dtype) == (op, dtype)
             ]
-            peer = next((case.peer for case, _ in group if case.peer), None)
-            mode = group[0][0].mode
-            names = cases.BLOCK_OPS[op] if mode is None else ("cudnn_rnn", "cudnn_rnn_backprop")
-            title = " and ".join(names) + (f", {mode}" if mode else "")
-            parts += [f"### {title}, {dtype}", case_table(peer, group)]
+            first = group[0][0]
+            title = " and ".join(first.functions) + (f", {first.mode}" if first.mode else "")
+            parts += [f"### {title}, {dtype}", case_table(first.peer, group)]
     parts += ["## How this was measured", NOTES]
     return "\n\n".join(parts) + "\n"
 
@@ -144,7 +138,7 @@ def report(header: list[str], results: Results, selected: list[Case]) -> str:
 def measure_case(case: Case, threads: int, limits: timing.Limits) -> dict[str, Timing]:
     """Return the timings by name."""
     mine, others = cases.ours(case), []
-    if case.peer is not None and pages.installed(pages.MODULES[case.peer]):
+    if pages.installed(pages.MODULES[case.peer]):
         others = cases.peers(case)
     compiled = cases.with_numba(case)
     contestants = [mine, *([compiled] if compiled is not None else []), *others]
@@ -155,11 +149,12 @@ def work(task: dict[str, Any]) -> None:
     """Be one of the processes that measure: print a line of JSON for every case."""
     chosen = [Case(*fields[:2], tuple(fields[2]), fields[3]) for fields in task["cases"]]
     threads = task["threads"]
-    if task["peer"] == pages.TENSORFLOW:
+    has_peer = pages.installed(pages.MODULES[task["peer"]])
+    if has_peer and task["peer"] == pages.TENSORFLOW:
         threading = cases.tensorflow().config.threading
         threading.set_intra_op_parallelism_threads(threads)
         threading.set_inter_op_parallelism_threads(threads)
-    elif task["peer"] == pages.PYTORCH:
+    elif has_peer:
         cases.torch().set_num_threads(threads)
     for case in chosen:
         limits = timing.QUICK if task["quick"] else timing.FULL
@@ -182,9 +177,7 @@ def selected(args: argparse.Namespace) -> list[Case]:
     return [
         case
         for case in cases.all_cases()
-        if re.search(args.only, str(case))
-        and (args.all or not cases.rare(case))
-        and (case.shape in cases.SMALL_SHAPES or not args.quick)
+        if re.search(args.only, str(case)) and (case.shape in cases.SMALL_SHAPES or not args.quick)
     ]
 
 
@@ -198,7 +191,7 @@ class Run:
             self.header[0] = self.header[0].replace(", ", ", held to AVX2, ", 1)
         self.results: Results = {threads: {} for threads in args.threads}
 
-    def time(self, threads: int, peer: str | None, chosen: list[Case]) -> None:
+    def time(self, threads: int, peer: str, chosen: list[Case]) -> None:
         """Have the cases of one peer measured."""
         task = {"threads": threads, "peer": peer, "cases": chosen, "quick": self.args.quick}
         arguments = [__file__, "--task", json.dumps(task)]
@@ -211,7 +204,7 @@ class Run:
                 self.say(f"{threads} threads, {case}: {now - begin:.1f} s")
                 begin = now
         if process.returncode:
-            self.fail(f"{threads} threads, {peer or 'no peer'}")
+            self.fail(f"{threads} threads, {peer}")
 
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -241,7 +234,7 @@ class Run:
 
     def measure(self) -> None:
         for threads in self.args.threads:
-            for peer in (pages.TENSORFLOW, pages.PYTORCH, None):
+            for peer in pages.MODULES:
                 chosen = [case for case in self.selected if case.peer == peer]
                 if chosen:
                     self.time(threads, peer, chosen)
@@ -250,7 +243,6 @@ class Run:
 
 def main(argv: list[str] | None = None) -> int:
     parser = pages.parser(__doc__)
-    parser.add_argument("--all", action="store_true", help="also cases without a peer")
     parser.add_argument("--avx2", action="store_true", help="as on a processor without AVX-512")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)

@@ -25,7 +25,7 @@ from cupyrnn.device import worker
 from cupyrnn.device.timing import SPIN
 from cupyrnn.kernels import compile, timed
 
-ONE_CASE = ["--quick", "--threads", "1", "--only", r"^lstm_block_cell float32 \(1, 32, 32\)$"]
+ONE_CASE = ["--quick", "--threads", "1", "--only", r"^GRUBlockCell float32 \(1, 32, 32\)$"]
 
 
 def run(script: Any, *arguments: str | Path, ends_with: int = 0) -> str:
@@ -38,7 +38,7 @@ def run(script: Any, *arguments: str | Path, ends_with: int = 0) -> str:
 
 def test_cpu(tmp_path: Path) -> None:
     out = tmp_path / "cpu.md"
-    printed = run(cpu, *ONE_CASE, "--all", "--out", out)
+    printed = run(cpu, *ONE_CASE, "--out", out)
     assert printed == out.read_text() + "\n"
     assert f"NumPy {np.__version__}" in printed
     assert pages.processor() in printed
@@ -120,7 +120,6 @@ def test_ratios_are_taken_within_rounds() -> None:
 
     mine, other = timings(1, 1, 10, 1, 1, 1), timings(2, 2, 20, 2, 2, 3)
     assert timing.ratio(other, mine, FORWARD) == (2.0, 2.0, 3.0, 6)
-    assert str(timing.ratio(timings(3), timings(1), FORWARD)) == "3.00 (once)"
 
 
 @pytest.mark.parametrize(("n", "left_out"), [(5, 0), (8, 0), (9, 1), (25, 7), (60, 21)])

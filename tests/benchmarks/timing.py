@@ -37,8 +37,6 @@ LONGEST_SETTLING = 2.0
 BLOCK_SECONDS = 0.03
 # What takes this long isn't a few µs faster for being dispatched by tf.function.
 LONG_CALL = 0.1
-# What takes this long is timed once: TensorFlow's float16 at the largest shapes.
-ENDLESS_CALL = 6.0
 
 
 def processors() -> list[int]:
@@ -141,8 +139,6 @@ class Ratio(NamedTuple):
     rounds: int
 
     def __str__(self) -> str:
-        if self.rounds == 1:
-            return f"{self.value:.2f} (once)"
         return f"{self.value:.2f} ({self.low:.2f}–{self.high:.2f})"
 
 
@@ -189,7 +185,7 @@ def measure(contestants: list[Contestant], limits: Limits, threads: int) -> dict
 
     A block is some repetitions of one contestant, as many as take 30 ms, so that its threads are
     awake and its data in the caches; before it all wait until the others' threads sleep. The first
-    repetitions are not timed, unless they are endless.
+    repetitions are not timed.
     """
     rounds: dict[str, list[dict[str, float]]] = {}
     estimates: dict[str, float] = {}
@@ -201,9 +197,8 @@ def measure(contestants: list[Contestant], limits: Limits, threads: int) -> dict
                 continue
             settle(threads)
             first = repetition(c)
-            rounds[c.name] = [block_medians([first])] if sum(first) > ENDLESS_CALL else []
-            estimates[c.name] = sum(first) if rounds[c.name] else estimate(c, sum(first))
-        running = [c for c in contestants if rounds.get(c.name) == []]
+            rounds[c.name], estimates[c.name] = [], estimate(c, sum(first))
+        running = [c for c in contestants if c.name in rounds]
         sizes = {c.name: block_size(estimates[c.name]) for c in running}
         pause = IDLE_SECONDS if threads > 1 else 0.0
         one_round = sum(pause + (n + (n > 1)) * estimates[name] for name, n in sizes.items())
@@ -211,7 +206,7 @@ def measure(contestants: list[Contestant], limits: Limits, threads: int) -> dict
             limits = LONG
         count = max(limits.rounds, min(100, int(limits.seconds / max(one_round, BLOCK_SECONDS))))
         for n in range(count):
-            turn = n % max(1, len(running))
+            turn = n % len(running)
             for c in running[turn:] + running[:turn]:
                 rounds[c.name].append(block_medians(block(c, sizes[c.name], threads)))
     finally:
@@ -219,7 +214,7 @@ def measure(contestants: list[Contestant], limits: Limits, threads: int) -> dict
     return {
         name: Timing(
             {what: [entry[what] for entry in found] for what in PASSES},
-            len(found) * sizes.get(name, 1),
+            len(found) * sizes[name],
         )
         for name, found in rounds.items()
     }
