@@ -43,11 +43,13 @@ def agrees_with_numpy(
     dtype: str = "float64",
     shape: tuple[int, ...] = (3, 5, 3, 33),
     seq_len_max: int | None = None,
+    *,
+    reverse: bool = False,
 ) -> None:
     """Every block op on both sides, with peepholes, clip, hard gates and both gate orders."""
     rng = np.random.default_rng(1)
     kind = numpy_dtype(dtype)
-    steps = shape[0] if seq_len_max is None else seq_len_max
+    of_all = {"seq_len_max": shape[0] if seq_len_max is None else seq_len_max, "reverse": reverse}
     here, there = Ops(np), Ops(cupy)
 
     def same(op: str, **given: Any) -> Any:
@@ -73,13 +75,13 @@ def agrees_with_numpy(
         calls.append(("gru", grus.problem(rng, shape, kind), attributes))
     for cell, arrays, attributes in calls:
         inputs = with_tangents(rng, arrays)
-        out = same(f"block_{cell}", **inputs, **attributes, seq_len_max=steps)
+        out = same(f"block_{cell}", **inputs, **attributes, **of_all)
         names = ("cs_grad", "h_grad") if cell == "lstm" else ("d_h",)
         grads = with_tangents(
             rng, {n: (1 + rng.standard_normal(out.h.shape)).astype(kind) for n in names}
         )
         saved = {**inputs, **out._asdict(), **grads}
-        same(f"block_{cell}_grad", **saved, **attributes, seq_len_max=steps)
+        same(f"block_{cell}_grad", **saved, **attributes, **of_all)
         one = {**inputs, "x": inputs["x"][0]}
         kept = same(f"{cell}_block_cell", **one, **attributes)._asdict()
         del kept["h"]

@@ -65,6 +65,8 @@ class ndarray(np.ndarray):
     """An array in what stands for device memory."""
 
     device_id: int
+    # Whether calls of these arrays are laid out. Otherwise each kernel is launched layer by layer.
+    lays_out = False
 
     def __array_finalize__(self, parent: Any) -> None:
         self.device_id = getattr(parent, "device_id", _current())
@@ -85,9 +87,18 @@ class ndarray(np.ndarray):
         def memset_async(value: int, size: int) -> None:
             ctypes.memset(self.ctypes.data, value, size)
 
-        # No device_id: a call makes no views of memory that it allocates.
+        # A call is laid out only if its arrays have a device_id.
+        device = self.device_id if ndarray.lays_out else None
         pointer = self.ctypes.data
-        return types.SimpleNamespace(device_id=None, ptr=pointer, memset_async=memset_async)
+        return types.SimpleNamespace(device_id=device, ptr=pointer, memset_async=memset_async)
+
+    @property
+    def _c_contiguous(self) -> bool:
+        return self.flags.c_contiguous
+
+    @property
+    def _f_contiguous(self) -> bool:
+        return self.flags.f_contiguous
 
     @property
     def device(self) -> Device:
@@ -133,6 +144,21 @@ class ndarray(np.ndarray):
         if isinstance(value, np.ndarray) and not isinstance(value, ndarray):
             raise TypeError("an array of the host is assigned to an array of the device")
         super().__setitem__(key, value)
+
+
+class Memory(ndarray):
+    """Memory of CuPy's allocator, and a place in it."""
+
+    @property
+    def ptr(self) -> int:
+        return self.ctypes.data
+
+    def __add__(self, offset: int) -> Memory:  # type: ignore[override]
+        return self[offset:]
+
+
+def _alloc(size: int) -> Memory:
+    return empty(size, np.uint8).view(Memory)
 
 
 def _expect_of_device(what: str, *arrays: Any) -> None:
@@ -388,7 +414,13 @@ def module() -> types.ModuleType:
             CUDADriverError=type("CUDADriverError", (RuntimeError,), {}),
             occupancyMaxActiveBlocksPerMultiprocessor=lambda function, threads, shared: 1,
         ),
-        runtime=types.SimpleNamespace(getDevice=_current, setDevice=lambda id: None),
+        alloc=_alloc,
+        runtime=types.SimpleNamespace(
+            getDevice=_current,
+            setDevice=lambda id: None,
+            memsetAsync=lambda to, value, size, _: ctypes.memset(to, value, size),
+            memcpyAsync=lambda to, source, size, *_: ctypes.memmove(to, source, size),
+        ),
         get_current_stream=lambda: types.SimpleNamespace(ptr=0),
         Device=Device,
         cublas=types.SimpleNamespace(
