@@ -139,14 +139,11 @@ def test_a_step_runs_on_the_device_of_its_parameters(
         assert_close(cupy_on_cpu.asnumpy(a), e, "float64", "a step")
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(("mode", "more"), NETS)
 def test_steps_on_a_device_are_laid_out(
-    mode: str, more: Any, rng: np.random.Generator, monkeypatch: Any
+    mode: str, more: Any, cupy_on_gpu: Any, rng: np.random.Generator, monkeypatch: Any
 ) -> None:
-    import cupy
-
-    packed = net(mode, more, 2)
+    packed, cupy = net(mode, more, 2), cupy_on_gpu
     packed = packed._replace(params=cupy.asarray(packed.params))
     expected, step = cupyrnn.prepare_step(packed), cupyrnn.prepare_step(packed)
     if not {"input_mode", "num_proj"} & {*more}:
