@@ -127,9 +127,13 @@ def test_the_engine_of_numpy_arrays_is_numpy(
     case = Case("gru", 3, 2, 2, 4, 2, BI, lengths=(1, 3))
     inputs = {"input_c": None} | problem(rng, case) | case.attributes
     assert cupyrnn.cudnn_rnn_engine(**inputs) == "numpy"
+    packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=2, dtype="float64")
+    assert cupyrnn.cudnn_rnn_engine(inputs["input"], None, None, packed) == "numpy"
     for name in ("auto", "cupy", "cudnn"):
         monkeypatch.setenv("CUPYRNN_ENGINE", name)
         assert cupyrnn.cudnn_rnn_engine(**inputs) == "numpy"
+    packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=2, dtype="float64")
+    assert cupyrnn.cudnn_rnn_engine(inputs["input"], None, None, packed) == "numpy"
     for name in ("cupy", "cudnn"):
         message = f"engine is {name!r}, but input is a numpy.ndarray, expected a cupy.ndarray"
         for op in (cupyrnn.cudnn_rnn, cupyrnn.cudnn_rnn_engine):
@@ -157,6 +161,7 @@ def test_the_engine_of_numpy_arrays_is_numpy(
         ({"num_proj": 5}, ValueError, "params has shape (1120,), expected (params_size,) = (1220,) for lstm with L = 2, D = 2, H = 5, I = 4, P = 5; or pass a PackedParams, which has these sizes"),
         ({"rnn_mode": "gru"}, ValueError, "params has shape (1120,), expected (params_size,) = (840,) for gru with L = 2, D = 2, H = 5, I = 4; or pass a PackedParams, which has these sizes"),
         ({"direction": UNI}, ValueError, "params has shape (1120,), expected (params_size,) = (940,) for lstm with L = 4, D = 1, H = 5, I = 4; or pass a PackedParams, which has these sizes"),
+        *(({"rnn_mode": mode, "recurrent_activation": "hard_sigmoid_0.2"}, ValueError, f"recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid for {mode}, which has no gates") for mode in MODES[2:]),
         ({"input": np.zeros((6, 3))}, ValueError, "input has shape (6, 3), expected (T, B, I)"),
         ({"input_h": np.zeros((4, 3))}, ValueError, "input_h has shape (4, 3), expected (L*D, B, P)"),
         ({"input_c": np.zeros((1, 4, 3, 5))}, ValueError, "input_c has shape (1, 4, 3, 5), expected (L*D, B, H)"),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 from problems.refusals import CALLS, call, raises
 
-import cupyrnn
 from cupyrnn.arithmetic.gates import HardSigmoid, gate_of, slope_of
 
 HARD = ("hard_sigmoid_0.2", "hard_sigmoid_1/6")
@@ -68,18 +66,3 @@ def test_names(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         if name is not None or not op.startswith("cudnn"):  # there it is left out
             raises(op, ValueError, message, recurrent_activation=name, **reserved)
-
-
-@pytest.mark.parametrize("mode", ["rnn_tanh", "rnn_relu"])
-def test_a_cell_without_gates_has_no_activation_of_them(mode: Any) -> None:
-    h = np.zeros((1, 1, 4))
-    params = np.zeros(cupyrnn.cudnn_rnn_params_size(1, 4, 3, rnn_mode=mode))
-    message = (
-        "cudnn_rnn: recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid for"
-        f" {mode}, which has no gates"
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        cupyrnn.cudnn_rnn(
-            np.zeros((2, 1, 3)), h, None, params, rnn_mode=mode,
-            recurrent_activation="hard_sigmoid_0.2",
-        )  # fmt: skip

@@ -24,6 +24,7 @@ from problems.properties import (
 from problems.table import EXTENTS, GATES, STATES, TABLE, Case, call_of, small_blocks
 
 import cupyrnn
+from cupyrnn import PackedParams
 from cupyrnn.derivatives.tree import tree_map
 
 SMALL: dict[str, Any] = {"size": (5, 3, 2, 4), "memory": "C", "rows": None, "layers": 2}
@@ -175,6 +176,28 @@ def test_a_state_that_is_none_is_zero(ops: Any, case: Case, rng: np.random.Gener
     for n in zero:
         assert_same_bits(numbers(none._replace(inputs=none.inputs | zero | {n: None})), expected)
     assert_same_bits(numbers(none), expected)
+
+
+SAID = {"time_major": [True, False], "input_mode": ["linear_input", "skip_input"]}
+SAID |= {"recurrent_activation": GATES}
+
+
+@each(*(n for n in TABLE if n.startswith("cudnn_rnn")), **(PLAIN | SAID), places=["numpy"])
+def test_packed_parameters_say_the_attributes(
+    ops: Any, case: Case, rng: np.random.Generator
+) -> None:
+    """Alone, and with the same said once more."""
+    call, record = call_of(case, rng), case.op.record
+    out = call.forward(ops)
+    cotangents = call.cotangents(rng, out)
+    expected = call.gradient(ops, out, cotangents)
+    both = call.arguments(ops) | {"params": call.without_states().inputs["params"]}
+    alone = {n: a for n, a in both.items() if n == "params" or n not in PackedParams._fields}
+    for given in (both, alone):
+        assert_same_bits(record.forward(**given), out)
+        gradient_kwargs = record.gradient_arguments(given, out._asdict())
+        gradient_kwargs |= call.swap_if_batch_first(cotangents)
+        assert_same_bits(record.gradient(**gradient_kwargs), expected)
 
 
 OF_SEVERAL_OUTPUTS = [name for name, op in TABLE.items() if len(op.record.outputs) > 1]

@@ -84,46 +84,6 @@ def test_it_stands_for_sizes_and_attributes() -> None:
         np.testing.assert_equal(function(GRU, **sizes, **attributes), expected)
 
 
-@pytest.mark.parametrize("time_major", [True, False])
-@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
-@pytest.mark.parametrize(
-    ("mode", "more"),
-    [
-        ("gru", {}),
-        ("rnn_relu", {}),
-        ("lstm", {"num_proj": 2}),
-        ("lstm", {"input_mode": "skip_input"}),
-        ("gru", {"input_mode": "auto_select"}),
-        ("lstm", {"recurrent_activation": "hard_sigmoid_0.2"}),
-    ],
-)
-def test_cudnn_rnn_takes_it(
-    mode: Any, more: Any, direction: Any, time_major: bool, rng: np.random.Generator
-) -> None:
-    """As params with the attributes said, alone and with the same said once more."""
-    T, B, I = 4, 3, 3
-    attributes: Any = {"rnn_mode": mode, "direction": direction, **more}
-    made = {n: a for n, a in attributes.items() if n != "recurrent_activation"}
-    packed = cupyrnn.init_params(
-        num_layers=2, num_units=3, input_size=I, **made, scheme="torch", dtype="float64"
-    )
-    gates: Any = attributes.get("recurrent_activation", "sigmoid")
-    packed = packed._replace(recurrent_activation=gates)
-    x = rng.standard_normal((T, B, I) if time_major else (B, T, I))
-    h, c = packed.zero_state(B, time_major=time_major)
-    major: Any = {"time_major": time_major}
-    out = cupyrnn.cudnn_rnn(x, h, c, packed.params, **attributes, **major)
-    dy = rng.standard_normal(out.output.shape)
-    rest = (*out[:3], dy, None, None, out.reserve_space)
-    g = cupyrnn.cudnn_rnn_backprop(x, h, c, packed.params, *rest, **attributes, **major)
-    for said in ({}, attributes, {"rnn_mode": mode}):
-        again = cupyrnn.cudnn_rnn(x, h, c, packed, **said, **major)
-        np.testing.assert_equal(again, out)
-        grads = cupyrnn.cudnn_rnn_backprop(x, h, c, packed, *rest, **said, **major)
-        np.testing.assert_equal(grads, g)
-        assert cupyrnn.cudnn_rnn_engine(x, h, c, packed, **said, **major) == "numpy"
-
-
 SKIP = cupyrnn.PackedParams(
     np.zeros(cupyrnn.cudnn_rnn_params_size(1, 3, 3, input_mode="skip_input")),
     1, 3, 3, "lstm", "unidirectional", 0, "auto_select",
