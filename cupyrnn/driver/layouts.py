@@ -61,27 +61,33 @@ class _OfSequences:
     """Runs the calls of a signature whose sequences differ in length, or have resets."""
 
     def __init__(self, call: Any, arguments: Arguments, reserved_of: Any) -> None:
-        self._call, self._op, (T, B) = call, arguments.op, arguments.steps
+        self.call, self._op, (T, B) = call, arguments.op, arguments.steps
         self._is_major = arguments.by_name.get("time_major", True)
         self._steps, self._axes = ((T, B), "(T, B)") if self._is_major else ((B, T), "(B, T)")
         self._T, self._B = T, B
         self._returns_reserved = "host_reserved" not in arguments.by_name
         self._reserved_of = reserved_of
 
+    def checked(self, by_name: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Check the lengths and the resets of a call; return them, the resets time-major."""
+        marks = check_resets(self._op, by_name.get("resets"), *self._steps, symbols=self._axes)
+        lengths = check_lengths(self._op, by_name.get("sequence_lengths"), self._T, self._B)
+        return lengths, marks if marks is None or self._is_major else marks.T
+
+    @staticmethod
+    def data_of(sequences: tuple[Any, Any]) -> bytes:
+        """Return the bytes of checked lengths and resets, as `DeviceCall.run` reads them."""
+        return b"".join([a.tobytes() for a in sequences if a is not None])
+
     def __call__(self, arrays: Sequence[Any], by_name: Mapping[str, Any]) -> Any:
         """Run a call."""
-        op = self._op
-        marks = check_resets(op, by_name.get("resets"), *self._steps, symbols=self._axes)
-        lengths = check_lengths(op, by_name.get("sequence_lengths"), self._T, self._B)
-        if marks is not None and not self._is_major:
-            marks = marks.T
+        lengths, marks = self.checked(by_name)
         reserved = self._reserved_of and self._reserved_of(lengths, marks)
         if reserved is not None and not self._returns_reserved:
             passed = by_name.get("host_reserved")
             if passed is not None and passed.tobytes()[1:] != reserved.tobytes()[1:]:
                 raise NotInPlace("this is an error")
-        data = b"".join([a.tobytes() for a in (lengths, marks) if a is not None])
-        found = self._call(arrays, data)
+        found = self.call(arrays, self.data_of((lengths, marks)))
         if reserved is not None and self._returns_reserved:
             return found._replace(host_reserved=reserved)
         return found

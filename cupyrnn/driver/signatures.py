@@ -80,6 +80,11 @@ def _marks(resets: Any) -> Any:
     return _ANY
 
 
+def of_sequences(by_name: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return a signature's entries for sequence_lengths and resets."""
+    return _common_length(by_name.get("sequence_lengths")), _marks(by_name.get("resets"))
+
+
 class Arguments(NamedTuple):
     """The arguments of a call."""
 
@@ -98,9 +103,9 @@ class Arguments(NamedTuple):
     @property
     def length(self) -> int | None:
         """The steps of every sequence in every call of the signature; None if they differ."""
-        get, (T, _) = self.by_name.get, self.steps
-        steps, common = get("seq_len_max"), _common_length(get("sequence_lengths"))
-        if _ANY in (common, _marks(get("resets"))):
+        (T, _), steps = self.steps, self.by_name.get("seq_len_max")
+        common, marks = of_sequences(self.by_name)
+        if _ANY in (common, marks):
             return None
         if steps is not None:
             return int(steps)
@@ -208,7 +213,7 @@ def signature(
     if not _NO_ARRAYS.isdisjoint(kwargs):
         steps, values = None, [*args]
         if "sequence_lengths" in kwargs or "resets" in kwargs:
-            steps = _common_length(kwargs.get("sequence_lengths")), _marks(kwargs.get("resets"))
+            steps = of_sequences(kwargs)
         key.append(steps)
         for name, a in kwargs.items():
             if name in _SEEDS and not isinstance(a, (int, np.integer)):

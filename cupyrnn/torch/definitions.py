@@ -111,7 +111,7 @@ def _own_reserve(inputs: Named, results: Named, rest: Named) -> Any:
         return reserve
     size = reserve_size(_layout_of(inputs, rest, module_of(reserve)))
     if size <= reserve.size:
-        return reserve[:size]
+        return reserve if size == reserve.size else reserve[:size]
     parts = reserve[:-NOTE_SIZE], reserve[:1], reserve[-NOTE_SIZE:]  # the second is padding
     return module_of(reserve).concatenate(parts)
 

@@ -19,7 +19,7 @@ import torch
 from .._typing import Array, NamedTuple
 from ..checks.arrays import NotInPlace
 from ..driver.places import strides_of
-from ..driver.signatures import CALLS, Arguments, of_device, signature
+from ..driver.signatures import CALLS, Arguments, ByValue, of_device, of_sequences, signature
 from .arrays import array_of, current_stream, on_device_of
 from .batching import Op
 
@@ -53,6 +53,16 @@ def results_of(
 ) -> Results | None:
     """Return the results of an op or of its gradient, None if calls like it have no layout."""
     key: list[Any] = [op.name, op_kind, attributes, zeros, wanted]
+    e = len(tensors) - len(op.extras)
+    tensors, extras, sequences = tensors[:e], tensors[e:], {}
+    for name, a in zip(op.extras, extras, strict=True):
+        if a is not None:
+            if name == "seeds" or not (a.is_cpu and a.layout is torch.strided):
+                return None
+            key += name, a.shape, a.dtype
+            sequences[name] = array_of(a)
+    if sequences:
+        key.append(of_sequences(sequences))
     addresses: list[int] = []
     together = 0
     try:
@@ -75,11 +85,11 @@ def results_of(
     found = CALLS.get(signed)
     if found is None:
         with on_device_of(first):
-            args = [*op.values(op_kind, tensors, zeros), *attributes]
+            args = [*op.values(op_kind, (*tensors, *extras), zeros), *attributes]
             found = _lay_out(op, op_kind, args, zeros, wanted), None
         CALLS.keep(signed, found)
     try:
-        return None if found[0] is None else found[0].run(tensors, addresses)
+        return None if found[0] is None else found[0].run(tensors, addresses, sequences)
     except NotInPlace:  # a device has refused a launch
         return None
 
@@ -99,8 +109,7 @@ def _lay_out(
         copied = [n for n, t in enumerate(flat) if _in_order(t) is not t]
         args = [tuple(map(_in_order, a)) if type(a) is tuple else _in_order(a) for a in args]
     *groups, rest = op.named(op_kind, args)
-    # A signature has no values of lengths or resets.
-    if any(rest[name] is not None for name in op.extras) or (back and not groups[2]):
+    if back and not groups[2]:
         return None
     function = op.record.gradient if back else op.record.forward
     if back:
@@ -122,9 +131,16 @@ def _lay_out(
     numbers = {id(a): n for n, a in enumerate(every)}
     if checked.lay_out is None or not all(id(a) in numbers for a in arrays):
         return None  # some calls convert the tensors to arrays
-    call = checked.lay_out(Arguments(arguments, arrays))
+    known = Arguments(arguments, arrays, function.__name__)
+    # On the host fewer steps make reserve_space smaller.
+    if first.is_cpu and "reserve_space" in op.saved and known.length != known.steps[0]:
+        return None
+    call: Any = checked.lay_out(known)
     if call is None:
         return None
+    sequences: Any = call.run if type(call) is ByValue else None
+    if sequences is not None:
+        call = sequences.call
     results = [None if r is None else n for n, r in enumerate(call.returned)]
     found = call.kind._make(results + [None] * len(call.more))
     if not back:
@@ -142,12 +158,12 @@ def _lay_out(
     order = [numbers[id(a)] for a in arrays]
     if first.is_cpu:
         return _OnHost(call, order, views)
-    return _OnDevice(call, order, views, first, copied)
+    return _OnDevice(call, order, views, (first, copied), sequences)
 
 
 def _in_order(a: Any) -> Any:
-    """Return a tensor in C order, or a matrix in Fortran order; other values unchanged."""
-    if not isinstance(a, torch.Tensor) or a.is_contiguous():
+    """Return a device's tensor in C order, or a matrix in Fortran order; other values unchanged."""
+    if not isinstance(a, torch.Tensor) or a.is_cpu or a.is_contiguous():
         return a
     return a if a.dim() == 2 and a.t().is_contiguous() else a.contiguous()
 
@@ -200,7 +216,7 @@ class _OnHost(_Runner):
         self._call = call
         self._asked = {view.tensor for view in views if view is not None}
 
-    def run(self, tensors: Sequence[torch.Tensor], addresses: list[int]) -> Results:
+    def run(self, tensors: Sequence[torch.Tensor], _: list[int], __: dict[str, Array]) -> Results:
         """Run a call."""
         arrays = self._call.run([array_of(tensors[n]) for n in self._order])
         return self._results({n: torch.from_numpy(arrays[n]) for n in self._asked})
@@ -214,10 +230,11 @@ class _OnDevice(_Runner):
         call: on_device.DeviceCall,
         order: list[int],
         views: list[_View | None],
-        first: torch.Tensor,
-        copied: list[int],
+        arguments: tuple[torch.Tensor, list[int]],
+        sequences: Any,
     ) -> None:
-        self._call, self._index, self._copied = call, first.device.index, copied
+        first, self._copied = arguments
+        self._call, self._index, self._sequences = call, first.device.index, sequences
         sizes = [-(-size // first.itemsize) for size in call.allocations]
         self._shapes: list[Any] = [(size,) for size in sizes]
         places = [
@@ -231,11 +248,16 @@ class _OnDevice(_Runner):
                     self._shapes[view.tensor], places[n] = shape, _View(view.tensor)
         super().__init__(order, places)
 
-    def run(self, tensors: Sequence[torch.Tensor], addresses: list[int]) -> Results:
-        """Run a call on PyTorch's current stream."""
+    def run(
+        self, tensors: Sequence[torch.Tensor], addresses: list[int], sequences: dict[str, Array]
+    ) -> Results:
+        """Run a call with these lengths and resets on PyTorch's current stream."""
         if torch.cuda.current_device() != self._index:
             with torch.cuda.device(self._index):
-                return self.run(tensors, addresses)
+                return self.run(tensors, addresses, sequences)
+        data, of = b"", self._sequences
+        if of is not None:
+            data = of.data_of(of.checked(sequences))
         copies = {n: tensors[n].contiguous() for n in self._copied}
         for n, copy in copies.items():
             addresses[n] = copy.data_ptr()
@@ -244,5 +266,5 @@ class _OnDevice(_Runner):
         used = [addresses[n] for n in self._order]
         used += [m.data_ptr() for m in memory]
         with current_stream(self._index):
-            self._call.run(used)
+            self._call.run(used, data)
         return self._results(memory)

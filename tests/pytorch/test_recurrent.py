@@ -106,6 +106,28 @@ def test_sequence_lengths_may_be_zero(kind: str, batch_first: bool) -> None:
                 torch.testing.assert_close(s[:, b], e, rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "PeepholeLSTM", "BlockGRU"])
+def test_lengths_of_all_steps_cost_no_arrays(
+    kind: str, compiled_loops: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a call is laid out like one without lengths; calls with other lengths are not."""
+    net, x = build(kind, 3, 4, bidirectional=True), torch.randn(5, 2, 3)
+
+    def call(lengths: Any) -> Any:
+        output, last = net(x, sequence_lengths=lengths)
+        return output, *flat(last), *torch.autograd.grad(output.sum(), list(net.parameters()))
+
+    expected, shorter = call(None), call([3, 3])
+    call([5, 5])
+    with monkeypatch.context() as patch:
+        patch.delattr("cupyrnn.torch.ops.arrays_of")
+        found = call([5, 5])
+        with pytest.raises(NameError):
+            call([3, 3])
+    for results in ((found, expected), (call([3, 3]), shorter)):
+        assert all(torch.equal(a, e) for a, e in zip(*results, strict=True))
+
+
 def test_what_is_done_to_single_parameters() -> None:
     """weight_norm, old and new, pruning, freezing, a learning rate of its own."""
     x = torch.randn(5, 2, 3, dtype=torch.float64)

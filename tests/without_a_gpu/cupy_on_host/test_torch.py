@@ -121,28 +121,35 @@ def test_all_of_an_op_is_on_the_current_stream(host: Any, name: str, device: str
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("lengths", [None, ([4, 2], [1, 5]), ([3, 3], [3, 3])])
 def test_a_second_call_takes_addresses(
-    kind: str, device: str, monkeypatch: pytest.MonkeyPatch
+    lengths: Any, kind: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of weights in separate tensors, and of an input in another order."""
+    """Of weights in separate tensors, and of an input in another order; lengths are copied."""
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
     torch.manual_seed(0)
     net = getattr(ct, kind)(3, 4, 2, batch_first=True, bidirectional=True).double()
     x = torch.randn(2, 5, 3, dtype=torch.float64)
 
-    def call(net: Any, x: Any) -> Any:
-        out, _ = net(x)
+    def call(net: Any, x: Any, sequence_lengths: Any) -> Any:
+        out, _ = net(x, sequence_lengths=sequence_lengths)
         return out.detach(), *torch.autograd.grad(out.square().sum(), list(net.parameters()))
 
-    expected = call(net, x)
+    first, second = lengths or (None, None)
+    both = [call(net, x, first), call(net, x, second)]
     net, x = net.to(device), x.to(device)
-    first = call(net, x)
-    monkeypatch.delattr("cupyrnn.torch.arrays.array_of")
-    for found in (first, call(net, x)):
+    results = [call(net, x, first)]
+    monkeypatch.delattr("cupyrnn.torch.ops.arrays_of")
+    results.append(call(net, x, second))
+    for found, expected in zip(results, both, strict=True):
         assert {a.device for a in found} == {torch.device(device)}
         for a, e in zip(found, expected, strict=True):
             assert_close(a.cpu(), e, "float64", "", at_least=1.0)
             a.add_(1)  # no view to autograd
+    if first != second:  # the checks of a call that is laid out
+        message = r"^cudnn_rnn: sequence_lengths\[1\] is 6, expected in \[0, T\] = \[0, 5\]"
+        with pytest.raises(ValueError, match=message):
+            call(net, x, [4, 6])
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
