@@ -109,6 +109,10 @@ def poisoned(empty: Callable[..., Any]) -> Callable[..., Any]:
     return full_of_nan
 
 
+# Seconds after which a process is taken to hang: more than any needs on a slow, busy machine.
+PATIENCE = 900
+
+
 def run_python(*arguments: str, stdin: str | None = None, **variables: str) -> str:
     """Return what a process of Python prints, which is to end by itself, without any error."""
     paths = map(str, (Path(cupyrnn.__file__).parents[1], Path(__file__).parent))
@@ -118,7 +122,7 @@ def run_python(*arguments: str, stdin: str | None = None, **variables: str) -> s
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | variables,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert (done.returncode, done.stderr) == (0, ""), f"{done.returncode}: {done.stderr}"
     return done.stdout

@@ -14,6 +14,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
+from checks import PATIENCE
 
 from cupyrnn import demo, parallel
 from cupyrnn.demo import cells, cli, model, modules, training
@@ -72,7 +73,7 @@ def test_command(tmp_path: Path) -> None:
         capture_output=True,
         encoding="ascii",
         env=ENVIRONMENT | {"PYTHONIOENCODING": "ascii"},
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert (done.returncode, done.stderr) == (0, "")  # no bar where no terminal is
     check_output(done.stdout, "gru", out)
@@ -238,7 +239,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
         for moment in ("  step ", "stopped by Ctrl-C after "):
             assert any(line.startswith(moment) for line in process.stdout)
             process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (130, "\ninterrupted\n")
     assert not out.exists()
 

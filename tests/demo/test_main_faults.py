@@ -14,6 +14,7 @@ from typing import Any
 
 import needs
 import pytest
+from checks import PATIENCE
 
 from cupyrnn.demo import files
 
@@ -40,7 +41,7 @@ def run(*arguments: str, folder: Path, shell: str = "", **options: Any) -> Any:
     )
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.run(
-        command, text=True, env=environment, timeout=120, check=False, cwd=folder, **options
+        command, text=True, env=environment, timeout=PATIENCE, check=False, cwd=folder, **options
     )
 
 
