@@ -301,16 +301,22 @@ def layout_of(
         shared = fit.shared + (0 if tensor_cores else WARPS * sequences * fit.vector)
         if shared > available:
             continue
-        groups = -(-B // sequences)
-        launches = -(-groups // (processors // blocks))
+        groups, launches = groups_of(B, sequences, processors // blocks)
         layout = GridLayout(
-            *(tensor_cores, units, sequences, (blocks, -(-groups // launches)), launches),
+            *(tensor_cores, units, sequences, (blocks, groups), launches),
             *(fit.parts, shared, stride),
         )
         # Without tensor cores sums depend on the units of a block. So these must not depend on B.
         preferred = 0 if tensor_cores else UNITS[how].index(units)
         found.append((fit.beside, preferred, launches, len(found), layout))
     return min(found)[-1] if found else None
+
+
+def groups_of(B: int, sequences: int, at_once: int) -> tuple[int, int]:
+    """Return the groups of a launch and the launches for B sequences, `sequences` in a group."""
+    groups = -(-B // sequences)
+    launches = -(-groups // at_once)
+    return -(-groups // launches), launches
 
 
 def numbers_of(size: rows.Size, *, tensor_cores: bool) -> list[int]:

@@ -180,14 +180,12 @@ def layout_of(
     blocks = 2 if numbers <= _IN_PAIRS else 4
     vectors = ((numbers, grid.WARPS * blocks),)
     fit = grid.fit_of(size.columns, vectors, (blocks * UNITS, GROUP), dtype, tensor_cores=True)
-    of_all = -(-H // (blocks * UNITS)) * blocks  # blocks that have all units
-    # Clusters of four fit on 10 of 11 multiprocessors, pairs on all.
-    at_once = (processors if blocks == 2 else processors * 10 // 11) // of_all
+    clusters = -(-H // (blocks * UNITS))  # that have all units
+    at_once = cluster.at_once(blocks, processors) // clusters
     if fit is None or not at_once or fit.shared > available:
         return None
-    groups = -(-B // (2 * GROUP))
-    launches = -(-groups // at_once)
+    groups, launches = grid.groups_of(B, 2 * GROUP, at_once)
     return grid.GridLayout(
-        *(True, UNITS, 2 * GROUP, (of_all, -(-groups // launches)), launches),
+        *(True, UNITS, 2 * GROUP, (clusters * blocks, groups), launches),
         *(fit.parts, fit.shared, grid.up(numbers, 8), blocks),
     )
