@@ -216,8 +216,7 @@ struct ByNumbers : Share<Exchange, OF_BLOCK> {
     static const int MESSAGE = PAIRS ? 8 : sizeof(W);
     // The words that a lane loads together.
     static const int LOOKS = 4;
-    First first;
-    Second second;
+    OfProducts<First, Second> matrices;
     A* vectors;  // of the warp
     Pack<A>* rest;
 
@@ -225,11 +224,6 @@ struct ByNumbers : Share<Exchange, OF_BLOCK> {
         : vectors(reinterpret_cast<A*>(memory) + threadIdx.x / 32 * LENGTH),
           rest(reinterpret_cast<Pack<A>*>(memory) + COPIES) {}
     template <typename V> static __device__ __forceinline__ N to_operand(V v) { return wide(v); }
-    template <int NUMBER> __device__ __forceinline__ auto& matrix(Product<NUMBER>)
-    {
-        if constexpr (NUMBER == 0) return first;
-        else return second;
-    }
     template <int NUMBER> static __device__ constexpr int of_slice(Product<NUMBER>)
     {
         return NUMBER ? Second::LANES * SLICE_2 : First::LANES * SLICE;
@@ -237,7 +231,7 @@ struct ByNumbers : Share<Exchange, OF_BLOCK> {
     template <typename Product, typename Value>
     __device__ __forceinline__ void load(Product product, Value value)
     {
-        auto& m = matrix(product);
+        auto& m = matrices[product];
         const int lane = threadIdx.x % 32, begin = this->slice * of_slice(product);
         const int unit = this->owner * UNITS + lane / m.LANES * (m.LANES / SPLIT);
         const int of_unit = BACK ? C::width(Product::NUMBER) : 1;
@@ -251,7 +245,7 @@ struct ByNumbers : Share<Exchange, OF_BLOCK> {
     __device__ __forceinline__ A* place(Product product, Row row, int slot, int j) const
     {
         if constexpr (!Exchange::SHARED) return reinterpret_cast<A*>(row(slot)) + j;
-        const auto& m = const_cast<ByNumbers*>(this)->matrix(product);
+        const auto& m = matrices[product];
         const int slice = j / of_slice(product);
         return reinterpret_cast<A*>(row(0)) + (slice * ROWS + slot) * m.LENGTH
             + m.place(j % of_slice(product));
@@ -290,7 +284,7 @@ struct ByNumbers : Share<Exchange, OF_BLOCK> {
     __device__ __forceinline__ void multiply(
         const Exchange& exchange, Product product, Row row, int rows, int count, A* sums) const
     {
-        const auto& m = const_cast<ByNumbers*>(this)->matrix(product);
+        const auto& m = matrices[product];
         const int lane = threadIdx.x % 32, begin = this->slice * of_slice(product);
         const A* mine = vectors;
         if constexpr (Exchange::SHARED) mine = place(product, row, 0, begin);
@@ -408,19 +402,13 @@ struct ByTensorCores : Share<Exchange, OF_BLOCK> {
     typedef Fragments<T, pieces(0) * CHUNKS> First;
     typedef Fragments<T, pieces(LAST) * larger_of(CHUNKS_2, 1)> Second;
     static const int MEMORY = WARPS * First::LENGTH * 16;  // while the matrices are loaded
-    First first;
-    Second second;
+    OfProducts<First, Second> matrices;
     Words<unsigned>* memory;
     bool patient;
 
     __device__ __forceinline__ ByTensorCores(uint4* shared, bool is_patient)
         : memory(reinterpret_cast<Words<unsigned>*>(shared)), patient(is_patient) {}
     static __device__ __forceinline__ T to_operand(T v) { return v; }
-    template <int NUMBER> __device__ __forceinline__ auto& matrix(Product<NUMBER>)
-    {
-        if constexpr (NUMBER == 0) return first;
-        else return second;
-    }
     template <int NUMBER> static __device__ constexpr int of_slice(Product<NUMBER>)
     {
         return 32 * (NUMBER ? CHUNKS_2 : CHUNKS);
@@ -430,7 +418,7 @@ struct ByTensorCores : Share<Exchange, OF_BLOCK> {
     {
         constexpr int NUMBER = Product::NUMBER, WIDTH = width(NUMBER), COUNT = C::width(NUMBER);
         const int begin = this->slice * of_slice(product), lane = threadIdx.x % 32;
-        matrix(product).load(memory, lane / 4, lane % 4, [&](int p, int row, int k) -> T {
+        matrices[product].load(memory, lane / 4, lane % 4, [&](int p, int row, int k) -> T {
             row += p % pieces(NUMBER) * 16;
             k = this->number(begin + p / pieces(NUMBER) * 32 + k, BACK ? numbers(COUNT) : 1);
             const int unit = this->owner * UNITS + row / WIDTH;
@@ -520,7 +508,7 @@ struct ByTensorCores : Share<Exchange, OF_BLOCK> {
         const int PIECES = pieces(Product::NUMBER);
         // Two partial sums if there are few sums, so that products do not wait for each other.
         const int PARTS = WIDTH < 4 ? 2 : 1;
-        const auto& m = const_cast<ByTensorCores*>(this)->matrix(product);
+        const auto& m = matrices[product];
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
         __syncwarp();  // before the product
         float part[PIECES * PARTS][4] = {};

@@ -68,10 +68,9 @@ template <int SPLIT, int UNITS, int ROWS> struct Tile {
     int lane, group, unit, slot;
     int first, row;  // the first sequence of the block, and the thread's own
     int units;       // whether the unit exists and no other lane owns it in this sequence
-    // Blocks before this one have `groups` groups of lanes and `blocks` blocks of sequences.
-    __device__ __forceinline__ Tile(int H, int groups, int blocks)
-        : lane(threadIdx.x % LANES), group(groups + threadIdx.x / LANES),
-          unit(group * UNITS + lane % UNITS), slot(lane / UNITS % ROWS), first(blocks * ROWS),
+    __device__ __forceinline__ explicit Tile(int H)
+        : lane(threadIdx.x % LANES), group(threadIdx.x / LANES),
+          unit(group * UNITS + lane % UNITS), slot(lane / UNITS % ROWS), first(blockIdx.x * ROWS),
           row(first + slot), units(lane < UNITS * ROWS && unit < H) {}
 };
 
@@ -176,6 +175,16 @@ struct Matrix {
     }
 };
 
+// What a block has for each product: operator[] takes the product.
+template <typename First, typename Second> struct OfProducts {
+    First first;
+    Second second;
+    __device__ __forceinline__ First& operator[](Product<0>) { return first; }
+    __device__ __forceinline__ Second& operator[](Product<1>) { return second; }
+    __device__ __forceinline__ const First& operator[](Product<0>) const { return first; }
+    __device__ __forceinline__ const Second& operator[](Product<1>) const { return second; }
+};
+
 // The matrices of the products of a step; a missing second one has no rows. If a lane has one
 // column of a unit, UNITS units share lanes.
 template <
@@ -211,23 +220,17 @@ template <typename T, typename M, int ROWS, typename Tile> struct ByRows {
     A* vectors;
     const Tile& me;
     Pack<A>* shared;  // the numbers that are not in registers
-    typename M::First first;
-    typename M::Second second;
+    OfProducts<typename M::First, typename M::Second> matrices;
     Place slices[2], places[2][4];  // in each product's vector: where it reads, where it writes
 
     __device__ __forceinline__ ByRows(A* memory, const Tile& tile, Pack<A>* packs)
         : vectors(memory), me(tile), shared(packs) {}
     template <typename V> static __device__ __forceinline__ A to_operand(V v) { return wide(v); }
-    template <int P> __device__ __forceinline__ auto& matrix(Product<P>)
-    {
-        if constexpr (P == 0) return first;
-        else return second;
-    }
     template <typename Value> __device__ __forceinline__ void load(Value value)
     {
         auto part = [&](auto product, Pack<A>* packs) {
             constexpr int P = decltype(product)::NUMBER, COUNT = M::count(P);
-            auto& m = matrix(product);
+            auto& m = matrices[product];
             m.load(me.lane, packs, [&](int k, int u, int c) -> A {
                 return value(product, k, me.group * M::OF_UNIT + u, c);
             });
@@ -266,7 +269,7 @@ template <typename T, typename M, int ROWS, typename Tile> struct ByRows {
         Product product, int turn, long long, A (&sums)[WIDTH])
     {
         const Place at = slices[product.NUMBER] + turn * SIZE * int(sizeof(A));
-        matrix(product).template product<ROWS>(at_place<A>(at), sums);
+        matrices[product].template product<ROWS>(at_place<A>(at), sums);
     }
     template <typename Product> __device__ __forceinline__ void finish(Product, A*) const {}
 };
@@ -303,7 +306,7 @@ __global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
     typedef Tile<SPLIT, UNITS, ROWS> Mine;
     typedef ByRows<T, M, ROWS, Mine> Products;
     __shared__ Pack<A> memory[Products::IN_ALL / M::First::P];
-    const Mine me(int(at.H), 0, blockIdx.x);
+    const Mine me(int(at.H));
     Products products(memory[0].v, me, shared_packs<A>());
     at.write_zeros();
     Steps steps = at;
@@ -391,20 +394,11 @@ def _up(n: int, to: int) -> int:
 
 
 def layout_of(
-    size: Size,
-    H: int,
-    compute: np.dtype[Any],
-    split: int,
-    registers: int | None = None,
-    threads: int | None = None,
+    size: Size, H: int, compute: np.dtype[Any], split: int, registers: int | None = None
 ) -> ThreadLayout:
-    """
-    Return the layout with at most `registers` registers per thread, or with all in registers.
-
-    A block has the threads of all units, or `threads` of them.
-    """
+    """Return the layout with at most `registers` registers per thread, or with all in registers."""
     pack = 16 // compute.itemsize
-    threads = threads or _up(split * _up(H, size.units), 32)
+    threads = _up(split * _up(H, size.units), 32)
     # If everything is in registers, slices are as for the most lanes, so that sums are the same.
     lanes = split if registers is not None else max(split, SPLITS[0])
     slices = [
