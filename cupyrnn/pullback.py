@@ -329,8 +329,8 @@ class Pullback(Generic[G]):
         if check_weight_gradients(self._op, weight_gradients) != "sum":
             if not self._record.by_example:
                 raise TypeError(
-                    f"{self._op}: weight_gradients is {shown(weight_gradients)}, expected 'sum':"
-                    f" {gradient.__name__} has no other"
+                    f"{self._op}: weight_gradients is {shown(weight_gradients)}, expected 'sum',"
+                    f" the only one of {gradient.__name__}"
                 )
             clip["weight_gradients"] = weight_gradients
         self._check_unchanged()
@@ -371,7 +371,7 @@ class Pullback(Generic[G]):
             if name not in self.names:
                 raise self._unknown(gradients)
             if name in found:
-                raise TypeError(f"{self._op}: {name} and {n} are the same, expected one of them")
+                raise TypeError(f"{self._op}: {name} and {n} are the same, pass one of them")
             found[name] = gradient
         if not found:
             raise self._unknown(gradients)

@@ -170,7 +170,7 @@ def _check_tangents(op: str, xp: ModuleType, name: str, a: Array) -> None:
     raise ValueError(
         f"{op}: {name} has imaginary parts up to {found:.2g}, expected at most"
         f" {most:.2g}: they are tangents, whose squares must vanish; scale tangents down,"
-        " or pass complex data as real arrays, such as the real beside the imaginary parts"
+        " or pass the real and the imaginary parts of complex data as real arrays"
     )
 
 

@@ -43,7 +43,7 @@ def tangent_of(a: object) -> Array | None:
 
 def refusal(function: str) -> TypeError:
     """Return the error of a function without a rule."""
-    return TypeError(f"jvp: {function} is not among the functions it can follow")
+    return TypeError(f"jvp: {function} is not supported: it has no rule for tangents")
 
 
 def fitted(tangent: Array, value: Array) -> Array:

@@ -50,7 +50,7 @@ class Apart:
         there.close()
         facts, why = self._answer(max(self._seconds, _START))
         if facts is None:
-            raise ValueError(f"{self._name} is imported by a process that {why}")
+            raise ValueError(f"the process that imports {self._name} {why}")
         if "error" in facts:
             self.close()
             raise ValueError(facts["error"])

@@ -83,7 +83,7 @@ class Trial:
             problems = [Problem(cell, dtype, STEPS, B, H, more, net) for more in of]
             found, why = self._process.ask(("kernels", problems[0]))
             if found is None:
-                raise ValueError(f"the process that knows the GPU {why}")
+                raise ValueError(f"the process that runs the kernels {why}")
             for direction, kernels in found.items():
                 if net and len(kernels) < 2:
                     continue

@@ -286,7 +286,7 @@ def communicator(xp: ModuleType = np, comm: Any = None, *, timeout: float = 300.
         # cupy.cuda.nccl is missing in some builds of CuPy.
         if mpi.allreduce(int(_has_nccl(xp)), MPI.MIN):
             if MPI.Comm.Compare(mpi, MPI.COMM_WORLD) not in (MPI.IDENT, MPI.CONGRUENT):
-                raise ValueError("communicator: comm is not of all processes, as NCCL needs it")
+                raise ValueError("communicator: NCCL needs a comm of all processes")
             distributed = importlib.import_module("cupyx.distributed")
             nccl = distributed.init_process_group(
                 mpi.Get_size(), mpi.Get_rank(), backend="nccl", use_mpi=True

@@ -77,7 +77,7 @@ class Leaf(torch.nn.Module):
         tracer, name = args[0].tracer, type(self).__name__
         path = tracer.path_of_module(self)
         if not path:
-            raise TypeError(f"{name}: torch.fx traces a module that has it, not itself")
+            raise TypeError(f"{name}: torch.fx cannot trace it alone, only in a module")
         passed = {n: value for n, value in kwargs.items() if value is not None}
         return tracer.create_proxy("call_module", path, args, passed)
 

@@ -256,9 +256,9 @@ class Op:
         for t in (*args[: len(self.inputs) - 1], *pieces):
             if type(t) is ExpandedWeight:
                 raise NotImplementedError(
-                    f"{self.name}: PyTorch's ExpandedWeights are refused; torch.func.vmap"
-                    " of torch.func.grad has the gradients of each example, and so has cupyrnn.vjp"
-                    " with weight_gradients='examples'"
+                    f"{self.name}: PyTorch's ExpandedWeights are not supported; for"
+                    " gradients of each example use torch.func.vmap of torch.func.grad, or"
+                    " cupyrnn.vjp with weight_gradients='examples'"
                 )
         args = _filled(args, zeros)
         self._check_inputs(args)
@@ -525,7 +525,7 @@ class Op:
         if first.dtype not in _WITH_TANGENTS:
             raise TypeError(
                 f"{self.name}: {self.inputs[0]} has dtype {name_of(first.dtype)}, expected float32"
-                " or float64: there are no second derivatives of a half format, nor forward mode"
+                " or float64: half formats have no second derivatives and no forward mode"
             )
 
     # Derivatives.

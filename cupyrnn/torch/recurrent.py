@@ -265,7 +265,7 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
             # PyTorch computes gradients by example through its own steps.
             if sequence_lengths is not None or resets is not None:
                 name, extra = type(self).__name__, "resets" if resets is not None else "lengths"
-                raise NotImplementedError(f"{name}: PyTorch's ExpandedWeights take no {extra}")
+                raise NotImplementedError(f"{name}: PyTorch's ExpandedWeights have no {extra}")
             steps: Any = super(Recurrent, self)
             return steps.forward(input, hx)  # type: ignore[no-any-return]
         return super().forward(input, hx, sequence_lengths=sequence_lengths, resets=resets)

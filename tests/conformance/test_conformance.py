@@ -215,7 +215,7 @@ def test_a_runtime_that_crashes_is_started_again(
     monkeypatch.setenv("CRASH_AT_IMPORT", "1")
     with pytest.raises(SystemExit):
         cli.main(["run", "crashing:run", "cases"])
-    message = "conformance: crashing:run is imported by a process that ended by SIGABRT\n"
+    message = "conformance: the process that imports crashing:run ended by SIGABRT\n"
     assert capsys.readouterr().err == message
 
 

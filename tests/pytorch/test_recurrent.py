@@ -279,7 +279,7 @@ def test_expanded_weights_are_refused_by_name() -> None:
     """But by LSTM, GRU and RNN, which test_own.py has, unless there are resets."""
     call = utils._per_sample_grad.call_for_per_sample_grads
     x = torch.randn(5, 2, 3)
-    message = r": PyTorch's ExpandedWeights are refused; torch.func.vmap of torch.func.grad has .*"
+    message = r": PyTorch's ExpandedWeights are not supported; for gradients of each example .*"
     for kind in ("CudnnRNN", "PeepholeLSTM", "BlockGRU"):
         op = "cudnn_rnn" if kind == "CudnnRNN" else "stacked_rnn"
         with pytest.raises(
@@ -292,6 +292,6 @@ def test_expanded_weights_are_refused_by_name() -> None:
         ({"sequence_lengths": [5, 5]}, "lengths"),
     ):
         with pytest.raises(
-            NotImplementedError, match=f"^GRU: PyTorch's ExpandedWeights take no {word}$"
+            NotImplementedError, match=f"^GRU: PyTorch's ExpandedWeights have no {word}$"
         ):
             net(x, **given)
