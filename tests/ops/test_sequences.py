@@ -12,6 +12,7 @@ from problems.refusals import CALLS, NETS, SEQUENCES, call, on_device, raises
 from problems.table import Case, call_of
 
 import cupyrnn
+from cupyrnn.driver import signatures
 
 each_direction = pytest.mark.parametrize("reverse", [False, True])
 
@@ -41,6 +42,10 @@ def test_lists_of_numbers_and_of_truths(
     expected = call.forward(ops)
     as_lists = {"sequence_lengths": call.lengths.tolist(), "resets": call.resets.tolist()}
     assert_same_bits(call.forward(ops, **as_lists)[:3], expected[:3])
+    others = call.lengths[::-1].copy()  # in a second call of the signature, and in its first
+    found = call.forward(ops, sequence_lengths=others)
+    signatures.CALLS.clear()
+    assert_same_bits(call.forward(ops, sequence_lengths=others)[:3], found[:3])
     turned = np.asfortranarray(call.resets)[::-1][::-1]
     assert_same_bits(call.forward(ops, resets=turned, reverse=reverse)[:3], expected[:3])
 

@@ -56,7 +56,7 @@ NET: dict[str, Any] = {"direction": "both", "layers": 2, "dropout": 0.4, "by_pla
 
 def of_default_clip(name: str, rng: np.random.Generator, order: str = "icfo") -> Problem:
     """Return a problem with states beyond the clip, which the gradient has to be told."""
-    p = of_table(name, rng, gate_order=order)
+    p = of_table(name, rng, gate_order=order, extent="full")
     p.kwargs["cs_prev" if "cs_prev" in p.kwargs else "input_c"] *= 9
     clip = {"cell_clip": 3.0 if order == "icfo" else 0.0}
     return p._replace(explicit=lambda inputs, *more: p.explicit(inputs | clip, *more))
