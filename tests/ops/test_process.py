@@ -145,9 +145,13 @@ def test_an_interrupt(part: str) -> None:
 
     expected, error_state = call(), np.geterr()
     timer = threading.Timer(0.05, _thread.interrupt_main)
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+
+    def interrupted_call() -> None:
+        timer.start()
         call()
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_call()
     timer.join()
     assert np.geterr() == error_state
     assert same(given, copies)
