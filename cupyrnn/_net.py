@@ -261,6 +261,7 @@ def packed_states(
     xp, _ = check_arrays(op, {"input": input, **first, "params": net.params})
     major = check_bool(op, "time_major", time_major)
     if known is not None:
+        expect_params_size(op, net.params, known, alone=False)  # before large zeros
         B = expect_rank(op, "input", input, f"({'T, B' if major else 'B, T'}, I)")[int(major)]
         leading = [known.L * known.D, B] if major else [B, known.L * known.D]
         P, H = known.P, known.H

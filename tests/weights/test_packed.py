@@ -127,7 +127,7 @@ def run(**changed: Any) -> Any:
         (lambda: cupyrnn.weights.params_from_keras([np.zeros((3, 2)), np.zeros((2, 2)), np.zeros(2)], rnn_mode="rnn_tanh", recurrent_activation="hard_sigmoid_0.2"), ValueError, "params_from_keras: recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid for rnn_tanh, which has no gates"),
         (lambda: run(input=np.zeros((5, 1, 4))), ValueError, "cudnn_rnn: input has shape (5, 1, 4), expected (T, B, I) with I = 2 as in params"),
         (lambda: run(input_h=np.zeros((1, 1, 3))), ValueError, "cudnn_rnn: input_h has shape (1, 1, 3), expected (L*D, B, P) = (2, 1, 3)"),
-        *((lambda n=n: run(params=GRU._replace(num_layers=n)), ValueError, f"cudnn_rnn: params has shape (126,), expected (params_size,) = ({126 + (n - 1) * 2 * 99},) for gru with L = {n}, D = 2, H = 3, I = 2") for n in (2**31, 2**62)),
+        *((lambda n=n, h=h: run(params=GRU._replace(num_layers=n), **h), ValueError, f"cudnn_rnn: params has shape (126,), expected (params_size,) = ({126 + (n - 1) * 2 * 99},) for gru with L = {n}, D = 2, H = 3, I = 2") for n in (2**31, 2**62) for h in ({}, {"input_h": None})),
         (lambda: run(params=GRU._replace(params=None)), TypeError, "cudnn_rnn: params is None, expected a numpy.ndarray like input; pass a PackedParams, such as init_params returns, or a vector"),
         (lambda: cupyrnn.weights.params_to_torch(np.zeros(3), 10**8, 1, 1), ValueError, "params_to_torch: params has shape (3,), expected (params_size,) = (1600000000,) for lstm with L = 100000000, D = 1, H = 1, I = 1"),
     ],
