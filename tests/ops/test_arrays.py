@@ -1,4 +1,4 @@
-"""Every argument is checked before any work, and every message says what to mend."""
+"""Every argument is checked before any work, and every message says what to fix."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ STATES = ("cs_prev", "h_prev", "input_c")
 
 
 def first_of(op: str) -> str:
-    """Return the argument that decides for the others."""
+    """Return the name of the argument that the others must match."""
     first = "x" if op in BLOCKS else "input"
     return {"lstm_block_cell_grad": "cs_prev", "gru_block_cell_grad": "h_prev"}.get(op, first)
 
 
 def expected_type(op: str, name: str) -> str:
-    """Return what the message of a wrong type asks for."""
+    """Return the type that the error of a wrong type expects."""
     if name == first_of(op):
         return "expected a numpy.ndarray or cupy.ndarray"
     return f"expected a numpy.ndarray like {first_of(op)}"
@@ -52,7 +52,7 @@ def expected_type(op: str, name: str) -> str:
 
 @pytest.fixture(autouse=True)
 def after_a_right_call(request: pytest.FixtureRequest, fresh_signatures: None) -> None:
-    """What the checks found in a right call is remembered; a wrong one is refused all the same."""
+    """The checks of a right call are cached; a wrong call after it is still refused."""
     callspec = getattr(request.node, "callspec", None)
     if callspec is not None and "op" in callspec.params:
         call(callspec.params["op"])
@@ -65,7 +65,7 @@ def test_rank(op: str, name: str) -> None:
             call(op, **{name: wrong})
 
 
-# T of a forward call is x's alone to say.
+# In a forward call only x has the axis T.
 FREE = {("block_lstm", "x", 0), ("block_gru", "x", 0), ("cudnn_rnn", "input", 0)}
 AXES = [
     (op, name, axis)
@@ -77,7 +77,7 @@ AXES = [
 
 @pytest.mark.parametrize(("op", "name", "axis"), AXES)
 def test_size(op: str, name: str, axis: int) -> None:
-    """Each axis of each argument one too long, and one too short."""
+    """Make each axis of each argument longer by one, and shorter by one."""
     a = CALLS[op][name]
     for size in (a.shape[axis] + 1, a.shape[axis] - 1):
         wrong = a.take(range(size), axis, mode="wrap")
@@ -193,7 +193,7 @@ def test_lstm_attributes(op: str) -> None:
 
 
 class Named(np.ndarray[Any, Any]):
-    """A plain subclass: it has a name, and computes as an array does."""
+    """A plain subclass with an attribute, and the arithmetic of an array."""
 
     name = "any"
 
@@ -254,7 +254,7 @@ def test_arrays_that_mean_more_than_their_numbers_are_refused(op: str, kind: typ
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("op", BLOCKS)
 def test_no_value_is_an_error(op: str, dtype: str, rng: np.random.Generator) -> None:
-    """Neither warnings nor errors, forward and gradient, and what the caller has set is no use."""
+    """Forward and gradient give no warning and no error, whatever np.seterr the caller has set."""
     ml_dtypes = needs.module("ml_dtypes")
     args = CALLS[op]
     info = ml_dtypes.finfo(dtype)
@@ -292,7 +292,7 @@ def test_numbers_too_large_for_the_dtype(
 @pytest.mark.cuda_on_cpu
 @pytest.mark.parametrize("op", CALLS)
 def test_arrays_of_two_modules(cupy_on_cpu: Any, op: str) -> None:
-    """Each argument on the host alone, and on the device alone; and those of the host on the device."""
+    """One argument on the other side of host and device; and lengths or resets on the device."""
     args = on_device(cupy_on_cpu, op)
     call(op, **args)
     for name in [name for o, name in ARGUMENTS if o == op]:
@@ -310,7 +310,7 @@ def test_arrays_of_two_modules(cupy_on_cpu: Any, op: str) -> None:
 
 
 def test_what_to_pass_instead() -> None:
-    """Where users are known to go wrong, the message says what is right."""
+    """For frequent mistakes the message says what to pass."""
     tensor = type("Tensor", (), {"__module__": "torch"})()
     of_jax = type("ArrayImpl", (), {"__module__": "jaxlib._jax"})()
     packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)

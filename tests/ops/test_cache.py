@@ -1,4 +1,4 @@
-"""Compiled functions that are kept: which are taken, and what becomes of damaged ones."""
+"""The cache of compiled functions: which files are loaded, and damaged files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cache(compiled_loops: ModuleType) -> Any:
 
 @pytest.fixture
 def loaded(cache: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], bool]:
-    """A function that says whether `add_two`, which it asks for, was compiled before."""
+    """A function that loads `add_two` and returns whether it was in the cache."""
     numba = importlib.import_module("numba")
     monkeypatch.setattr(cache, "_folders", lambda: [tmp_path / "first", tmp_path / "second"])
     monkeypatch.setattr(cache, "_remove_old", cache._remove_old.__wrapped__)
@@ -67,7 +67,7 @@ def _flipped(at: float) -> Callable[[bytes], bytes]:
 def test_a_damaged_file_is_replaced(
     loaded: Callable[[], bool], damage: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
-    """A single wrong bit may be a wrong instruction."""
+    """A single flipped bit is noticed: it may be a wrong instruction."""
     assert not loaded()
     (path,) = tmp_path.rglob("*.nbc")
     path.write_bytes(damage(path.read_bytes()))
@@ -78,7 +78,7 @@ def test_a_damaged_file_is_replaced(
 def test_every_file_is_looked_at_and_all_of_it(
     cache: Any, loaded: Callable[[], bool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """An edit may leave the time and the size of a file as they were."""
+    """An edit may keep the time and the size of a file, so its content is hashed."""
     copy = tmp_path / "compiled"
     shutil.copytree(Path(cache.__file__).parent, copy, ignore=shutil.ignore_patterns("__*__"))
     monkeypatch.setattr(cache, "__file__", str(copy / "cache.py"))
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_written_is_read(
 def test_code_for_another_processor_is_not_loaded(
     loaded: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Processors that share a home folder share the files of the cache."""
+    """Computers with different processors may share a home folder, and so the cache."""
     config = importlib.import_module("numba").config
     assert [loaded(), loaded()] == [False, True]
     with monkeypatch.context() as patch:
@@ -126,7 +126,7 @@ def test_code_for_another_processor_is_not_loaded(
 
 
 KEY = "0123456789abcdef" * 2
-LEFT = [  # what lies in a folder, how many days nobody has read it, and whether it stays
+LEFT = [  # a file in the folder, the days since it was last read, and whether it stays
     (f"lstm.forward-00000000-{KEY}.nbc", 31, False),  # of other sources
     (f"lstm.forward-00000000-{KEY}.nbc", 29, True),
     (f"lstm.forward-STAMP-{KEY}.nbc", 31, True),  # of these
@@ -146,7 +146,7 @@ def test_what_nobody_reads_is_removed(
     loaded: Callable[[], bool], cache: Any, name: str, days: int, stays: bool, read: str,
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    """When something is compiled; what is loaded needs no look at the folder."""
+    """Old files are removed when something is compiled, not when it is loaded."""
     (tmp_path / "first").mkdir()
     path = tmp_path / "first" / name.replace("STAMP", cache._stamp().hex()[:8])
     path.write_bytes(b"")
@@ -183,7 +183,7 @@ def test_a_processor_without_a_name_has_narrow_vectors(compiled_loops: ModuleTyp
 def test_kept_code_is_linked_only_if_all_is_there(
     compiled_loops: ModuleType, declared: str, can_be: bool
 ) -> None:
-    """What is missing would end the process; Numba then loads what it has first."""
+    """A missing symbol would end the process. Numba then loads its own libraries first."""
     cache = importlib.import_module("cupyrnn.compiled.cache")
     binding = importlib.import_module("llvmlite.binding")
     code = binding.parse_assembly(declared).as_bitcode()
@@ -194,7 +194,7 @@ def test_kept_code_is_linked_only_if_all_is_there(
 def test_a_later_process_loads_what_was_compiled(
     compiled_loops: ModuleType, tmp_path: Path
 ) -> None:
-    """Without all that Numba compiles with; it still compiles what was not kept."""
+    """Loading does not import Numba's compiler; other functions are still compiled."""
     code = """
 import sys, numba, numpy as np
 from cupyrnn.compiled import cache
@@ -224,7 +224,7 @@ if sys.argv[1:]:
 def test_what_several_processes_compiled_works_together(
     compiled_loops: ModuleType, tmp_path: Path
 ) -> None:
-    """They are linked by the names of their functions: each cell's are to be its own."""
+    """Code is linked by function names, so each cell needs names of its own."""
     code = """
 import sys, numpy as np, cupyrnn
 x, h = np.full((3, 5), 0.2), np.full((3, 7), 0.3)

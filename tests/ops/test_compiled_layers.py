@@ -1,4 +1,4 @@
-"""Layers in compiled vectors: threads, tails of vectors, values that are no numbers, the cache."""
+"""Compiled layers: threads, partly filled vectors, NaN and infinity, the cache."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(
 def with_threads(
     compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[int], None]:
-    """A function that sets how many threads a call has, however little it computes."""
+    """A function that sets the number of threads of a call, also of a small one."""
     plan, threads = (importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("plan", "threads"))
     monkeypatch.setattr(plan, "_LEAST_WORK", 0)
     monkeypatch.setattr(plan, "_SMALL_MATRIX", 0)
@@ -72,7 +72,7 @@ def test_any_number_of_threads_gives_the_same_bits(
 def test_a_projection_to_whole_vectors(
     compiled_loops: ModuleType, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P fills a vector and H does not: what lies behind H numbers is not read as one."""
+    """P fills whole vectors and H does not: numbers past H are not read."""
     lanes = (
         importlib.import_module("cupyrnn.compiled.simd").VECTOR_BYTES // np.dtype(dtype).itemsize
     )
@@ -92,14 +92,14 @@ def test_a_projection_to_whole_vectors(
 def test_values_that_are_no_numbers_go_where_numpys_go(
     compiled_loops: ModuleType, mode: str, z: float, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tanh of 50 and more must not become NaN, and no bound may swallow a NaN."""
+    """tanh of 50 and more must not become NaN, and a bound must not remove a NaN."""
     outputs = 5 if mode == "lstm" else 4
     assert_reaches_the_same(lambda: run(mode, (3, 2, 4, 19), dtype, z)[:outputs], monkeypatch)
 
 
 @pytest.mark.parametrize("T", [1, 64, 65, 1000])
 def test_sums_over_many_rows_keep_their_digits(compiled_loops: ModuleType, T: int) -> None:
-    """Equal terms, which one after the other lose a digit and more: biases and peepholes."""
+    """Sums of equal terms for biases and peepholes; one long sum would lose a digit or more."""
     B, H = 8, 5
 
     def grads(dtype: str) -> Any:
@@ -125,14 +125,14 @@ def test_a_late_thread_finds_what_it_left(
     shape: tuple[int, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whichever begins when the others have ended, or wait for it: none touches its rows."""
+    """A thread may begin when the others have ended or wait for it; they do not touch its rows."""
     expected, counts = run(mode, shape), list[int]()
 
     def compute(latest: int, n: int, loop: int, double: int, words: Any) -> bool:
         kind = ctypes.CFUNCTYPE(None, ctypes.c_double, ctypes.c_void_p)(loop)
         assert double
         block, *_, data = words
-        assert data == -1  # the block is the words' address, with the arrays' in them
+        assert data == -1  # the block is the address of words that contain the arrays' addresses
         counts.append(n)
         calls = [np.array([k, n, block], np.int64) for k in range(n)]
         with ThreadPoolExecutor(n) as pool:
@@ -153,7 +153,7 @@ def test_a_late_thread_finds_what_it_left(
     assert max(counts) == 3
 
 
-# Of a product, more columns of A than are taken at once; of a layer, several parts.
+# More columns of A than a product computes at once; several parts of a layer.
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shape", [(3, 2, 300, 300), (5000, 1, 3, 8)])
 def test_parts(
@@ -170,7 +170,7 @@ def test_parts(
 def test_where_a_part_ends(
     compiled_loops: ModuleType, mode: str, B: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts of 8 rows or fewer, at every end that there is; and nothing behind their memory."""
+    """Parts of up to 8 rows that end at every step; nothing past their memory is written."""
     plan = importlib.import_module("cupyrnn.compiled.plan")
     run_plan, plans, memories = plan.Plan.run, [], []
 
@@ -207,7 +207,7 @@ def test_where_a_part_ends(
 def test_addresses_without_looking_into_objects(
     compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are those that the array interface tells, of parts of arrays too."""
+    """The addresses equal those of the array interface, for views too."""
     import numba
 
     addresses, simd, threads = (
@@ -262,7 +262,7 @@ for a, e in zip(*results):
 @pytest.mark.slow  # to compile
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason=needs.REASONS["x86"])
 def test_narrow_vectors(compiled_loops: ModuleType, tmp_path: Path) -> None:
-    """Of SSE, with tiles as high as NEON's: they have more rows than a vector has lanes."""
+    """SSE's vectors with NEON's tiles, which have more rows than a vector has lanes."""
     names = "sse sse2 sse3 ssse3 sse4.1 sse4.2 popcnt cx16"
     features = ",".join(f"+{name}" for name in names.split())
     variables = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": features}

@@ -1,4 +1,4 @@
-"""What compiled vectors compute: accuracy, values that are no numbers, the smallest numbers."""
+"""Values of compiled vectors: accuracy, NaN and infinity, subnormal numbers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from problems.table import Case, call_of
 
 import cupyrnn
 
-# In units in the last place, over all numbers drawn: the series of expm1 and the division each
-# leave one or two.
+# The largest error over all numbers drawn, in units in the last place: the series of expm1 and the
+# division each contribute one or two.
 ULPS = {"expm1": 2.5, "sigmoid": 2.5, "tanh": 3.5}
 
 
 def exact(name: str, x: Any) -> Any:
-    """Return a function in a wider dtype."""
+    """Return a function that computes in a wider dtype."""
     wide = x.astype(np.float64 if x.dtype == np.float32 else np.longdouble)
     if name == "sigmoid":
         return 1 / (1 + np.exp(-wide))
@@ -30,7 +30,7 @@ def exact(name: str, x: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def functions() -> Callable[[str, Any], Any]:
-    """What applies a formula of the vectors to an array."""
+    """Functions that apply a formula of the vectors to an array."""
     numba = needs.module("numba")
     simd = importlib.import_module("cupyrnn.compiled.simd")
 
@@ -71,14 +71,13 @@ def test_accuracy_in_units_in_the_last_place(
 ) -> None:
     rng = np.random.default_rng(0)
     kind = np.finfo(dtype)
-    # All magnitudes down to the smallest number, and the range in which the value changes.
+    # All magnitudes down to the smallest number, and the range where the value changes.
     lowest = np.log10(float(kind.smallest_subnormal))
     sizes = 10.0 ** rng.uniform(max(lowest, -320), 1.9, 20_000)
     x = np.concatenate([sizes, -sizes, rng.uniform(-40, 40, 20_003)]).astype(dtype)
     got, expected = functions(name, x), exact(name, x)
     unit = np.maximum(np.spacing(np.abs(expected).astype(dtype)), kind.smallest_subnormal)
-    # expm1 may leave its range by a digit just below the overflow, and a sigmoid that is no normal
-    # number is zero in NumPy.
+    # Just below the overflow expm1 may be off by a digit, and a subnormal sigmoid is zero in NumPy.
     inside = (x < 88) & ((np.abs(expected) > kind.tiny) | (name != "sigmoid"))
     errors = np.abs(got.astype(expected.dtype) - expected)[inside] / unit[inside]
     assert errors.max() <= ULPS[name]
@@ -104,7 +103,7 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 H, UNIT = 19, 17
-# Of ops and their arguments, the gates of which one unit is no number: a block of H for each.
+# Ops and their arguments, with a block of H for each gate, in which one unit is NaN or infinite.
 BLOCKS = {
     "block_gru": {"b_ru": 2, "b_c": 1, "x": 1, "h_prev": 1},
     "block_lstm": {"b": 4, "wci": 1, "wcf": 1, "wco": 1, "cs_prev": 1},
@@ -136,7 +135,7 @@ def test_a_value_that_is_no_number_in_each_gate(
     value: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of one unit: forward and backward it reaches what it reaches in NumPy, also in one step."""
+    """NaN or infinity in one unit spreads as in NumPy, forward and backward, also in one step."""
     if T == 1 and op in BLOCKS:
         op = op.removeprefix("block_") + "_block_cell"
     call = call_of(Case(op, (T, 2, UNIT + 1, H), projected=projected), np.random.default_rng(0))
@@ -146,12 +145,12 @@ def test_a_value_that_is_no_number_in_each_gate(
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_smallest_numbers_stay(compiled_loops: ModuleType, dtype: str) -> None:
-    """States that are no normal numbers are not made zeros, in the layer or after it."""
+    """Subnormal states do not become zeros, in the layer or after it."""
     smallest = np.finfo(dtype).tiny / 8
     c = np.full((1, 2, 19), smallest, dtype)
     zeros = np.zeros((1, 2, 19), dtype)
     params = np.zeros(cupyrnn.cudnn_rnn_params_size(1, 19, 19), dtype)
     out = cupyrnn.cudnn_rnn(np.zeros((2, 2, 19), dtype), zeros, c, params)
-    # With all gates 1/2: f*c twice.
+    # All gates are 1/2, so f*c is computed twice.
     np.testing.assert_array_equal(out.output_c, c / 4)
     assert (c * np.ones_like(c)).all()

@@ -52,7 +52,7 @@ def cudnn_on_gpu(cupy_on_gpu: Any) -> Ops:
 
 
 def needed(case: Case, dtype: str = "float64") -> None:
-    """Skip what this cuDNN does not have."""
+    """Skip a call that this cuDNN does not support."""
     reason = engine.why_not(net_of(case), dtype, lengths_of(case))
     if ENGINE == "cudnn" and reason is not None:
         pytest.skip(f"{needs.REASONS['cudnn']} ({reason})")
@@ -70,7 +70,7 @@ def poison_padding(case: Case, arrays: dict[str, Any], name: str) -> None:
 
 def but_for_turned_slopes(a: Any, e: Any) -> Any:
     """
-    Return a gradient of an input with the expected values where a unit's slope is the other one.
+    Return a gradient of an input with the expected values where cuDNN has another relu slope.
 
     In bfloat16, cuDNN 9.19 takes the slope of a relu near zero to be 1 in place of 0, or 0 in place
     of 1, for one unit of some 10,000; the same in every call. This package's own steps do not.
@@ -81,7 +81,7 @@ def but_for_turned_slopes(a: Any, e: Any) -> Any:
 
 
 def agrees(ops: Ops, case: Case, dtype: str, exactness: str = "", **more: Any) -> None:
-    """Outputs and gradients are those of the NumPy engine in float64, as exact as the dtype."""
+    """Outputs and gradients agree with the NumPy engine in float64, to the dtype's tolerance."""
     needed(case, dtype)
     rng = np.random.default_rng(1)
     kind = dtype_of(dtype)
@@ -106,7 +106,7 @@ def agrees(ops: Ops, case: Case, dtype: str, exactness: str = "", **more: Any) -
         assert_close(a, e, exactness or dtype, name)
 
 
-# Sizes of TensorFlow's own tests, and some that take other kernels of cuDNN.
+# Sizes of TensorFlow's own tests, and some for which cuDNN uses other kernels.
 GPU_CASES = [
     *CUDNN_CASES,
     *(Case(mode, 4, 4, 4, 4, 2, BI, 0, SKIP, (2, 4, 1, 3)) for mode in GATES),
@@ -173,7 +173,7 @@ def test_cudnn_takes_batch_major_arrays(cudnn_on_gpu: Ops) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", GATES)
 def test_cudnns_mask_is_the_same_in_both_passes(cudnn_on_gpu: Ops, mode: str) -> None:
-    """Finite differences of the forward call, which draws the same mask for the same seed."""
+    """The gradient agrees with finite differences of the forward call, which has the same mask."""
     case = Case(mode, 4, 3, 4, 3, 2, BI, lengths=(4, 1, 3))
     needed(case)
     rng = np.random.default_rng(1)
@@ -189,7 +189,7 @@ def test_cudnns_mask_is_the_same_in_both_passes(cudnn_on_gpu: Ops, mode: str) ->
         np.testing.assert_array_equal(a, e)
     other = forward(cudnn_on_gpu, case, inputs, **{**drop, "seed2": 5})
     assert np.abs(other.output - out.output).max() > 1e-3
-    # The generator's states are kept by seed: the masks are those of states that are set anew.
+    # Generator states are cached by seed; the masks equal those of newly set states.
     for _ in range(2):
         for seed2, first in ((5, other), (4, out)):
             again = forward(cudnn_on_gpu, case, inputs, **{**drop, "seed2": seed2})

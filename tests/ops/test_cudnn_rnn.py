@@ -57,7 +57,7 @@ def test_lengths_of_every_kind(ops: Any, lengths: Any, rng: np.random.Generator)
 def test_auto_select_is_skip_input_where_sizes_are_equal(
     ops: Any, mode: str, rng: np.random.Generator
 ) -> None:
-    """And linear_input where they are not."""
+    """Otherwise it means linear_input."""
     for I, same in ((5, SKIP), (4, LINEAR)):
         case = Case(mode, 4, 3, I, 5, 2, BI, input_mode=same, lengths=(2, 4, 0))
         auto = case._replace(input_mode=AUTO)
@@ -72,7 +72,7 @@ def test_auto_select_is_skip_input_where_sizes_are_equal(
 def test_the_cell_state_of_other_modes_is_nothing(
     ops: Any, mode: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    # cuDNN leaves parts of its reserve_space unwritten, which have no bits that repeat.
+    # cuDNN does not write a part of its reserve_space, so its bits differ from call to call.
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
     case = Case(mode, 4, 3, 2, 5, 2)
     inputs, cotangents = problem(rng, case, np.float32), cotangents_of(rng, case, np.float32)
@@ -102,7 +102,7 @@ def host(a: Any) -> Any:
 def test_backward_takes_the_mask_from_the_forward_call(
     ops: Any, mode: str, rng: np.random.Generator
 ) -> None:
-    """Other seeds given to the gradient change nothing."""
+    """Other seeds in the gradient call change nothing."""
     case = Case(mode, 5, 3, 2, 4, 3, BI)
     inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
     out = forward(ops, case, inputs, dropout=0.5, seed=1, seed2=2)
@@ -245,7 +245,7 @@ def reserved(dtype: Any = np.float64, **changed: Any) -> Any:
     ids=str,
 )
 def test_host_reserved_of_another_call(changed: dict[str, Any]) -> None:
-    """It is told apart where reserve_space has the same size, too."""
+    """It is noticed even if reserve_space has the same size."""
     inputs, attributes, out = reserved()
     _, _, other = reserved(**changed)
     given = (*inputs, *out[:3], None, None, None, out.reserve_space)
@@ -257,7 +257,7 @@ def test_host_reserved_of_another_call(changed: dict[str, Any]) -> None:
 
 
 def test_host_reserved_of_the_same_call_in_other_words() -> None:
-    """Neither seeds nor what says nothing are part of it, and another process has the same."""
+    """Seeds and arguments without effect are not part of it; another process computes the same."""
     inputs, attributes, out = reserved()
     given = (*inputs, *out[:3], None, None, None, out.reserve_space)
     cupyrnn.cudnn_rnn_backprop(*given, host_reserved=out.host_reserved, **attributes | {"seed": 9})
@@ -311,7 +311,7 @@ def test_the_engine_of_cupy_arrays(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyP
     )
     for op in NETS:
         arguments = on_device(cupy_on_cpu, op)
-        arguments.pop("host_reserved", None)  # which would say the engine itself
+        arguments.pop("host_reserved", None)  # which would name the engine
         with pytest.raises(ValueError, match=f"^{op}: {message}$"):
             getattr(cupyrnn, op)(**arguments)
 
@@ -319,9 +319,10 @@ def test_the_engine_of_cupy_arrays(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyP
 @pytest.mark.cuda_on_cpu
 def test_the_reserve_of_one_module_is_that_of_the_other(cupy_on_cpu: Any) -> None:
     """
-    What NumPy left for the backward pass serves on the device, and the other way round.
+    The device can use the reserve_space of NumPy, and NumPy can use the device's.
 
-    Sequences of one length, in one direction: of others the device keeps more, in another order.
+    This holds for equal lengths and one direction. Otherwise the device keeps more rows, in another
+    order.
     """
     rng, net = np.random.default_rng(0), {"dropout": 0.5, "seed": 3}
     params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(2, 4, 3))
@@ -347,7 +348,7 @@ def test_the_reserve_of_one_module_is_that_of_the_other(cupy_on_cpu: Any) -> Non
 @pytest.mark.compiled
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
 def test_gradient_takes_little_more_memory_than_it_returns(mode: str) -> None:
-    """The gradient of the input is made where it is returned."""
+    """The gradient of the input is computed in the memory of the result."""
     T, B, H = 4000, 8, 32
     params = np.full(cupyrnn.cudnn_rnn_params_size(1, H, H, rnn_mode=mode), 0.1, np.float32)
     x, h = np.ones((T, B, H), np.float32), np.zeros((1, B, H), np.float32)
@@ -363,7 +364,7 @@ def test_gradient_takes_little_more_memory_than_it_returns(mode: str) -> None:
 
 
 def test_what_two_directions_give_is_rounded_once(ops: Any) -> None:
-    """The gradients of the input nearly cancel: to what float16 cannot hold beside either."""
+    """The two gradients of the input nearly cancel: float16 would lose the difference."""
     half, I, H = np.float16, 3, 4
     w_to = np.linspace(0.4, 0.9, H * I).astype(half).reshape(H, I)
     w_back = np.nextafter(w_to, half(0), dtype=half)

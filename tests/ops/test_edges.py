@@ -1,4 +1,4 @@
-"""Values and sizes at the edge: large, NaN, one draw of 2**32, more rows than are taken at once."""
+"""Extreme values and sizes: large numbers, NaN, one draw of 2**32, more rows than one block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from problems.table import Call, Case, call_of
 import cupyrnn
 from cupyrnn.arithmetic import dropout as _dropout
 
-# Far into where tanh is 1, past where exp overflows in float32 and in float64, and the largest.
+# Where tanh is 1, where exp overflows in float32 and in float64, and the largest number.
 LARGE = (20.0, 43.9, 44.1, 50.0, 88.0, 90.0, 354.0, 356.0, 709.0, 750.0, 1e30, 3e38, np.inf)
 
 
@@ -63,7 +63,7 @@ def relu_net(dtype: str, x: Any, B: int = 3, H: int = 4) -> tuple[dict[str, Any]
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_relu_of_nan_is_nan(ops: Any, dtype: str) -> None:
-    """As in NumPy and cuDNN, and in no sequence but its own."""
+    """As in NumPy and cuDNN; other sequences are not affected."""
     x = np.random.default_rng(1).standard_normal((5, 3, 2)).astype(dtype)
     inputs, mode = relu_net(dtype, x)
     clean = ops.cudnn_rnn(**inputs, **mode)
@@ -78,7 +78,7 @@ def test_relu_of_nan_is_nan(ops: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("rate", [1e-9, 1e-10, 1e-12, 5e-324])
 def test_rates_below_one_draw(ops: Any, rate: float) -> None:
-    """Only the largest draw of 2**32 is below the rate: what is dropped is nothing, and scaled."""
+    """Only the largest of 2**32 draws is below the rate: nothing is dropped, all is scaled."""
     assert _dropout.threshold(rate) >= 2**32 - 5
     x = np.random.default_rng(0).standard_normal((4, 3, 2))
     c = np.zeros((3, 3, 5))
@@ -93,7 +93,7 @@ def test_rates_below_one_draw(ops: Any, rate: float) -> None:
 @pytest.mark.parametrize("seeds", [(0, 0), (3, 5), (-1, 2**63)])
 @pytest.mark.parametrize("layer", [1, 2])
 def test_a_mask_is_philoxs(seeds: tuple[int, int], layer: int) -> None:
-    """Key and counter as documented, eight draws of 32 bits a block."""
+    """The mask has the documented key and counter; a block has eight draws of 32 bits."""
     mask = _dropout.keep_mask(
         (3, 7),
         np.dtype(np.float32),
@@ -111,7 +111,7 @@ def test_a_mask_is_philoxs(seeds: tuple[int, int], layer: int) -> None:
 
 
 def gates_of(call: Call) -> list[tuple[str, int]]:
-    """Return the biases of each gate: an argument, and where in it they begin."""
+    """Return the biases of each gate: an argument, and the index where they begin."""
     H, gates = call.case.size[3], {"cudnn_rnn-lstm": 4, "cudnn_rnn-gru": 3}
     found = [(n, g * H) for n in ("b", "b_ru", "b_c") if n in call.inputs
              for g in range(len(call.inputs[n]) // H)]  # fmt: skip
@@ -125,7 +125,7 @@ def gates_of(call: Call) -> list[tuple[str, int]]:
 def test_complex_step_through_closed_gates(
     name: str, peephole: bool, z: float, rng: np.random.Generator
 ) -> None:
-    """exp overflows there, where a complex reciprocal would be NaN."""
+    """exp overflows there, and a complex reciprocal would be NaN."""
     call = call_of(Case(name, (3, 2, 4, 5), peephole=peephole), rng)
     known, record = {n: a for n, a in call.inputs.items() if a is not None}, call.case.op.record
     for argument, start in gates_of(call):
@@ -152,7 +152,7 @@ def test_complex_step_through_closed_gates(
 
 @pytest.mark.parametrize("rows", [0, 1, 4])
 def test_gru_weights_of_fewer_rows_than_the_state(rows: int) -> None:
-    """Without x, I is what is left of the rows: it is not to become negative."""
+    """Without x, I is the rest of the rows. It must not become negative."""
     B, H = 3, 5
     h, w_ru, w_c = np.ones((B, H)), np.ones((rows, 2 * H)), np.ones((rows, H))
     message = rf"w_ru has shape \({rows}, 10\), expected \(I\+H, 2\*H\) = \(5, 10\)$"
@@ -160,12 +160,12 @@ def test_gru_weights_of_fewer_rows_than_the_state(rows: int) -> None:
         cupyrnn.gru_block_cell_grad(h, w_ru, w_c, h, h, h, h)
     with pytest.raises(ValueError, match=f"^gru_block_cell_backward: {message}"):
         cupyrnn.gru_block_cell_backward(np.ones((B, 0)), h, w_ru, w_c, h, h, h, h)
-    # With no row for x there is an x of size 0.
+    # Without rows for x, x has size 0.
     g = cupyrnn.gru_block_cell_grad(h, np.ones((H, 2 * H)), np.ones((H, H)), h, h, h, h)
     assert g.d_x.shape == (B, 0)
 
 
-# Half the distance between numbers from 1/2 to 1: what a result may be off that is rounded once.
+# Half the distance between numbers from 1/2 to 1: the error of a result that is rounded once.
 HALF_AN_ULP = {"float16": 2.0**-12, "bfloat16": 2.0**-9}
 
 
@@ -175,9 +175,9 @@ def test_slow_gates_move_over_hundreds_of_steps(
     ops: Any, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    A state that changes by less than a half format resolves in each step goes on changing.
+    A state keeps changing even if a step changes it by less than a half format resolves.
 
-    A gate of 0.9998 rounds to 1, and a state that were rounded from step to step would stop.
+    A gate of 0.9998 rounds to 1; a state that was rounded in each step would stop.
     """
     # On an H100 cuDNN's GRU stopped: see docs/benchmarks/gpu.md.
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
@@ -189,7 +189,7 @@ def test_slow_gates_move_over_hundreds_of_steps(
         w_ru, w_c = np.zeros((2 + H, 2 * H), dtype), np.zeros((2 + H, H), dtype)
         b_ru, b_c = np.repeat(np.array([0, 8.5], dtype), H), np.full(H, 1, dtype)
         block_gru = ops.block_gru(x, h, w_ru, w_c, b_ru, b_c)
-        # The input gate lets 1/4916 through, the forget gate all but that.
+        # The input gate is 1/4916, the forget gate 1 - 1/4916.
         w, b = np.zeros((2 + H, 4 * H), dtype), np.repeat(np.array([-8.5, 1, 8.5, 0], dtype), H)
         block_lstm = ops.block_lstm(x, h, h, w, b, forget_bias=0, cell_clip=0)
         size = cupyrnn.cudnn_rnn_params_size(1, H, 2, rnn_mode="gru")
