@@ -1,8 +1,8 @@
 """
-Forms of weights and cells of one's own in `stacked_rnn`: where they are found, and what is refused.
+User-defined forms and cells in `stacked_rnn`: how they are found, and what is refused.
 
-The sLSTM, the LSTM with layer normalization, the MGU, the CIFG and the IndRNN are cells that the package
-does not have: nothing but their files makes them some. What they compute, the table of the ops tests.
+The sLSTM, the LSTM with layer normalization, the MGU, the CIFG and the IndRNN are not in the package.
+Their own files define them. The tests of the table check what they compute.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def arguments(rng: np.random.Generator, cell: str) -> dict[str, Any]:
 
 
 def together(others: list[Any]) -> Any:
-    """Return the states beside h as `stacked_rnn` takes them."""
+    """Return the states beside h as arguments of `stacked_rnn`."""
     return None if not others else others[0] if len(others) == 1 else tuple(others)
 
 
@@ -44,7 +44,7 @@ def together(others: list[Any]) -> Any:
 def test_a_cell_in_vectors(
     T: int, way: str, compiled_loops: ModuleType, rng: np.random.Generator, monkeypatch: Any
 ) -> None:
-    """With a page of its own for Numba, a layer or a step of a user's cell is one compiled call."""
+    """A user's cell with a page for Numba: a layer or a step is one compiled call."""
     page, calls = in_vectors(CIFG), list[str]()
     assert page is importlib.import_module("new_cells.compiled.cifg")
     for name in ("forward_layer", "backward_layer", "forward_step", "backward_step"):
@@ -59,7 +59,7 @@ FILES = {"mgu": "MGU", "cifg": "CIFG", "slstm": "SLSTM", "layer_norm_lstm": "Lay
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_cell_is_one_file_anywhere(name: str, rng: np.random.Generator) -> None:
-    """As a notebook or a script has it: in a namespace that is no module, and imports one thing."""
+    """A cell in a notebook or a script: its namespace is no module, and it imports one thing."""
     path = Path(__file__).parents[1] / f"new_cells/{name}.py"
     source = path.read_text(encoding="utf-8")
     imported = {n.module for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ImportFrom)}
@@ -103,7 +103,7 @@ def test_a_cell_without_cuda_is_refused_on_a_device(
 def test_the_pages_of_a_cell_in_a_package(
     cupy_on_cpu: ModuleType, compiled_loops: ModuleType
 ) -> None:
-    """Of a cell that is not compiled, NumPy's steps run, also where Numba is installed."""
+    """NumPy computes the steps of a cell without compiled functions, also if Numba is installed."""
     cell = indrnn.FORM.cell(np, [np.ones((2, 3)), np.ones(3), np.ones(3)], None)
     for dtype in map(np.dtype, ("float32", "float64", "complex128")):
         for xp, module in ((np, indrnn), (cupy_on_cpu, indrnn_kernels)):
@@ -112,7 +112,7 @@ def test_the_pages_of_a_cell_in_a_package(
 
 
 def test_the_functions_beside_a_class_in_a_script() -> None:
-    """They need no class around them where a file has one cell."""
+    """Functions of the module are found too, if a file has one cell."""
     source = (Path(__file__).parents[1] / "new_cells/cells/indrnn.py").read_text(encoding="utf-8")
     source += """
 IndRNN.kernels = None

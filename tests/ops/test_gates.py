@@ -1,4 +1,4 @@
-"""Hard sigmoids in place of the gates' sigmoid: at the ends of their line, and beside Keras."""
+"""Hard sigmoids: the ends of their line, and a comparison with Keras."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ each_activation = pytest.mark.parametrize("activation", HARD)
 
 @each_activation
 def test_at_the_ends_and_beyond(ops: Any, activation: Any) -> None:
-    """Gates are exactly 0 and 1 outside of the line, 1/2 at 0, and NaN stays NaN."""
+    """Gates are exactly 0 and 1 outside the line and 1/2 at 0; NaN stays NaN."""
     z = np.array([-np.inf, -1e30, -3.5, 0.0, 3.5, 1e30, np.inf, np.nan])
     x, h = z[:, None], np.full((len(z), 1), 0.5)
     weights = np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [0.7]])
@@ -31,7 +31,7 @@ def test_at_the_ends_and_beyond(ops: Any, activation: Any) -> None:
 
 
 def test_the_sigmoid_is_the_default_and_no_slower_a_way() -> None:
-    """It is made of NumPy's own functions, with nothing around them."""
+    """The sigmoid consists of NumPy's own functions, without a wrapper."""
     for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
         inner, shift, outer = gate_of(None, dtype)
         assert (inner, float(shift), outer) == (np.exp, 1.0, np.reciprocal)
@@ -54,7 +54,7 @@ TWO = (
 @pytest.mark.parametrize("op", [*CALLS, "cudnn_rnn_engine"])
 def test_names(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CALLS, "cudnn_rnn_engine", CALLS["cudnn_rnn"])
-    # Which knows the attribute.
+    # This one supports the attribute.
     reserved = {"host_reserved": None} if op == "cudnn_rnn_backprop" else {}
     for name in ("sigmoid", *HARD):
         call(op, recurrent_activation=name, **reserved)

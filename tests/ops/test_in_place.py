@@ -1,7 +1,7 @@
 """
-Calls on a device that use the arrays of a caller in place: a list of operations for a signature.
+Calls on a device that are laid out: a list of operations for each signature.
 
-The same calls, layer by layer, are what they are compared with.
+The same calls, layer by layer, must give the same results.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ def same(xp: Any, found: Any, expected: Any) -> bool:
 
 
 def in_place() -> list[bool]:
-    """Whether there is a list of operations, of each signature that was seen."""
-    # A signature on a device ends with the device's number and what else is read of it.
+    """Whether each signature so far has a list of operations."""
+    # A signature on a device ends with the device's number and its other properties.
     last = [(key[-1], run) for key, (run, _) in signatures.CALLS.items()]
     return [run is not None for of, run in last if type(of) is tuple and type(of[0]) is int]
 
 
 def twice(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return the result of the second call of a signature, the same as of the first."""
+    """Return the result of the second call of a signature, which must equal the first."""
     first, second = op(*args, **kwargs), op(*args, **kwargs)
     for a, b in zip(first, second, strict=True):
         assert a is None or (a is not b and a.tobytes() == b.tobytes())
     return second
 
 
-# What the layers run step by step or in pieces is not laid out.
+# Calls that the layers run step by step or in pieces are not laid out.
 EXTENTS = ["full", "lengths", "resets", "lengths+resets", "steps"]
 WHOLE: dict[str, Any] = {"extent": EXTENTS, "rows": None, "memory": "C", "dtype": "float64"}
 WHOLE |= {"dropout": 0.0, "save": "all", "input_mode": "linear_input", "projected": False}
@@ -77,7 +77,7 @@ LAID_OUT.remove("stacked_rnn-CIFG")
 
 @each(*LAID_OUT, **WHOLE, places=["cupy"])
 def test_calls_of_the_table_are_laid_out(ops: Ops, case: Case, rng: np.random.Generator) -> None:
-    """Also for states of None, which are zeros, and without the gradient of the input."""
+    """Also if states are None, which means zeros, and without the gradient of the input."""
     none = call_of(case, rng).without_states()
     record, results = case.op.record, []
     states = {n: a for n, a in call_of(case, rng).inputs.items() if n in STATES and a is not None}
@@ -112,7 +112,7 @@ MARKS = np.arange(T * B).reshape(T, B) % 4 == 1
 def test_a_signature_has_calls_of_all_lengths(
     cupy_on_gpu: Any, with_resets: bool, reverse: bool
 ) -> None:
-    """Their gradients by example, which go layer by layer, read what they left."""
+    """Gradients by example, which run layer by layer, can read their reserve_space."""
     cupy, net = cupy_on_gpu, {"reverse": reverse, "engine": "cupy"}
     params = arrays_of(np, (cupyrnn.cudnn_rnn_params_size(2, H, I),))[0]
     arrays = arrays_of(np, (T, B, I), (2, B, H), (2, B, H), (T, B, H))
@@ -170,7 +170,7 @@ def test_what_was_saved_past_the_end_is_not_read(cupy_on_gpu: Any, op: str) -> N
 
 
 def flat(grads: Any) -> list[Any]:
-    """Return gradients in one list, those of weights too."""
+    """Return gradients in one list, also the gradients of weights."""
     return [
         part for a in grads for of in (a if isinstance(a, list) else [a])
         for part in (of if isinstance(of, tuple) else [of])
@@ -216,7 +216,7 @@ def test_what_is_not_in_order_takes_the_other_way(cupy_on_gpu: Any) -> None:
     wide = cupy.zeros((I + H, 8 * H))
     wide[:, ::2] = given[3]
     assert same(cupy, cupyrnn.block_lstm(*given[:3], wide[:, ::2], given[4]), expected)
-    # A matrix in Fortran order is used where it is.
+    # A matrix in Fortran order is used in place.
     assert in_place() == [True, False, True, False]
 
 

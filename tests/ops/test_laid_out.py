@@ -156,7 +156,7 @@ def test_an_attribute_of_packed_parameters_may_be_an_array_of_no_axes(name: str)
 
 
 class Raising:
-    """Nothing can be asked of it."""
+    """Every attribute raises an error."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(name)

@@ -33,7 +33,7 @@ def test_defaults_are_those_of_the_op_with_that_gate_order(
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_mask_of_the_true_gradient_at_a_clip_the_dtype_cannot_hold(ops: Any, dtype: str) -> None:
-    """0.1 is no binary number: a saved cs at the clip must still count as clipped."""
+    """0.1 is not exact in binary: a saved cs at the clip must still count as clipped."""
     one = np.ones((1, 1), dtype)
     w, b = np.zeros((2, 4), dtype), np.zeros(4, dtype)
     for sign in (1, -1):
@@ -127,7 +127,7 @@ def test_biases_by_position_before_the_saved_arrays_of_a_gru(rng: np.random.Gene
 def test_zeros_for_cs_grad_are_as_none(
     rng: np.random.Generator, by_numpy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They need not be added; anything else has to be."""
+    """Zeros need not be added; anything else must be."""
     if by_numpy:
         monkeypatch.setattr(_layer, "compiled_page", lambda _: None)
     inputs = problem(rng, (6, 3, 4, 5), True)
@@ -140,7 +140,7 @@ def test_zeros_for_cs_grad_are_as_none(
         some[4, 1, 2] = value
         found = grads(cupyrnn, inputs, out, some, h_grad)
         reached = np.zeros((6, 3), bool)
-        reached[:5, 1] = True  # by it, of the gradient of x
+        reached[:5, 1] = True  # by the clip, in the gradient of x
         finite = np.isfinite(found.x_grad).all(-1)
         np.testing.assert_array_equal(finite, ~reached | bool(np.isfinite(value)))
     doubled = grads(cupyrnn, inputs, out, np.full(out.h.shape, 0.5), 0 * h_grad)

@@ -1,4 +1,4 @@
-"""The compiled loops: when they are used, and that nothing depends on Numba being there."""
+"""The compiled loops: when they are used; everything works without Numba."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import cupyrnn
 from cupyrnn.cells import gru, gru_reset_after, lstm, simple_rnn
 from cupyrnn.driver.pages import in_vectors
 
-# The name of where the steps of a plain LSTM are.
+# The module of the steps of a plain LSTM.
 ROOM = (
     "cupyrnn.driver.layer.implementation("
     "np, cupyrnn.cells.lstm.LSTM((), (), (4,), None, (0, 1, 2, 3)), 1, np.dtype('d'), 'forward'"
@@ -36,7 +36,7 @@ def run(
 
 
 def process(code: str, **environment: str) -> list[str]:
-    """Run code in a new process and return the words it prints."""
+    """Run code in a new process and return the words that it prints."""
     code = f"import sys, numpy as np, cupyrnn; x, w = np.ones((2, 3, 5)), np.ones((10, 20)); {code}"
     return run_python("-c", code, **environment).split()
 
@@ -47,7 +47,7 @@ OPS += [f"cudnn_rnn-{mode}" for mode in ("lstm", "gru", "rnn_tanh", "rnn_relu")]
 
 @pytest.fixture
 def numpys(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The names of NumPy's loops that have run."""
+    """The names of NumPy's loops that ran."""
     called = set()
 
     def note(cell: ModuleType, name: str) -> None:
@@ -85,7 +85,7 @@ def test_the_complex_step_is_numpys(compiled_loops: ModuleType, numpys: set[str]
 def test_every_way_through_a_cell_compiles(
     compiled_loops: ModuleType, cell: type, dtype: Any
 ) -> None:
-    """What does not compile would be computed in NumPy, and no result would tell."""
+    """A function that does not compile would run in NumPy, and no result would show it."""
     page, dtype = in_vectors(cell), np.dtype(dtype)
     for direction in ("forward", "backward"):
         for way in (f"{direction}_layer", f"{direction}_step"):
@@ -95,7 +95,7 @@ def test_every_way_through_a_cell_compiles(
 def test_a_numba_that_does_not_work_is_none(
     compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch, numpys: set[str]
 ) -> None:
-    """As after Ctrl-C while it was imported."""
+    """For example after Ctrl-C during its import."""
     for name in ("njit", "cfunc"):
         monkeypatch.setattr(importlib.import_module("numba"), name, None)
     cache = importlib.import_module("cupyrnn.compiled.cache")
@@ -129,7 +129,7 @@ def test_switched_off(compiled_loops: ModuleType, variable: str) -> None:
 
 
 def test_a_numba_that_cannot_be_imported_ends_no_call(tmp_path: Path) -> None:
-    """Whatever it raises: one that does not fit this NumPy raises more than ImportError."""
+    """Numba may raise other errors than ImportError if it does not fit this NumPy."""
     (tmp_path / "numba.py").write_text("raise SystemError('another NumPy')")
     root = Path(cupyrnn.__file__).parents[1]
     code = "print(cupyrnn.block_lstm(x, x[0], x[0], w, np.zeros(20)).h.shape)"

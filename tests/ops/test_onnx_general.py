@@ -1,4 +1,4 @@
-"""All of ONNX's LSTM, GRU and RNN: every attribute, and the gradients, by the text of the standard."""
+"""ONNX's LSTM, GRU and RNN: every attribute and the gradients, as the standard says."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_any_node_by_the_text(op_type: Any, seed: int) -> None:
 def test_a_fast_cell_runs_where_it_fits(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what it computes is what the general one does."""
+    """Its results equal those of the general cell."""
     general = onnx_node._general
     hard: dict[str, Any] = {"activations": ["HardSigmoid", "Tanh", "Tanh"]}
     single = {"activation_alpha": [float(np.float32(0.2))]}
@@ -64,13 +64,13 @@ def test_a_fast_cell_runs_where_it_fits(
     calls = []
     monkeypatch.setattr(onnx_node, "_general", lambda call: calls.append(1) or general(call))
     inputs = node(rng, "LSTM", 1)
-    # In float64 the float32 of 0.2 is another number.
+    # The float32 number 0.2 is another number in float64.
     cupyrnn.run_onnx_node("LSTM", inputs, **hard, **single)
     assert len(calls) == 1
     half = [a if a is None else a.astype(np.float32) for a in inputs]
     cupyrnn.run_onnx_node("LSTM", half, **hard, **single)
     assert len(calls) == 1
-    for beta in (0.4, 0.5000001):  # which no fast cell has
+    for beta in (0.4, 0.5000001):  # no fast cell supports it
         out = cupyrnn.run_onnx_node("LSTM", inputs, **hard, activation_beta=[beta])
         expected = by_the_text("LSTM", inputs, **hard, activation_beta=[beta])
         assert_close(out.Y, expected[0], "float64", "Y")
@@ -104,7 +104,7 @@ def test_other_dtypes(op_type: Any, dtype: str, rng: np.random.Generator) -> Non
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize("op_type", GATES)
 def test_gradients_by_complex_step(op_type: Any, seed: int, rng: np.random.Generator) -> None:
-    """Of any node, through the loop of the text: nothing of the package but the gradient."""
+    """Any node, by complex step through the kit's loop; only the gradient is the package's."""
     inputs, attributes = drawn(np.random.default_rng([seed, 7, GATES[op_type]]), op_type)
     names = INPUTS[: len(inputs)]
     given = {n: a for n, a in zip(names, inputs, strict=True) if a is not None}
@@ -151,11 +151,11 @@ def test_slopes_and_curvatures(a: Activation, clip: float | None) -> None:
     for tangent, difference in ((value, up - down), (slope, slope_up - slope_down)):
         expected = difference / (2 * step)
         np.testing.assert_allclose(tangent.imag[safe] / TANGENT, expected[safe], atol=2e-8)
-    if clip is not None:  # the slope is the one of what is clipped
+    if clip is not None:  # the slope belongs to the clipped value
         assert not activate(np, a, clip, np.array([-clip, clip]))[1].any()
 
 
-# What stands in for a GPU computes in NumPy, which says so where a number is too large.
+# The stand-in for a GPU computes in NumPy, which warns if a number is too large.
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.parametrize("op_type", GATES)
 def test_on_a_device(each_cupy: Any, op_type: Any) -> None:

@@ -1,4 +1,4 @@
-"""ONNX's nodes: the standard's own tests, its equations, the real runtime, and weights both ways."""
+"""ONNX's nodes: onnx's own tests, the equations, ONNX Runtime, and conversions of weights."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_may_be_left_out(rng: np.random.Generator) -> None:
 def test_the_real_runtime(
     op_type: Any, more: Any, direction: str, rng: np.random.Generator
 ) -> None:
-    """ONNX Runtime, in float32, lengths included; what it computes is padded with zeros too."""
+    """ONNX Runtime in float32, also with lengths; it pads with zeros too."""
     runtime = needs.module("onnxruntime")
     onnx = needs.module("onnx")
     D = 1 + (direction == "bidirectional")
@@ -100,7 +100,7 @@ def test_the_real_runtime(
 def test_packed_weights_say_the_activations(
     op_type: Any, more: Any, direction: str, rng: np.random.Generator
 ) -> None:
-    """The net computes what the node does, with hard sigmoids and without B, too."""
+    """The net computes the same as the node, also with hard sigmoids and without B."""
     D = 1 + (direction == "bidirectional")
     more = more | {"linear_before_reset": 1} if op_type == "GRU" else more
     x, W, R, B, *_ = node(rng, op_type, D, 6, 4, 3, 5, scale=1.0)
@@ -192,7 +192,7 @@ def test_errors_of_weights(call: Any, error: Any, message: str) -> None:
 
 
 def test_an_ordinary_nodes_gradient_is_the_ops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The general cell, which takes several times as long, is not asked."""
+    """The general cell, which is several times slower, is not used."""
     monkeypatch.setattr(cupyrnn.onnx_node, "_general_gradients", None)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((4, 2, 3))

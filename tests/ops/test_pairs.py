@@ -1,4 +1,4 @@
-"""The cases that stand for all combinations: any two values of two factors meet in one of them."""
+"""Covering arrays: any two values of two factors are together in one case."""
 
 from __future__ import annotations
 

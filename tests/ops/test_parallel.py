@@ -1,4 +1,4 @@
-"""Many processes: what cupyrnn.parallel adds and compares, and the main job under mpiexec."""
+"""Many processes: the sums and checks of cupyrnn.parallel, and the demo under mpiexec."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ ENVIRONMENT = os.environ | {
 
 
 def mpiexec(ranks: int, code: str, *arguments: str, **options: Any) -> Any:
-    """Run code in so many processes, which end together or are killed."""
-    # A folder of its own keeps the line of one rank from being mixed with those of another.
+    """Run code in this many processes; all end, or they are killed."""
+    # Each rank writes to its own file, so lines of different ranks do not mix.
     command = [
         str(MPIEXEC),
         "-n",
@@ -57,7 +57,7 @@ def mpiexec(ranks: int, code: str, *arguments: str, **options: Any) -> Any:
         stderr=subprocess.PIPE,
         text=True,
         env=ENVIRONMENT,
-        start_new_session=True,  # or what it sends its own group would reach the tests
+        start_new_session=True,  # otherwise a signal to its group would reach the tests
         **options,
     ) as process:
         try:
@@ -68,7 +68,7 @@ def mpiexec(ranks: int, code: str, *arguments: str, **options: Any) -> Any:
     return SimpleNamespace(returncode=process.returncode, stdout=output, stderr=errors)
 
 
-# Each rank writes what it has to say into a file of its own.
+# Each rank writes its output into its own file.
 SAY = """
 import json, sys
 import numpy as np
@@ -88,7 +88,7 @@ def say():
 
 
 def said(ranks: int, code: str, folder: Path) -> list[list[Any]]:
-    """Return what each rank said."""
+    """Return the output of each rank."""
     done = mpiexec(ranks, SAY + textwrap.dedent(code) + "\nsay()\n", str(folder))
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return [json.loads((folder / str(rank)).read_text()) for rank in range(ranks)]
@@ -153,7 +153,7 @@ def test_a_number_of_mpiexec_that_is_none(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_gpu_for_each_process_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two machines with two processes and two GPUs each: rank 3 has the second of its machine."""
+    """With two processes and two GPUs on each machine, rank 3 gets its machine's second GPU."""
     used: list[int] = []
     local = SimpleNamespace(Get_size=lambda: 2, Get_rank=lambda: 1)
     comm = SimpleNamespace(
@@ -226,7 +226,7 @@ def test_mpiexec_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mpi
 def test_mean_and_sum(tmp_path: Path) -> None:
-    """Against sums in float64, for every dtype, layout and size, on every rank the same bits."""
+    """Compare with sums in float64: every dtype, layout and size; all ranks have the same bits."""
     code = """
     import cupyrnn, ml_dtypes
     comm = parallel.communicator()
@@ -424,7 +424,7 @@ SMALL = ["--backend", "numpy", "--hidden", "6", "--batch", "4", "--seq", "12", "
 
 
 def train(ranks: int, folder: Path, *options: str, fault: str = "pass", **where: int) -> Any:
-    """Run the main job on a short text, with a fault on one rank at one step."""
+    """Run the demo on a short text, with a fault on one rank at one step."""
     where = {"rank": 1, "step": 30} | where
     paths = ["--out", "x.png", "--checkpoint", "x.npz"]
     code = MAIN.format(fault=fault, **where)
@@ -447,12 +447,12 @@ def test_the_curve_is_the_same_with_any_number_of_ranks(cell: str, tmp_path: Pat
         done = train(ranks, folder, "--steps", "50", "--cell", cell)
         assert (done.returncode, done.stderr) == (0, "")
         assert sorted(os.listdir(folder)) == ["x.npz", "x.png"]
-        assert done.stdout.count("array module:") == 1  # one rank prints
+        assert done.stdout.count("array module:") == 1  # only one rank prints
         processes = f"processes: {ranks}, their gradients added by mpi"
         assert (processes in done.stdout) == (ranks > 1)
         curves.append(losses(folder))
         tables.append(done.stdout[done.stdout.index("\nheld-out bits") :].split("\n\n")[0])
-    if cell.startswith("cudnn"):  # each rank drops others
+    if cell.startswith("cudnn"):  # each rank drops other values
         np.testing.assert_allclose(curves[1][:1], curves[0][:1], atol=0.3)
         assert curves[1] != curves[0]
         return
@@ -481,7 +481,7 @@ made = nccl_stub.install(cupy, devices={devices}, available={available})
 
 @mpi
 def test_nccl(tmp_path: Path) -> None:
-    """As far as it goes without a GPU: which vectors, of what dtype, on which stream."""
+    """What can be checked without a GPU: the vectors, their dtypes and streams."""
     code = """
     comm = parallel.communicator(cupy)
     assert comm.engine == "nccl" and len(made) == 1
@@ -512,11 +512,11 @@ def test_nccl(tmp_path: Path) -> None:
     np.testing.assert_allclose(first[0], draws[0] / 3 + draws[1] * 2 / 3, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(np.float32(first[1]), draws[1])
     assert first[2] == [
-        ["all_reduce", "f", 17, 0xCAFE],  # one vector, half precision among it in float32
+        ["all_reduce", "f", 17, 0xCAFE],  # one vector in float32, also for half formats
         ["all_reduce", "d", 7, 0xCAFE],
         ["broadcast", "B", 4 * 12 + 2 * 5, 0xCAFE],
     ]
-    assert first[3] == 0  # in the order of the stream, no waiting on the host
+    assert first[3] == 0  # in the order of the stream, without a wait on the host
     assert "w is a numpy.ndarray, expected a cupy_on_cpu.ndarray" in first[4]
 
 

@@ -1,4 +1,4 @@
-"""Every op of the table in every place: what it returns, and its gradient, beside a plain loop."""
+"""Every op of the table on every array type: outputs and gradients, compared with a plain loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONG |= {"cell_clip": 0.0, "gate_order": "icfo", "forget_bias": 0.6, "projected"
 
 @pytest.fixture(autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every other case on a device makes one launch for all steps: such calls are laid out."""
+    """Every other case on a device uses one launch for all steps: such calls are laid out."""
     if "-cupy-" in request.node.name and len(request.node.name) % 2:
         monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
 
@@ -50,7 +50,7 @@ def test_outputs(
     found = call.swap_if_batch_first({n: a for n, a in out._asdict().items() if n in expected})
     assert_all_close(found, expected, case, "out")
     if ops.xp is np and case.layers == 1 and case.dtype in UNITS:
-        # Rounded once, at the end: nothing but that rounding and float32's errors.
+        # Results are rounded once, at the end: only that rounding and float32's errors remain.
         due = named(expected, "out")
         for n, a in named(found, "out").items():
             wide_a = a.astype(np.float64)
@@ -59,7 +59,7 @@ def test_outputs(
         inference = call.forward(ops, is_training=False)
         assert inference.reserve_space.shape == ()
         assert call.case.name.startswith("stacked") or inference.host_reserved.shape == ()
-        if not case.dropout and case.save == "all":  # else training cuts other pieces
+        if not case.dropout and case.save == "all":  # otherwise training has other pieces
             assert_same_bits(inference[:3], out[:3])
         if case.dropout:
             wide = wide._replace(case=wide.case._replace(dropout=0.0))
@@ -75,13 +75,13 @@ def test_gradients(
     ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    In float64 by complex step of the plain loop, in others beside float64.
+    Compare with complex step of the plain loop in float64; other dtypes with float64.
 
-    NaN stands past the end of every sequence, also in what the forward call saved.
+    Past the end of every sequence is NaN, also in the saved results of the forward call.
     """
     case = case.within(ops)
     rounded = np.dtype(kind_of(case)).itemsize == 2
-    if rounded and case.op.is_net:  # what it saves is the package's own, and rounded in each step
+    if rounded and case.op.is_net:  # the saved results are rounded in each step
         case, rounded = case.without_kinks, False
         case = case._replace(size=(min(case.size[0], 5), *case.size[1:]))
     small_blocks(case, monkeypatch)
@@ -101,7 +101,7 @@ def test_gradients(
         )
     found = call.slopes(call.gradient(ops, outputs_with_layout(call, out), cotangents))
     assert_all_close(found, expected, case, "gradient")
-    if rounded and ops.xp is np:  # in float32 up to one rounding at the end
+    if rounded and ops.xp is np:  # computed in float32, rounded once at the end
         for n, a in named(found, "gradient").items():
             due = named(expected, "gradient")[n]
             error = np.abs(a.astype(np.float64) - due).max(initial=0)
@@ -118,7 +118,7 @@ def test_gradients_of_one_or_two_sequences(
     test_gradients(ops, case, rng, monkeypatch)
 
 
-# What keeps a call on the host from being laid out is left out.
+# The cases leave out what prevents a call on the host from being laid out.
 WHOLE: dict[str, Any] = {"extent": "full", "rows": None, "size": (5, 3, 4, 6)}
 WHOLE |= {"dropout": 0.0, "save": "all", "input_mode": "linear_input", "projected": False}
 WHOLE |= {"dtype": ["float32", "float64"], "memory": "C", "tapered": False, "layers": [1, 2]}
@@ -137,7 +137,7 @@ def test_calls_that_are_laid_out(
 @each(*(n for n, op in TABLE.items() if not op.is_cell and "norm" not in n),
       **LONG, places=["numpy", "numba"])  # fmt: skip
 def test_outputs_in_long_double(ops: Any, case: Case, rng: np.random.Generator) -> None:
-    """The plain steps in more than double precision: how far off is float64 itself?"""
+    """Plain steps in more than double precision show the error of float64 itself."""
     if np.finfo(np.longdouble).eps >= np.finfo(np.float64).eps:
         pytest.skip("long double has no more precision than float64 on this platform")
     call = call_of(case, rng)

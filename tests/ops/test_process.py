@@ -1,4 +1,4 @@
-"""Several threads at once, forked processes and Ctrl-C: the ops keep nothing between calls."""
+"""Several threads at once, forked processes and Ctrl-C: calls do not disturb each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import cupyrnn
 
 
 def run_of(name: str, **fields: Any) -> Callable[..., list[Any]]:
-    """Return what computes every number of a call and its gradient, given a seed."""
+    """Return a function of a seed that computes every number of a call and its gradient."""
 
     def run(seed: int, T: int = 30, B: int = 33, I: int = 5, H: int = 33) -> list[Any]:
         call = call_of(Case(name, (T, B, I, H), **fields), np.random.default_rng(seed))
@@ -49,7 +49,7 @@ def same(a: list[Any], b: list[Any]) -> bool:
 
 @pytest.fixture(params=["NumPy", "Numba", "two threads"])
 def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """By which loops calls are computed: NumPy's, or compiled ones, by one thread or by two."""
+    """The loops that compute calls: NumPy's, or compiled ones in one or two threads."""
     if request.param != "NumPy":
         request.getfixturevalue("compiled_loops")
         plan, single, threads = (
@@ -66,7 +66,7 @@ def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 @each_run
 def test_calls_at_once(run: Callable[[int], list[Any]], loops: str) -> None:
-    """Threads that call at the same time get what each would get alone, to the last bit."""
+    """Threads that call at the same time get the same bits as each alone."""
     seeds = range(24)
     alone = [run(seed) for seed in seeds]
     barrier = threading.Barrier(4)
@@ -89,13 +89,13 @@ def test_the_tests_use_one_thread() -> None:
     assert {pool["num_threads"] for pool in pools} <= {asked}
 
 
-# Of BLAS, in a process of its own.
+# The BLAS's threads, in a separate process.
 TWO_THREADS = {"OPENBLAS_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux to count threads")
 def test_no_threads_are_left() -> None:
-    """Beside those of NumPy's BLAS there is at most the second one of the compiled layers."""
+    """Besides the BLAS's threads there is at most one more, of the compiled layers."""
     code = """
 import contextlib, os, threading, numpy as np
 from ops import test_process as t
@@ -116,11 +116,11 @@ assert threading.active_count() == 1
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @each_run
 def test_a_child_computes_the_same(run: Callable[[int], list[Any]], loops: str) -> None:
-    """It has none of its parent's threads, and begins its own."""
+    """A child has none of its parent's threads, and starts its own."""
     expected = run(0)
     child = os.fork()
     if child == 0:
-        signal.alarm(60)  # where it waits for threads that only its parent has
+        signal.alarm(60)  # there it would wait for threads that only its parent has
         os._exit(not same(run(0), expected))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -128,7 +128,7 @@ def test_a_child_computes_the_same(run: Callable[[int], list[Any]], loops: str) 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("part", ["forward", "backward"])
 def test_an_interrupt(part: str) -> None:
-    """Ctrl-C ends a call at once, leaves its arguments as they were, and the next call is right."""
+    """Ctrl-C ends a call at once and leaves its arguments unchanged; the next call is right."""
     T, B, I, H = 40_000, 2, 3, 4
     rng = np.random.default_rng(0)
     x, zero, w = rng.normal(size=(T, B, I)), np.zeros((B, H)), rng.normal(size=(I + H, 16))
@@ -176,7 +176,7 @@ print(before - top(0))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of the GNU C library")
 def test_memory_that_was_freed_stays_with_the_process() -> None:
-    """Results of a call that freed its last ones are in memory that is there already."""
+    """A call whose earlier results were freed uses the same memory again."""
     kept = {name: text for name, text in os.environ.items() if "MALLOC_" not in name}
 
     def given_back(*arguments: str) -> int:

@@ -1,4 +1,4 @@
-"""What holds of every op of the table, whatever it computes."""
+"""Properties of every op of the table, whatever it computes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ SMALL |= {"time_major": True, "input_mode": "linear_input"}
 PLAIN: dict[str, Any] = {**SMALL, "dtype": "float64"}
 
 
-# Calls of the stand-in for a GPU take long; what is asked here of the driver is the same there.
+# Calls of the stand-in for a GPU are slow, and the driver is the same on all array types.
 ONCE = {"once": "cuda_on_cpu"}
 
 
 @pytest.fixture(autouse=True)
 def own_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU too: cuDNN has sums of gradients only, and leaves parts of its reserve unwritten."""
+    """Use this package's kernels: cuDNN only sums gradients and leaves gaps in its reserve."""
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
 
 
@@ -58,7 +58,7 @@ def host(a: Any) -> Any:
 def test_inputs_are_not_written_and_results_are_new(
     ops: Any, case: Case, rng: np.random.Generator
 ) -> None:
-    """And a call that is repeated gives the same bits."""
+    """A repeated call gives the same bits."""
     call, record = call_of(case, rng), case.op.record
     arguments = to_device(ops, call.arguments(ops))
     results = [record.forward(**arguments) for _ in range(3)]
@@ -81,14 +81,14 @@ def host_or_none(a: Any) -> Any:
 
 
 TO_THE_GATES: dict[str, Any] = SMALL | {"dtype": ["float16", "float32", "float64"]}
-# Of so many rows some are taken at once.
+# A block has only some of so many rows.
 TO_THE_GATES |= {"size": [(1, 1, 1, 1), (1, 3, 4, 5), (1, 2, 33, 33), (1, 1200, 3, 33)]}
 TO_THE_GATES |= {"recurrent_activation": GATES, "gate_order": ["icfo", "ifco"]}
 
 
 @each("lstm_block_cell", "gru_block_cell", **TO_THE_GATES)
 def test_gradients_up_to_the_gates(ops: Any, case: Case, rng: np.random.Generator) -> None:
-    """They are those of the whole gradient, which is made of them, and write into no argument."""
+    """They are the first part of the whole gradient, and no argument is written."""
     call, record = call_of(case, rng), case.op.record
     arguments = to_device(ops, call.arguments(ops))
     out = record.forward(**arguments)
@@ -127,7 +127,7 @@ BIASES = ("b", "b_ru", "b_c")
 def test_values_that_never_matter_may_be_nan(
     ops: Any, case: Case, rng: np.random.Generator
 ) -> None:
-    """Biases, h after the last step, peepholes that are not used; up to the gates still more."""
+    """Biases, the last h, unused peepholes; up to the gates even more arguments."""
     call = call_of(case._replace(extent="full"), rng)
     out = call.forward(ops)
     given = call.cotangents(rng, out)
@@ -143,7 +143,7 @@ def test_values_that_never_matter_may_be_nan(
     gradient = getattr(ops, f"{case.name}_grad")
     known = case.op.record.gradient_arguments(call.arguments(ops), out._asdict()) | given
     names = ["x", *BIASES] + ["h_prev", "w"] * ("lstm" in case.name)
-    if not case.peephole:  # whose gradient is a sum of products with it
+    if not case.peephole:  # its gradient is a sum of products with it
         names.append("cs")
     assert_same_bits(gradient(**of_nan(known, *names)), gradient(**known))
 
@@ -152,7 +152,7 @@ def test_values_that_never_matter_may_be_nan(
 def test_the_outputs_of_a_net_are_not_needed_again(
     ops: Any, case: Case, rng: np.random.Generator
 ) -> None:
-    """All but output may be left out, also host_reserved; without cuDNN none of them is read."""
+    """All outputs but `output` may be None, host_reserved too; only cuDNN reads them."""
     call = call_of(case, rng)
     engine = {"engine": own(ops)} if case.op.record.name == "cudnn_rnn" else {}
     left_out = dict.fromkeys(("output_h", "output_c", "host_reserved"))
@@ -168,7 +168,7 @@ def test_the_outputs_of_a_net_are_not_needed_again(
 @each(*(n for n in TABLE if "sLSTM" not in n), **(PLAIN | {"time_major": [True, False]}),
       places=["numpy", "numba"])  # fmt: skip
 def test_a_state_that_is_none_is_zero(ops: Any, case: Case, rng: np.random.Generator) -> None:
-    """One of them, and all; an sLSTM divides by one of its states."""
+    """One state is None, or all are; an sLSTM divides by one of its states."""
     call = call_of(case, rng)
     none, states = call.without_states(), [n for n in STATES if call.inputs.get(n) is not None]
     zero = {n: tree_map(np.zeros_like, call.inputs[n]) for n in states}
@@ -186,7 +186,7 @@ SAID |= {"recurrent_activation": GATES}
 def test_packed_parameters_say_the_attributes(
     ops: Any, case: Case, rng: np.random.Generator
 ) -> None:
-    """Alone, and with the same said once more."""
+    """The parameters alone, and with equal arguments beside them."""
     call, record = call_of(case, rng), case.op.record
     out = call.forward(ops)
     cotangents = call.cotangents(rng, out)
@@ -219,7 +219,7 @@ def test_a_gradient_that_is_none_is_zero(ops: Any, case: Case, rng: np.random.Ge
             assert_same_bits(some, others)
             given = [m for m in cotangents if m not in left_out and cotangents[m] is not None]
             moved.append(any(a.any() for a in named(some, "g").values()))
-            # Where every state was clipped, its gradient alone is zero, too.
+            # If every state was clipped, the gradient of the states alone is zero too.
             assert given or not moved[-1]
     assert any(moved) == (len(cotangents) > 1)
 
@@ -229,9 +229,9 @@ def test_vjp_is_the_two_calls(
     ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    To the bit, and twice, also by example; some gradients left out are zero.
+    The bits are equal, in a second call too, and by example. Missing gradients are zeros.
 
-    With states alone, as many as are kept, the same but for rounding.
+    With save, the results are equal except for rounding.
     """
     call, op = call_of(case, rng), case.op.record.forward
     out = call.forward(ops)

@@ -1,4 +1,4 @@
-"""TensorFlow's names: every argument gets to the function behind an op, and nothing else does."""
+"""TensorFlow's names: exactly the op's arguments reach the function behind it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cupyrnn import raw_ops
 
 NET = {"num_layers": 1, "num_units": 2, "input_size": 3}
 
-# What the function behind an op is given beside the op's arguments, and which it is not given.
+# Additional arguments of the function behind an op, and arguments that do not reach it.
 GIVEN = {"BlockLSTMV2": {"gate_order": "ifco"}, "BlockLSTMGradV2": {"gate_order": "ifco"}}
 NOT_GIVEN = {
     "CudnnRNNParamsSize": {"T", "S", "dropout", "seed", "seed2"},
@@ -31,22 +31,22 @@ NOT_GIVEN = {
     "CudnnRNNCanonicalToParamsV2": {"dropout", "seed", "seed2"},
 }
 
-# Arguments that an op looks at itself; every other one is an object like no other.
+# Arguments that an op checks itself; every other one is a unique object.
 LOOKED_AT = {"T": np.float32, "S": np.int32, "dropout": 0.25, "seed": 3, "seed2": 4}
 LOOKED_AT |= {"num_params": 5, "num_params_weights": 5, "num_params_biases": 6}
 
 
 class Stop(Exception):
-    """The function behind an op was called."""
+    """Raised by the recorder in place of the function behind an op."""
 
 
 def behind(op: str) -> str:
-    """Return the name of the function whose face an op is, as its docstring says."""
+    """Return the name of the function behind an op, from its docstring."""
     return re.findall(r"`cupyrnn\.(\w+)`", getattr(raw_ops, op).__doc__)[0]
 
 
 def record(op: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Call an op with a recorder in place of the function behind it, and return what came."""
+    """Call an op with a recorder instead of the function behind it; return the recorded arguments."""
     given: dict[str, Any] = {}
     signature = inspect.signature(getattr(cupyrnn, behind(op)))
 
@@ -85,7 +85,7 @@ def test_every_argument_is_passed_on(
 
 @pytest.mark.parametrize("op", raw_ops.__all__)
 def test_every_default_is_passed_on(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The functions of the package have other defaults of their own."""
+    """The defaults are TensorFlow's; the functions of the package have others."""
     parameters = inspect.signature(getattr(raw_ops, op)).parameters
     required = [name for name, p in parameters.items() if p.default is p.empty]
     arguments = {name: LOOKED_AT.get(name, object()) for name in required}
@@ -99,7 +99,7 @@ def test_every_default_is_passed_on(op: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("op", [op for op in raw_ops.__all__ if "LSTM" in op])
 def test_use_peephole_of_none(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For TensorFlow None is the default; the gradients have none."""
+    """In TensorFlow None is the default; the gradients have no default."""
     arguments: dict[str, Any] = {
         name: object() for name in inspect.signature(getattr(raw_ops, op)).parameters
     }
@@ -130,7 +130,7 @@ def test_size_in_the_dtype_asked_for(dtype: Any) -> None:
 
 OPS = [op for op in raw_ops.__all__ if "Params" in op]
 ARRAY = np.zeros(2)
-BIG = 10**5000  # of more digits than Python writes
+BIG = 10**5000  # with more digits than Python writes
 
 
 # ruff: noqa: E501 - a case a line
@@ -191,7 +191,7 @@ def test_the_numbers_of_parameters() -> None:
 
 @pytest.mark.parametrize("op", raw_ops.__all__)
 def test_errors_name_the_op(op: str) -> None:
-    """Whatever is wrong: the message begins with the op and does not name another function."""
+    """Each message begins with the op and names no other function."""
     parameters = inspect.signature(getattr(raw_ops, op)).parameters
     with pytest.raises((TypeError, ValueError), match=f"^{op}: ") as caught:
         getattr(raw_ops, op)(**dict.fromkeys(parameters, "wrong"))

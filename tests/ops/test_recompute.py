@@ -1,7 +1,7 @@
 """
-`save`: what is kept, memory, and what is refused; the gradients, the table of the ops tests.
+`save`: what is kept, memory, and errors. The tests of the table check the gradients.
 
-Here blocks are so short that a sequence has several pieces.
+Blocks are so short here that a sequence has several pieces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cupyrnn.arithmetic import products
 from cupyrnn.driver import recompute, reserve
 from cupyrnn.kernels import products as on_device
 
-# The states of every step; every k-th, with T a multiple and not; none but the first.
+# The states of every step; of every k-th, with T a multiple of k or not; only the first.
 SAVES: list[Any] = ["states", 2, 3, 7, 1000]
 
 
@@ -36,14 +36,14 @@ SIZES_OF_BLOCKS = [
 
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have blocks of two or three steps, and recompute some rows of a piece at once."""
+    """Use blocks of two or three steps, and recompute some rows of a piece at once."""
     for (module, name, _), few in zip(SIZES_OF_BLOCKS, (9, 9, 1, 25), strict=True):
         monkeypatch.setattr(module, name, few)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_is_kept(mode: str, rng: np.random.Generator) -> None:
-    """Bytes: h, and of an LSTM c, of so many rows; below the last layer h of all rows."""
+    """Bytes of h, and c of an LSTM, for the kept rows; below the last layer h of all rows."""
     T, B, H = 13, 3, 5
     case = nets.Case(mode, T, B, 4, H, L=2)
     inputs = nets.problem(rng, case)
@@ -69,15 +69,15 @@ def test_memory(
     rng: np.random.Generator,
 ) -> None:
     """
-    At the peak, forward and backward, beside what is returned: little with every 32nd state.
+    Peak memory of both calls without the results: little with every 32nd state.
 
-    With all states, no more than these and a part of a piece.
+    With all states, no more than the states and a part of a piece.
     """
     if compiled:
         request.getfixturevalue("compiled_loops")
     for module, name, value in SIZES_OF_BLOCKS:
         monkeypatch.setattr(module, name, value)
-    # Compiled loops have buffers of their own, which are small beside long sequences alone.
+    # Compiled loops have buffers, which are small compared with long sequences only.
     case = nets.Case(mode, 16000 if compiled else 4000, 8, 16, 32)
     inputs = nets.problem(rng, case, np.float32)
     cotangents = nets.cotangents_of(rng, case, np.float32)
@@ -92,7 +92,7 @@ def test_memory(
         finally:
             tracemalloc.stop()
 
-    peak("all"), peak(32)  # what is compiled and cached
+    peak("all"), peak(32)  # compile and fill caches first
     whole = peak("all")
     assert peak(32) < 0.15 * whole
     assert peak("states") < 0.45 * whole
@@ -102,7 +102,7 @@ def test_memory(
 def test_what_is_recomputed_is_compiled(
     compiled_loops: Any, monkeypatch: pytest.MonkeyPatch, save: Any, rng: np.random.Generator
 ) -> None:
-    """As the forward pass is: a layer in one call for each piece, as long as those of a call."""
+    """Like the forward pass: each piece of a layer is one compiled call."""
     monkeypatch.setattr(recompute, "_BLOCKS", 2)
     rows: list[int] = []
     forward = compiled_loops.forward_layer
@@ -124,7 +124,7 @@ def test_what_is_recomputed_is_compiled(
 
 @pytest.mark.parametrize("save", ["all", "states", 2, 8])
 def test_as_many_numbers_as_all(save: Any, rng: np.random.Generator) -> None:
-    """A reserve_space of states is never as long as that of all that the steps save."""
+    """A reserve_space of states never has the same size as one with everything."""
     case = Case("stacked_rnn-GRU", (8, 1, 1, 1))
     call = call_of(case, rng)
     out, whole = (call.forward(cupyrnn, save=kept) for kept in (save, "all"))
@@ -145,7 +145,7 @@ WRONG_SAVES = [
 
 @pytest.mark.parametrize(("save", "error", "message"), WRONG_SAVES)
 def test_errors(save: Any, error: Any, message: str, rng: np.random.Generator) -> None:
-    """Also of vjp, before the call."""
+    """vjp raises them too, before the call."""
     for name in ("cudnn_rnn-gru", "stacked_rnn-GRU"):
         call = call_of(Case(name), rng)
         with pytest.raises(error, match=re.escape(f"{call.case.op.record.name}: {message}")):
@@ -157,11 +157,11 @@ def test_errors(save: Any, error: Any, message: str, rng: np.random.Generator) -
 
 
 def test_reserve_space_of_another_call(ops: Ops, rng: np.random.Generator) -> None:
-    """Lengths, sizes and attributes are part of what stands in it."""
+    """Its note depends on lengths, sizes and attributes."""
     case = nets.Case("lstm", 6, 3, 4, 5, lengths=(6, 2, 4))
     inputs, cotangents = nets.problem(rng, case), nets.cotangents_of(rng, case)
     out = nets.forward(ops, case, inputs, save=2)._replace(host_reserved=None)
-    # As many steps, others.
+    # The same number of steps, but other steps.
     other = case._replace(lengths=(6, 4, 2))
     message = "cudnn_rnn_backprop: reserve_space is of a call with save=2 and with other sizes"
     with pytest.raises(ValueError, match=message):
@@ -214,7 +214,7 @@ def block(
 
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "BlockLSTM"])
 def test_errors_of_block_ops(name: str, rng: np.random.Generator) -> None:
-    """Bad gradients are refused by the name of the gradient op."""
+    """Errors of wrong gradients begin with the gradient op."""
     op, given, gradients = block(rng, name, "full")
     for save in ("states", 2):
         pullback = cupyrnn.vjp(op, **given, save=save)[1]

@@ -1,4 +1,4 @@
-"""Sums over processes, without any: cupyrnn/parallel/reductions.py."""
+"""Sums over processes, in one process: cupyrnn/parallel/reductions.py."""
 
 from __future__ import annotations
 

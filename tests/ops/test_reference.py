@@ -1,4 +1,4 @@
-"""The definitions by themselves: dtypes, tangents, no steps, one sequence."""
+"""The definitions alone: dtypes, tangents, no steps, one sequence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def arguments(name: str, rng: np.random.Generator) -> list[Any]:
 
 @each_case
 def test_any_dtype(name: str, more: dict[str, Any], rng: np.random.Generator) -> None:
-    """And a tangent beside each argument: the derivative, by central differences in long double."""
+    """Tangents of each argument too, compared with central differences in long double."""
     given, function = arguments(name, rng), getattr(reference, name)
     out = function(*given, **more)
     wide = [a.astype(np.longdouble) for a in given]

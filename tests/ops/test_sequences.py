@@ -1,4 +1,4 @@
-"""Lengths, direction and resets: as which types they are given, memory, and what is refused."""
+"""Lengths, direction and resets: accepted types, memory, and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ each_direction = pytest.mark.parametrize("reverse", [False, True])
 
 @each_direction
 def test_resets_take_memory_by_steps(reverse: bool) -> None:
-    """One document of 5,000 steps and 5,000 of one step: not the product of the two."""
+    """One document of 5,000 steps and 5,000 of one step do not need memory for their product."""
     T = 10_000
     resets = np.arange(T)[:, None] >= T // 2
     x, h, w = np.zeros((T, 1, 1)), np.zeros((1, 1)), np.zeros((2, 3))

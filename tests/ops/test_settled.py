@@ -1,4 +1,4 @@
-"""What the checks of a call found is looked up: by all that they read, and by nothing else."""
+"""Cached checks: the signature has everything that the checks read, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cupyrnn.weights import packed_forms
 
 
 def test_the_dtype_of_every_array_is_told() -> None:
-    """It is told once of several alike, one after the other."""
+    """Also if several arrays in a row have the same dtype."""
     a = np.zeros(3)
     kinds = [None, *(a.astype(dtype) for dtype in ("<f4", "<f8", ">f4", "<i8"))]
     every = list(itertools.product(kinds, repeat=3))
@@ -40,7 +40,7 @@ def test_neither_values_nor_identity_are_remembered() -> None:
 
 
 def test_what_a_model_knows_of_its_sizes_is_compared_in_every_call() -> None:
-    """Of the same vector another model may be made, which does not fit it."""
+    """The same vector may be in another model, which it does not fit."""
     names = ("input", "input_h", "input_c", "params")  # a call with lengths is not remembered
     net = {name: CALLS["cudnn_rnn"][name] for name in names}
     packed = cupyrnn.PackedParams(net["params"], 2, H, I, "lstm", "bidirectional", 0)
@@ -53,7 +53,7 @@ def test_what_a_model_knows_of_its_sizes_is_compared_in_every_call() -> None:
 
 
 def test_a_gradient_after_one_of_another_save(rng: np.random.Generator) -> None:
-    """With host_reserved, without it, and with another call's host_reserved."""
+    """With host_reserved, without it, and with the host_reserved of another call."""
     call = call_of(Case("cudnn_rnn-lstm", (3, 2, 3, 4)), rng)
     saves: tuple[Any, ...] = ("all", "states", 2, 3)
     outs = {save: call.forward(cupyrnn, save=save) for save in saves}
@@ -87,7 +87,7 @@ def test_attributes_of_equal_value_keep_their_meaning() -> None:
 
 
 def test_a_seed_of_the_type_of_a_right_one_is_checked() -> None:
-    """An array of one integer is a right seed, and other arrays are none."""
+    """An array of one integer is a valid seed; other arrays are not."""
     cupyrnn.cudnn_rnn(**CALLS["cudnn_rnn"], seed=np.array(1))  # type: ignore[arg-type]
     for seed in (np.array(0.5), np.array([1, 2]), np.array(True)):
         raises("cudnn_rnn", TypeError, f"seed is {seed!r}, expected an integer", seed=seed)
@@ -124,7 +124,7 @@ def test_threads_share_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_relu"])
 def test_where_packed_weights_lie(mode: Any) -> None:
-    """As `cudnn_rnn_params_layout` says, part by part, and as views."""
+    """The views of each part equal `cudnn_rnn_params_layout`."""
     sizes: dict[str, Any] = {"num_layers": 2, "num_units": 3, "input_size": 2, "rnn_mode": mode}
     pieces = cupyrnn.cudnn_rnn_params_layout(**sizes, direction="bidirectional")
     vector = np.arange(pieces[-1].offset + 3.0)

@@ -1,4 +1,4 @@
-"""Single steps by their own ways, in NumPy and compiled: the numbers of the loops over time."""
+"""Single steps have their own code, in NumPy and compiled; results equal those of the loops."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def step_of(name: str, size: tuple[int, int, int], dtype: str = "float64") -> Ca
 
 @pytest.fixture(params=["cells", "compiled", "layers"])
 def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NumPy's own step, the compiled one, or compiled layers also where they do not pay."""
+    """NumPy's single step, the compiled one, or compiled layers even where they are slower."""
     if request.param != "cells":
         request.getfixturevalue("compiled_loops")
     if request.param == "layers":
@@ -50,7 +50,7 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class _OverTime:
-    """Steps without a way of their own for one step."""
+    """The functions of a cell without those for a single step."""
 
     def __init__(self, module: Any) -> None:
         self.forward_steps, self.backward_steps = module.forward_steps, module.backward_steps
@@ -58,7 +58,7 @@ class _OverTime:
 
 
 def _have_loops_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have NumPy's loops compute single steps, too, of cells as these take them."""
+    """Make NumPy's loops over time compute single steps too."""
     in_numpy = layer.in_numpy
     monkeypatch.setattr(layer, "compiled_page", lambda _: None)
     signatures.CALLS.clear()
@@ -75,7 +75,7 @@ def test_one_step_is_that_of_the_loops(
     call = call_of(case, rng)
     found = numbers(call)
     for a, b in zip(found.values(), numbers(call).values(), strict=True):
-        assert a.tobytes() == b.tobytes()  # laid out, it is the same call
+        assert a.tobytes() == b.tobytes()  # the same call if it is laid out
     _have_loops_over_time(monkeypatch)
     expected = numbers(call)
     assert found.keys() == expected.keys()
@@ -116,7 +116,7 @@ def test_what_is_not_finite_goes_through(
 
 @pytest.mark.parametrize("B", [2, 9])
 def test_one_unit_in_float32(B: int, rng: np.random.Generator) -> None:
-    """The gate after the peephole, which is every fourth number of what was multiplied."""
+    """The gate with a peephole: with H = 1 a product's columns are every fourth number."""
     inputs = lstms.problem(rng, (1, B, 3, 1), True, np.dtype(np.float32))
     expected = cupyrnn.block_lstm(**{n: a.astype(np.float64) for n, a in inputs.items()})
     found = cupyrnn.lstm_block_cell(**{**inputs, "x": inputs["x"][0]})

@@ -1,4 +1,4 @@
-"""stacked_rnn: what the table of the ops does not ask: entries that differ, sizes, errors."""
+"""stacked_rnn beyond the tests of the table: different entries, sizes, errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T, B, I = 5, 4, 3  # of layers of different H
 
 
 def test_peepholes_in_some_of_the_cells(ops: Any, rng: np.random.Generator) -> None:
-    """An entry without peepholes may stand beside one with them, and has no gradient of them."""
+    """Entries with and without peepholes may be mixed; only the first have their gradients."""
     call = call_of(Case("stacked_rnn-LSTM", layers=2), rng)
     first, (w, b, *_) = call.inputs["weights"]
     found = []
@@ -35,7 +35,7 @@ def test_peepholes_in_some_of_the_cells(ops: Any, rng: np.random.Generator) -> N
 
 @pytest.mark.parametrize("zero", [None, 0, 0.0])
 def test_a_gru_takes_a_plain_zero_for_its_cell_states(zero: Any, rng: np.random.Generator) -> None:
-    """That is what its own output_c is."""
+    """Its own output_c is a zero too."""
     x, h = rng.standard_normal((4, 2, 3)), rng.standard_normal((1, 2, 5))
     one = [cupyrnn.init_block_gru(num_units=5, input_size=3, dtype="float64")]
     out = cupyrnn.stacked_rnn(x, h, zero, one)
@@ -54,7 +54,7 @@ def test_a_gru_takes_a_plain_zero_for_its_cell_states(zero: Any, rng: np.random.
 def test_layers_of_one_size_may_have_lists_too(
     ops: Ops, name: str, rng: np.random.Generator
 ) -> None:
-    """With the same bits as arrays have, and each state as it was given."""
+    """Lists give the same bits as arrays; each state is returned in the form that was passed."""
     case = Case(f"stacked_rnn-{name}", (T, B, I, 4), "float64", "lengths+resets", "both", 2)
     call = call_of(case._replace(dropout=0.4), rng)
     out = call.forward(ops)
@@ -73,12 +73,12 @@ def test_layers_of_one_size_may_have_lists_too(
 
 
 def joined(result: Any) -> Any:
-    """Return what is a tuple of an array for each layer as one array."""
+    """Return a tuple with an array for each layer as one array."""
     return result._make(np.concatenate(a) if type(a) is tuple else a for a in result)
 
 
 def test_one_p_and_different_h(ops: Ops, rng: np.random.Generator) -> None:
-    """Then h may be an array: with projections to one size."""
+    """With projections to one size, h may be one array."""
     weights, K, P = [], I, 2
     for H in (6, 3):
         shapes = {"w": (K + P, 4 * H), "b": (4 * H,), "w_p": (H, P)}
@@ -98,7 +98,7 @@ def test_one_p_and_different_h(ops: Ops, rng: np.random.Generator) -> None:
 
 
 def test_onnx_nodes_of_different_h_are_one_net(rng: np.random.Generator) -> None:
-    """By the packed parameters, or as the block op has them where there are peepholes."""
+    """Weights of packed parameters, or of the block op if there are peepholes."""
     nodes, K = [], I
     for H in (6, 2):
         shapes = ((1, 4 * H, K), (1, 4 * H, H), (1, 8 * H), (1, 3 * H))

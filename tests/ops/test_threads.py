@@ -1,4 +1,4 @@
-"""Threads of compiled calls: whatever stops a call, the next one has them all."""
+"""Threads of compiled calls: after any interrupted call, the next one can use all threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from checks import run_python
     ],
 )
 def test_what_stops_a_call(compiled_loops: ModuleType, name: str, checks: int) -> None:
-    """300 interrupts, or 3,000; calls at the end of the process; no memory for a thread."""
+    """Interrupts, 300 or 3,000; calls at the end of the process; no memory for a thread."""
     if not hasattr(os, "fork"):
         pytest.skip(needs.REASONS["fork"])
     script = Path(__file__).with_name("two_threads.py")
@@ -40,7 +40,7 @@ def threads(compiled_loops: ModuleType) -> Any:
 
 
 def words(block: int) -> tuple[int, ...]:
-    """Return a block of words without arrays, or any other integer, as calls take it."""
+    """Return a block of words without arrays, or an integer, as an argument of calls."""
     return block, -1
 
 
@@ -120,7 +120,7 @@ def test_a_thread_leaves_the_core_of_the_caller_for_an_idle_one(threads: Any) ->
 
 
 def test_without_threads(compiled_loops: ModuleType) -> None:
-    """As on Windows: nothing of the system's threads is asked for."""
+    """As on Windows: no function of the system's threads is called."""
     code = """
 import sys, numba
 sys.platform = "win32"
@@ -135,7 +135,7 @@ print(cupyrnn.block_lstm(x, x[0], x[0], w, w[0]).h.shape, threads.most())
 @pytest.mark.skipif(not hasattr(os, "fork"), reason=needs.REASONS["fork"])
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_waits_for_no_thread_of_its_parent() -> None:
-    """What a call keeps of its sequences may be in the making in a thread that the child lacks."""
+    """A thread of the parent may be computing a cached property: the child must not wait for it."""
     packing = importlib.import_module("cupyrnn.driver.packing")
     kept, begun, ended = packing.cached_property, threading.Event(), threading.Event()
 

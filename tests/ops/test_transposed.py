@@ -1,4 +1,4 @@
-"""Products of few rows by the transposed matrix."""
+"""Products of few rows with the transposed matrix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def of(rng: np.random.Generator, *shape: int) -> Any:
 def test_product(
     rng: np.random.Generator, rows: int, K: int, N: int, dtype: str, kind: type[Any]
 ) -> None:
-    """With as many rows as were said and with fewer, of operands in any order."""
+    """With the planned number of rows and with fewer, and operands in any memory order."""
     for order in ("C", "F"):
         w: Any = of(rng, K, N).astype(dtype, order=order)
         factor_of_w = kind(w, rows)
@@ -44,7 +44,7 @@ def test_product(
 def test_product_by_small_results(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, rows: int, K: int, N: int, dtype: str
 ) -> None:
-    """Into memory of any order, of widths that are no multiple of a vector; NaN goes its way."""
+    """Results in any memory order, widths that are no multiple of a vector, NaN."""
     calls, whole = [], _transposed.dot_by_small_results
     monkeypatch.setattr(blas, "has_small_kernels", lambda: True)
     monkeypatch.setattr(
@@ -86,7 +86,7 @@ def test_where_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert factor(large, 33, 16) is large
     assert factor(large, 1, 16) is large
     assert isinstance(factor(np.zeros((128, 512), np.float32), 16, 16), np.ndarray)
-    # A copy for few steps does not pay; what has the right order needs none.
+    # A copy for few steps does not pay off; a matrix in C order needs none.
     assert factor(large, 8, 15) is large
     assert isinstance(factor(np.asfortranarray(large), 8, 1), Transposed)
     assert factor(large.astype(float), 8, 100).dtype == float
@@ -98,7 +98,7 @@ def test_where_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_results(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, name: str, extent: str
 ) -> None:
-    """They are those of the plain product, in every cell, forward and backward."""
+    """They equal the results of the plain product, for every cell, forward and backward."""
     call = call_of(Case(name, (5, 4, 3, 7), "float32", extent), rng)
     expected, count, made = numbers(call), [], Transposed.__init__
 

@@ -1,4 +1,4 @@
-"""vjp: an op and its gradient, as the two calls with all arguments written twice."""
+"""vjp equals the op and its gradient with all arguments written twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Problem(NamedTuple):
 
 
 def of_table(name: str, rng: np.random.Generator, by_place: int = 0, **said: Any) -> Problem:
-    """Return a problem of an op of the table, its first arguments given by place."""
+    """Return a problem of an op of the table; its first arguments are positional."""
     step = name.endswith("_cell")
     fields = {n: said.pop(n) for n in [*said] if n in Case._fields}
     extent = {} if step else {"extent": "lengths+resets"}
@@ -55,7 +55,7 @@ NET: dict[str, Any] = {"direction": "both", "layers": 2, "dropout": 0.4, "by_pla
 
 
 def of_default_clip(name: str, rng: np.random.Generator, order: str = "icfo") -> Problem:
-    """Return a problem with states beyond the clip, which the gradient has to be told."""
+    """Return a problem with states beyond the clip, which the gradient must know."""
     p = of_table(name, rng, gate_order=order, extent="full")
     p.kwargs["cs_prev" if "cs_prev" in p.kwargs else "input_c"] *= 9
     clip = {"cell_clip": 3.0 if order == "icfo" else 0.0}
@@ -63,7 +63,7 @@ def of_default_clip(name: str, rng: np.random.Generator, order: str = "icfo") ->
 
 
 def packed(rng: np.random.Generator, mode: str) -> Problem:
-    """As it is called with parameters that know their sizes."""
+    """Return the call with a PackedParams."""
     p = of_table(f"cudnn_rnn-{mode}", rng, **NET)
     net = cupyrnn.init_params(
         num_layers=2,
@@ -133,7 +133,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_it_is_the_two_calls(name: str, rng: np.random.Generator) -> None:
-    """To the bit, with every argument that changes the gradient, and twice."""
+    """The bits are equal, twice, with every argument that changes the gradient."""
     p = PROBLEMS[name](rng)
     out, pullback = cupyrnn.vjp(p.function, *p.args, **p.kwargs)
     assert_same(out, p.function(*p.args, **p.kwargs))
@@ -145,7 +145,7 @@ def test_it_is_the_two_calls(name: str, rng: np.random.Generator) -> None:
 
 
 def test_a_node_of_onnx(rng: np.random.Generator) -> None:
-    """Its gradients, tests/ops/test_onnx_general.py and the conformance kit."""
+    """tests/ops/test_onnx_general.py and the conformance kit test the values."""
     inputs = [rng.standard_normal(s) for s in ((T, B, I), (1, 4 * H, I), (1, 4 * H, H))]
     out, pullback = cupyrnn.vjp(cupyrnn.run_onnx_node, "LSTM", inputs, direction="reverse")
     assert_same(out, cupyrnn.run_onnx_node("LSTM", inputs, direction="reverse"))
@@ -154,7 +154,7 @@ def test_a_node_of_onnx(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("name", ["block_lstm", "lstm", "stacked LSTM"])
 def test_inputs_that_were_written_into(name: str, rng: np.random.Generator) -> None:
-    """Weights that were updated before the gradient was taken, and a list with other entries."""
+    """Weights that were updated before the gradient call, and a list with other entries."""
     p = PROBLEMS[name](rng)
     weights: Any = {"block_lstm": "w", "lstm": 3, "stacked LSTM": 3}[name]
     given: Any = by_name(p)["w"] if name == "block_lstm" else p.args[weights]
@@ -176,7 +176,7 @@ def test_inputs_that_were_written_into(name: str, rng: np.random.Generator) -> N
 @pytest.mark.parametrize("shape", [(7, 3, 4), (9, 64, 32), (9, 64, 1)])
 @pytest.mark.parametrize("order", ["C", "F", "strided"])
 def test_part_of_a_reused_buffer(order: str, shape: Any, rng: np.random.Generator) -> None:
-    """One row of x, which small arrays show by any element and large ones by one of each row."""
+    """One row of x: any element of a small array, one element of each row of a large one."""
     x = rng.standard_normal((*shape[:-1], 2 * shape[-1]))[..., ::2]
     x = x if order == "strided" else np.array(x, order=order)  # type: ignore[call-overload]
     weights = cupyrnn.init_block_gru(num_units=5, input_size=shape[-1], seed=0, dtype="float64")
@@ -207,7 +207,7 @@ SAVES += [(name, save) for name in PROBLEMS if name not in NO_SAVE for save in (
 
 @pytest.mark.parametrize(("name", "save"), SAVES)
 def test_outputs_that_are_written_into(name: str, save: Any, rng: np.random.Generator) -> None:
-    """An output is read-only, or the gradient does not read it; it is free with the pullback."""
+    """Outputs that the gradient reads are read-only until the pullback is freed."""
     p = PROBLEMS[name](rng)
     more = {} if save == "all" else {"save": save}
     out, pullback = cupyrnn.vjp(p.function, *p.args, **p.kwargs, **more)
@@ -223,7 +223,7 @@ def test_outputs_that_are_written_into(name: str, save: Any, rng: np.random.Gene
                 change(a)
     assert_same(pullback(**p.gradients), expected)
     if save == "states" and "h" in arrays:
-        assert refused <= {"h"}  # a copy where lengths move rows
+        assert refused <= {"h"}  # a copy if lengths move rows
     else:
         read = {*arrays} - ({"h"} if name.endswith("_cell") else set())
         assert refused == (read if save == "all" and "h" in arrays else set())

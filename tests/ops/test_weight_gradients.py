@@ -22,7 +22,7 @@ from cupyrnn.driver.pages import products_of
 def test_by_pairs_and_by_products(
     ops: Ops, shape: tuple[int, ...], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both ways to a norm, of more steps than are paired at once, some examples at a time."""
+    """Both methods for norms, with more steps and examples than one block has."""
     T, B, K, M = shape
     xp = ops.xp
     operands = [xp.asarray(rng.standard_normal((T, B, k))) for k in (K, 3)]
@@ -41,7 +41,7 @@ def test_by_pairs_and_by_products(
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 @pytest.mark.parametrize("T", [2, 40])
 def test_norms_do_not_overflow(ops: Ops, T: int, scale: float, rng: np.random.Generator) -> None:
-    """Whose squares float32 cannot hold."""
+    """The squares of these norms overflow in float32."""
     call, engine = call_of(Case("cudnn_rnn-gru", (T, 3, 5, 4), "float32"), rng), nets.own(ops)
     out = call.forward(ops, engine=engine)
     given = call.cotangents(rng, out)
@@ -54,7 +54,7 @@ def test_norms_do_not_overflow(ops: Ops, T: int, scale: float, rng: np.random.Ge
 
 
 def test_each_operand_has_its_scale(ops: Ops, rng: np.random.Generator) -> None:
-    """What one matrix multiplied is large, what another one did is not."""
+    """One matrix multiplies large numbers, another one small numbers."""
     inputs = lstms.problem(rng, (2, 3, 6, 5), False, "float32")
     inputs["x"] *= np.float32(1e25)
     inputs["w"][:6] *= np.float32(1e-25)
@@ -70,7 +70,7 @@ def test_each_operand_has_its_scale(ops: Ops, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_norms_of_steps_that_cancel_are_finite(ops: Ops, dtype: str) -> None:
-    """The sum of their squares over pairs of steps is zero, but for rounding of either sign."""
+    """The sum over pairs of steps is zero except for rounding, which may be negative."""
     T, B, I, H = 3, 64, 60, 60
     rng = np.random.default_rng(0)
 
@@ -89,7 +89,7 @@ def test_norms_of_steps_that_cancel_are_finite(ops: Ops, dtype: str) -> None:
         ops.block_lstm_grad(cs_grad=np.stack([a * step for a in factors]), **given)
         for factors in (np.array([1, 0.3, -1.3], dtype), alone)
     )
-    # The square is a sum over 9 pairs of steps, each at most 1.3**2 of that of one step.
+    # The square is a sum over 9 pairs of steps, each at most 1.3**2 times the square of one step.
     most = 3 * 1.3 * tolerance(dtype, I) ** 0.5
     for name in ("w_grad", "b_grad"):
         norms, of_one_step = getattr(found, name), getattr(one, name)
@@ -112,7 +112,7 @@ def test_no_gradient_has_norm_zero(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("way", ["examples", "norms"])
 def test_tangents(way: Any, rng: np.random.Generator) -> None:
-    """jvp through them, beside central differences."""
+    """jvp of these gradients, compared with central differences."""
     inputs = lstms.problem(rng, (5, 3, 2, 4), True)
     moved = {n: rng.standard_normal(a.shape) for n, a in inputs.items()}
     names = list(inputs)
@@ -172,7 +172,7 @@ def test_products_on_a_device_are_not_one_per_example(
 
 
 class ViewsForm(slstm.SLSTMForm):
-    """Every other number of two arrays, from the end of w: all are views, and none in one piece."""
+    """Every other number of two arrays, from the end of w: all are views, none is contiguous."""
 
     shapes: ClassVar = {"w": "K+H, 8*H", "v": "8*H"}
     change: ClassVar[Callable[[Any], Any]] = staticmethod(lambda grads: grads)
@@ -189,7 +189,7 @@ class ViewsForm(slstm.SLSTMForm):
 
 
 class TwoArrays(NamedTuple):
-    """The weights of an sLSTM, every other number one of them."""
+    """The weights of an sLSTM in two arrays, as every other number."""
 
     w: Any
     v: Any
@@ -202,7 +202,7 @@ def entry_of(cell: str, rng: np.random.Generator) -> Any:
 
 
 def stacked_call(ops: Any, T: int, entry: Any, **attributes: Any) -> Any:
-    """Return what computes the gradients of the weights of one layer, B = 3, I = 2, H = 4."""
+    """Return a function that computes the gradients of one layer's weights, B = 3, I = 2, H = 4."""
     rng = np.random.default_rng(0)
     x, dy = rng.standard_normal((T, 3, 2)), rng.standard_normal((T, 3, 4))
     h, c, n, m = rng.standard_normal((4, 1, 3, 4))
@@ -258,7 +258,7 @@ def test_gradients_that_cannot_be_written_to(
 
 
 def test_sums_that_are_not_wanted(ops: Ops, rng: np.random.Generator) -> None:
-    """A cell without a bias says so: what its gradients has no memory for is not computed."""
+    """A cell without a bias has no memory for its gradient, which is then not computed."""
     entry = entry_of("GRU", rng)
     expected = stacked_call(ops, 5, entry)
 

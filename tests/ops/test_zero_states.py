@@ -1,4 +1,4 @@
-"""None for a state before the first step is zeros: beside what the table of ops asks."""
+"""None for a state before the first step means zeros, beyond the tests of the table."""
 
 from __future__ import annotations
 

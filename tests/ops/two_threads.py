@@ -1,9 +1,9 @@
 """
-What must not stop calls of two threads: each function here is run by a process of its own.
+What must not stop calls of two threads. Each function here runs in its own process.
 
     python two_threads.py FUNCTION [ARGUMENT]
 
-It prints `right` for every check that holds; one that hangs has to be ended from outside.
+It prints `right` for every check that holds. A hanging process must be ended from outside.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CASES = [
 
 
 class _Both(NamedTuple):
-    """A call of two threads: of an op and, but for single steps, of its gradient."""
+    """A call of an op in two threads and, except for single steps, of its gradient."""
 
     case: Case
     arguments: dict[str, Any]
@@ -72,7 +72,7 @@ def _bits(tree: Any) -> list[bytes]:
 
 
 def _both_work(call: Callable[[], Any]) -> bool:
-    """Return whether a call gives a part to the second thread, for which it then waits."""
+    """Return whether a call uses the second thread and waits for it."""
     before = threads._word(threads._OWN + threads._PARTS)
     call()
     return threads._word(threads._OWN + threads._PARTS) > before
@@ -80,7 +80,7 @@ def _both_work(call: Callable[[], Any]) -> bool:
 
 def interrupts(count: str) -> None:
     """
-    So many KeyboardInterrupts of each kind of call, at random moments.
+    Interrupt each kind of call this many times, at random moments.
 
     The arguments are as before, and the next call is right.
     """
@@ -89,7 +89,7 @@ def interrupts(count: str) -> None:
     def interrupt(*_: Any) -> None:
         nonlocal armed
         if armed:
-            armed = False  # a late signal of the timer before would end the `except` below
+            armed = False  # a late signal of the last timer would end the `except` below
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGALRM, interrupt)
@@ -118,13 +118,13 @@ def interrupts(count: str) -> None:
 
 
 def _compare(pairs: Sequence[tuple[Callable[[], Any], list[bytes]]]) -> None:
-    """Print whether calls give what they gave, in two threads."""
+    """Print whether calls give the same results as before, in two threads."""
     right = all(_bits(call()) == expected for call, expected in pairs)
     print("right" if right and all(_both_work(call) for call, _ in pairs) else "wrong", flush=True)
 
 
 def late() -> None:
-    """Calls after the main thread's end, and while the interpreter ends: their first threads."""
+    """The first threads of calls after the main thread's end, and while the interpreter ends."""
     threads.count = lambda: 1
     pairs = [(call, _bits(call())) for call in _calls("float32")]
     threads.count = lambda: 2
@@ -138,11 +138,11 @@ def late() -> None:
 
 
 def no_threads() -> None:
-    """Calls while the system has no memory for a thread, or for the words; then it has."""
+    """Calls while the system has no memory for a thread or for the words, and after that."""
     import resource
 
     stack = resource.getrlimit(resource.RLIMIT_STACK)
-    if stack[0] != STACK:  # of a thread; it is looked up when a process begins
+    if stack[0] != STACK:  # of a thread; a process looks it up when it starts
         resource.setrlimit(resource.RLIMIT_STACK, (STACK, stack[1]))
         os.execv(sys.executable, [sys.executable, *sys.argv])
     threads.count = lambda: 1
