@@ -227,7 +227,6 @@ _PRODUCT = re.compile(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\
 _STORE_ASYNC = re.compile(
     r"st\.async\.shared::cluster\.mbarrier::complete_tx::bytes(\.v2)?\.(b32|b64)"
 )
-_MEETING = re.compile(r"(red|ld)\.(release|acquire|relaxed)\.gpu\.global(?:\.add)?\.u32")
 # Without a space, as of pointers that NVRTC has lost sight of: of this package's, always global.
 _ACCESS = re.compile(
     r"(ld|st)(?:\.relaxed\.(?:gpu|cluster))?(?:\.(global|shared|param)(?:::\w+)?)?(\.nc)?"
@@ -275,8 +274,6 @@ class Compiler:
             return self._access(instruction, *match.groups())
         if operands and operands[0] in self.parts:
             return lambda f: f.__setitem__(operands[0], np.zeros(f.n, np.uint64))  # never read
-        if match := _MEETING.fullmatch(name):
-            return self._meeting(instruction)
         if re.fullmatch(r"mov\.b(32|64)", name) and any(o.startswith("{") for o in operands):
             return self._pack(8 * TYPES[name[4:]].itemsize, operands)
         if name == "shfl.sync.bfly.b32":
@@ -437,16 +434,6 @@ class Compiler:
                 f[name] = value if wide is None else value.astype(wide)
 
         return load
-
-    def _meeting(self, instruction: Instruction) -> Step:
-        """What blocks meet by: an addition to a counter, and a look at it."""
-        if instruction.waits:
-            target, _ = self._target(instruction.operands[0], "u32")
-            address = self._address(instruction.operands[1])
-            return lambda f: f.__setitem__(target, f.look(instruction, address(f)))
-        address = self._address(instruction.operands[0])
-        number = self._read(instruction.operands[1], "u32")
-        return lambda f: f.add(instruction, address(f), np.broadcast_to(number(f), f.n))
 
     def _there(self, operands: tuple[str, ...]) -> Step:
         """``mapa``: an address in the shared memory of another block of the cluster."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,6 @@ from without_a_gpu.kernel import full_size
 
 from .instructions import OF_A_BLOCK, SPECIAL, Compiler, Step
 from .memory import AccessError, Memory, Race, Region
-from .order import Clocks
 from .parser import Entry, Instruction, PtxError, parse
 
 Array = np.ndarray[Any, Any]
@@ -175,29 +174,6 @@ class Frame(dict[str, Array]):
             launch.make_stores()
         return np.array([launch.barrier(place)[0] != parity for place, parity in wanted])
 
-    def look(self, what: Instruction, addresses: Array) -> Array:
-        """Return the counters at the addresses, and know what they were released with."""
-        values = self.load(what, "global", addresses, np.dtype("u4"), 1)
-        if ".acquire." in what.opcode:
-            for block, address in self._by_block(addresses):
-                self.launch.clocks.acquire(block, self.launch.turn, address)
-        return values
-
-    def add(self, what: Instruction, addresses: Array, numbers: Array) -> None:
-        """Add to the counters at the addresses."""
-        dtype = np.dtype("u4")
-        for lanes, region, offsets in self._parts(what, True, "global", addresses, dtype, 1):
-            view, slack = region.view(dtype)
-            np.add.at(view, (offsets - slack) // dtype.itemsize, numbers[lanes])
-        self.launch.asked = 0
-        if ".release." in what.opcode:
-            for block, address in self._by_block(addresses):
-                self.launch.clocks.release(block, self.launch.turn, address)
-
-    def _by_block(self, addresses: Array) -> Iterator[tuple[int, int]]:
-        blocks = self["thread"] // self.launch.threads
-        yield from zip(blocks.tolist(), addresses.tolist(), strict=True)
-
     def _parts(
         self, what: Instruction, write: bool, space: str, addresses: Array, dtype: Any, count: int
     ) -> Any:
@@ -262,13 +238,13 @@ class Kernel:
         shape, threads = [sizes[:3], sizes[3:]], int(np.prod(sizes[3:]))
         shared = self.shared_bytes + dynamic_shared_bytes
         count = int(np.prod(shape[0]))
-        many, clocks = max(1, _MOST_LANES // threads), Clocks()
+        many = max(1, _MOST_LANES // threads)
         with np.errstate(all="ignore"):
             for first in range(0, count, many):
                 blocks = np.arange(first, min(first + many, count))
-                Launch(self, shape, blocks, b"".join(arguments), memory, shared, clocks).run()
+                Launch(self, shape, blocks, b"".join(arguments), memory, shared).run()
         name = functools.partial(_thread_name, shape)
-        _refuse(self, memory.find_races(lambda t: t // threads, clocks), name)
+        _refuse(self, memory.find_races(lambda t: t // threads), name)
 
 
 class Launch:
@@ -276,10 +252,9 @@ class Launch:
 
     def __init__(
         self, kernel: Kernel, shape: list[Any], blocks: Array, arguments: bytes, memory: Memory,
-        shared_bytes: int, clocks: Clocks,
+        shared_bytes: int,
     ) -> None:  # fmt: skip
         self.kernel, self.memory, self.arguments = kernel, memory, arguments
-        self.clocks = clocks
         self.copies: list[list[Any]] = []  # to shared memory, on their way
         self.copy_groups: dict[int, int] = {}  # how many a thread has ended
         # Of stores to shared memory that are on their way: where to, the barrier, the value.
@@ -379,7 +354,7 @@ class Launch:
             self.groups = [*waiting]
             arrived: list[Group] = []
             budget = self._advance(waiting, arrived, budget)
-            race = self.shared.find_races(lambda t: t // self.threads, self.clocks)
+            race = self.shared.find_races(lambda t: t // self.threads)
             _refuse(self.kernel, race, self.thread_name)
             self._forget_accesses()
             self._expect_one_barrier(arrived)
@@ -528,7 +503,7 @@ _MEETS = 2  # the rank of a block of code that begins with one
 _MEETINGS = ("bar.sync", "barrier.cluster.wait")
 _ENDS = ("ret", "exit", *_MEETINGS)
 _CONTROL = (*_BRANCHES, *_ENDS)
-_WRITE_NO_REGISTER = ("st.", "red.", "cp.", "mbarrier.init.", "mbarrier.arrive.")
+_WRITE_NO_REGISTER = ("st.", "cp.", "mbarrier.init.", "mbarrier.arrive.")
 
 
 def _blocks(entry: Entry, compiler: Compiler) -> list[Block]:

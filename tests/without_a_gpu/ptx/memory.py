@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from .order import Clocks
 from .parser import Instruction, PtxError
 
 Array = np.ndarray[Any, Any]
@@ -66,10 +65,6 @@ class Access:
     """How often the warp of each thread met before."""
 
 
-# What tells and awaits words.
-TOLD = (".relaxed.gpu.global", ".relaxed.cluster.shared")
-
-
 class Memory:
     """Regions whose addresses do not overlap."""
 
@@ -114,12 +109,10 @@ class Memory:
             else:
                 pending = pending[:0]
             offsets = offsets.view(np.int64)
-            # A counter is asked by everybody. Words that are told and awaited are looked at, as a
-            # plain access among them is a race.
-            if not what.atomic or any(n in what.opcode for n in TOLD):
-                self._written[number] |= write
-                access = Access(what, write, size, offsets, threads[lanes], turn, syncs[lanes])
-                self.accesses[number].append(access)
+            # Of words that are told and awaited too, as a plain access among them is a race.
+            self._written[number] |= write
+            access = Access(what, write, size, offsets, threads[lanes], turn, syncs[lanes])
+            self.accesses[number].append(access)
             yield lanes, region, offsets
 
     def _describe(self, address: int, size: int) -> str:
@@ -135,12 +128,8 @@ class Memory:
             f" which has {nearest.data.size} bytes"
         )
 
-    def find_races(self, block_of: Callable[[Array], Array], clocks: Clocks) -> Race | None:
-        """
-        Return a race among the accesses of a whole launch.
-
-        Barriers order those of a block, and what blocks acquire of each other those of two.
-        """
+    def find_races(self, block_of: Callable[[Array], Array]) -> Race | None:
+        """Return a race among the accesses of a whole launch: barriers order those of a block."""
         for members in self._sharing():
             if any(self._written[n] for n in members):
                 base = min(self.regions[n].home for n in members)
@@ -150,7 +139,7 @@ class Memory:
                     for access in self.accesses[n]
                 ]
                 name = ", ".join(dict.fromkeys(self.regions[n].name for n in members))
-                if race := _race(name, moved, block_of, clocks):
+                if race := _race(name, moved, block_of):
                     return race
         return None
 
@@ -190,7 +179,6 @@ def _race(
     name: str,
     accesses: list[tuple[Access, Array]],
     block_of: Callable[[Array], Array],
-    clocks: Clocks,
 ) -> Race | None:
     """
     Return two accesses of different threads to one word that nothing orders, one of them a write.
@@ -242,23 +230,12 @@ def _race(
                 others = members[(ids[members] != ids[first]) & ~ordered]
                 if others.size:
                     return race(int(first), int(others[0]))
-    # and blocks what they acquire of each other, where nothing reads by the path that sees no
-    # writes. Many words have the same history.
-    read_only = np.array([".nc" in a.instruction.opcode for a, _ in accesses])[number]
-    histories = set()
+    # and nothing orders two blocks.
     for members, ids in _groups([index], block):
-        if not write[members].any() or (ids[members] == ids[members[0]]).all():
-            continue
-        what = block[members], turn[members], write[members], read_only[members]
-        history = np.unique(np.stack(what), axis=1).tobytes()
-        if history in histories:
-            continue
-        histories.add(history)
         for first in members[write[members]]:
-            for second in members[ids[members] != ids[first]]:
-                places = ((int(block[n]), int(turn[n])) for n in (first, second))
-                if read_only[second] or not clocks.ordered(*places):
-                    return race(int(first), int(second))
+            others = members[ids[members] != ids[first]]
+            if others.size:
+                return race(int(first), int(others[0]))
     return None
 
 

@@ -24,12 +24,12 @@ class Instruction:
     @property
     def atomic(self) -> bool:
         """Whether no other access gets between what it reads and writes."""
-        return self.opcode.startswith(("red.", "st.relaxed.")) or self.waits
+        return self.opcode.startswith("st.relaxed.") or self.waits
 
     @property
     def waits(self) -> bool:
         """Whether it reads what another block may be about to write."""
-        return self.opcode.startswith(("ld.acquire.", "ld.relaxed.", "mbarrier.try_wait."))
+        return self.opcode.startswith(("ld.relaxed.", "mbarrier.try_wait."))
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.text}"
