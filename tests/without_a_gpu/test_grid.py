@@ -12,7 +12,7 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
-from cupyrnn.kernels import common, compile, grid, lstm, persistent
+from cupyrnn.kernels import grid, lstm, persistent
 from without_a_gpu.agreement import numpy_dtype
 from without_a_gpu.all_steps import (
     CELLS,
@@ -28,7 +28,6 @@ from without_a_gpu.all_steps import (
     use_interpreter,
 )
 from without_a_gpu.cuda_on_cpu import nvrtc, runner
-from without_a_gpu.ptx.executor import Executor
 from without_a_gpu.ptx.parser import PtxError
 
 
@@ -323,55 +322,3 @@ def test_clusters_start_by_an_ordinary_launch(
     monkeypatch.setattr(driver, "launchKernel", launch)
     assert same(on(cupy_on_cpu, call), expected)
     assert started == [2, 2]
-
-
-MMA = r"""
-template <typename T> __global__ void one_product(const unsigned* a, const unsigned* b, float* d)
-{
-    const int lane = threadIdx.x;
-    float sums[4];
-    unsigned left[4];
-    for (int k = 0; k < 4; ++k) sums[k] = d[4 * lane + k], left[k] = a[4 * lane + k];
-    mma<T>(sums, left, b[2 * lane], b[2 * lane + 1]);
-    for (int k = 0; k < 4; ++k) d[4 * lane + k] = sums[k];
-}
-"""
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.cuda_on_cpu
-def test_the_two_products_of_a_warp_agree(dtype: str) -> None:
-    """That of the g++ executor and that of the PTX interpreter, with each other and with NumPy."""
-    rng = np.random.default_rng(5)
-    kind = numpy_dtype(dtype)
-    a, b = (rng.standard_normal(s).astype(kind) for s in ((16, 16), (16, 8)))
-    c = rng.standard_normal((16, 8)).astype(np.float32)
-    # As the manual of PTX draws them, row by row: which lane has an element, and where.
-    group, in_group, second = np.indices((8, 4, 2)).reshape(3, -1)
-    lane = 4 * group + in_group
-    fragment_a = np.zeros((32, 4, 2), kind)
-    fragment_b = np.zeros((32, 2, 2), kind)
-    fragment_d = np.zeros((32, 4), np.float32)
-    for lower, right in itertools.product((0, 1), (0, 1)):
-        rows, columns = group + 8 * lower, 2 * in_group + 8 * right + second
-        fragment_a[lane, lower + 2 * right, second] = a[rows, columns]
-    for lower in (0, 1):
-        fragment_b[lane, lower, second] = b[2 * in_group + 8 * lower + second, group]
-        fragment_d[lane, 2 * lower + second] = c[group + 8 * lower, 2 * in_group + second]
-    expected = c + a.astype(np.float64) @ b.astype(np.float64)
-    name = compile.instance("one_product<{T}>", dtype)
-    source = common.source(dtype, grid.SOURCE + MMA)
-    executors = [runner.compile_module]
-    if nvrtc.have_nvrtc() is None:
-        executors += [
-            Executor(f"compute_{arch}").compile_module for arch in ("80", "90", "100", "120")
-        ]
-    for compiled in executors:
-        d = fragment_d.copy()
-        kernel = compiled(source, (name,), options=compile.OPTIONS).get_function(name)
-        words = (f.reshape(32, -1).view(np.uint32) for f in (fragment_a, fragment_b))
-        kernel((1,), (32,), (*words, d))
-        result = np.empty((16, 8))
-        for lower in (0, 1):
-            result[group + 8 * lower, 2 * in_group + second] = d[lane, 2 * lower + second]
-        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)

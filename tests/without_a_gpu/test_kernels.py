@@ -250,35 +250,6 @@ def test_sums_of_few_columns_take_more_slices(shape: Any, grid: Any) -> None:
     assert launch.sum_grid(*shape) == grid
 
 
-@pytest.mark.cuda_on_cpu
-def test_same_bits_in_any_order_of_threads(rng: np.random.Generator) -> None:
-    """Threads, warps and blocks run backwards give the same bits: nothing depends on the order."""
-    needs.tool(runner.have_gxx())
-    g = rng.standard_normal((1000, 40)).astype(np.float32)
-    dz = rng.standard_normal((1000, 160)).astype(np.float32)
-    sizes, columns = (np.int64(1000), np.int64(40)), [np.int32(n) for n in (0, 2, 3)]
-    given: dict[str, tuple[Any, ...]] = {
-        "column_sums<float, float>": (2, (g,), sizes, 1),
-        "lstm_sums<float, float>": (
-            5,
-            (dz, g, g[:10].copy()),
-            (None, *sizes, np.int64(10), np.int64(1), np.int64(7 * 40), *columns),
-            7,
-        ),
-    }
-    source = common.source("float32", CELLS["sums"].SOURCE)
-    names = compile.instances(CELLS["sums"].KERNELS, "float32")
-    for name, (blocks, arrays, numbers, rows) in given.items():
-        results = []
-        for order in ("forward", "reverse"):
-            module = runner.compile_module(source, names, options=compile.OPTIONS, order=order)
-            sums = np.full((15 * rows, 40), np.nan, np.float32)
-            module.get_function(name)((blocks, 15), launch.BLOCK, (*arrays, sums, *numbers))
-            assert not np.isnan(sums).any()
-            results.append(sums.tobytes())
-        assert results[0] == results[1], name
-
-
 # By cell: how many states, saved arrays, arrays read, given gradients and gradients there are, and
 # the columns of the deltas of each product.
 ARRAYS: dict[str, tuple[int, int, int, int, int, tuple[int, ...]]] = {
