@@ -330,7 +330,7 @@ class NetCall:
         """Whether its arrays can be used in place: all layers are alike."""
         (T, B, *_), (widths, *others), run = self.run.sizes, self.net.widths, self.run
         return not (
-            run.sizes.drops(self.net) or not T * B
+            not T * B
             or run.every is not None
             or widths[0] != widths[1] or any(other != widths for other in others)
         )  # fmt: skip
@@ -341,8 +341,9 @@ class NetCall:
 
         net, layout, states = self.net, self.layout, len(self.form.States._fields)
         sizes = net.L * net.D, net.widths[0][0], states
-        axes = not self.run.time_major
-        return EqualLayers(net.D, self.run.reverse, axes, *sizes, layout.places, layout.size)
+        run, axes = self.run, not self.run.time_major
+        rate = run.sizes.dropout if run.sizes.drops(net) else 0.0
+        return EqualLayers(net.D, run.reverse, axes, *sizes, layout.places, layout.size, rate)
 
     def _cells(self, weights: NetWeights, attributes: Any) -> list[Cell]:
         """Return the cells of all layers and directions."""

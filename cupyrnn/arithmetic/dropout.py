@@ -21,6 +21,11 @@ def threshold(rate: float) -> int:
     return min(round((1 - rate) * 2**32), 2**32 - 1)
 
 
+def scale(rate: float) -> float:
+    """Return the factor of the values that are kept."""
+    return 1 / (1 - rate) if rate < 1 else 0.0
+
+
 def keep_mask(
     shape: tuple[int, int], dtype: np.dtype[Any], threshold: int, keys: tuple[int, int], layer: int
 ) -> Array:

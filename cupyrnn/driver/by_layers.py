@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array, NamedTuple
-from ..arithmetic.dropout import key_words, threshold
+from ..arithmetic.dropout import key_words, scale, threshold
 from ..cells.contract import Cell, Gradients, columns_of, each
 from ..checks.arrays import cast, cast_all, compute_dtype, contiguous
 from ..checks.extent import Extent
@@ -59,15 +59,11 @@ class ByLayers:
         Of the call.
     D
         The number of directions.
-    rate
-        The fraction of values that masks drop.
     """
 
-    def __init__(
-        self, xp: ModuleType, packing: Packing, dtype: np.dtype[Any], D: int = 1, rate: float = 0.0
-    ) -> None:
+    def __init__(self, xp: ModuleType, packing: Packing, dtype: np.dtype[Any], D: int = 1) -> None:
         self.xp, self.dtype = xp, dtype
-        self._packing, self._rate, self._all = packing, rate, slice(0, packing.rows)
+        self._packing, self._all = packing, slice(0, packing.rows)
         self._moves = D > 1 or packing.reorders
         self._reused: dict[Any, Ordered] = {}
         self._values: tuple[Any, Any] = None, None  # places that a layer reads, and their values
@@ -129,13 +125,13 @@ class ByLayers:
         parts = [self._take(part, back, rows) for part in layer.x]
         values = parts[0] if len(parts) == 1 else self.xp.concatenate(parts, axis=1)
         if layer.mask is not None:
-            values = self._dropped(values, self._take(layer.mask, back, rows))
+            values = self._dropped(values, self._take(layer.mask, back, rows), layer.rate)
         return values
 
-    def _dropped(self, values: Array, mask: Array) -> Array:
+    def _dropped(self, values: Array, mask: Array, rate: float) -> Array:
         """Return the values that the mask keeps, scaled, in the dtype of the mask."""
-        scale, compute = 1 / (1 - self._rate) if self._rate < 1 else 0.0, compute_dtype(mask.dtype)
-        return cast(cast(values, compute) * cast(mask, compute) * scale, mask.dtype)
+        compute = compute_dtype(mask.dtype)
+        return cast(cast(values, compute) * cast(mask, compute) * scale(rate), mask.dtype)
 
     def _first(self, layer: LayerPlaces) -> Any:
         """Return the states before the first step of each sequence."""
@@ -257,10 +253,10 @@ class ByLayers:
         """Convert computed numbers to the storage type."""
         self._write(cast(a.array, self.dtype), False, to)
 
-    def drop(self, a: Ordered, mask: Ordered, to: Ordered) -> None:
-        """Write the values of a gradient that the mask keeps, scaled."""
-        kept = self._take(mask, False, self._all)
-        to.array[...] = self._dropped(a.array, kept)
+    def drop(self, a: Ordered, layer: LayerPlaces, to: Ordered) -> None:
+        """Write the gradient of a masked input."""
+        kept = self._take(layer.mask, False, self._all)
+        to.array[...] = self._dropped(a.array, kept, layer.rate)
 
 
 def _like(xp: ModuleType, state: Any, dtype: np.dtype[Any]) -> Any:
@@ -289,8 +285,7 @@ class Stack(NamedTuple):
 
     def _machine(self, xp: ModuleType, dtype: np.dtype[Any]) -> ByLayers:
         """Return the machine that computes the layers."""
-        net, sizes, rows = self.layout.net, self.layout.sizes, self.layout.rows
-        return ByLayers(xp, rows, dtype, net.D, sizes.dropout)
+        return ByLayers(xp, self.layout.rows, dtype, self.layout.net.D)
 
     def _saved(self, machine: ByLayers, n: int, saved: Any, output: Ordered | None) -> Any:
         """Return the places of the saved arrays; h may be in the output of the net."""
@@ -318,6 +313,7 @@ class Stack(NamedTuple):
     ) -> Iterator[list[LayerPlaces]]:
         """Yield the layers; forward, with the places of the output and the last states."""
         (input, first), net, rows = inputs, self.layout.net, self.layout.rows
+        rate = self.layout.sizes.dropout
         x, nothing = (machine.padded(input),), (None,) * len(first)
         for layer, reserved in enumerate(reserves):
             mask, P, directions = reserved.mask, net.widths[layer][1], []
@@ -331,7 +327,7 @@ class Stack(NamedTuple):
                 entered, left = _at(first, n), nothing if last is None else _at(last, n)
                 again = None if saved.h is to else to
                 directions.append(
-                    LayerPlaces(x, d == 1, self.cells[n], entered, saved, left, again, mask)
+                    LayerPlaces(x, d == 1, self.cells[n], entered, saved, left, again, mask, rate)
                 )
             yield directions
 

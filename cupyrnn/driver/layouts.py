@@ -24,10 +24,12 @@ from .._typing import (
     StackedRNNGrads,
     StackedRNNOutputs,
 )
+from ..arithmetic.dropout import key_words
 from ..arithmetic.gates import HardSigmoid
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs
 from ..checks.arrays import NotInPlace, compute_dtype
+from ..checks.attributes import check_integer
 from ..checks.calls import check_lengths, check_resets
 from . import layer as _layer
 from .net import Cells, GradientPlaces, LayerPlaces, Machine, Weights, backward, forward
@@ -52,16 +54,17 @@ def laid_out(
         found = make(arguments, *args)
     except NotInPlace:
         return None
-    if arguments.length is not None:
+    if arguments.length is not None and not found.draws:
         return found
-    return ByValue(_OfSequences(found, arguments, reserved_of))
+    return ByValue(_OfValues(found, arguments, reserved_of))
 
 
-class _OfSequences:
-    """Runs the calls of a signature whose sequences differ in length, or have resets."""
+class _OfValues:
+    """Runs the calls of a signature whose lengths, resets or seeds differ."""
 
     def __init__(self, call: Any, arguments: Arguments, reserved_of: Any) -> None:
         self.call, self._op, (T, B) = call, arguments.op, arguments.steps
+        self._lengths_differ = arguments.length is None
         self._is_major = arguments.by_name.get("time_major", True)
         self._steps, self._axes = ((T, B), "(T, B)") if self._is_major else ((B, T), "(B, T)")
         self._T, self._B = T, B
@@ -81,13 +84,19 @@ class _OfSequences:
 
     def __call__(self, arrays: Sequence[Any], by_name: Mapping[str, Any]) -> Any:
         """Run a call."""
+        keys = (0, 0)
+        if self.call.draws:
+            names = "seed", "seed2"
+            keys = key_words(*[check_integer(self._op, n, by_name.get(n, 0)) for n in names])
+        if not self._lengths_differ:
+            return self.call(arrays, b"", keys)
         lengths, marks = self.checked(by_name)
         reserved = self._reserved_of and self._reserved_of(lengths, marks)
         if reserved is not None and not self._returns_reserved:
             passed = by_name.get("host_reserved")
             if passed is not None and passed.tobytes()[1:] != reserved.tobytes()[1:]:
                 raise NotInPlace("this is an error")
-        found = self.call(arrays, self.data_of((lengths, marks)))
+        found = self.call(arrays, self.data_of((lengths, marks)), keys)
         if reserved is not None and self._returns_reserved:
             return found._replace(host_reserved=reserved)
         return found
@@ -334,7 +343,7 @@ def gru_block_cell_grad(arguments: Arguments, call: BlockLayer) -> Any:
 
 
 class EqualLayers(NamedTuple):
-    """A net of equal layers without dropout."""
+    """A net of equal layers."""
 
     D: int
     reverse: bool  # whether all layers run backwards in time
@@ -345,15 +354,27 @@ class EqualLayers(NamedTuple):
     # What the steps save in reserve_space: slices and shapes, by layer and direction.
     reserved: Sequence[tuple[slice, tuple[int, int]]]
     reserve_size: int
+    rate: float = 0.0  # the fraction of h that masks between layers drop; 0 without masks
 
-    def saved_of(self, reserve: Place, rows: int) -> list[tuple[Place, ...]]:
-        """Return the places of the saved arrays in these rows, by layer and direction."""
+    def saved_of(
+        self, reserve: Place, rows: int
+    ) -> tuple[list[Place | None], list[tuple[Place, ...]]]:
+        """
+        Return the places in these rows of the masks and of the saved arrays.
+
+        The masks are by layer, None for the first, the saved arrays by layer and direction.
+        """
         parts = [
             reserve.part(s.start, s.stop).reshape(*shape).part(0, rows)
             for s, shape in self.reserved
         ]
+        masks: list[Place | None] = [None] * (self.LD // self.D)
+        if self.rate:
+            of_layer = len(parts) // len(masks)
+            masks[1:] = parts[of_layer :: of_layer + 1]
+            del parts[of_layer :: of_layer + 1]
         n = len(parts) // self.LD
-        return [tuple(parts[k : k + n]) for k in range(0, len(parts), n)]
+        return masks, [tuple(parts[k : k + n]) for k in range(0, len(parts), n)]
 
     def back(self, n: int) -> bool:
         """Return whether direction n, counted by layer and direction, runs backwards."""
@@ -423,18 +444,20 @@ def _net_forward(
     zeros = machine.zeros(2 - len(last) + (not is_training))
     if is_training:
         reserve = table.take("reserve", (net.reserve_size,))
-        all_saved = net.saved_of(reserve, n)
+        masks, all_saved = net.saved_of(reserve, n)
+        for layer, mask in enumerate(masks):
+            if mask is not None:
+                machine.draw(mask, layer, net.rate, reverse=net.reverse)
     else:  # in inference only h outlives its direction
-        kept = len(net.reserved) // net.LD - 1
+        masks, kept = [None] * net.LD, len(net.reserved) // net.LD - 1
         others = [table.reuse(f"saved{k}", (n, H)) for k in range(kept)]
         all_saved = [(*others, table.take("work", (n, H))) for _ in range(net.LD)]
     layers = []
     for n, (entry, saved) in enumerate(zip(weights, all_saved, strict=True)):
         entered, left, d = _at(states, n), _at(last, n), n + D - net.LD
         again = _rows(table, output).part(d * H, (d + 1) * H, 1) if d >= 0 else None
-        layers.append(
-            LayerPlaces((_rows(table, x),), net.back(n), entry, entered, saved, left, again)
-        )
+        places = (_rows(table, x),), net.back(n), entry, entered, saved, left, again
+        layers.append(LayerPlaces(*places, masks[n // D], net.rate))
     forward(machine, net.by_layer(layers))
     found = [axes.returned("output", output)]
     found += [axes.returned(f"state{k}", a) for k, a in enumerate(last)]
@@ -462,12 +485,11 @@ def _net_backward(
     zeros = machine.zeros(2 - len(first))
     layers, grads = [], []
     nothing: tuple[None, ...] = (None,) * len(states)
-    for n, ((entry, of_entry), saved) in enumerate(
-        zip(entries, net.saved_of(reserve, table.length * B), strict=True)
-    ):
-        entered, d = _at(states, n), n % net.D
-        read = (_rows(table, x),)
-        layers.append(LayerPlaces(read, net.back(n), entry, entered, saved, nothing))
+    masks, all_saved = net.saved_of(reserve, table.length * B)
+    for n, ((entry, of_entry), saved) in enumerate(zip(entries, all_saved, strict=True)):
+        entered, (layer, d) = _at(states, n), divmod(n, net.D)
+        places = (_rows(table, x),), net.back(n), entry, entered, saved, nothing, None
+        layers.append(LayerPlaces(*places, masks[layer], net.rate))
         of_x = _rows(table, x_grad) if x_grad is not None else None
         of_h = None if dy is None else _rows(table, dy).part(d * H, (d + 1) * H, 1)
         start: Any = _at(first, n)

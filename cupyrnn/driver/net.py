@@ -38,7 +38,8 @@ class LayerPlaces(NamedTuple):
     saved: Any  # the saved arrays, [N, H]; h is the last
     last: tuple[AnyPlace, ...]  # the states after the last step, written forwards
     output: AnyPlace = None  # [N, H], where h is written a second time
-    mask: AnyPlace = None  # of x, ones and zeros; None without dropout
+    mask: AnyPlace = None  # of x, ones and zeros, in the order of the first direction's steps
+    rate: float = 0.0  # the fraction that the mask drops
 
 
 class GradientPlaces(NamedTuple):
@@ -73,8 +74,8 @@ class Machine(Protocol):
     def round(self, a: AnyPlace, to: AnyPlace) -> None:
         """Add an operation that converts computed numbers to the storage type."""
 
-    def drop(self, a: AnyPlace, mask: AnyPlace, to: AnyPlace) -> None:
-        """Add an operation that writes the masked gradient to `to`, rounded."""
+    def drop(self, a: AnyPlace, layer: LayerPlaces, to: AnyPlace) -> None:
+        """Add an operation that writes the gradient of a masked input to `to`, rounded."""
 
 
 def forward(machine: Machine, layers: Iterable[Sequence[LayerPlaces]]) -> None:
@@ -113,7 +114,8 @@ def backward(
     """
     states = [grad.states for grad in grads[-1]]
     for n, directions in reversed(list(enumerate(with_inputs(layers)))):
-        read, mask, x = directions[0].x, directions[0].mask, grads[n][0].x
+        (first, *_), x = directions, grads[n][0].x
+        read, mask = first.x, first.mask
         ends = [0, *accumulate(part.shape[1] for part in read)]
         if n:
             x = table.reuse(f"x{n % 2}", (read[0].shape[0], ends[-1]))
@@ -125,7 +127,7 @@ def backward(
             grad = grads[n][d]._replace(states=states[d], x=into, adds_x=d > 0)
             machine.backward_layer(layer, grad)
         if x is not None and mask is not None:
-            machine.drop(into, mask, x)
+            machine.drop(into, first, x)
         elif into is not x:
             machine.round(into, x)
         if n and x is not None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from ..arithmetic.dropout import scale, threshold
 from ..checks.arrays import FLOATS, NotInPlace, compute_dtype
-from ..kernels import blas, gru, gru_reset_after, lstm, persistent, simple_rnn
+from ..kernels import blas, dropout, gru, gru_reset_after, lstm, persistent, simple_rnn
 from ..kernels.cell import SOURCE as CELL_SOURCE
 from ..kernels.cell import DeviceCell
 from ..kernels.compile import kernel
@@ -88,12 +89,19 @@ template <typename T> __global__ void masked(const AllMasked<T> all, const Steps
 _MASKED_KERNELS = ("masked<{T}>",)
 _MOST_MASKED, _WORDS_OF_MASKED = 5, 5
 _BYTES_OF_ZEROS = 16  # that a launch over all steps writes
+# The two words of the key of masks: a call has them behind the addresses of its arrays.
+_KEYS = [Place(n, 0, (), (), np.dtype(np.uint64)) for n in (-2, -1)]
 
 
 def _rows_of(w: Place, x: Sequence[Place]) -> list[Place]:
     """Return the rows of a matrix, or of its gradient, that belong to each part of x."""
     ends = accumulate((part.shape[1] for part in x), initial=0)
     return [w.part(*rows) for rows in pairwise(ends)]
+
+
+def _grid_of(size: int) -> tuple[int, int]:
+    """Return the grid of a kernel with a thread for each number."""
+    return min(_MOST_BLOCKS, -(-size // (BLOCK[0] * BLOCK[1]))), 1
 
 
 class OnDevice:
@@ -125,6 +133,7 @@ class OnDevice:
         self.rounds = False  # whether a product's result is of a half format
         self._zeros: Place | None = None  # zeros for a state, in a gradient
         self._scalars: Place | None = None  # zeros that no launch has written yet
+        self._kept: Any = None  # the input whose kept values are in memory
         places = [place for place in table.sequences or () if place is not None]
         if places:
             self.operations.append(("upload", 0, sum(place.size for place in places)))
@@ -188,6 +197,38 @@ class OnDevice:
         """Add an operation that converts computed numbers to the storage type."""
         self._copy(0, a, to, a.size)
 
+    def draw(self, mask: Place, layer: int, rate: float, **_: bool) -> None:
+        """Add the launch that draws the mask of a layer's input."""
+        self.table.draws = True
+        self._launch_one(
+            dropout.SOURCE, dropout.KERNELS, dropout.KERNELS[0], dropout.grid_of(mask.size),
+            mask, mask.size, *_KEYS, layer, threshold(rate),
+        )  # fmt: skip
+
+    def drop(self, a: Place, layer: LayerPlaces, to: Place) -> None:
+        """Add the launch that writes the gradient of a masked input to `to`."""
+        self._keep(a, layer.mask, layer.rate, to)
+
+    def _keep(self, a: Place, mask: Place, rate: float, to: Place) -> None:
+        """Add the launch that writes the values that a mask keeps, scaled."""
+        name = dropout.KERNELS[1 if a.dtype == self.dtype else 2]
+        factor = int(np.float64(scale(rate)).view(np.uint64))
+        sizes = a.size, a.shape[1], a.strides[0] // a.itemsize, to.strides[0] // to.itemsize
+        source = dropout.SOURCE, dropout.KERNELS, name, _grid_of(a.size)
+        self._launch_one(*source, a, to, mask, *sizes, factor)
+
+    def _input_of(self, layer: LayerPlaces) -> tuple[Place, ...]:
+        """Return the input of a layer, or the values of it that its mask keeps."""
+        x, mask = layer.x, layer.mask
+        if mask is None:
+            return x
+        to = self.table.reuse("kept", mask.shape)
+        if x is not self._kept:  # all directions of a layer read the same
+            self._kept = x
+            for part, of_mask, of_to in zip(x, _rows_of(mask.T, x), _rows_of(to.T, x), strict=True):
+                self._keep(part, of_mask.T, layer.rate, of_to.T)
+        return (to,)
+
     def clear(self, a: Place) -> None:
         """Add that memory of results is zeros."""
         self.fill(a, 0)
@@ -197,9 +238,8 @@ class OnDevice:
         self._copy(1, a, to, *a.shape)
 
     def _copy(self, kernel: int, a: Place, to: Place, *sizes: int) -> None:
-        blocks = min(_MOST_BLOCKS, -(-a.size // (BLOCK[0] * BLOCK[1])))
         name = _COPIES_KERNELS[kernel]
-        self._launch_one(_COPIES, _COPIES_KERNELS, name, (blocks, 1), a, to, *sizes)
+        self._launch_one(_COPIES, _COPIES_KERNELS, name, _grid_of(a.size), a, to, *sizes)
 
     def _struct(self, layer: LayerPlaces, cell: DeviceCell) -> tuple[list[Any], bool]:
         """Return the words of a cell's struct, and whether it has nothing optional."""
@@ -301,7 +341,7 @@ class OnDevice:
         elif cell is gru.CELL:
             saved[0] = masked(saved[0])
         N, H = saved[-1].shape
-        blocks = min(_MOST_BLOCKS, -(-N * max(job[3] for job in jobs) // (BLOCK[0] * BLOCK[1])))
+        blocks, _ = _grid_of(N * max(job[3] for job in jobs))
         rest = [0] * (_WORDS_OF_MASKED * (_MOST_MASKED - len(jobs)))
         words = [*(word for job in jobs for word in job), *rest]
         function = kernel(_MASKED, _MASKED_KERNELS, self.dtype.name, _MASKED_KERNELS[0])
@@ -325,8 +365,8 @@ class OnDevice:
 
     def forward_layer(self, layer: LayerPlaces) -> None:
         """Add the operations of one direction of a layer."""
-        x, _, (w_x, w_h, _), first, saved, last, output, _ = layer
-        z = []
+        x, z = self._input_of(layer), []
+        _, _, (w_x, w_h, _), first, saved, last, output, *_ = layer
         for n, w in enumerate(w_x):
             z.append(self.table.reuse(f"z{n}", (x[0].shape[0], w.shape[1]), self.compute))
             for k, (part, rows) in enumerate(zip(x, _rows_of(w, x), strict=True)):
@@ -340,7 +380,8 @@ class OnDevice:
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of one direction of a layer."""
-        steps, saved = layer, layer.saved
+        layer = steps = layer._replace(x=self._input_of(layer))
+        saved = layer.saved
         if self.table.sequences is not None:
             layer = self._masked(layer, sums_terms=bool(grads.weights.vectors.get("terms")))
         x, _, (w_x, w_h, _), *_ = layer
@@ -511,7 +552,7 @@ class DeviceCall:
     ) -> None:
         import cupy
 
-        (self._words, self._moved), self._operations = words, operations
+        (self._words, self._moved), self._operations, self.draws = words, operations, table.draws
         self.allocations = [memory[1] for memory in table.allocations.values()]  # bytes of each
         returned, self.kind, self.more = results
         first = table.inputs
@@ -559,11 +600,11 @@ class DeviceCall:
         operations = ready(self._operations)
         return memoryview(words), operations, memoryview(data), kept  # type: ignore[arg-type]
 
-    def __call__(self, arrays: Sequence[Any], data: bytes = b"") -> Any:
-        """Run a call of CuPy arrays, in memory of CuPy's allocator."""
+    def __call__(self, arrays: Sequence[Any], data: bytes = b"", keys: Sequence[int] = ()) -> Any:
+        """Run a call of CuPy arrays, in memory of CuPy's allocator; arguments as in `run`."""
         ndarray = self._ndarray
         memory = [self._cuda.alloc(size) for size in self.allocations]
-        self.run([a.data.ptr for a in arrays] + [m.ptr for m in memory], data)
+        self.run([a.data.ptr for a in arrays] + [m.ptr for m in memory] + [*keys], data)
         found: list[Any] = []
         for returned in self.returned:
             if returned is None:
@@ -578,8 +619,8 @@ class DeviceCall:
         """
         Run a call on CuPy's current stream.
 
-        It reads the addresses of its arrays, then of its memory, and the bytes of its lengths and
-        resets.
+        It reads the addresses of its arrays, then of its memory, then the key of its masks, and the
+        bytes of its lengths and resets.
         """
         self._cuda.runtime.setDevice(self._device)  # A thread may have no context yet.
         try:

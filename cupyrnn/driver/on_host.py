@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array, Arrays, NamedTuple
+from ..arithmetic.dropout import keep_mask, scale, threshold
 from ..arithmetic.products import matmul
 from ..checks.arrays import NotInPlace
 from ..compiled import gru, gru_reset_after, lstm, simple_rnn
@@ -153,13 +154,48 @@ class OnHost:
         source: Any = self._table.arguments.get("x", self._table.arguments.get("input"))
         if part.array == source.array:
             backwards = [False]
-        if backwards == [self._is_reversed(layer)] or (self._T == 1 and len(backwards) == 1):
+        in_order = backwards == [self._is_reversed(layer)]
+        mask, in_order = layer.mask, in_order or (self._T == 1 and len(backwards) == 1)
+        if in_order and mask is None:
             return part
         ends = [0, *accumulate(part.shape[1] for part in layer.x)]
         x = self._table.reuse("x", (part.shape[0], ends[-1]))
         for part, is_reversed, columns in zip(layer.x, backwards, pairwise(ends), strict=True):
-            self._copy(part, x.part(*columns, 1), backwards=is_reversed != layer.back)
+            to, turns = x.part(*columns, 1), is_reversed != layer.back
+            if mask is None:
+                self._copy(part, to, backwards=turns)
+            else:  # in the order of the first direction's steps
+                kept = mask.part(*columns, 1), layer.back and len(backwards) > 1
+                self._keep((part, turns), kept, layer.rate, to)
         return x
+
+    def draw(self, mask: Place, layer: int, rate: float, *, reverse: bool) -> None:
+        """Add an operation that draws the mask of a layer's input, in the order of steps."""
+        by_step, (N, K), below = self._by_step(mask, reverse), mask.shape, threshold(rate)
+        write = view_of(by_step)
+
+        def draw(arrays: Any) -> None:
+            drawn = keep_mask((N, K), mask.dtype, below, arrays[-1], layer)
+            np.copyto(write(arrays), drawn.reshape(by_step.shape))
+
+        self.operations.append(draw)
+        self._table.draws = True
+
+    def drop(self, a: Place, layer: LayerPlaces, to: Place) -> None:
+        """Add an operation that writes the gradient of a masked input to `to`."""
+        self._keep((a, False), (layer.mask, layer.back), layer.rate, to)
+
+    def _keep(
+        self, a: tuple[Place, bool], mask: tuple[Place, bool], rate: float, to: Place
+    ) -> None:
+        """Add `to` = the scaled values that a mask keeps, of pairs of `_by_step`'s arguments."""
+        factor = scale(rate)
+
+        def keep(values: Array, mask: Array, to: Array) -> None:
+            np.multiply(values, mask, to)
+            np.multiply(to, factor, to)
+
+        self._compute(keep, self._by_step(*a), self._by_step(*mask), self._by_step(to, False))
 
     def _first(self, place: Place | None, H: int) -> Place:
         """Return a state before the first step."""
@@ -428,7 +464,7 @@ class HostCall:
     def __init__(
         self, table: HostTable, operations: list[Callable[[Arrays], Any]], results: Any
     ) -> None:
-        self._operations, self._copied = operations, table.copied
+        self._operations, self._copied, self.draws = operations, table.copied, table.draws
         self._new = [_maker(new, table.dtype) for new in table.new]
         returned, self.kind, self.more = results
         first = table.inputs
@@ -439,21 +475,22 @@ class HostCall:
         ]
         self._found = [r or (-1, None) for r in self.returned]
 
-    def __call__(self, arrays: Sequence[Any]) -> Any:
-        """Run a call."""
-        found = self.run(arrays)
+    def __call__(self, arrays: Sequence[Any], _: bytes = b"", keys: Sequence[int] = ()) -> Any:
+        """Run a call; `keys` are the two words of the key of its masks."""
+        found = self.run(arrays, keys)
         return self.kind._make([*found, *[a.copy() for a in self.more]] if self.more else found)
 
-    def run(self, arrays: Sequence[Any]) -> list[Any]:
+    def run(self, arrays: Sequence[Any], keys: Sequence[int] = ()) -> list[Any]:
         """Run a call; return the arrays of its results."""
         bound: Any = [*arrays]
         for n in self._copied:
             bound[n] = bound[n].copy()
         for make, shape, dtype in self._new:
             bound.append(make(shape, dtype) if dtype is not None else make(bound[shape]))
+        bound.append(keys)
         for operation in self._operations:
             operation(bound)
-        bound.append(None)
+        bound[-1] = None
         return [bound[n] if key is None else bound[n][key] for n, key in self._found]
 
 

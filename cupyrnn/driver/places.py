@@ -95,6 +95,8 @@ class Table:
     sequences : tuple or None
         Where that differs, the lengths [B], as int32, and the resets [T, B], as bytes, each of
         which may be None: two parts of memory into which every call copies its own.
+    draws : bool
+        Whether a call draws masks. It then has the two words of their key.
     """
 
     _ALIGNED = 256
@@ -103,6 +105,7 @@ class Table:
         self.dtype = arguments.arrays[0].dtype
         self.inputs, (T, B), length = len(arguments.arrays), arguments.steps, arguments.length
         self.length, self.sequences = T if length is None else length, None
+        self.draws = False
         places = [self._argument(n, a) for n, a in enumerate(arguments.arrays)]
         self.arguments = arguments.with_arrays(places)
         self.allocations: dict[str, list[int]] = {}  # by name: number of the array, and bytes

@@ -1,4 +1,8 @@
-"""The CUDA twin of ``cupyrnn.arithmetic.dropout``: NumPy's generator Philox4x64-10, bit for bit."""
+"""
+The CUDA twin of ``cupyrnn.arithmetic.dropout``: NumPy's generator Philox4x64-10, bit for bit.
+
+And the values that a mask keeps.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array
-from .launch import BlockShape, launch
+from .launch import BLOCK, launch
 
 SOURCE = r"""
 typedef unsigned long long u64;
@@ -53,17 +57,40 @@ __global__ void dropout_mask(
     u64 layer,
     unsigned threshold)                // draws below it keep their value
 {
-    const long long stride = (long long)gridDim.x * blockDim.x * DRAWS;
-    for (long long first = ((long long)blockIdx.x * blockDim.x + threadIdx.x) * DRAWS;
-         first < size; first += stride)
+    const long long stride = (long long)gridDim.x * blockDim.x * blockDim.y * DRAWS;
+    const long long thread = (long long)blockIdx.x * blockDim.y + threadIdx.y;
+    for (long long first = (thread * blockDim.x + threadIdx.x) * DRAWS; first < size;
+         first += stride)
         keep_draws(mask, first, size, key0, key1, layer, threshold);
+}
+
+// The values that a mask keeps, scaled: n numbers in rows of K.
+template <typename F, typename T>
+__global__ void kept(
+    const F* from, T* to, const T* mask,
+    long long n, long long K,
+    long long from_row, long long row,  // from one row to the next, of `from` and of the others
+    double scale)
+{
+    typedef typename Acc<T>::type A;
+    const long long threads = (long long)gridDim.x * blockDim.x * blockDim.y;
+    const long long first = ((long long)blockIdx.x * blockDim.y + threadIdx.y) * blockDim.x;
+    for (long long k = first + threadIdx.x; k < n; k += threads) {
+        const long long at = k / K * row + k % K;
+        store(to + at, wide(from[k / K * from_row + k % K]) * wide(mask[at]) * A(scale));
+    }
 }
 """
 _MASK = "dropout_mask<{T}>"
-KERNELS = (_MASK,)
+KERNELS = _MASK, "kept<{T}, {T}>", "kept<{A}, {T}>"
 
-_THREADS, _DRAWS = 256, 8
+_DRAWS = 8
 _LARGEST_GRID = 2**31 - 1
+
+
+def grid_of(size: int) -> tuple[int, int]:
+    """Return the grid of `dropout_mask`."""
+    return min(-(-size // (BLOCK[0] * BLOCK[1] * _DRAWS)), _LARGEST_GRID), 1
 
 
 def keep_mask(
@@ -74,8 +101,7 @@ def keep_mask(
 
     mask: Array = cupy.empty(shape, dtype)
     if mask.size:
-        grid = (min(-(-mask.size // (_THREADS * _DRAWS)), _LARGEST_GRID), 1)
         words = (*(np.uint64(key) for key in keys), np.uint64(layer), np.uint32(threshold))
         args = (mask, np.int64(mask.size), *words)
-        launch(SOURCE, KERNELS, _MASK, mask.dtype, grid, args, BlockShape((_THREADS, 1)))
+        launch(SOURCE, KERNELS, _MASK, mask.dtype, grid_of(mask.size), args)
     return mask

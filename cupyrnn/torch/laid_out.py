@@ -136,11 +136,11 @@ def _lay_out(
     if first.is_cpu and "reserve_space" in op.saved and known.length != known.steps[0]:
         return None
     call: Any = checked.lay_out(known)
-    if call is None:
-        return None
     sequences: Any = call.run if type(call) is ByValue else None
     if sequences is not None:
         call = sequences.call
+    if call is None or call.draws:
+        return None
     results = [None if r is None else n for n, r in enumerate(call.returned)]
     found = call.kind._make(results + [None] * len(call.more))
     if not back:

@@ -69,7 +69,7 @@ def twice(op: Any, *args: Any, **kwargs: Any) -> Any:
 # Calls that the layers run step by step or in pieces are not laid out.
 EXTENTS = ["full", "lengths", "resets", "lengths+resets", "steps"]
 WHOLE: dict[str, Any] = {"extent": EXTENTS, "rows": None, "memory": "C", "dtype": "float64"}
-WHOLE |= {"dropout": 0.0, "save": "all", "input_mode": "linear_input", "projected": False}
+WHOLE |= {"save": "all", "input_mode": "linear_input", "projected": False}
 WHOLE |= {"tapered": False, "size": [(T, n, I, H) for n in (1, B)], "layers": [1, 3]}
 LAID_OUT = [n for n, op in TABLE.items() if not op.is_cell and "numba" in op.places]
 LAID_OUT.remove("stacked_rnn-CIFG")
@@ -107,20 +107,24 @@ LENGTHS = np.array([[5, 2, 4], [1, 5, 0], [3, 4, 5]])
 MARKS = np.arange(T * B).reshape(T, B) % 4 == 1
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("D", "reverse"), [(1, False), (1, True), (2, False)])
 @pytest.mark.parametrize("with_resets", [False, True])
-def test_a_signature_has_calls_of_all_lengths(
-    cupy_on_gpu: Any, with_resets: bool, reverse: bool
+def test_a_signature_has_calls_of_all_lengths_and_seeds(
+    cupy_on_gpu: Any, with_resets: bool, D: int, reverse: bool
 ) -> None:
     """Gradients by example, which run layer by layer, can read their reserve_space."""
-    cupy, net = cupy_on_gpu, {"reverse": reverse, "engine": "cupy"}
-    params = arrays_of(np, (cupyrnn.cudnn_rnn_params_size(2, H, I),))[0]
-    arrays = arrays_of(np, (T, B, I), (2, B, H), (2, B, H), (T, B, H))
+    cupy, direction = cupy_on_gpu, "bidirectional" if D > 1 else "unidirectional"
+    of_host: Any = {"direction": direction, "reverse": reverse, "dropout": 0.4}
+    net = {**of_host, "engine": "cupy"}
+    size = cupyrnn.cudnn_rnn_params_size(2, H, I, direction=direction)
+    (params,) = arrays_of(np, (size,))
+    arrays = arrays_of(np, (T, B, I), (2 * D, B, H), (2 * D, B, H), (T, B, D * H))
     *given, dy = map(cupy.asarray, arrays)
     given.append(cupy.asarray(params))
     found = []
     for n, lengths in enumerate(LENGTHS):
         extent = {"sequence_lengths": lengths, "resets": MARKS[:, ::-1] if with_resets else None}
+        extent |= {"seed": n - 1, "seed2": 2**40 * n}
         out = cupyrnn.cudnn_rnn(*given, **net, **extent)
         saved = *given, *out[:3], dy, None, None, out.reserve_space
         kwargs = {"host_reserved": out.host_reserved, **net, **extent}
@@ -131,9 +135,7 @@ def test_a_signature_has_calls_of_all_lengths(
                 cupyrnn.cudnn_rnn_backprop(*saved, **kwargs | {"sequence_lengths": LENGTHS[0]})
             with pytest.raises(ValueError, match=r"sequence_lengths\[2\] is 9, expected in"):
                 cupyrnn.cudnn_rnn(*given, **net, **extent | {"sequence_lengths": [5, 0, 9]})
-        expected = cupyrnn.cudnn_rnn(
-            *arrays[:3], params, **extent, reverse=reverse, is_training=False
-        )
+        expected = cupyrnn.cudnn_rnn(*arrays[:3], params, **extent, **of_host)
         by_example = cupyrnn.cudnn_rnn_backprop(*saved, **kwargs, weight_gradients="examples")
         assert_close(cupy.asnumpy(out.output), expected.output, "float64", "output")
         sums = cupy.asnumpy(by_example.params_backprop.sum(0))

@@ -115,6 +115,41 @@ def test_no_array_of_a_caller_is_kept(op: str) -> None:
     assert not [a for a in kept if a() is not None]
 
 
+@pytest.mark.parametrize(
+    ("D", "reverse"), [(1, False), (1, True), (2, False)], ids=["one", "reverse", "two"]
+)
+def test_masks_have_the_seeds_of_their_call(
+    D: int, reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signature has calls of all seeds; their bits are as layer by layer."""
+    net: Any = {"direction": "bidirectional" if D > 1 else "unidirectional"}
+    size, rng = cupyrnn.cudnn_rnn_params_size(3, H, I, **net), np.random.default_rng(0)
+    net["reverse"] = reverse
+    shapes = (T, B, I), (3 * D, B, H), (3 * D, B, H), (size,), (T, B, D * H)
+    *given, dy = (rng.standard_normal(shape) for shape in shapes)
+
+    def results() -> list[Any]:
+        found = []
+        for seed in (1, -(2**63), 1):
+            own: Any = {**net, "dropout": 0.5, "seed": seed, "seed2": 3}
+            out = cupyrnn.cudnn_rnn(*given, **own)
+            saved = *out[:3], dy, None, None, out.reserve_space
+            grads = cupyrnn.cudnn_rnn_backprop(*given, *saved, **own)
+            found.append([*out, *grads])
+        return found
+
+    laid_out = results()
+    assert are_laid_out() == [True, True]
+    assert same(laid_out[0], laid_out[2])
+    assert not same(laid_out[0], laid_out[1])
+    for kind in (np.array([0]), 1.5):
+        with pytest.raises(TypeError, match="cudnn_rnn: seed is"):
+            cupyrnn.cudnn_rnn(*given, **net, dropout=0.5, seed=kind)
+    monkeypatch.setattr(signatures, "signature", lambda *_: (None, []))
+    for found, by_layers in zip(laid_out, results(), strict=True):
+        assert same(found, by_layers)
+
+
 def test_h_does_not_keep_the_other_results() -> None:
     for _ in range(2):
         out = cupyrnn.block_lstm(**arguments(), b=np.ones(4 * H))

@@ -44,7 +44,9 @@ def operations(host: Any, call: Callable[[], Any]) -> int:
     return int(n.launches + n.products + n.memsets + n.copies_on_device)
 
 
-def net_calls(cupy: Any, rnn_mode: str, layers: int, D: int, is_training: bool = True) -> Any:
+def net_calls(
+    cupy: Any, rnn_mode: str, layers: int, D: int, is_training: bool = True, dropout: float = 0.0
+) -> Any:
     """Return a call of cudnn_rnn and one of its gradient."""
     rng = np.random.default_rng(0)
     net: Any = {"rnn_mode": rnn_mode, "direction": "bidirectional" if D > 1 else "unidirectional"}
@@ -55,7 +57,7 @@ def net_calls(cupy: Any, rnn_mode: str, layers: int, D: int, is_training: bool =
 
     x, h, c, params = draw(T, B, I), draw(layers * D, B, H), None, draw(size)
     c = draw(*h.shape) if rnn_mode == "lstm" else None
-    net["engine"] = "cupy"
+    net |= {"engine": "cupy", "dropout": dropout}
     out = cupyrnn.cudnn_rnn(x, h, c, params, **net)
     cotangents = draw(T, B, D * H), draw(*h.shape), None if c is None else draw(*h.shape)
     outputs = out.output, out.output_h, out.output_c if rnn_mode == "lstm" else None
@@ -91,6 +93,17 @@ def test_a_net_is_few_operations(
     forward, gradient = net_calls(cupy, rnn_mode, layers, D, is_training)
     assert operations(host, forward) <= most.forward
     assert operations(host, gradient) <= most.backward
+
+
+@pytest.mark.parametrize("D", [1, 2])
+def test_masks_are_few_operations(host: Any, cupy: Any, D: int) -> None:
+    """The mask is drawn, and its product with h of each direction is one; backward one more."""
+    plain, masked = (
+        [operations(host, call) for call in net_calls(cupy, "lstm", 2, D, dropout=rate)]
+        for rate in (0.0, 0.4)
+    )
+    # One array has these products of both directions, so that one matrix product reads them.
+    assert masked == [n + 1 + D - D * (D - 1) for n in plain]
 
 
 @pytest.mark.parametrize(("layers", "D", "most"), [(1, 1, Most(4, 9)), (2, 2, Most(16, 36))])
