@@ -1,4 +1,4 @@
-"""What the tests share: tolerances, gradient checks, awkward memory layouts, ops of a module."""
+"""Shared by the tests: tolerances, gradient checks, memory layouts, ops of an array module."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ import numpy as np
 import cupyrnn
 from cupyrnn.derivatives.tree import tree_map
 
-# Largest error allowed, as a part of the largest expected magnitude, where no sum has more than
-# TERMS terms. One table for all tests.
+# The largest allowed error, relative to the largest expected magnitude, for sums of up to TERMS
+# terms. One table for all tests.
 TERMS = 100
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-13}
-# Of algorithms of cuDNN whose gates are not exact to float32: off by 2.1e-5 on an H100, cuDNN 9.19.
+# Algorithms of cuDNN whose gates are less exact than float32: off by 2.1e-5 on an H100, cuDNN 9.19.
 INEXACT = {"float32 of cuDNN": 5e-5}
 
-# Against TensorFlow's own float16, which sums and multiplies in float16: it is the inaccurate side.
+# Comparisons with TensorFlow's float16, which multiplies and sums in float16 and is less accurate.
 TF_FLOAT16_TOLERANCE = 1e-2
 
-# Whose values and tangents the numbers of a complex dtype are.
+# The real dtype of the values and tangents of a complex dtype.
 REAL = {"complex64": "float32", "complex128": "float64"}
 
-# The size of the tangents that complex arrays carry: the square vanishes beside a value.
+# The size of tangents in complex arrays: their square vanishes beside a value.
 TANGENT = 2.0**-45
 
-# Complex step has no subtraction, so the step can be so small that only rounding is left.
+# Complex step has no subtraction, so the step can be so small that only rounding errors remain.
 COMPLEX_STEP, COMPLEX_STEP_TOLERANCE = 1e-100, 1e-12
 FINITE_DIFFERENCE_STEP, FINITE_DIFFERENCE_TOLERANCE = 1e-6, 1e-7
 
-# Of tangents: against central differences, which lose half of the digits; of sums that are equal
-# but for rounding.
+# For tangents: comparisons with central differences, which lose half of the digits, and of sums
+# that are equal except for rounding.
 DIFFERENCE_TOLERANCE, SYMMETRY_TOLERANCE = 2e-7, 1e-12
 
 
 def tolerance(dtype_name: str, terms: int = 1) -> float:
     """
-    Return the largest error allowed where the longest sum has so many terms.
+    Return the largest allowed error if the longest sum has this many terms.
 
     Roundings of a sum have either sign: their effect grows with the square root of the number of
     terms (Higham and Mary, 2019, doi:10.1137/18M1226312). BLAS kernels add in different orders,
@@ -65,14 +65,14 @@ def assert_close(
     """
     Compare in float64: shapes equal, no NaN unless expected, errors within `tolerance`.
 
-    `at_least` is the magnitude of the terms a result is made of, where they may cancel. Of the
-    dtypes complex64 and complex128 values and tangents are compared, each on their own scale.
+    `at_least` is the magnitude of the terms of a result, if they may cancel. In complex64 and
+    complex128 values and tangents are compared separately, each with its own scale.
     """
     if dtype_name in REAL:
         a, e = np.asarray(actual), np.asarray(expected)
         dtype_name = REAL[dtype_name]
         tangents = a.imag / TANGENT, e.imag / TANGENT
-        # A sum of a term for each argument, which may cancel: not of any one is the scale.
+        # The terms of a sum, one for each argument, may cancel: the scale is that of their sizes.
         least = max(at_least, 0.1)
         assert_close(*tangents, dtype_name, f"tangent of {what}", at_least=least, terms=terms)
         actual, expected = a.real, e.real
@@ -88,7 +88,7 @@ def assert_close(
 
 
 def with_tangents(rng: np.random.Generator, arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return arrays by name, each of the complex ones with random tangents in place of its own."""
+    """Return arrays by name; complex ones get random tangents instead of their own."""
     return {
         n: (a.real + 1j * TANGENT * rng.standard_normal(a.shape)).astype(a.dtype)
         if getattr(a, "dtype", np.dtype("f")).kind == "c"
@@ -98,7 +98,7 @@ def with_tangents(rng: np.random.Generator, arrays: dict[str, Any]) -> dict[str,
 
 
 def poisoned(empty: Callable[..., Any]) -> Callable[..., Any]:
-    """Return np.empty, but full of NaN, so that memory that an op forgets to write shows up."""
+    """Return np.empty filled with NaN, so that memory that an op forgets to write shows up."""
 
     def full_of_nan(*args: Any, **kwargs: Any) -> Any:
         a = empty(*args, **kwargs)
@@ -109,12 +109,12 @@ def poisoned(empty: Callable[..., Any]) -> Callable[..., Any]:
     return full_of_nan
 
 
-# Seconds after which a process is taken to hang: more than any needs on a slow, busy machine.
+# Seconds after which a process counts as hanging: more than any needs on a slow, busy machine.
 PATIENCE = 900
 
 
 def run_python(*arguments: str, stdin: str | None = None, **variables: str) -> str:
-    """Return what a process of Python prints, which is to end by itself, without any error."""
+    """Return what a process of Python prints; it must end by itself, without an error."""
     paths = map(str, (Path(cupyrnn.__file__).parents[1], Path(__file__).parent))
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -145,14 +145,14 @@ def assert_gradients(
     """
     Check gradients along random directions.
 
-    `forward(**inputs)` gives the outputs that belong to `cotangents`; `gradients` maps each
-    name of `inputs` to the gradient of the projection on the cotangents.
+    `forward(**inputs)` returns the outputs that belong to `cotangents`. `gradients` has, for each
+    name of `inputs`, the gradient of the projection on the cotangents.
     """
     assert gradients.keys() == inputs.keys()
     for name, value in inputs.items():
         direction = rng.standard_normal(value.shape)
         terms = gradients[name] * direction
-        # A gradient of tanh is made of 1 and h*h, which cancel near 1: it may be off by as much.
+        # A gradient of tanh contains 1 - h*h, which cancels near 1: the error may be as large.
         expected, scale = np.sum(terms), np.sum(np.abs(terms)) + 1e-2
         if complex_step:
             moved = {k: a.astype(np.complex128) for k, a in inputs.items()}
@@ -192,7 +192,7 @@ def layouts(a: np.ndarray[Any, Any]) -> Iterator[tuple[str, np.ndarray[Any, Any]
     yield "read-only", read_only
 
 
-# What is a NumPy array beside CuPy arrays too.
+# Arguments that are NumPy arrays also in calls with CuPy arrays.
 ON_HOST = ("sequence_lengths", "resets", "host_reserved")
 
 
@@ -203,7 +203,7 @@ class Ops:
         self.xp = xp
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return (T, B, I, H) with no more steps than take long on a CPU that plays a GPU."""
+        """Return (T, B, I, H) with few steps if a CPU stands in for a GPU."""
         T, *others = shape
         return (min(T, 8) if self.xp.__name__ == "cupy_on_cpu" else T, *others)
 

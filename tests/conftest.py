@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-# The fastest for shapes as small as these, and on a busy machine by far. NumPy's BLAS reads it when
-# it is loaded, here and in the processes that tests start; what is set already stays.
+# One thread is fastest for small shapes, by far on a busy machine. NumPy's BLAS reads it when it is
+# loaded, here and in the processes that tests start. A value that is set already stays.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# What was timed on a GPU of this machine is none of the tests' business.
+# Tests ignore measurements of this machine's GPU.
 os.environ["CUPYRNN_CACHE_DIR"] = ""
 
 import needs
@@ -59,8 +59,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """
     Run on all cores where all tests are run, if pytest-xdist is installed.
 
-    Not where a part is chosen by a path or a mark, where output is to be seen or a debugger to be
-    used; nor where an option says how many: `-n0` is one process.
+    Not if a path or a mark selects a part, with `-s` or a debugger, or if an option sets the number
+    of processes: `-n0` is one process.
     """
     option = config.option
     if (
@@ -74,7 +74,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         option.numprocesses = min(cores or 1, MOST_WORKERS) if cores != 1 else 0
     if getattr(option, "numprocesses", None) and option.dist == "no":
-        # Neighbors share what is compiled for them; who is done takes from who is not.
+        # Neighboring tests share compiled code; an idle worker takes tests from a busy one.
         option.dist = "worksteal"
 
 
@@ -92,7 +92,7 @@ def _takes_long(item: pytest.Item) -> bool:
     return any(not mark.args or any(of in item.name for of in mark.args) for mark in marks)
 
 
-# Warnings are errors in tests and in files of tests, and not in the plugins that a user has.
+# Warnings are errors in tests and their files, but not in a user's plugins.
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     with warnings.catch_warnings():
@@ -101,17 +101,17 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
         return (yield)
 
 
-# What a test is marked as that has one of these fixtures.
+# The mark of a test that uses one of these fixtures.
 MARKS = {"cupy_on_cpu": "cuda_on_cpu", "cupy_on_gpu": "gpu"}
 
 
-# Marks are added before -m and -k choose; --cases takes some of the tests that these leave.
+# Marks are added before -m and -k select; --cases then selects some of the remaining tests.
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Iterator[None]:
     for item in items:
-        # The first mark, as a later one goes before it.
+        # Added first, because a later mark takes precedence.
         item.add_marker(pytest.mark.filterwarnings("error"), append=False)
         for fixture, mark in MARKS.items():
             if fixture in getattr(item, "fixturenames", ()):
@@ -127,7 +127,7 @@ def pytest_collection_modifyitems(
 
 
 def spread(items: list[pytest.Item], most: int) -> list[pytest.Item]:
-    """Return at most so many cases of each test, from the first to the last of them."""
+    """Return at most this many cases of each test, evenly spread over all cases."""
     by_test: dict[str, list[pytest.Item]] = {}
     for item in items:
         by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
@@ -140,19 +140,19 @@ def spread(items: list[pytest.Item], most: int) -> list[pytest.Item]:
 
 @pytest.fixture(autouse=True)
 def fresh_signatures() -> None:
-    """Forget how calls on a device were laid out, which other tests may have changed."""
+    """Clear the cache of calls on a device, which other tests may have changed."""
     signatures.CALLS.clear()
 
 
 @pytest.fixture(autouse=True)
 def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make memory that an op forgets to write show up as NaN."""
+    """Fill new memory with NaN, so that memory that an op forgets to write shows up."""
     monkeypatch.setattr(np, "empty", poisoned(np.empty))
 
 
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
-    """Have Ctrl-C count, here and in new processes, also where a shell ignores it."""
+    """Make Ctrl-C work, here and in new processes, also if the shell ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -182,7 +182,7 @@ def cupy_on_cpu(
     cupy = fake_cupy.module()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     if "fresh_search" not in request.fixturenames:
-        # A real cuDNN, which a PyTorch with CUDA brings, has no device here.
+        # A real cuDNN, which PyTorch with CUDA installs, has no device here.
         monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
     yield cupy
     _forget_kernels()
@@ -190,7 +190,7 @@ def cupy_on_cpu(
 
 @pytest.fixture
 def cupy_on_ptx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Executor], ModuleType]]:
-    """A function that makes the stand-in for cupy run the kernels' PTX."""
+    """A function that makes the stand-in for CuPy run the PTX of the kernels."""
     needs.tool(compiler.have_ptx())
 
     def use(executor: Executor) -> ModuleType:
@@ -206,7 +206,7 @@ def cupy_on_ptx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Executor]
 
 @pytest.fixture
 def cupy_on_gpu(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
-    """The real cupy, where there is a GPU."""
+    """The real CuPy, if there is a GPU."""
     try:
         import cupy
 
@@ -232,13 +232,13 @@ ROOMS = [
 
 @pytest.fixture(params=ROOMS[1:])
 def each_cupy(request: pytest.FixtureRequest) -> ModuleType:
-    """The stand-in for cupy, and the real one where there is a GPU."""
+    """The stand-in for CuPy, and the real CuPy if there is a GPU."""
     fixture = {"cuda_on_cpu": "cupy_on_cpu", "cupy": "cupy_on_gpu"}[request.param]
     found: ModuleType = request.getfixturevalue(fixture)
     return found
 
 
-# The oldest and the newest generation of code; NVRTC makes other PTX for each.
+# The oldest and the newest architecture; NVRTC makes different PTX for each.
 PTX_ARCHITECTURES = ("compute_75", "compute_100")
 
 
@@ -272,15 +272,15 @@ def torch() -> ModuleType:
     return torch
 
 
-# All loops are NumPy's, also where Numba is installed, and also while tests are collected: what
-# some modules call then would be compiled by every process.
+# All loops are NumPy's, also if Numba is installed, and also during collection: every process would
+# compile the calls that some modules make then.
 _compiled = _layer.compiled_page
 _layer.compiled_page = lambda _: None  # type: ignore[assignment]
 
 
 @pytest.fixture
 def compiled_loops(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Have the loops be those that Numba compiles, layers of any size but steps in one call."""
+    """Use the loops that Numba compiles, for layers of any size."""
     needs.module("numba")
     monkeypatch.setattr(_layer, "compiled_page", _compiled)
     monkeypatch.setattr(_layer, "pays", lambda *of: not of[3])

@@ -1,4 +1,4 @@
-"""What some tests need and not everyone has: a reason to skip, worded once for each."""
+"""Optional tools and packages of the tests, and one reason to skip for each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REASONS = {
 
 
 def module(name: str) -> Any:
-    """Import a module, or skip the test, or the file of tests, that needs it."""
+    """Import a module, or skip the test or the file of tests that needs it."""
     return pytest.importorskip(name, reason=REASONS[name.partition(".")[0]])
 
 
@@ -47,7 +47,7 @@ def tool(*missing: str | None) -> None:
 
 
 def dtype(name: str) -> np.dtype[Any]:
-    """Return a dtype, of ml_dtypes if it is bfloat16."""
+    """Return a dtype; bfloat16 is from ml_dtypes."""
     return np.dtype(module("ml_dtypes").bfloat16 if name == "bfloat16" else name)
 
 

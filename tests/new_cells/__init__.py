@@ -1,1 +1,1 @@
-"""Cells that the package does not have: all that each takes, and no edit of the package."""
+"""Cells that are not in the package: complete, without an edit of the package."""

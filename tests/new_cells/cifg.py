@@ -9,7 +9,7 @@ Forward::
     c  = f*c_prev + (1-f)*g
     h  = o*tanh(c)
 
-Backward, with dh and dc the gradients of h and c, those of the steps after included::
+Backward, with dh and dc the gradients of h and c, later steps included::
 
     dzo = dh * tanh(c)*o*(1-o)
     dc += dh * o*(1-tanh(c)²)
@@ -38,7 +38,7 @@ class CIFGStates(NamedTuple):
 
 
 class CIFGOutputs(NamedTuple):
-    """What each step leaves, [·, H]."""
+    """The results of each step, [·, H]."""
 
     f: Any
     g: Any
@@ -95,7 +95,7 @@ class CIFG(NamedTuple):
 
 
 class CIFGForm(Form):
-    """What `stacked_rnn` asks of the weights."""
+    """The form of the weights, for `stacked_rnn`."""
 
     name, States, Saved = "a CIFG LSTM", CIFGStates, CIFGOutputs
     shapes: ClassVar = {"w": "K+H, 3*H"}
@@ -107,7 +107,7 @@ class CIFGForm(Form):
         return CIFG((Weight(w[:-H], 3 * H),), (Weight(w[-H:], 3 * H),), (3 * H,))
 
     def gradients(self, xp: Any, grads: Any) -> Gradients:
-        """Return views of w; there is no bias to sum for."""
+        """Return views of w; there is no bias."""
         (w,) = grads
         K = w.shape[-2] - w.shape[-1] // 3
         return Gradients(None, (w[..., :K, :], w[..., K:, :]), None)
@@ -117,11 +117,11 @@ FORM = CIFGForm()
 
 
 class CIFGParams(NamedTuple):
-    """The weights: w [K+H, 3*H], rows of x above those of h, columns f, g, o."""
+    """The weights: w [K+H, 3*H], rows for x above rows for h, columns f, g, o."""
 
     w: Any
 
     @property
     def form(self) -> Form:
-        """What makes a cell of them."""
+        """Makes a cell of the weights."""
         return FORM

@@ -12,7 +12,7 @@ Forward::
     u  = tanh(norm(c)*g_c + b_c)
     h  = o*u
 
-Backward, with dh and dc the gradients of the states, those of the steps after included, and
+Backward, with dh and dc the gradients of the states, later steps included, and
 back(d, n, r) = r*(d - mean(d) - n*mean(d*n)) the gradient through n = norm(a)::
 
     du   = dh * o*(1-u²)
@@ -44,7 +44,7 @@ class LayerNormLSTMStates(NamedTuple):
 
 
 class LayerNormLSTMOutputs(NamedTuple):
-    """What a sequence of steps leaves, [t, B, ·] each."""
+    """The results of a sequence of steps, [t, B, ·] each."""
 
     i: Any
     f: Any
@@ -59,7 +59,7 @@ class LayerNormLSTMOutputs(NamedTuple):
 
     @staticmethod
     def columns(H: int, P: int) -> list[int]:
-        """Return how wide each is."""
+        """Return the width of each."""
         return [H] * 5 + [4 * H, 4 * H, H, 3, P]
 
 
@@ -91,7 +91,7 @@ class LayerNormLSTM(NamedTuple):
     def forward_steps(self, run: ForwardRun) -> None:
         """The recurrence over t steps."""
         (z,), (w_h,), (h, c) = run.xw, run.w, run.carried
-        xn, r_x = _norm(z)  # of all steps at once
+        xn, r_x = _norm(z)  # for all steps at once
         zh, dot = np.empty(z.shape[1:], z.dtype), arithmetic_of(z.dtype).dot
         for s in range(len(z)):
             dot(h, w_h, zh)
@@ -158,7 +158,7 @@ def _sigmoid(z: Any) -> Any:
 
 
 class LayerNormLSTMForm(Form):
-    """What `stacked_rnn` asks of the weights."""
+    """The form of the weights, for `stacked_rnn`."""
 
     name, States, Saved = (
         "an LSTM with layer normalization",
@@ -179,7 +179,7 @@ class LayerNormLSTMForm(Form):
         return LayerNormLSTM(inputs, recurrent, (4 * H, 4 * H, 4 * H, H), *vectors)
 
     def gradients(self, xp: Any, grads: Any) -> Gradients:
-        """Return views of w, b and b_c, and memory for what else there is."""
+        """Return views of w, b and b_c, and memory for the others."""
         w, b, b_c, *_ = grads
         *axes, H = b_c.shape
         K, unused = w.shape[-2] - H, xp.zeros((*axes, 4 * H), w.dtype)  # the sums of dx and dr
@@ -188,7 +188,7 @@ class LayerNormLSTMForm(Form):
         return Gradients(None, parts, (unused, unused, b, b_c), vectors)
 
     def finished(self, grads: Any, written: Gradients) -> Any:
-        """Return the gradients with those of g_x, g_h and g_c."""
+        """Return the gradients with the gradients of g_x, g_h and g_c."""
         H, v = grads.b_c.shape[-1], written.vectors
         g_x, g_h, g_c = v[..., : 4 * H], v[..., 4 * H : 8 * H], v[..., 8 * H :]
         return grads._replace(g_x=g_x, g_h=g_h, g_c=g_c)
@@ -198,7 +198,7 @@ _FORM = LayerNormLSTMForm()
 
 
 class LayerNormLSTMParams(NamedTuple):
-    """The weights: w [K+H, 4*H], rows of x above those of h, biases and scales."""
+    """The weights: w [K+H, 4*H], rows for x above rows for h, biases and scales."""
 
     w: Any
     b: Any  # [4*H]
@@ -209,5 +209,5 @@ class LayerNormLSTMParams(NamedTuple):
 
     @property
     def form(self) -> Form:
-        """What makes a cell of them."""
+        """Makes a cell of the weights."""
         return _FORM

@@ -7,8 +7,8 @@ Forward::
     c  = tanh(zc)                         zc = [x, f*h_prev] @ w_c + b_c
     h  = (1-f)*h_prev + f*c
 
-Backward, with dh the gradient of h, that of the steps after included, and w_fh, w_ch the rows of
-w_f and w_c below those of x::
+Backward, with dh the gradient of h, later steps included, and w_fh, w_ch the rows of w_f
+and w_c for h::
 
     dzc = dh * f*(1-c²)
     dfh = dzc @ w_ch.T
@@ -26,7 +26,7 @@ from cupyrnn.cells import BackwardRun, Form, ForwardRun, Gradients, States, Weig
 
 
 class Saved(NamedTuple):
-    """What each step leaves, [·, H]."""
+    """The results of each step, [·, H]."""
 
     f: Any
     c: Any
@@ -34,7 +34,7 @@ class Saved(NamedTuple):
 
 
 class MGU(NamedTuple):
-    """The weights of one call. The deltas are dzf and dzc."""
+    """The weights of a call. The deltas are dzf and dzc."""
 
     inputs: tuple[Weight, ...]  # the rows of x
     recurrent: tuple[Weight, ...]  # the rows of h
@@ -49,7 +49,7 @@ class MGU(NamedTuple):
         return States(saved.h)
 
     def operands(self, saved: Saved, h_before: Any) -> list[Any]:
-        """What the two recurrent matrices multiplied."""
+        """The factors of the two recurrent matrices."""
         return [h_before, saved.f * h_before]
 
     def forward_steps(self, run: ForwardRun) -> None:
@@ -80,7 +80,7 @@ class MGU(NamedTuple):
 
 
 class MGUForm(Form):
-    """What `stacked_rnn` asks of the weights."""
+    """The form of the weights, for `stacked_rnn`."""
 
     name, States, Saved = "an MGU", States, Saved
     shapes: ClassVar = {"w_f": "K+H, H", "w_c": "K+H, H", "b_f": "H", "b_c": "H"}
@@ -94,7 +94,7 @@ class MGUForm(Form):
         return MGU(inputs, recurrent, (H, H), b_f, b_c)
 
     def gradients(self, xp: Any, grads: Any) -> Gradients:
-        """Return views of all four, which may have an axis in front."""
+        """Return views of all four; they may have a leading axis."""
         w_f, w_c, *biases = grads
         K = w_c.shape[-2] - w_c.shape[-1]
         inputs, recurrent = (w_f[..., :K, :], w_c[..., :K, :]), (w_f[..., K:, :], w_c[..., K:, :])
@@ -105,7 +105,7 @@ FORM = MGUForm()
 
 
 class MGUParams(NamedTuple):
-    """The weights: w_f, w_c [K+H, H], rows of x above those of h, and b_f, b_c [H]."""
+    """The weights: w_f, w_c [K+H, H], rows for x above rows for h, and b_f, b_c [H]."""
 
     w_f: Any
     w_c: Any
@@ -114,5 +114,5 @@ class MGUParams(NamedTuple):
 
     @property
     def form(self) -> Form:
-        """What makes a cell of them."""
+        """Makes a cell of the weights."""
         return FORM

@@ -1,8 +1,8 @@
 """
 The sLSTM of Beck et al., "xLSTM: Extended Long Short-Term Memory", 2024, with one head.
 
-Its input and forget gates are exponentials. m keeps them from overflowing: c and n are those of the
-paper times exp(-m).
+Its input and forget gates are exponentials. m prevents overflow: c and n are the paper's
+c and n times exp(-m).
 
 Forward::
 
@@ -16,7 +16,7 @@ Forward::
     n  = f*n_prev + i
     h  = o*c/n
 
-Backward, with dh, dc, dn and dm the gradients of the states, those of the steps after included::
+Backward, with dh, dc, dn and dm the gradients of the states, later steps included::
 
     do  = dh * c/n*o*(1-o)
     dc += dh * o/n
@@ -26,7 +26,7 @@ Backward, with dh, dc, dn and dm the gradients of the states, those of the steps
     df  = (dc*c_prev + dn*n_prev) * f
     dm -= di + df
     di += dm where zi > p
-    df += dm where not
+    df += dm elsewhere
     dc, dn, dm = dc*f, dn*f, df
     dh  = [di, df, dcz, do] @ w_h.T
 """
@@ -50,7 +50,7 @@ class SLSTMStates(NamedTuple):
 
 
 class SLSTMOutputs(NamedTuple):
-    """What a sequence of steps leaves, each [t, B, H]."""
+    """The results of a sequence of steps, [t, B, H] each."""
 
     i: Any
     f: Any
@@ -63,7 +63,7 @@ class SLSTMOutputs(NamedTuple):
 
 
 class SLSTM(NamedTuple):
-    """The weights, in the dtype of the computation but for the matrices."""
+    """The weights, in the dtype of the computation except for the matrices."""
 
     inputs: tuple[Weight, ...]  # w_x [K, 4*H], columns i, f, cz, o
     recurrent: tuple[Weight, ...]  # w_h [H, 4*H]
@@ -126,7 +126,7 @@ class SLSTM(NamedTuple):
 
 
 class SLSTMForm(Form):
-    """What `stacked_rnn` asks of the weights."""
+    """The form of the weights, for `stacked_rnn`."""
 
     name, States, Saved = "an sLSTM", SLSTMStates, SLSTMOutputs
     shapes: ClassVar = {"w": "K+H, 4*H", "b": "4*H"}
@@ -147,12 +147,12 @@ _FORM = SLSTMForm()
 
 
 class SLSTMParams(NamedTuple):
-    """The weights of an sLSTM: w [K+H, 4*H], rows of x above those of h, and b [4*H]."""
+    """The weights of an sLSTM: w [K+H, 4*H], rows for x above rows for h, and b [4*H]."""
 
     w: Any
     b: Any
 
     @property
     def form(self) -> Form:
-        """What makes a cell of them."""
+        """Makes a cell of the weights."""
         return _FORM

@@ -1,8 +1,8 @@
-"""Inputs of the ops, calls of them and their references: what many test modules share."""
+"""Shared by many tests: inputs and calls of the ops, and their references."""
 
 import pytest
 
-# A failure shows the values compared, as in a test.
+# A failed assertion shows the compared values, as in a test.
 pytest.register_assert_rewrite(
     "problems.grus", "problems.lstms", "problems.nets", "problems.properties", "problems.refusals"
 )

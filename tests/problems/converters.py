@@ -1,4 +1,4 @@
-"""Every function that converts parameters, and what it converts."""
+"""Every function that converts parameters, with an argument."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BI = {"direction": "bidirectional"}
 
 
 def conversions(rng: np.random.Generator) -> dict[str, tuple[Callable[..., Any], Any]]:
-    """Return for each name a function and its argument: what it converts, with all it has."""
+    """Return functions and their arguments by name; the weights have all optional parts."""
     gru, lstm = block_weights(rng, "gru", 3, 4), block_weights(rng, "peephole", 3, 4)
     keras = cupyrnn.weights.params_to_keras(packed(rng, **BI))
     state = cupyrnn.weights.params_to_torch(packed(rng, 2, rnn_mode="gru", **BI))
@@ -131,16 +131,16 @@ def conversions(rng: np.random.Generator) -> dict[str, tuple[Callable[..., Any],
 
 
 def _mode(net: cupyrnn.PackedParams) -> Any:
-    """Return the rnn_mode where the shapes do not say it."""
+    """Return the rnn_mode if the shapes do not determine it."""
     return net.rnn_mode if net.rnn_mode.startswith("rnn") else None
 
 
 class Format(NamedTuple):
-    """A form of packed parameters that others have."""
+    """Another library's form of packed parameters."""
 
     there: Callable[[Any], Any]  # of a net
-    back: Callable[[Any, Any], Any]  # of what it is there, and the net
-    takes: Callable[[Any], bool] = lambda net: True  # whether there is one of a net
+    back: Callable[[Any, Any], Any]  # of the gradient in that form, and the net
+    takes: Callable[[Any], bool] = lambda net: True  # whether it exists for a net
 
 
 FORMATS = {

@@ -102,7 +102,7 @@ def problem(rng: np.random.Generator, case: Case, dtype: Any = np.float64) -> di
 
 
 def cotangents_of(rng: np.random.Generator, case: Case, dtype: Any = np.float64) -> dict[str, Any]:
-    """Return gradients of the outputs; they lie off zero, lest the sums cancel."""
+    """Return gradients of the outputs with a mean other than zero, so that sums do not cancel."""
     sizes = [(case.T, case.B, case.D * case.P), (case.L * case.D, case.B, case.P)]
     if case.rnn_mode == "lstm":
         sizes.append((case.L * case.D, case.B, case.H))
@@ -146,7 +146,7 @@ def weights_of(
     num_proj: int = 0,
 ) -> dict[tuple[int, int], dict[str, Any]]:
     """
-    Return views of packed parameters by (layer, direction), by the layout stated once more.
+    Return views of packed parameters by (layer, direction), from a second statement of the layout.
 
     W [G*H, K] (None where the input is skipped), R [G*H, P], proj [P, H] or None, bW, bR [G*H].
     """
@@ -173,5 +173,5 @@ def weights_of(
 
 
 def own(ops: Any) -> Any:
-    """The engine that has the package's own dropout masks and reads no outputs: not cuDNN."""
+    """Return the engine with the package's own dropout masks, which reads no outputs: not cuDNN."""
     return "auto" if getattr(ops, "xp", np) is np else "cupy"

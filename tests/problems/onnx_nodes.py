@@ -1,4 +1,4 @@
-"""ONNX's nodes: all inputs of one, one of anything that the standard has, and what it returns."""
+"""ONNX's nodes: the inputs of a node, random nodes with all features, and their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = [
     *["Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh"],
     *["HardSigmoid", "Elu", "Softsign", "Softplus"],
 ]
-# Of the parameters that each has, others than the defaults.
+# Parameters of each activation, other than the defaults.
 OTHERS = {
     "affine": (0.6, 0.1),
     "leakyrelu": (0.15, None),
@@ -32,7 +32,7 @@ OTHERS = {
 }
 _SIXTH = {"activation_alpha": [1 / 6], "activation_beta": [0.5]}
 _HARD, _HARD_GRU = ({"activations": ["HardSigmoid", *["Tanh"] * n]} for n in (2, 1))
-# The attributes of one direction that a fast cell computes.
+# Attributes of one direction that a fast cell supports.
 FAST: dict[str, list[dict[str, Any]]] = {
     "LSTM": [{}, _HARD, _HARD | _SIXTH],
     "GRU": [
@@ -48,11 +48,11 @@ SIZES += [(0, 2, 3, 4), (2, 0, 3, 4), (2, 3, 0, 4), (2, 3, 4, 0)]
 
 
 def node_tests() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """Yield the tests of LSTM, GRU and RNN that are part of the package onnx."""
+    """Yield the tests of LSTM, GRU and RNN in the package onnx."""
     onnx = needs.module("onnx")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # All nodes' tests take 15 s to make, these three no time.
+        # Making the tests of all nodes takes 15 s, of these three almost nothing.
         made = importlib.import_module("onnx.backend.test.case.node")
         for name in ("lstm", "gru", "rnn"):
             importlib.import_module(f"onnx.backend.test.case.node.{name}")
@@ -76,7 +76,7 @@ def node_tests() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any], dic
 def node(
     rng: np.random.Generator, op_type: str, D: int, *sizes: int, scale: float = 0.7
 ) -> list[Any]:
-    """Return all inputs of a node but the lengths, in float64."""
+    """Return all inputs of a node in float64, without the lengths."""
     (T, B, I, H), G = sizes or (5, 3, 4, 3), GATES[op_type]
     shapes: list[Any] = [(T, B, I), (D, G * H, I), (D, G * H, H), (D, 2 * G * H)]
     shapes += [(D, B, H)] * (2 if op_type == "LSTM" else 1)
@@ -86,7 +86,7 @@ def node(
 
 
 def of_directions(attributes: dict[str, Any], D: int) -> dict[str, Any]:
-    """Return attributes of one direction for so many."""
+    """Return the attributes of one direction for this many directions."""
     return {n: a * D if isinstance(a, list) else a for n, a in attributes.items()}
 
 
@@ -103,14 +103,14 @@ def _any_activations(rng: np.random.Generator, op_type: str, D: int) -> dict[str
 
 def drawn(rng: np.random.Generator, op_type: str) -> tuple[list[Any], dict[str, Any]]:
     """
-    Return the inputs and the attributes of a node with anything that the standard has.
+    Return the inputs and the attributes of a random node of the standard.
 
     Many are of a fast cell. Past the end of a sequence X is NaN.
     """
     direction = str(rng.choice(DIRECTIONS))
     D = 1 + (direction == "bidirectional")
     T, B, _, H = sizes = SIZES[rng.choice(len(SIZES), p=[0.2] * 3 + [0.08] * 5)]
-    if T > 4 or rng.random() < 0.5:  # over many steps what has no bound is too large
+    if T > 4 or rng.random() < 0.5:  # over many steps unbounded values become too large
         attributes = of_directions(FAST[op_type][rng.integers(len(FAST[op_type]))], D)
     else:
         attributes = _any_activations(rng, op_type, D)
@@ -138,7 +138,7 @@ def drawn(rng: np.random.Generator, op_type: str) -> tuple[list[Any], dict[str, 
 
 
 def by_the_text(op_type: str, inputs: list[Any], **attributes: Any) -> list[Any]:
-    """Return Y, Y_h and Y_c of a node by the loops of the conformance kit, None for what is not."""
+    """Return Y, Y_h and Y_c of a node by the loops of the conformance kit; Y_c may be None."""
     given = {n: a for n, a in zip(INPUTS, inputs, strict=False) if a is not None}
     dtype = np.result_type(np.float64, *(a for n, a in given.items() if n != "sequence_lens"))
     outputs = truth.run(op_type, truth._in_front(given, 1, dtype), attributes).outputs

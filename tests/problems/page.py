@@ -29,7 +29,7 @@ def kind_of(name: str) -> str:
 
 
 def letters(places: set[str]) -> str:
-    """Return places by their letters."""
+    """Return the letters of array types."""
     return "".join(letter for place, letter in LETTERS.items() if place in places)
 
 
@@ -65,7 +65,7 @@ def of_properties() -> Iterator[str]:
 
 
 def filled(page: str) -> str:
-    """Return a page with its tables made anew."""
+    """Return a page with new tables."""
     for title, rows in (("ops", of_ops()), ("properties", of_properties())):
         begin, end = f"<!-- {title} -->\n", f"<!-- end of {title} -->"
         before, rest = page.split(begin)

@@ -11,14 +11,14 @@ Place = tuple[int, int]  # of a factor and of one of its values
 
 def pairs(factors: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """
-    Return combinations of a value of each factor, so that each pair of values is in one of them.
+    Return combinations of one value of each factor, in which each pair of values occurs.
 
     Always the same ones: each begins with the first pair that is missing, and takes of every other
     factor the value that adds most pairs, the one used least if several do.
     """
     sizes = [len(values) for values in factors.values()]
     places = [[(f, v) for v in range(n)] for f, n in enumerate(sizes)]
-    missing: dict[tuple[Place, Place], None] = {}  # in order, which a set has not
+    missing: dict[tuple[Place, Place], None] = {}  # a list, because a set has no order
     for one, other in itertools.combinations(places, 2):
         missing |= dict.fromkeys(itertools.product(one, other))
     used: dict[Place, int] = {place: 0 for factor in places for place in factor}

@@ -1,4 +1,4 @@
-"""The properties that tests check for every op of the table, in each place."""
+"""Properties that tests check for every op of the table, on each array type."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def each(
 
 
 def of_each_value(chosen: list[Case]) -> list[Case]:
-    """Return cases among these that have every value that is in any of them."""
+    """Return some of these cases that have every value of all of them."""
     found, seen = [], set[tuple[str, Any]]()
     for case in chosen:
         values = {*case._asdict().items(), *case.attributes} - {("attributes", case.attributes)}
@@ -65,16 +65,16 @@ def of_each_value(chosen: list[Case]) -> list[Case]:
 
 
 def named(tree: Any, what: str) -> dict[str, Any]:
-    """Return the arrays of a result by their names, those of no dimension and None left out."""
+    """Return the arrays of a result by name, without scalars and None."""
     found = dict(leaves_by_name(what, tree._asdict() if hasattr(tree, "_asdict") else tree))
     return {n: a for n, a in found.items() if getattr(a, "ndim", 0)}
 
 
 def numbers(call: Call, without: str = "") -> dict[str, Any]:
     """
-    Return every number of a call and of its gradient, of a step also of that up to the gates.
+    Return all results of a call and of its gradient, for a step also up to the gates.
 
-    `without` is a gradient of an output that is not given.
+    `without` is an output whose gradient is left out.
     """
     record, out = call.case.op.record, call.forward(cupyrnn)
     given = call.cotangents(np.random.default_rng(1), out)
@@ -95,17 +95,17 @@ def assert_all_close(actual: Any, expected: Any, case: Case, what: str) -> None:
 
 
 def assert_same_bits(actual: Any, expected: Any) -> None:
-    """Compare results that are equal in every number, NaN included."""
+    """Check that results are equal in every number, NaN included."""
     found, due = named(actual, "result"), named(expected, "result")
     assert found.keys() == due.keys()
     for name, a in found.items():
         assert a.dtype == due[name].dtype
-        wide = float if a.dtype.kind in "fV" else a.dtype  # bfloat16's NaN is told by float64's
+        wide = float if a.dtype.kind in "fV" else a.dtype  # for NaN of bfloat16
         np.testing.assert_array_equal(a.astype(wide), due[name].astype(wide), name)
 
 
 def beside_numpy(call: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return what a call gives compiled and what it gives in NumPy."""
+    """Return the results of a call, compiled and in NumPy."""
     actual = call()
     with monkeypatch.context() as patch:
         patch.setattr(layer, "compiled_page", lambda _: None)
@@ -114,7 +114,7 @@ def beside_numpy(call: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch)
 
 
 def assert_reaches_the_same(call: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is NaN or infinite is it compiled as in NumPy, and the other numbers agree."""
+    """Check that compiled results are NaN or infinite where NumPy's are, and that others agree."""
     for a, e in zip(*beside_numpy(call, monkeypatch), strict=True):
         np.testing.assert_array_equal(np.isnan(a), np.isnan(e))
         same = np.isfinite(e)
@@ -124,7 +124,7 @@ def assert_reaches_the_same(call: Callable[[], list[Any]], monkeypatch: pytest.M
 
 
 def outputs_with_layout(call: Call, out: Any) -> Any:
-    """Return outputs with the memory layout that a case names; host_reserved stays as it is."""
+    """Return outputs with the memory layout of a case; host_reserved is unchanged."""
     if call.case.memory in ("C", "zero strides"):
         return out
     kept = {n: tree_map(lambda a: with_layout(call.case, a) if np.ndim(a) else a, a)
@@ -159,19 +159,19 @@ def assert_slopes(
             along = named(directions[n], n)
             terms += [np.ravel(g * along[k]) for k, g in named(gradients[n], n).items()]
         every = np.concatenate(terms)
-        # A gradient of tanh is made of 1 and h*h, which cancel near 1: it may be off by as much.
+        # A gradient of tanh contains 1 - h*h, which cancels near 1: the error may be as large.
         return abs(slope / COMPLEX_STEP - every.sum()) / (np.abs(every).sum() + 1e-2)
 
-    if not relative_error([*inputs]) <= COMPLEX_STEP_TOLERANCE:  # NaN is no success
+    if not relative_error([*inputs]) <= COMPLEX_STEP_TOLERANCE:  # NaN fails
         parts = {n: f"{relative_error([n]):.3g}" for n in inputs}
         raise AssertionError(f"gradients are not those of the plain loop, off by {parts}")
 
 
 def assert_of_examples(ops: Any, call: Call, rng: np.random.Generator) -> None:
     """
-    Compare gradients by example with one example's gradients after the other, also their norms.
+    Compare gradients by example, and their norms, with calls of one example each.
 
-    Where none are wanted, those of x and the states are the same.
+    With "none" the gradients of x and the states are unchanged.
     """
     record, dtype = call.case.op.record, call.case.dtype
     out = call.forward(ops)

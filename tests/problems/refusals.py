@@ -1,4 +1,4 @@
-"""Right arguments of every op, and calls with a wrong one among them, which are refused."""
+"""Right arguments of every op, and calls with one wrong argument, which are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T, B, I, H = 6, 3, 4, 5
 
 
 def _calls() -> dict[str, dict[str, Any]]:
-    """Return by name the ops and their gradients, and right arguments of each, none left out."""
+    """Return right arguments of the ops and their gradients, all of them, by name."""
     found: dict[str, dict[str, Any]] = {}
     for name in ("block_lstm", "lstm_block_cell", "block_gru", "gru_block_cell"):
         found |= right_calls(name, size=(T, B, I, H))
@@ -31,7 +31,7 @@ CALLS = _calls()
 BLOCKS = [op for op in CALLS if not op.startswith("cudnn_rnn")]
 SEQUENCES = [op for op in CALLS if op.startswith("block_")]
 NETS = [op for op in CALLS if op.startswith("cudnn_rnn")]
-# The arrays of each that are on a device where the others are.
+# The arrays that must be on the same device.
 ARGUMENTS = [
     (op, name)
     for op, args in CALLS.items()
@@ -41,20 +41,20 @@ ARGUMENTS = [
 
 
 def call(op: str, **changed: Any) -> Any:
-    """Return what a function returns, of right arguments but for those that are changed."""
+    """Call a function with right arguments, except for the changed ones."""
     return getattr(cupyrnn, op)(**{**CALLS[op], **changed})
 
 
-# Equal to wrong values, where a number is compared with a truth.
+# Equal to a wrong value if a number is compared with a bool.
 RIGHT: dict[str, Any] = {"forget_bias": 1.0, "cell_clip": 1.0, "use_peephole": True}
 RIGHT |= {"is_training": True, "time_major": True, "dropout": 0.0, "seed": 0, "reverse": False}
 
 
 def raises(op: str, error: type[Exception], message: str, **changed: Any) -> None:
     """
-    Check that a call fails with exactly this message and writes into none of its arguments.
+    Check that a call fails with exactly this message, and that no argument is written.
 
-    A right call of the op goes before it, of which the checks remember what they found.
+    A right call of the op comes first, so that its checks are cached.
     """
     call(op, **{n: RIGHT[n] for n in changed if n in RIGHT})
     args = {**CALLS[op], **changed}
@@ -66,10 +66,10 @@ def raises(op: str, error: type[Exception], message: str, **changed: Any) -> Non
 
 
 def on_device(cupy: Any, op: str, **changed: Any) -> dict[str, Any]:
-    """Return right arguments, but for those that are changed, in the memory of a device."""
+    """Return right arguments on a device, except for the changed ones."""
     args = {**CALLS[op], **changed}
     args |= {n: cupy.asarray(args[n]) for o, n in ARGUMENTS if o == op}
-    if op == "cudnn_rnn_backprop":  # a device keeps other rows of sequences that differ in length
+    if op == "cudnn_rnn_backprop":  # with different lengths a device keeps other rows
         out = cupyrnn.cudnn_rnn(**on_device(cupy, "cudnn_rnn"), engine="cupy")
         args |= {"reserve_space": out.reserve_space, "host_reserved": out.host_reserved} | changed
     return args

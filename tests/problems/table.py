@@ -1,8 +1,8 @@
 """
 One record per op: inputs of any size and dtype, the call, its gradient, and a plain loop of it.
 
-What the tests ask of all ops, they ask of this table. An op or a cell that is new has all of it by
-one more record: its arguments by name, how they are drawn, and one step of it.
+The tests of all ops run over this table. A new op or cell needs one more record: its arguments by
+name, a function that draws them, and one step.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from cupyrnn.kernels import products as on_device
 
 from . import grus, lstms, nets
 
-# A step of a cell: weights, x, the states and the attributes to the new states and what it saves.
+# A step of a cell: (weights, x, states, attributes) -> (new states, saved values).
 Step = Callable[..., tuple[list[Any], dict[str, Any]]]
 
 STATES = ("cs_prev", "h_prev", "input_h", "input_c")
 
 
 class Op(NamedTuple):
-    """What the tests know of an op."""
+    """The record of an op."""
 
     record: _ops.Record  # names of the arguments and the results, and the gradient
-    draw: Callable[[Any, Any], dict[str, Any]]  # the inputs, of a generator and a case
-    parts: Callable[[Any, dict[str, Any]], Any]  # of inputs: x, each state, weights by place
+    draw: Callable[[Any, Any], dict[str, Any]]  # (generator, case) -> the inputs
+    parts: Callable[[Any, dict[str, Any]], Any]  # of inputs: x, each state, weights by position
     step: Step
-    factors: dict[str, list[Any]]  # attributes, and what else its cases differ by
+    factors: dict[str, list[Any]]  # attributes, and other factors of its cases
     places: tuple[str, ...] = ("numpy", "numba", "cuda_on_cpu", "cupy")
     states: int = 1
 
@@ -66,19 +66,19 @@ class Op(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A call: of which op, its sizes, and all by which calls differ."""
+    """A call without its numbers: the op, sizes, and all other factors."""
 
     name: str
     size: tuple[int, int, int, int] = (6, 4, 3, 5)  # T, B, I, H
     dtype: str = "float64"
-    extent: str = "full"  # lengths, resets, steps and what `corners` has
+    extent: str = "full"  # lengths, resets, steps, and the values of `corners`
     direction: str = "forward"  # or reverse, both
     layers: int = 1
     time_major: bool = True
     dropout: float = 0.0
     save: Any = "all"
-    memory: str = "C"  # or one of `checks.layouts`, or zero strides
-    rows: int | None = None  # of a block, where it is to be smaller than it is
+    memory: str = "C"  # or a name of `checks.layouts`, or zero strides
+    rows: int | None = None  # of a block, if smaller than the package's
     projected: bool = False
     tapered: bool = False  # whether each layer has another H
     peephole: bool = True
@@ -94,14 +94,14 @@ class Case(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """T, B, I and H: a step has one, and I is H where the input is added as it is."""
+        """T, B, I and H. A step has T = 1, and with skip_input I is H."""
         T, B, I, H = self.size
         T = 1 if self.op.is_cell else T
         return T, B, H if dict(self.attributes).get("input_mode") == "skip_input" else I, H
 
     @property
     def widths(self) -> list[tuple[int, int]]:
-        """H and P, the size of h, of each layer."""
+        """H of each layer, and P, the size of its h."""
         H = self.size[3]
         units = [H, max(1, H // 2), H + 2] if self.tapered else [H] * 3
         return [(H, max(1, H - 2) if self.projected and H > 1 else H) for H in units[: self.layers]]
@@ -114,16 +114,16 @@ class Case(NamedTuple):
     @property
     def terms(self) -> int:
         """
-        The terms of the longest sum of a step: over the inputs and the state, or over the gates.
+        The number of terms of a step's longest sum: over inputs and state, or over the gates.
 
-        The sums of weight gradients over all rows are not counted: they are sums of partial sums.
+        Sums of weight gradients over all rows do not count: they are sums of partial sums.
         """
         read = [self.sizes[2], *(self.D * P for _, P in self.widths)]
         return max(max(K + P, 4 * H) for K, (H, P) in zip(read, self.widths, strict=False))
 
     @property
     def has_kinks(self) -> bool:
-        """Whether a slope jumps somewhere. Numbers rounded there have another slope."""
+        """Whether a slope has jumps. A number that is rounded across a jump has another slope."""
         attributes = dict(self.attributes)
         gate = attributes.get("recurrent_activation", "sigmoid")
         return bool(attributes.get("cell_clip")) or gate != "sigmoid"
@@ -135,11 +135,11 @@ class Case(NamedTuple):
         return self._replace(attributes=tuple((n, 0.0 if n == "cell_clip" else v) for n, v in kept))
 
     def within(self, ops: Any) -> Case:
-        """Return the case with no more steps than take long on a CPU that plays a GPU."""
+        """Return the case with few steps if a CPU stands in for a GPU, which is slow."""
         return self._replace(size=ops.shape(self.size))
 
     def __str__(self) -> str:
-        """All that is not as in a plain call, in the name of a test."""
+        """Everything that differs from a plain call, for the name of a test."""
         T, B, I, H = self.size
         parts = [f"T{T}-B{B}-I{I}-H{H}"]
         for name, value in self._asdict().items():
@@ -151,7 +151,7 @@ class Case(NamedTuple):
 
 
 def cases(name: str, chosen: list[dict[str, Any]]) -> list[Case]:
-    """Return cases of combinations of factors; those that are no field of a case are attributes."""
+    """Return cases for combinations of factors; factors outside of Case are attributes."""
     found = []
     for one in chosen:
         fields = {n: v for n, v in one.items() if n in Case._fields}
@@ -162,9 +162,9 @@ def cases(name: str, chosen: list[dict[str, Any]]) -> list[Case]:
 
 def corners(name: str) -> list[Case]:
     """
-    Return cases that stand for no factor: nothing to compute, marks everywhere, other memory.
+    Return special cases: nothing to compute, marks everywhere, other memory.
 
-    And so many rows that a sum of them in half precision would stop growing.
+    One has so many rows that a sum in half precision would stop growing.
     """
     op = TABLE[name]
     first = {n: values[0] for n, values in op.factors.items() if n not in Case._fields}
@@ -178,13 +178,13 @@ def corners(name: str) -> list[Case]:
     halves = [dtype for dtype in op.factors["dtype"] if dtype in ("float16", "bfloat16")]
     chosen += [{"size": (1, 16384, 1, 1), "dtype": dtype} for dtype in halves]
     layers = {"layers": 2} if op.is_net else {}
-    # What is divided by a norm is to be none of numbers that are all alike.
+    # A norm of equal numbers is zero, so a cell that divides by it has no such case.
     kept = [one for one in chosen if "norm" not in name or one.get("memory") != "zero strides"]
     return cases(name, [first | layers | one for one in kept])
 
 
 class Call(NamedTuple):
-    """The inputs of a case, and how far its sequences go."""
+    """The inputs of a case, its lengths and its resets."""
 
     case: Case
     inputs: dict[str, Any]
@@ -194,7 +194,7 @@ class Call(NamedTuple):
 
     @property
     def padding_mask(self) -> Any:
-        """Where in [T, B] nothing is computed, behind the end of a sequence."""
+        """The mask [T, B] of the padding, where nothing is computed."""
         T, B, *_ = self.case.sizes
         ends = np.full(B, T if self.steps is None else self.steps)
         return np.arange(T)[:, None] >= (ends if self.lengths is None else self.lengths)
@@ -235,7 +235,7 @@ class Call(NamedTuple):
         return self._replace(case=self.case._replace(dtype="float64"), inputs=inputs)
 
     def forward(self, ops: Any, **more: Any) -> Any:
-        """Return what the op returns, of inputs time first or batch first."""
+        """Return the outputs of the op; the inputs are time first or batch first."""
         return getattr(ops, self.case.op.record.name)(**{**self.arguments(ops), **more})
 
     def arguments(self, ops: Any) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class Call(NamedTuple):
         return self.swap_if_batch_first(self.inputs) | kwargs
 
     def without_states(self) -> Call:
-        """Return the call with None for its states. Packed parameters then know their sizes."""
+        """Return the call with None for its states; a PackedParams determines their sizes."""
         inputs, said, (_, _, I, H) = dict(self.inputs), self.kwargs, self.case.sizes
         if "params" in inputs:
             said = {n: said[n] for n in PackedParams._fields if n in said}
@@ -256,7 +256,7 @@ class Call(NamedTuple):
         return self._replace(inputs=inputs | dict.fromkeys({*STATES} & {*inputs}))
 
     def gradient(self, ops: Any, out: Any, cotangents: dict[str, Any], **more: Any) -> Any:
-        """Return what the gradient of the op returns."""
+        """Return the results of the op's gradient."""
         record = self.case.op.record
         gradient_kwargs = record.gradient_arguments(self.arguments(ops), out._asdict())
         return getattr(ops, record.gradient.__name__)(
@@ -272,7 +272,7 @@ class Call(NamedTuple):
         )
 
     def cotangents(self, rng: np.random.Generator, out: Any) -> dict[str, Any]:
-        """Return gradients of the outputs, time first, off zero, lest the sums cancel."""
+        """Return gradients of the outputs, time first, with a mean other than zero."""
         record, found = self.case.op.record, {}
         padding = self.padding_mask[0] if self.case.op.is_cell else self.padding_mask
         for name in record.outputs:
@@ -292,7 +292,7 @@ class Call(NamedTuple):
 
 
 def small_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have products of sequences, and what is computed again, take as many rows at once."""
+    """Make blocks of products, and of recomputed steps, this small."""
     if case.rows:
         for module, name, many in (
             (products, "ROWS", case.rows),
@@ -336,8 +336,8 @@ def call_of(case: Case, rng: np.random.Generator) -> Call:
     """
     Return a call, with NaN in x where nothing is to be computed.
 
-    Among lengths is one of 0 and one of T, among resets are marks at the first step and some past
-    the end, where there is room for them.
+    One length is 0 and one is T; resets mark the first step and some steps past the end, if there
+    is room for them.
     """
     T, B, *_ = case.sizes
     lengths = resets = steps = None
@@ -356,7 +356,7 @@ def call_of(case: Case, rng: np.random.Generator) -> Call:
         n for n in case.op.record.inputs if case.peephole or n not in lstms.PEEPHOLES
     }
     if case.has_kinks and np.dtype(kind_of(case)).itemsize > 2 and T < 10:
-        # So large that some gates reach 0 and 1, and states the clip; over many steps errors grow.
+        # So large that gates reach 0 and 1, and states the clip; smaller over many steps.
         for name, factor in (("w", 4), ("w_ru", 4), ("params", 2)):
             if name in call.inputs:
                 call.inputs[name] *= factor
@@ -369,10 +369,10 @@ def call_of(case: Case, rng: np.random.Generator) -> Call:
 
 def plain(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
     """
-    Return what an op gives, step by step: each layer, each direction, all sequences side by side.
+    Return the outputs of an op, computed step by step: each layer, each direction, all sequences.
 
-    Of a block op all that it returns, zero where nothing is computed; `inputs` are those of the
-    call or, for complex steps, complex ones.
+    A block op has all its outputs, zero in the padding. `inputs` are the inputs of the call or, for
+    complex step, complex ones.
     """
     case, op = call.case, call.case.op
     x, states, weights = op.parts(case, inputs)
@@ -382,7 +382,7 @@ def plain(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
     if call.resets is not None:
         marks[:T] = call.resets
     dtype = np.result_type(*(a for w in weights for a in w if a is not None), x, states[0][0])
-    # A row for each layer and direction, also where a layer has an array of its own.
+    # A row for each layer and direction, also if each layer has its own array.
     each_row = [[*itertools.chain(*s)] if isinstance(s, list) else [*s] for s in states]
     last, saved = [[a.astype(dtype) for a in s] for s in each_row], {}
     for n, (_, P) in enumerate(case.widths):
@@ -419,7 +419,7 @@ def _joined(case: Case, rows: list[Any], kind: Any) -> Any:
 
 
 def mask_of(case: Case, layer: int) -> Any:
-    """Return what the values that a layer reads are multiplied by."""
+    """Return the dropout mask of a layer's input."""
     if not (layer and case.dropout):
         return 1.0
     T, B, *_ = case.sizes
@@ -473,7 +473,7 @@ def _parts_of_packed(case: Case, inputs: dict[str, Any]) -> Any:
 
 
 def _draw_stack(kind: Any) -> Any:
-    """Return what draws weights of a kind, as its form says their shapes."""
+    """Return a function that draws weights of a kind, with the shapes of its form."""
 
     def draw(rng: Any, case: Case) -> dict[str, Any]:
         (T, B, I, _), D = case.sizes, case.D
@@ -493,7 +493,7 @@ def _draw_stack(kind: Any) -> Any:
                     continue
                 shape = eval(f"({shown},)", {}, sizes)  # "K+P, 4*H"
                 scale = 0.7 if len(shape) == 1 else 1 / max(1, shape[0]) ** 0.5
-                if name == "u":  # of more than 1 it would add up the rounding of all steps
+                if name == "u":  # above 1 the rounding of all steps would add up
                     scale = 0.4
                 arrays[name] = number(*shape, scale=scale)
             return _kind_of(kind, arrays)(**arrays)
@@ -504,7 +504,7 @@ def _draw_stack(kind: Any) -> Any:
         ]
 
         def state(size: int) -> Any:
-            """Return a state of H or P numbers, none zero: an sLSTM divides by one of them."""
+            """Return a state of H or P numbers, none zero: an sLSTM divides by a state."""
             shapes = [(1, B, width[size]) for width in case.widths for _ in range(D)]
             rows = [(0.5 + rng.random(shape)).astype(kind_of(case)) for shape in shapes]
             return _joined(case, rows, list)
@@ -576,11 +576,11 @@ def _gates(w: Any, x: Any, h: Any, n: int) -> list[Any]:
 
 
 def _slstm(w: Any, x: Any, states: list[Any], kwargs: Any) -> Any:
-    """The equations of the paper, without what keeps them from overflowing."""
+    """The equations of the paper, without its protection against overflow."""
     h, c, n, m = states
     zi, zf, zc, zo = np.split(np.concatenate([x, h], -1) @ w.w + w.b, 4, -1)
     i, f = np.exp(zi), np.exp(zf)
-    # c and n of the paper are those of the states times exp(m).
+    # The paper's c and n are the states c and n times exp(m).
     wide_c, wide_n = f * c * np.exp(m) + i * np.tanh(zc), f * n * np.exp(m) + i
     m = np.maximum(zi, zf + m)
     return [wide_c / wide_n * _sigmoid(zo), wide_c * np.exp(-m), wide_n * np.exp(-m), m], {}
@@ -632,7 +632,7 @@ _STEPS: dict[str, list[Any]] = {
     "dtype": ["float16", "bfloat16", "float32", "float64"],
     "memory": ["C", "fortran", "strided", "unaligned"],
 }
-# And more rows than are taken at once.
+# Also more rows than one block has.
 _CELLS = _STEPS | {"size": [*_STEPS["size"], (1, 1200, 3, 33)]}
 _SEQUENCES = _STEPS | {
     "extent": [*EXTENTS, "steps+resets"],
@@ -649,8 +649,8 @@ _NETS = _STEPS | {
     "save": ["all", "states", 2, 1000],
     "rows": [None, 3, 7],
 }
-# Cells that the package does not have, which may do without an H of 0. A layer's norm of a state
-# that is zero, or of a layer that is dropped, is made of rounding.
+# Cells that are not in the package; they need not support H = 0. The norm of a zero state, or of a
+# dropped layer, is rounding only.
 _OTHERS = _NETS | {"size": SIZES + EMPTY, "dtype": ["float32", "float64"]}
 _OTHERS |= {"dropout": [0.0, 0.4], "layers": [1, 2]}
 # 0.25 is a number in every dtype.
@@ -679,7 +679,7 @@ _STACKED: dict[str, tuple[Any, Step, int, dict[str, list[Any]]]] = {
     "CIFG": (CIFGParams, _cifg, 2, {"size": [*SIZES, (12, 4, 2, 33), *EMPTY]}),
     "IndRNN": (IndRNNParams, _indrnn, 1, {}),
 }
-# The places of cells that lack a twin.
+# The array types of cells without all twins.
 _PLACES: dict[str, tuple[str, ...]] = dict.fromkeys(("MGU", "layer-norm LSTM"), ("numpy",))
 _PLACES |= {"CIFG": ("numpy", "numba")}
 _PLACES |= dict.fromkeys(("sLSTM", "IndRNN"), ("numpy", "cuda_on_cpu", "cupy"))

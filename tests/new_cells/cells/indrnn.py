@@ -1,13 +1,13 @@
 """
 The IndRNN of Li et al., "Independently Recurrent Neural Network", CVPR 2018, with tanh.
 
-A vector takes the place of the recurrent matrix: no value of a state sees another one's past.
+A vector replaces the recurrent matrix: each unit sees only its own past.
 
 Forward::
 
     h  = tanh(z)                          z = x @ w_x + u*h_prev + b
 
-Backward, with dh the gradient of h, that of the steps after included::
+Backward, with dh the gradient of h, later steps included::
 
     dz = dh * (1-h²)
     dh = dz * u
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class IndRNNOutputs(NamedTuple):
-    """What a sequence of steps leaves, [t, B, H]."""
+    """The results of a sequence of steps, [t, B, H]."""
 
     h: Array
 
 
 class IndRNN(NamedTuple):
-    """The weights, in the dtype of the computation but for the matrix."""
+    """The weights, in the dtype of the computation except for the matrix."""
 
     inputs: tuple[Weight, ...]  # w_x [I, H]
     widths: tuple[int, ...]
@@ -43,7 +43,7 @@ class IndRNN(NamedTuple):
 
     @property
     def Saved(self) -> type[IndRNNOutputs]:
-        """What each step leaves."""
+        """The results of each step."""
         return IndRNNOutputs
 
     @property
@@ -90,7 +90,7 @@ def add_sums(cell: IndRNN, run: BackwardRun, totals: Array) -> None:
 
 
 class IndRNNForm(Form):
-    """What `stacked_rnn` asks of the weights."""
+    """The form of the weights, for `stacked_rnn`."""
 
     name, States, Saved = "an IndRNN", States, IndRNNOutputs
     shapes: ClassVar = {"w_x": "K, H", "u": "H", "b": "H"}
@@ -101,7 +101,7 @@ class IndRNNForm(Form):
         return IndRNN((Weight(w_x, len(u)),), (len(u),), u, b)
 
     def gradients(self, xp: Any, grads: Any) -> Gradients:
-        """Return all three as they are."""
+        """Return all three unchanged."""
         w_x, u, b = grads
         return Gradients(None, (w_x,), (b,), u)
 
@@ -118,5 +118,5 @@ class IndRNNParams(NamedTuple):
 
     @property
     def form(self) -> Form:
-        """What makes a cell of them."""
+        """Makes a cell of the weights."""
         return FORM
