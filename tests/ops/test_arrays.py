@@ -383,7 +383,9 @@ def test_lengths() -> None:
     for big in (np.array([1, 2, T + 1], np.uint64), np.array([1, 2, -1], ">i8")):
         with pytest.raises(ValueError, match=r"^op: sequence_lengths\[2\] is -?\d, expected in"):
             check_lengths("op", big, T, B)
-    for right in ([1, 2, 0], (1, 2, 0), np.array([1, 2, 0], ">i8"), np.array([1, 2, 0], np.uint8)):
+    arrays = [np.array([1, 2, 0], dtype) for dtype in (">i4", ">i8", *"bhilqBHILQ")]
+    arrays.append(np.array([1, -1, 2, -1, 0])[::2])
+    for right in ([1, 2, 0], (1, 2, 0), [np.int64(1), 2, np.uint8(0)], *arrays):
         lengths = check_lengths("op", right, T, B)
         assert lengths is not None
         assert lengths.dtype == np.int32

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import io
-import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -164,19 +161,6 @@ def test_factory_arguments(kind: str) -> None:
         assert {p.device.type for p in build(kind, sample, device="meta").parameters()} == {"meta"}
         skipped = utils.skip_init(getattr(ct, kind), **sample.constructor_input.kwargs)
         assert [p.shape for p in skipped.parameters()] == [p.shape for p in module.parameters()]
-
-
-def test_pickle_and_deepcopy(kind: str) -> None:
-    for sample in samples(kind):
-        module, given = build(kind, sample), sample.forward_input
-        expected = flat(module(*given.args, **given.kwargs))
-        buffer = io.BytesIO()
-        torch.save(module, buffer)
-        buffer.seek(0)
-        for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)),
-                      torch.load(buffer, weights_only=False)):  # fmt: skip
-            for a, e in zip(flat(again(*given.args, **given.kwargs)), expected, strict=True):
-                torch.testing.assert_close(a, e, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("training", [True, False])
