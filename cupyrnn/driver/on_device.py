@@ -19,7 +19,7 @@ from ..kernels import blas, dropout, gru, gru_reset_after, lstm, persistent, sim
 from ..kernels.cell import SOURCE as CELL_SOURCE
 from ..kernels.cell import DeviceCell
 from ..kernels.compile import kernel
-from ..kernels.launch import BIAS_SUMS, BLOCK, OF_A_STEP, BlockShape, function_of, sum_grid
+from ..kernels.launch import BLOCK, OF_A_STEP, SUMS, BlockShape, function_of, sum_grid
 from ..kernels.products import ROWS
 from ..kernels.weight_gradients import LSTM_SUMS, OPERANDS
 from .device_loop import LayerLoop
@@ -517,7 +517,8 @@ class OnDevice:
             for n, d in enumerate(deltas):
                 slices.append(self.table.reuse(f"slices{n}", (S, d.shape[1]), self.compute))
                 grid = sum_grid(*d.shape)[0], S
-                self._launch_one("", BIAS_SUMS, BIAS_SUMS[0], grid, d, slices[-1], *d.shape)
+                sizes = *d.shape, 0, d.shape[1], 0, 0
+                self._launch_one("", SUMS, SUMS[0], grid, d, None, slices[-1], None, *sizes)
             deltas = slices
         self._whole_sums(deltas, b, more, both, turn)
 
@@ -532,11 +533,11 @@ class OnDevice:
         """Add the sums of the columns of rows, or of partial sums, as gradients of biases."""
         assert b is not None
         rows, (others, *_) = parts[0], (*parts[1:], None)
-        name = BIAS_SUMS[1 if rows.dtype == self.compute else 2]
+        name = SUMS[2 if rows.dtype == self.compute else 3]
         columns = [part.shape[1] for part in parts]
         sizes = rows.shape[0], columns[0], sum(columns[1:]), b.size, both, turn
         grid = -(-sum(columns) // BLOCK[0]), 1
-        self._launch_one("", BIAS_SUMS, name, grid, rows, others, b, more, *sizes)
+        self._launch_one("", SUMS, name, grid, rows, others, b, more, *sizes)
 
     def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> DeviceCall:
         """Return an object that runs these calls; its result is a `kind` of arrays and `more`."""

@@ -179,7 +179,7 @@ __device__ __forceinline__ A slope_of(const Gate<A>& gate, A g)
 }
 """
 
-# Sums of columns in two launches of one kernel: first S slices of the rows, then the S sums.
+# Sums of columns in one launch, or in two: first of S slices of the rows, then of the S sums.
 # A fixed order of additions, so the result has the same bits every time.
 _SUMS = r"""
 const int ROW_THREADS = 8;
@@ -197,49 +197,33 @@ __device__ A block_sum(A sum, A (*shared)[COLUMN_THREADS])
     return sum;
 }
 
+// Sums of columns, rounded once. They are the gradients of biases: if two biases are added, their
+// gradients share sums; after these each bias may have columns of its own.
 template <typename T, typename S>
 __global__ void column_sums(
-    const T* g,            // [rows, columns], read
-    S* sums,               // [gridDim.y, columns], written: one row of sums per slice of the rows
-    long long rows, long long columns)
-{
-    typedef typename Acc<T>::type A;
-    __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
-    const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
-    A sum = A(0);
-    if (column < columns)
-        for (long long row = (long long)blockIdx.y * ROW_THREADS + threadIdx.y; row < rows;
-             row += (long long)gridDim.y * ROW_THREADS)
-            sum += wide(g[row * columns + column]);
-    sum = block_sum(sum, shared);
-    if (threadIdx.y == 0 && column < columns) store(sums + blockIdx.y * columns + column, sum);
-}
-
-// The gradients of biases: the sums of columns, rounded once. If two biases are added, their
-// gradients share sums; after these each bias may have columns of its own.
-template <typename G, typename S>
-__global__ void bias_sums(
-    const G *g, const G *others,  // [rows, columns] and, behind these, [rows, columns_of_others],
+    const T *g, const T *others,  // [rows, columns] and, behind these, [rows, columns_of_others],
                                   // read; the second one may be null
-    S *b, S *more,         // written: the sums of the first `width` columns and, unless it is null,
-                           // those of the first `both` columns and of those from `width` on
+    S *sums, S *more,      // [gridDim.y, width], written: the sums of the first `width` columns of
+                           // each slice of the rows; unless it is null, and for one slice, those of
+                           // the first `both` columns and of those from `width` on
     long long rows, long long columns, long long columns_of_others,
     long long width, long long both,
     long long turn)        // which column of g comes first
 {
-    typedef typename Acc<G>::type A;
+    typedef typename Acc<T>::type A;
     __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
     const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
     const bool is_other = column >= columns, inside = column < columns + columns_of_others;
-    const G* const from =
+    const T* const from =
         is_other ? others + (column - columns) : g + (column + turn) % columns;
     A sum = A(0);
     if (inside)
-        for (long long n = threadIdx.y; n < rows; n += ROW_THREADS)
-            sum += wide(from[n * (is_other ? columns_of_others : columns)]);
+        for (long long row = (long long)blockIdx.y * ROW_THREADS + threadIdx.y; row < rows;
+             row += (long long)gridDim.y * ROW_THREADS)
+            sum += wide(from[row * (is_other ? columns_of_others : columns)]);
     sum = block_sum(sum, shared);
     if (threadIdx.y > 0 || !inside) return;
-    if (column < width) store(b + column, sum);
+    if (column < width) store(sums + blockIdx.y * width + column, sum);
     if (more && column < both) store(more + column, sum);
     if (more && column >= width) store(more + column - width + both, sum);
 }

@@ -237,7 +237,13 @@ class StepLauncher:
         state[: self._batches[-1]] = rows[self._starts[-2] :]
 
 
-SUMS = ("column_sums<{T}, {A}>", "column_sums<{A}, {A}>")
+# Sums of columns: first of slices of the rows, then of these sums, or of all rows at once.
+SUMS = (
+    "column_sums<{T}, {A}>",
+    "column_sums<{A}, {A}>",
+    "column_sums<{A}, {T}>",
+    "column_sums<{T}, {T}>",
+)
 
 
 def add_column_sums(g: Array, sums: Array) -> None:
@@ -249,23 +255,22 @@ def add_column_sums(g: Array, sums: Array) -> None:
         return
     grid = sum_grid(rows, columns)
     slices = cupy.empty((grid[1], columns), sums.dtype)
-    args = (g, slices, np.int64(rows), np.int64(columns))
-    launch("", SUMS, SUMS[0], g.dtype, grid, args)
+    _launch_sums(SUMS[0], g.dtype, grid, g, slices)
     add_slices(g.dtype, slices, sums)
-
-
-# Kernels for the gradients of biases: sums of slices of the rows if there are many rows, then the
-# sums of the slices, or of the rows themselves.
-BIAS_SUMS = ("column_sums<{T}, {A}>", "bias_sums<{A}, {T}>", "bias_sums<{T}, {T}>")
 
 
 def add_slices(dtype: np.dtype[Any], slices: Array, sums: Array) -> None:
     """Add the sums over the slices, slices[S, columns], to sums[columns]."""
     import cupy
 
-    rows, columns = slices.shape
-    total = cupy.empty((1, columns), sums.dtype)
-    grid = sum_grid(1, columns)
-    args = (slices, total, np.int64(rows), np.int64(columns))
-    launch("", SUMS, SUMS[1], dtype, grid, args)
+    total = cupy.empty((1, sums.size), sums.dtype)
+    _launch_sums(SUMS[1], dtype, sum_grid(1, sums.size), slices, total)
     sums += total[0]
+
+
+def _launch_sums(
+    name: str, dtype: np.dtype[Any], grid: tuple[int, int], rows: Array, sums: Array
+) -> None:
+    columns = rows.shape[1]
+    sizes = (np.int64(n) for n in (len(rows), columns, 0, columns, 0, 0))
+    launch("", SUMS, name, dtype, grid, (rows, None, sums, None, *sizes))
