@@ -1,5 +1,5 @@
 """
-What jvp does of every function that a user may call: exact, or refused. There is no third outcome.
+jvp of every function that a user may call is exact or refused. There is no third outcome.
 
 Each row is an expression and the functions f that it is evaluated for, of x, which has a tangent,
 and y = 2 - x, which has another. What is exact has the value of the plain call to the last bit and
@@ -126,7 +126,7 @@ REFUSED = {
     "f(np.zeros(3), [0, 1, 2], x[0])": "add.at multiply.at",
     "f(x[0], [0, 2])": "multiply.reduceat",
 }
-# What takes no arrays, or makes nothing of their numbers.
+# Functions without array arguments, or whose results do not depend on their numbers.
 WITHOUT_NUMBERS = """
 add_docstring add_newdoc add_newdoc_ufunc byte_bounds compare_chararrays deprecate
 deprecate_with_doc fromfile fromregex genfromtxt get_array_wrap get_include get_printoptions
@@ -153,7 +153,7 @@ METHODS = {
     " x.to_device('cpu')"
     " x.tobytes() x.tofile('') x.tolist() x.tostring() x.view(np.ndarray) x.view('i8')",
 }
-# Operators and Python's own functions.
+# Operators and Python's built-in functions.
 PYTHON = {
     "exact": "x+1;x-y;2*x;x/y;x//0.3;x%0.3;x**2;2**x;x@y;-x;+x;abs(x);x==x;x!=y;x<y;x<=y;x>y;x>=y"
     ";sum(x);len(x);max(x[0]);min(*x[1]);bool(x[0,0]);0.5 in x;list(x);[*reversed(x)];x[::-1]"
@@ -193,7 +193,7 @@ PYTHON = {
     ";__import__('statistics').fmean(x[0])"
     ";__import__('array').array('d',x[0]);__import__('json').dumps(x[0,0])",
 }
-# Of np.fft and of what is not NumPy nothing takes a traced array.
+# No function of np.fft or of another library accepts a traced array.
 FFT = (
     "fft fft2 fftn fftshift hfft ifft ifft2 ifftn ifftshift ihfft irfft irfft2 irfftn rfft"
     " rfft2 rfftn"
@@ -204,7 +204,7 @@ STEP = 1e-6
 
 
 def found(name: str) -> Any:
-    """Return a function of NumPy by name, None where this release does not have it."""
+    """Return a function of NumPy by name, None if this release does not have it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -1,4 +1,4 @@
-"""Tangents: jvp of every op and its gradient, and what of NumPy a function may be made of."""
+"""Tangents: jvp of every op and its gradient, and of functions that use NumPy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FACTORS: dict[str, Any] = {
 PLAIN: dict[str, Any] = {**FACTORS, "extent": "full", "direction": "forward", "save": "all"}
 PLAIN |= {"time_major": True, "dropout": 0.0, "input_mode": nets.LINEAR}
 PLAIN |= {"recurrent_activation": "sigmoid", "cell_clip": 0.0, "gate_order": "icfo"}
-# A layer's norm is too steep for central differences.
+# Layer normalization is too steep for central differences.
 WITHOUT_NORMS = [name for name in TABLE if "norm" not in name]
 ROOMS = ["numpy", "cuda_on_cpu", "cupy"]
 
@@ -52,8 +52,8 @@ def loss_gradient(call: Call) -> Any:
     """
     Return the function from inputs to the gradient of a loss, and its outputs.
 
-    The loss is sum(out*cotangent + out²/2): its second derivatives are those of the ops and, by
-    the square, of the cotangents that a gradient is given.
+    The loss is sum(out*cotangent + out²/2). The square makes the cotangents depend on the inputs,
+    so second derivatives contain the derivative by the cotangents too.
     """
     record = call.case.op.record
 
@@ -88,7 +88,7 @@ def drawn(case: Case, rng: np.random.Generator) -> tuple[Any, Any]:
 
 
 def of_arrays(f: Any, tree: Any, *others: Any) -> Any:
-    """Return a structure with f of each array in it; what is None stays."""
+    """Return a structure with f of each array in it; None stays None."""
     return tree_map(lambda a, *more: None if a is None else f(a, *more), tree, *others)
 
 
@@ -101,7 +101,7 @@ def flat(tree: Any) -> Any:
 
 
 def jvp_in(ops: Ops, function: Any, primals: Any, tangents: Any) -> Any:
-    """Return what jvp does, of and with NumPy arrays, by arrays of the module of a room."""
+    """Return a jvp of NumPy arrays that computes with arrays of another module."""
     if ops.xp is np:
         return cupyrnn.jvp(function, primals, tangents)
 
@@ -119,7 +119,7 @@ def assert_second_order(ops: Ops, case: Case, rng: np.random.Generator) -> None:
     """
     Check jvp against central differences of outputs and gradients, and the symmetry.
 
-    In other rooms than NumPy's against what it is there, too.
+    Other array types are compared with NumPy too.
     """
     gradient, primals = drawn(case, rng)
     u, v = direction_of(primals, rng), direction_of(primals, rng)
@@ -136,7 +136,7 @@ def assert_second_order(ops: Ops, case: Case, rng: np.random.Generator) -> None:
     scale = max(1 + np.abs(plus).max(initial=0), np.abs(found).max(initial=0))
     off = np.abs(found - (plus - minus) / (2 * step)).max(initial=0)
     assert off <= DIFFERENCE_TOLERANCE * scale
-    # By the inputs alone: of the cotangents the loss is no function of two arguments.
+    # By the inputs alone: the loss is linear in the cotangents.
     none = tree_map(lambda _: None, primals[1])
     (_, (_, Hu)), (_, (_, Hv)) = (
         jvp_in(ops, gradient, primals, (along[0], none)) for along in (u, v)
@@ -201,7 +201,7 @@ def assert_of_float32(ops: Ops, case: Case, rng: np.random.Generator) -> None:
     ("dtype", "growth", "small"), [("float32", 1e6, 1e-15), ("float64", 1e60, 1e-150)]
 )
 def test_no_tangent_is_too_large_or_too_small(dtype: str, growth: float, small: float) -> None:
-    """Where tangents have grown beside their values, and where they are far below the largest."""
+    """Tangents that have grown compared with values, and tangents far below the largest one."""
 
     def function(a: Any, b: Any) -> Any:
         return (growth * a) * (growth * a), np.tanh(b)
@@ -216,7 +216,7 @@ def test_no_tangent_is_too_large_or_too_small(dtype: str, growth: float, small: 
 
 
 def test_a_direction_of_ops_alone_may_have_any_size() -> None:
-    """What lies between the direction and the derivative neither overflows nor vanishes."""
+    """Nothing between the direction and the derivative overflows or vanishes."""
     x, zero, w, b = (
         np.full(s, v, "f") for s, v in (((1, 1), 0.05), ((1, 1), 0), ((2, 4), 100), (4, 0))
     )
@@ -242,7 +242,7 @@ def test_the_clip_is_the_one_of_the_values_precision(ops: Ops, rng: np.random.Ge
         "float32",
         "cs",
     )
-    # The saved cs is at the clip, rounded, and the gradient is to know it.
+    # The saved cs is at the clip, rounded; the gradient must count it as clipped.
     out = ops.block_lstm(**dual, cell_clip=0.1)
     assert (np.abs(out.cs.real) == np.float32(0.1)).any()
     one = np.ones((6, 3, 5), np.float32)
@@ -258,7 +258,7 @@ def test_the_clip_is_the_one_of_the_values_precision(ops: Ops, rng: np.random.Ge
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_value_decides_where_a_slope_breaks(ops: Ops, dtype: str) -> None:
-    """At the clip and at zero the slope is zero, as the gradients have it."""
+    """At the clip and at zero the slope is zero, as in the gradients."""
     one = np.ones((1, 1), dtype)
     clipped = {"cell_clip": 1.0, "gate_order": "ifco"}
     w, b, cs = np.zeros((2, 4), dtype), np.zeros(4, dtype), 2 * one  # f = 1/2: cs = 1
@@ -321,7 +321,7 @@ ON_DEVICE = {
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ON_DEVICE)
 def test_functions_of_cupys_arrays(cupy_on_gpu: Any, name: str, rng: np.random.Generator) -> None:
-    """By CuPy's functions and by NumPy's, which find them: as the same of NumPy's arrays."""
+    """CuPy's functions, and NumPy's functions of CuPy arrays, give the results of NumPy arrays."""
     function = ON_DEVICE[name]
     x, t = rng.standard_normal((3, 4)), rng.standard_normal((3, 4))
     x += np.sign(x) * 0.05  # off zero, where abs and maximum have a kink
@@ -335,7 +335,7 @@ def test_functions_of_cupys_arrays(cupy_on_gpu: Any, name: str, rng: np.random.G
 
 
 def test_arguments_on_a_device(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
-    """Arrays and tangents are of one module and device, and so is what comes of them."""
+    """Arrays, tangents and results are of one module and device."""
     inputs = grus.problem(rng, (2, 3, 4, 5))
     tangents = {n: rng.standard_normal(a.shape) for n, a in inputs.items()}
 
@@ -444,7 +444,7 @@ def test_jvp_of_jvp_is_refused(inner: Any) -> None:
 
 
 def test_arrays_of_two_calls_do_not_mix() -> None:
-    """Of one that has ended, and of one in another thread."""
+    """Arrays of a finished call, and of a call in another thread."""
     kept: list[Any] = []
     cupyrnn.jvp(kept.append, (X,), (X,))
     (old,) = kept
@@ -471,7 +471,7 @@ def test_arrays_of_two_calls_do_not_mix() -> None:
 
 
 def test_threads_do_not_meet() -> None:
-    """In another thread an op is as if nothing were under way; a write is refused in all."""
+    """In another thread an op works as outside of jvp; a write is refused in all threads."""
     begun, done = threading.Event(), threading.Event()
 
     def wait(x: Any) -> Any:
@@ -514,7 +514,7 @@ def test_threads_do_not_meet() -> None:
 
 
 def test_what_is_broadcast_ends_at_once() -> None:
-    """10**12 elements that are one: no memory for their tangents, and no loop over them."""
+    """A broadcast array of 10**12 elements: no memory for tangents, and no loop over them."""
     huge = np.broadcast_to(np.ones(1), (10**6, 10**6))
     with pytest.raises(MemoryError, match=r"^jvp: there is no memory for primals of shape \(10"):
         cupyrnn.jvp(lambda a: a, (huge,), (huge,))
@@ -524,7 +524,7 @@ def test_what_is_broadcast_ends_at_once() -> None:
 
 
 def test_values_are_the_functions_own() -> None:
-    """To the bit, also where complex arithmetic has others."""
+    """Equal bits, also where complex arithmetic would differ."""
     zero, tiny = np.zeros(1), np.full(1, 1e-15, np.float32)
     for function, x, value in [
         (lambda x: np.sqrt(x * x), zero, 0),
@@ -545,7 +545,7 @@ def test_values_are_the_functions_own() -> None:
 
 
 def test_equal_values_with_different_tangents() -> None:
-    """Of the largest and the smallest the mean is taken."""
+    """The tangent of a maximum or minimum is then the mean."""
     x, t = np.array([2.0, 2, 1]), np.array([1.0, 4, 9])
     for function, expected in [
         (lambda x: np.maximum(x[0], x[1]), 2.5),
@@ -559,7 +559,7 @@ def test_equal_values_with_different_tangents() -> None:
 
 
 def test_negative_and_mixed_tangents() -> None:
-    """The largest may be negative; those of float32 and float64 are scaled for both."""
+    """The largest tangent may be negative; float32 and float64 share one scale."""
     x, h, w = np.ones((1, 2)), np.ones((1, 3)), np.full((5, 6), 0.1)
 
     def op(x: Any) -> Any:
@@ -602,7 +602,7 @@ def test_numbers_and_arrays_in_place() -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    """After an error as after a result: no filter of warnings, no tracing."""
+    """After an error and after a result no filter of warnings and no tracing remains."""
     before = list(warnings.filters)
     for function in (np.exp, np.linalg.norm):
         with contextlib.suppress(TypeError):

@@ -30,7 +30,7 @@ NO_FLOATS = {
     "init_params",
     "jvp",
     "recurrence_kernels",
-    # Of integers: their scales are constants.
+    # Functions of integers: their scales are constants.
     "dequantize",
     "params_from_quantized_onnx",
     "vjp",  # tests/ops/test_vjp.py
@@ -38,14 +38,14 @@ NO_FLOATS = {
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """Yield the arrays of floating-point numbers in what a function takes or returns."""
+    """Yield the floating-point arrays among arguments or results."""
     found: list[Any] = []
     tree_map(found.append, tree)
     yield from (a for a in found if isinstance(a, np.ndarray) and a.dtype.kind == "f")
 
 
 def direction_of(tree: Any, rng: np.random.Generator) -> Any:
-    """Return a direction of what has floating-point numbers, None for the rest."""
+    """Return a direction for floating-point arrays, None for the rest."""
 
     def one(a: Any) -> Any:
         is_float = isinstance(a, np.ndarray) and a.dtype.kind == "f"
@@ -59,7 +59,7 @@ def moved(tree: Any, direction: Any, step: float) -> Any:
 
 
 def alone(direction: Any, n: int) -> Any:
-    """Return what leaves a tangent to the nth array alone."""
+    """Return a function that keeps the tangent of the nth array only."""
     count = iter(range(10**6))
     return tree_map(lambda t: None if t is None or next(count) != n else t, direction)
 
@@ -91,7 +91,7 @@ def assert_jvp(
 
 
 def assert_data_refused(function: Callable[..., Any], primals: Any) -> None:
-    """Any array may have imaginary parts that are tangents, and none that are data."""
+    """Any array may have tangents as imaginary parts, but not data."""
 
     def with_imaginary(n: int, size: float) -> Any:
         count = iter(range(10**6))
@@ -111,7 +111,7 @@ def assert_data_refused(function: Callable[..., Any], primals: Any) -> None:
 
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_conversions(name: str, rng: np.random.Generator) -> None:
-    """They are linear but for constants: a tangent is the difference of two values."""
+    """They are linear except for constants: a tangent is the difference of two values."""
     function, primal = conversions(rng)[name]
     along = assert_jvp(function, (primal,), rng)
     assert any(np.abs(t).max(initial=0) > 0 for t in leaves(along))
@@ -122,7 +122,7 @@ def test_conversions(name: str, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize(("op", "before"), [("LSTM", 0), ("GRU", 0), ("GRU", 1), ("RNN", 0)])
 def test_run_onnx_node(op: str, before: int, rng: np.random.Generator) -> None:
-    """Of what a fast cell computes; all others, tests/ops/test_onnx_general.py."""
+    """Nodes that a fast cell computes; tests/ops/test_onnx_general.py has all others."""
     inputs = onnx_nodes.node(rng, op, 2)
     inputs[4] = np.array([4, 0, 2])
 
@@ -151,7 +151,7 @@ def test_prepare_step(mode: str, L: int, rng: np.random.Generator) -> None:
 
 
 def test_a_step_of_another_jvp(rng: np.random.Generator) -> None:
-    """Its parameters have tangents of that call, scaled as they were there."""
+    """Its parameters have tangents of that call, with that call's scale."""
     net, x = packed(rng, 1, rnn_mode="gru"), random(rng, 3, 3)
     h, kept = random(rng, 1, 3, 4), []
 
@@ -202,7 +202,7 @@ def test_raw_ops(
 
 
 def test_raw_conversions(rng: np.random.Generator) -> None:
-    """With a projection V2 has one matrix more in each layer."""
+    """With a projection V2 has one more matrix in each layer."""
     params = packed(rng, I=3).params
     net = {"num_layers": 1, "num_units": 4, "input_size": 3}
     projected = packed(rng, I=3, num_proj=2).params
@@ -228,7 +228,7 @@ def test_raw_conversions(rng: np.random.Generator) -> None:
 
 
 def test_nothing_is_left_out() -> None:
-    """Every public function is called in one of these two files, or takes no numbers."""
+    """Every public function is called in one of these two files, or has no numbers as arguments."""
     text = Path(__file__).read_text() + Path(__file__).with_name("test_jvp.py").read_text()
     functions = {
         f"{module.__name__}.{n}"

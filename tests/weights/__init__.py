@@ -1,1 +1,1 @@
-"""Packed parameters, first values, and weights from and to other libraries."""
+"""Packed parameters, initial values, and weights from and to other libraries."""

@@ -1,4 +1,4 @@
-"""What holds of every function that converts parameters, from whatever to whatever."""
+"""Properties of every function that converts parameters."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ each = pytest.mark.parametrize("name", CONVERSIONS)
 
 
 class Named(np.ndarray[Any, Any]):
-    """A plain subclass, as a memory map is one."""
+    """A plain subclass, such as a memory map."""
 
 
 def arrays(tree: Any) -> dict[str, Any]:
-    """Return the arrays in a structure by the names of their places."""
+    """Return the arrays in a structure by name."""
     return {n: a for n, a in leaves_by_name("a", tree) if getattr(a, "ndim", 0)}
 
 
 @each
 def test_nothing_is_a_view(name: str, rng: np.random.Generator) -> None:
-    """What is returned shares no memory with what was given."""
+    """Results share no memory with arguments."""
     function, given = conversions(rng)[name]
     returned = arrays(function(given))
     assert returned
@@ -54,7 +54,7 @@ def test_weights_of_a_block_op_there_and_back(name: str, rng: np.random.Generato
 
 NETS = [
     packed(np.random.default_rng(0), L, I, rnn_mode=mode, direction=direction, num_proj=P)
-    for L, I in ((1, 3), (2, 33), (11, 3))  # names of more than ten layers are not in order
+    for L, I in ((1, 3), (2, 33), (11, 3))  # with more than ten layers the names are not sorted
     for mode in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     for direction in ("unidirectional", "bidirectional")
     for P in ((0, 2) if mode == "lstm" else (0,))
@@ -69,7 +69,7 @@ THERE_AND_BACK = [
 
 @pytest.mark.parametrize(("name", "net"), THERE_AND_BACK)
 def test_a_net_there_and_back(name: str, net: Any, rng: np.random.Generator) -> None:
-    """The same bits there, the same outputs here: some forms have one bias for two."""
+    """The same bits in that form, the same outputs here: some forms have one bias, not two."""
     there, back, _ = FORMATS[name]
     made = there(net)
     again = back(made, net)

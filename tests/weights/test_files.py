@@ -1,4 +1,4 @@
-"""Recipes of the guide for files, run on files of each kind that are made here."""
+"""The guide's recipes for files, run on files of each kind that the tests write."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def torch_state() -> dict[str, Any]:
 
 
 def same_outputs(packed: cupyrnn.PackedParams) -> None:
-    """Two biases may have become one."""
+    """Compare outputs, because two biases may have become one."""
     assert packed[1:] == NET[1:]
     x = np.random.default_rng(0).standard_normal((4, 2, I)).astype(np.float32)
     outputs = [cupyrnn.cudnn_rnn(x, *net.zero_state(2), net).output for net in (packed, NET)]
@@ -110,7 +110,7 @@ def test_keras_3(heading: str, module: str, save: Any) -> None:
 
 
 def test_keras_2() -> None:
-    """As Keras 1 and 2 lay it out: groups with the names of the arrays in an attribute."""
+    """The layout of Keras 1 and 2: groups with the names of the arrays in an attribute."""
     h5py = needs.module("h5py")
     with h5py.File("model.h5", "w") as file:
         file.attrs["model_config"] = json.dumps({"class_name": "Sequential"})
@@ -188,7 +188,7 @@ def cudnn_lstm_model(tf: Any, words: Any) -> Any:
 
 
 def test_a_whole_cudnn_lstm_model_and_back(tf: Any) -> None:
-    """TensorFlow saves it, the guide's lines tune and write it, TensorFlow restores and runs it."""
+    """TensorFlow saves it, the guide's code tunes it, and TensorFlow restores and runs it."""
     page = (PAGE.parent / "weights.md").read_text(encoding="utf-8")
     _, found, rest = page.partition("\n## A whole CudnnLSTM model, and back\n")
     assert found
@@ -257,7 +257,7 @@ def test_onnx() -> None:
 
 
 def test_tensorflow_lite() -> None:
-    """By the operator's list of inputs, as TensorFlow Lite documents it."""
+    """Use the operator's list of inputs, as TensorFlow Lite documents it."""
     (gates,) = cupyrnn.weights.params_to_gates(NET)
     tensors: dict[int, Any] = {}
     for k, name in enumerate(("i", "f", "ci", "o")):
@@ -268,7 +268,7 @@ def test_tensorflow_lite() -> None:
 
 
 def test_core_ml() -> None:
-    """By the names of its specification: each matrix is one row of numbers."""
+    """Use the names of its specification: each matrix is one row of numbers."""
     (gates,) = cupyrnn.weights.params_to_gates(NET)
     names = {"i": "inputGate", "f": "forgetGate", "ci": "blockInput", "o": "outputGate"}
     w = SimpleNamespace()

@@ -1,4 +1,4 @@
-"""Weights by gate, nets joined and split, quantized ones: beside the definitions."""
+"""Weights by gate, joined and split nets, quantized weights, compared with the definitions."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def gates_of(rng: np.random.Generator, mode: str, L: int, D: int, P: int = H) ->
 
 
 def columns(gates: dict[str, Gate], field: str) -> Any:
-    """Return a field of all gates, each of whose units is a column."""
+    """Return a field of all gates; each unit is a column."""
     return np.concatenate([getattr(gate, field).T for gate in gates.values()], axis=-1)
 
 
 def plain(gates: dict[str, Gate], mode: str, x: Any, projection: Any = None) -> Any:
-    """One layer in one direction by the definitions."""
+    """Run one layer in one direction by the definitions."""
     w_x, w_h, b_x, b_h = (columns(gates, field) for field in Gate._fields[:4])
     h, c = np.zeros((B, len(w_h))), np.zeros((B, H))
     if mode == "gru":
@@ -108,7 +108,7 @@ def test_peepholes_by_gate(rng: np.random.Generator) -> None:
 
 
 def test_a_gru_that_resets_before_the_product_by_gate(rng: np.random.Generator) -> None:
-    """And its update gate the other way round, as madmom has it."""
+    """Also with madmom's opposite update gate."""
     (gates,) = gates_of(rng, "gru", 1, 1)
     weights = cupyrnn.weights.block_gru_from_gates(gates)
     transposed = {
@@ -171,7 +171,7 @@ def test_nets_are_joined_and_split(mode: Any, direction: Any, rng: np.random.Gen
 
 
 def test_layers_of_an_auto_select_that_is_linear_have_input_matrices() -> None:
-    """Of a layer above the first K is H, which would make it one of skip_input."""
+    """A layer above the first has K = H, which auto_select would read as skip_input."""
     packed = cupyrnn.init_params(num_layers=3, num_units=3, input_size=2, rnn_mode="gru")
     parts = cupyrnn.weights.split_params(packed._replace(input_mode="auto_select"))
     assert [part.input_mode for part in parts] == ["linear_input"] * 3
@@ -182,7 +182,7 @@ def test_layers_of_an_auto_select_that_is_linear_have_input_matrices() -> None:
 
 
 def test_directions_are_joined(rng: np.random.Generator) -> None:
-    """ONNX's forward and reverse nodes, two each, to one net."""
+    """Two forward and two reverse nodes of ONNX become one net."""
     nodes = [
         (
             rng.standard_normal((1, 4 * H, K)),
@@ -238,7 +238,7 @@ def test_quantized_nodes(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
 @pytest.mark.parametrize("merge_mode", ["sum", "ave"])
 def test_directions_merged_by_keras(mode: Any, merge_mode: Any, rng: np.random.Generator) -> None:
-    """A layer reads the sum of both directions below: each layer by itself, and all in one net."""
+    """A layer reads the sum of both directions below: separate layers, and all in one net."""
     G = {"lstm": 4, "gru": 3}[mode]
     bias = (4 * H,) if mode == "lstm" else (2, 3 * H)
     weights = [

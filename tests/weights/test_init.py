@@ -68,7 +68,7 @@ def test_the_forget_bias(scheme: Any) -> None:
 
 
 def test_the_signs_of_orthogonal_matrices() -> None:
-    """A QR decomposition has signs of its own, which are to be as likely as the others."""
+    """QR decompositions fix signs; here all signs must be equally likely."""
     for make in (
         lambda s: cupyrnn.init_params(num_layers=1, num_units=4, input_size=3, seed=s).params[48],
         lambda s: cupyrnn.init_block_gru(num_units=4, input_size=3, seed=s).w_ru[3, 0],
@@ -78,7 +78,7 @@ def test_the_signs_of_orthogonal_matrices() -> None:
 
 
 def test_seeds() -> None:
-    """The same values from the same seed, whatever the dtype; a generator goes on."""
+    """The same seed gives the same values in every dtype; a generator continues."""
     first, again, other = (
         cupyrnn.init_params(num_layers=1, num_units=4, input_size=3, seed=s).params
         for s in (5, 5, 6)
@@ -145,7 +145,7 @@ def test_block_lstm(options: Any, forget: float) -> None:
 
 
 def test_block_lstm_is_the_packed_one() -> None:
-    """From one seed the same net, and with block_lstm's defaults of "icfo" the same function."""
+    """One seed gives the same net, and with block_lstm's defaults of "icfo" the same function."""
     packed = cupyrnn.init_params(num_layers=1, num_units=4, input_size=3, seed=7, dtype="float64")
     x, zeros = np.ones((5, 2, 3)), np.zeros((2, 4))
     expected = cupyrnn.cudnn_rnn(x, *packed.zero_state(2), packed.params).output

@@ -62,7 +62,7 @@ def run(tf: Any, layer: Any, arrays: Any, cotangents: Any, lengths: Any = None) 
         tape.watch(tensors)
         y, *last = layer(tf.transpose(x, (1, 0, 2)), initial_state=states, mask=mask)
         y = tf.transpose(y, (1, 0, 2))
-        if mask is not None:  # in the padding Keras repeats the last output, cuDNN has zeros
+        if mask is not None:  # in the padding Keras repeats the last output; here it is zero
             y *= tf.cast(tf.transpose(mask)[..., None], y.dtype)
         out = [y, *last]
         total = sum(tf.reduce_sum(a * d) for a, d in zip(out, cotangents, strict=True))
@@ -93,9 +93,9 @@ CASES |= {"lengths": [None, [2, 5, 1], MASK]}
 @pytest.mark.parametrize("case", pairs(CASES), ids=name_of)
 def test_a_real_layer(tf: Any, recipe: Any, case: Any, rng: np.random.Generator) -> None:
     """
-    All outputs, gradients in Keras's form with each bias once, and the way back.
+    All outputs, gradients in Keras's form with each bias once, and the conversion back.
 
-    A mask has left padding, holes and no steps.
+    One mask has padding at the start, one has holes, one has no steps.
     """
     (kind, options, mode), use_bias, bidirectional, lengths = case.values()
     layer = real_layer(tf, kind, options, use_bias, bidirectional, rng)
@@ -113,7 +113,7 @@ def test_a_real_layer(tf: Any, recipe: Any, case: Any, rng: np.random.Generator)
     assert packed[1:] == (1, H, I, mode, direction, 0, "linear_input", gates)
 
     def joined(states: Any) -> Any:
-        """Keras has the states by direction: h and c, then those of the other one."""
+        """Return states in Keras's order: h and c of one direction, then of the other."""
         return [np.stack(states[k::n]) for k in range(n)] + [None] * (2 - n)
 
     x, states = rng.standard_normal((T, B, I)), [*rng.standard_normal((D * n, B, H))]
@@ -145,7 +145,7 @@ def test_a_real_layer(tf: Any, recipe: Any, case: Any, rng: np.random.Generator)
 
 
 def test_a_bias_is_not_dropped() -> None:
-    """Either of the two packed ones, where Keras's layer is to have none."""
+    """Either packed bias is refused if Keras's layer has none."""
     packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, rnn_mode="gru")
     assert len(cupyrnn.weights.params_to_keras(packed, use_bias=False)) == 2
     for n in (-1, -7):  # of the recurrent biases, of the input biases
@@ -176,7 +176,7 @@ def test_a_real_gru_that_resets_before_the_product(
 
 @pytest.mark.parametrize("name", ["cudnn_lstm", "cudnn_gru"])
 def test_files_of_cudnn_layers(name: str) -> None:
-    """The stored output is that of the layer Keras 2 converts the file for."""
+    """The stored output is from the layer to which Keras 2 converts the file."""
     golden = models.load(name)
     weights = [golden.variables[str(n)] for n in range(3)]
     packed = cupyrnn.weights.params_from_keras(weights)

@@ -50,7 +50,7 @@ def test_zero_state(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("gate_order", ["icfo", "ifco"])
 def test_a_bias_counts_once(gate_order: Any, rng: np.random.Generator) -> None:
-    """The gradient of block_lstm's own b, and of Keras's, is that of either packed bias."""
+    """The gradient of b, and of Keras's bias, equals the gradient of each packed bias."""
     T, B, H, I = 4, 3, 3, 2
     packed = lstm(rng)
     x, c, h = rng.standard_normal((T, B, I)), *rng.standard_normal((2, B, H))
@@ -162,7 +162,7 @@ def test_peepholes_come_together(left_out: str) -> None:
 
 
 def test_a_net_in_the_wrong_place() -> None:
-    """The error says where it belongs."""
+    """The error says where the net belongs."""
     for first in ((GRU,), (np.zeros((1, 1, 2)), GRU)):
         with pytest.raises(TypeError, match=r"; pass it as params, after input, input_h and input"):
             cupyrnn.cudnn_rnn(*first, *[None] * (3 - len(first)), np.zeros(3))

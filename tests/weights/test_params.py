@@ -139,7 +139,7 @@ def test_a_real_torch_net_gives_the_same_and_its_gradients(
     lengths: Any,
     rng: np.random.Generator,
 ) -> None:
-    """A model as PyTorch initialized it, and its gradients packed like its parameters."""
+    """A model with PyTorch's initial values; its gradients are packed like its parameters."""
     T, B, I, H = 7, 4, 3, 5
     kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(mode, torch.nn.RNN)
     more = {"nonlinearity": mode.removeprefix("rnn_")} if kind is torch.nn.RNN else {}

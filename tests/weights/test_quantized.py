@@ -14,10 +14,10 @@ import cupyrnn
 
 T, B, I, H = 12, 3, 8, 16
 
-# How far ONNX Runtime's outputs, whose largest is about 1, are from those of the dequantized
-# weights: it rounds x and h to 8 bits in every step, which these do not.
+# The error of ONNX Runtime's outputs, whose largest is about 1, compared with the dequantized
+# weights: only ONNX Runtime rounds x and h to 8 bits in every step.
 OF_ITS_ROUNDING = 0.03
-# How far outputs of weights of 7 bits are from those of the weights before.
+# The error of outputs of 7-bit weights, compared with the original weights.
 OF_7_BITS = 0.06
 
 
@@ -52,7 +52,7 @@ def quantized(folder: Path, arrays: dict[str, Any], D: int) -> Any:
 
 @pytest.mark.parametrize("D", [1, 2])
 def test_beside_onnx_runtimes_operator(D: int, tmp_path: Path, rng: np.random.Generator) -> None:
-    """Its own file, converted: within what its rounding of x and h in every step makes."""
+    """Its own file, converted, agrees except for its rounding of x and h in every step."""
     shapes = {"W": (D, 4 * H, I), "R": (D, 4 * H, H), "B": (D, 8 * H)}
     arrays = {n: (0.4 * rng.standard_normal(s)).astype("f4") for n, s in shapes.items()}
     x = rng.standard_normal((T, B, I)).astype("f4")
@@ -77,7 +77,7 @@ def test_beside_onnx_runtimes_operator(D: int, tmp_path: Path, rng: np.random.Ge
     error = np.abs(found - theirs).max()
     assert 1e-6 < error < OF_ITS_ROUNDING
 
-    # The weights are those of the file: a float node with them is the packed net, to rounding.
+    # A float node with the file's weights equals the packed net, except for rounding.
     floats = [
         cupyrnn.weights.dequantize(q, s, z, axis=0)
         for q, s, z in ((W, *scales[:2]), (R, *scales[2:]))
@@ -86,7 +86,7 @@ def test_beside_onnx_runtimes_operator(D: int, tmp_path: Path, rng: np.random.Ge
     same = cupyrnn.run_onnx_node("LSTM", inputs, direction=("forward", "bidirectional")[D - 1])
     expected = same.Y.transpose(0, 2, 1, 3).reshape(T, B, D * H)
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    # Both are as far from the net before it was quantized.
+    # Both have the same error compared with the net before quantization.
     exact = cupyrnn.weights.params_from_onnx(*arrays.values(), rnn_mode="lstm")
     before = cupyrnn.cudnn_rnn(x, h, h, exact, is_training=False).output
     assert 1e-4 < np.abs(before - found).max() < OF_7_BITS

@@ -1,4 +1,4 @@
-"""A net saved to a file and loaded again; files that are none."""
+"""A net saved to a file and loaded again; files that are not nets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_compressed_and_damaged_files_are_refused(tmp_path: Path) -> None:
 
 
 def claim(path: Path, name: str, size: int | None = None) -> None:
-    """Have the directory of a file give a member so many bytes, those compressed if None."""
+    """Set the size of a member in the directory of a file; None sets its compressed size."""
     content = bytearray(path.read_bytes())
     at = content.rindex(f"{name}.npy".encode()) - 46  # the directory's entry begins there
     compressed = content[at + 20 : at + 24] if size is None else size.to_bytes(4, "little")

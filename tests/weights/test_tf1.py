@@ -48,7 +48,7 @@ def test_stored_nets(name: str, options: Any, net: Any) -> None:
     ],
 )
 def test_stored_lstm_cells(name: str, options: Any) -> None:
-    """Beside an optimizer's variables and another layer, and the way back."""
+    """Cells beside an optimizer's variables and another layer, and the conversion back."""
     golden = models.load(name)
     (kernel,) = (n for n in golden.variables if n.endswith("kernel"))
     path = kernel.removesuffix("/kernel")
@@ -122,7 +122,7 @@ def test_the_cudnn_compatible_gru_cell(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("prefix", ["rnn", "rnn/"])
 def test_a_prefix_ends_where_a_name_does(prefix: str) -> None:
-    """What lies in rnn_2 is not in rnn."""
+    """The names in rnn_2 are not in rnn."""
     one, other = (
         cupyrnn.weights.params_to_tf1(
             cupyrnn.init_params(num_layers=1, num_units=H, input_size=2, seed=0), prefix=path
@@ -134,7 +134,7 @@ def test_a_prefix_ends_where_a_name_does(prefix: str) -> None:
 
 
 def test_an_incomplete_checkpoint_is_refused() -> None:
-    """Whatever is missing: a smaller net would be another one."""
+    """Every missing variable is noticed: a smaller net would be another one."""
     for options in ({}, {"rnn_mode": "gru"}, {"direction": "bidirectional"}):
         whole = cupyrnn.weights.params_to_tf1(
             cupyrnn.init_params(num_layers=2, num_units=2, input_size=3, **options)
@@ -167,7 +167,7 @@ def test_cells_of_cudnn_lstm_have_their_forget_bias() -> None:
 @pytest.mark.parametrize("shape", [(2, 100), (25, 100), (2, 3), (3,)])
 @pytest.mark.parametrize("name", ["rnn_fc", "lstm_out", "my_gru_logits_1"])
 def test_a_layer_behind_a_cell(name: str, shape: tuple[int, ...]) -> None:
-    """Its name could be a cell's, its shape cannot; of a clear name any shape is asked about."""
+    """A layer with a cell's name but not its shape is ignored; a clear name raises an error."""
     net = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
     variables = cupyrnn.weights.params_to_tf1(net)
     for weights, bias in (("weights", "biases"), ("kernel", "bias")):
@@ -182,7 +182,7 @@ def test_a_layer_behind_a_cell(name: str, shape: tuple[int, ...]) -> None:
 
 
 def test_what_is_no_cell(rng: np.random.Generator) -> None:
-    """An optimizer's slots, averages, dense layers: beside a cell, and without one."""
+    """Optimizer slots, averages and dense layers, beside a cell and without one."""
     whole = cupyrnn.weights.params_to_tf1(
         cupyrnn.init_params(num_layers=2, num_units=2, input_size=3)
     )
@@ -197,7 +197,7 @@ def test_what_is_no_cell(rng: np.random.Generator) -> None:
     weights = cupyrnn.weights.block_lstm_from_tf1(
         {"dense/kernel": np.ones((6, 8)), "dense/bias": np.ones(8)}, prefix="dense"
     )
-    assert weights.w.shape == (6, 8)  # named by the caller, it is one
+    assert weights.w.shape == (6, 8)  # it counts as a cell if the caller names it
     del both["rnn/multi_rnn_cell/cell_1/cudnn_compatible_lstm_cell/kernel"]
     with pytest.raises(ValueError, match="the cell is incomplete"):
         cupyrnn.weights.params_from_tf1(both)
@@ -272,7 +272,7 @@ def test_errors(call: Any, error: Any, message: str) -> None:
 
 
 def test_peepholes_and_a_projection(rng: np.random.Generator) -> None:
-    """LSTMCell(use_peepholes=True, num_proj=P), and the way back."""
+    """LSTMCell(use_peepholes=True, num_proj=P), and the conversion back."""
     K, H, P = 3, 4, 2
     shapes = {"kernel": (K + P, 4 * H), "bias": (4 * H,), "projection/kernel": (H, P)}
     shapes |= {f"w_{gate}_diag": (H,) for gate in "ifo"}

@@ -17,7 +17,7 @@ def torch() -> Any:
 
 
 class Tensor:
-    """As much of a framework's tensor as a converter may ask for."""
+    """The part of a framework's tensor that a converter may use."""
 
     def __init__(self, a: Any, *, tracked: bool = False) -> None:
         self.a, self.tracked = a, tracked
@@ -32,7 +32,7 @@ class Tensor:
 
 
 class ArrayLike:
-    """What has nothing but ``__array__``."""
+    """An object with ``__array__`` only."""
 
     def __init__(self, a: Any) -> None:
         self.a = a
@@ -106,7 +106,7 @@ CELLS = ["LSTMCell", "GRUCell", "RNNCell"]
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", CELLS)
 def test_a_real_cell(torch: Any, kind: str, bias: bool, rng: np.random.Generator) -> None:
-    """Tensors as they are: a layer by its names, which test_params.py runs; and the way back."""
+    """Tensors of PyTorch's cells, and the conversion back; test_params.py runs layers."""
     torch.manual_seed(int(rng.integers(2**31)))
     cell = getattr(torch.nn, kind)(5, 2, bias=bias, dtype=torch.float64)
     mode: Any = "rnn_tanh" if kind == "RNNCell" else None
@@ -136,7 +136,7 @@ def test_real_tensors_that_numpy_has_no_dtype_for(torch: Any) -> None:
 
 
 def test_shapes_are_checked_without_the_memory(rng: np.random.Generator) -> None:
-    """A packed vector of 10**13 elements is not made to find that a shape does not fit."""
+    """The check of a shape does not allocate a packed vector of 10**13 elements."""
     wide = np.broadcast_to(np.float32(0), (4 * 10**6, 1))
     state = {"weight_ih_l0": wide, "weight_hh_l0": np.zeros((8, 2), np.float32)}
     with pytest.raises(ValueError, match=r"weight_hh_l0 has shape \(8, 2\), expected"):
