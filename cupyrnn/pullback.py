@@ -16,19 +16,18 @@ from .cells.contract import Attributes, States
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs, LSTMStates
 from .checks.arrays import module_of, on_device
-from .checks.attributes import check_bool, check_save, counted, shown, type_shown
+from .checks.attributes import check_bool, check_save, misfit, shown, type_shown
 from .checks.block import check_block
-from .checks.calls import zeros_for_none
 from .checks.extent import Extent, check_extent
 from .derivatives.traced import traceable
-from .driver.by_layers import Padded, keep
+from .driver.by_layers import keep
 from .driver.recompute import Checkpoints
-from .ops.block import block_gradient, weights_of
+from .ops import block
+from .ops.block import NAMES, weights_of
 from .ops.gru import block_gru_grad
 from .ops.lstm import block_lstm_grad
 from .ops.stacked_rnn import stacked_rnn
-from .weights.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES, default_clip, prepared
-from .weights.forms import BlockGRUParams
+from .weights.block_forms import GRU_FORM, LSTM_FORM, default_clip, prepared
 from .weights.gradients import WeightGradients, check_weight_gradients
 
 if TYPE_CHECKING:
@@ -70,14 +69,6 @@ def _sample(a: Any) -> Any:
     return crc32(flat[:: -max(step, 1)].tobytes())
 
 
-def _states_of(op: str, call: dict[str, Any]) -> dict[str, Any]:
-    """Return the states before the first step of a block op by name, with zeros instead of None."""
-    names = [n for n in ("cs_prev", "h_prev") if n in call]
-    matrix, gates = ("w", 4) if "w" in call else ("w_c", 1)
-    like = {"x": call["x"], matrix: call[matrix]}
-    return dict(zip(names, zeros_for_none(op, like, gates, *map(call.get, names)), strict=True))
-
-
 def _copy_of_lists(value: Any) -> Any:
     """Return a list and its lists as new lists, anything else as it is."""
     return [_copy_of_lists(a) for a in value] if isinstance(value, list) else value
@@ -104,60 +95,42 @@ def _extent(op: str, call: dict[str, Any]) -> Extent:
     return check_extent(op, call["x"], *lengths, call.get("reverse", False), call.get("resets"))
 
 
-# functools.wraps gives both the name that errors of `jvp` show.
+def _from_states(form: Any, gradient: Any, gate_order: str | None = None) -> Any:
+    """
+    Return a function that computes a gradient from the saved states of a call.
 
+    `gate_order` is that of a raw op, which has no such argument.
+    """
 
-@traceable
-@functools.wraps(block_lstm_grad, ("__name__",), ())
-def _lstm_from_states(
-    op: str,
-    call: dict[str, Any],
-    kept: Checkpoints,
-    *,
-    cs_grad: Any,
-    h_grad: Any,
-    cell_clip: float | None = None,
-    weight_gradients: str = "sum",
-    gate_order: str | None = None,  # set for raw ops, which have no such argument
-) -> LSTMGrads[Any]:
-    """Compute the gradient `op` from the saved states of a call."""
-    cotangents = {"cs_grad": cs_grad, "h_grad": h_grad}
-    attributes = {n: call[n] for n in Attributes._fields if n in call}
-    if gate_order is not None:
-        attributes["gate_order"] = gate_order
-    inputs = {n: call[n] for n in ("x", "cs_prev", "h_prev", "w", "b")}
-    optional, passed = {n: call[n] for n in PEEPHOLES} | cotangents, Attributes(**attributes)
-    checked = check_block(op, LSTM_FORM, inputs, optional, passed, call["use_peephole"])
-    mode, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
-    xp, x = checked.xp, call["x"]
-    first = LSTMStates(call["h_prev"], call["cs_prev"])
-    weights = weights_of(checked, call, biases=call.get)
-    with on_device(xp, x):
-        cell = LSTM_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)
-        if cell_clip is None:
+    # functools.wraps gives it the name that errors of `jvp` show.
+    @traceable
+    @functools.wraps(gradient, ("__name__",), ())
+    def from_states(
+        op: str,
+        call: dict[str, Any],
+        kept: Checkpoints,
+        *,
+        cell_clip: float | None = None,
+        weight_gradients: str = "sum",
+        **cotangents: Any,
+    ) -> Any:
+        attributes = {n: call[n] for n in Attributes._fields if n in call}
+        if gate_order is not None:
+            attributes["gate_order"] = gate_order
+        names = "x", *NAMES[form].states, *NAMES[form].weights._fields
+        inputs = {n: call[n] for n in names if n in call and n not in form.together}
+        optional, use = {n: call[n] for n in form.together} | cotangents, call.get("use_peephole")
+        checked = check_block(op, form, inputs, optional, Attributes(**attributes), use)
+        mode, xp = check_weight_gradients(op, weight_gradients), checked.xp
+        weights = weights_of(checked, call, biases=call.get)
+        with on_device(xp, call["x"]):
+            cell = form.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)
+        if form is LSTM_FORM and cell_clip is None:
             checked = checked._replace(attributes=checked.attributes._replace(cell_clip=None))
-        padded = Padded(x, first, kept._replace(cell=cell), extent)
-        weights, of_states = weights_of(checked, call), LSTMStates(h_grad, cs_grad)
-        return block_gradient(checked, padded, weights, of_states, mode)  # type: ignore[no-any-return]
+        kept, extent = kept._replace(cell=cell), _extent(op, call)
+        return block.gradient(checked, call | cotangents, kept, extent, mode)
 
-
-@traceable
-@functools.wraps(block_gru_grad, ("__name__",), ())
-def _gru_from_states(
-    op: str, call: dict[str, Any], kept: Checkpoints, *, d_h: Any, weight_gradients: str = "sum"
-) -> GRUGrads[Any]:
-    """Compute the gradient `op` from the saved states of a call."""
-    weights = BlockGRUParams._make(call[n] for n in BlockGRUParams._fields)
-    inputs = {"x": call["x"], "h_prev": call["h_prev"], **weights._asdict()}
-    activation = Attributes(recurrent_activation=call["recurrent_activation"])
-    checked = check_block(op, GRU_FORM, inputs, {"d_h": d_h}, activation)
-    mode, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
-    xp = checked.xp
-    with on_device(xp, call["x"]):
-        cell = GRU_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)
-        padded = Padded(call["x"], States(call["h_prev"]), kept._replace(cell=cell), extent)
-        matrices = weights._replace(b_ru=None, b_c=None)
-        return block_gradient(checked, padded, matrices, States(d_h), mode)  # type: ignore[no-any-return]
+    return from_states
 
 
 def _raw(record: Record, forward: Any, gradient: Any, **others: Any) -> Record:
@@ -174,13 +147,12 @@ def _records() -> dict[Any, Record]:
     from . import raw_ops  # imported here because it is slow
     from .onnx_node import onnx_node_gradients, run_onnx_node
 
-    icfo = functools.partial(_lstm_from_states, gate_order="icfo")
-    ifco = functools.partial(_lstm_from_states, gate_order="ifco")
+    lstm, icfo, ifco = (_from_states(LSTM_FORM, block_lstm_grad, n) for n in (None, "icfo", "ifco"))
     results_v1 = _ops.CUDNN_RNN.results[:-1]  # without host_reserved
     records = (
-        _ops.BLOCK_LSTM._replace(from_states=_lstm_from_states),
+        _ops.BLOCK_LSTM._replace(from_states=lstm),
         _ops.LSTM_BLOCK_CELL,
-        _ops.BLOCK_GRU._replace(from_states=_gru_from_states),
+        _ops.BLOCK_GRU._replace(from_states=_from_states(GRU_FORM, block_gru_grad)),
         _ops.GRU_BLOCK_CELL,
         _ops.CUDNN_RNN,
         _ops.STACKED_RNN,
@@ -229,6 +201,7 @@ class Pullback(Generic[G]):
         self, record: Record, arguments: dict[str, Any], outputs: Any, every: int | None = None
     ) -> None:
         self._record, self.names = record, record.cotangents
+        self.__name__ = f"pullback of {record.name}"
         self._read_only: list[Any] = []
         self._like = self._clip = self._states = None
         if "cell_clip" in arguments and "cell_clip" not in record.not_in_gradient:
@@ -240,7 +213,7 @@ class Pullback(Generic[G]):
         self._samples = [_sample(a) for a in self._inputs]
         reads: tuple[str, ...] = ()
         if every is not None:
-            self._arguments = arguments | _states_of(record.name, arguments)
+            self._arguments = arguments
             self._states = kept = _keep(record.gradient.__name__, arguments, outputs, every)
             if type(outputs.h) is np.ndarray and np.may_share_memory(kept.states.h, outputs.h):
                 reads = ("h",)  # the rest are copies
@@ -260,7 +233,7 @@ class Pullback(Generic[G]):
             a.setflags(write=True)
 
     def __repr__(self) -> str:
-        return f"<{self._op}, of {', '.join(self.names)}>"
+        return f"<{self.__name__}, of {', '.join(self.names)}>"
 
     def __call__(
         self,
@@ -313,24 +286,21 @@ class Pullback(Generic[G]):
         array([0.2748, 0.2561, 0.208 , 0.1334])
         """
         if args:
-            raise TypeError(
-                f"{self._op}: {counted(len(args), 'argument')} by position, expected gradients by"
-                f" name: {', '.join(self.names)}"
-            )
+            raise misfit(self, args, gradients)
         if not gradients or not gradients.keys() <= set(self.names):
             gradients = self._by_names(gradients)
         gradient, clip = self._record.gradient, {}
         if through_clip is not False:
-            op = self._op
+            op = self.__name__
             if check_bool(op, "through_clip", through_clip) and self._clip is None:
                 raise TypeError(f"{op}: through_clip is True, but the call has no cell_clip")
         if self._clip is not None and not through_clip:
             clip["cell_clip"] = self._clip
-        if check_weight_gradients(self._op, weight_gradients) != "sum":
+        if check_weight_gradients(self.__name__, weight_gradients) != "sum":
             if not self._record.by_example:
                 raise TypeError(
-                    f"{self._op}: weight_gradients is {shown(weight_gradients)}, expected 'sum',"
-                    f" the only one of {gradient.__name__}"
+                    f"{self.__name__}: weight_gradients is {shown(weight_gradients)}, expected"
+                    f" 'sum', the only one of {gradient.__name__}"
                 )
             clip["weight_gradients"] = weight_gradients
         self._check_unchanged()
@@ -348,10 +318,6 @@ class Pullback(Generic[G]):
         return result
 
     @property
-    def _op(self) -> str:
-        return f"pullback of {self._record.name}"
-
-    @property
     def __signature__(self) -> Any:
         import inspect  # imported here because it is slow
 
@@ -364,32 +330,26 @@ class Pullback(Generic[G]):
 
     def _by_names(self, gradients: dict[str, Any]) -> dict[str, Any]:
         """Return gradients by the gradient op's names; they may have the outputs' names."""
-        of_outputs = dict(zip(self._record.outputs, self.names, strict=True))
+        outputs = self._record.outputs
+        names = dict(zip((*outputs, *self.names), (*self.names,) * 2, strict=True))
+        if not gradients:
+            words = ", ".join((*self.names, *outputs))
+            raise TypeError(f"{self.__name__}: no gradient was passed, expected some of {words}")
         found: dict[str, Any] = {}
         for n, gradient in gradients.items():
-            name = of_outputs.get(n, n)
-            if name not in self.names:
-                raise self._unknown(gradients)
-            if name in found:
-                raise TypeError(f"{self._op}: {name} and {n} are the same, pass one of them")
-            found[name] = gradient
-        if not found:
-            raise self._unknown(gradients)
+            if n not in names:
+                raise misfit(self, (), gradients)
+            if names[n] in found:
+                raise TypeError(
+                    f"{self.__name__}: {names[n]} and {n} are the same, pass one of them"
+                )
+            found[names[n]] = gradient
         return found
-
-    def _unknown(self, gradients: dict[str, Any]) -> TypeError:
-        """Return the error of gradients that are missing or have other names."""
-        known = {*self.names, *self._record.outputs}
-        unknown = [f"unknown argument {n}" for n in gradients if n not in known]
-        names = (*self.names, *(("through_clip", "weight_gradients") if unknown else ()))
-        some = "" if len(names) == 1 else "one of " if unknown else "some of "
-        problem = (*unknown, "no gradient was passed")[0]
-        return TypeError(f"{self._op}: {problem}, expected {some}{', '.join(names)}")
 
     def _check_unchanged(self) -> None:
         if [_sample(a) for a in self._inputs] != self._samples:
             raise ValueError(
-                f"{self._op}: an input of the call has changed since; call pullback before you"
+                f"{self.__name__}: an input of the call has changed since; call pullback before you"
                 " write into it, or write into a copy"
             )
 

@@ -13,7 +13,7 @@ from ..cells.contract import Cell, Gradients, States, each
 from ..cells.lstm import LSTM, LSTMStates
 from ..checks.arrays import cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
 from ..checks.block import BlockCall, shape_of
-from ..checks.extent import Steps
+from ..checks.extent import Extent, Steps
 from ..driver import by_layers as _by_layers
 from ..driver import layer as _layer
 from ..driver.by_layers import Padded
@@ -32,7 +32,7 @@ class _Names(NamedTuple):
     weights: Any
 
 
-_NAMES = {
+NAMES = {
     LSTM_FORM: _Names(("h_prev", "cs_prev"), ("h_grad", "cs_grad"), PeepholeLSTMParams),
     GRU_FORM: _Names(("h_prev",), ("d_h",), BlockGRUParams),
 }
@@ -54,18 +54,18 @@ def checked(
 def _states(call: BlockCall, arrays: Mapping[str, Any], like: Array) -> Any:
     """Return the states before the first step, with zeros instead of None."""
     shape, dtype = (like.shape[-2], call.H), like.dtype
-    states = (arrays[name] for name in _NAMES[call.form].states)
+    states = (arrays[name] for name in NAMES[call.form].states)
     return call.form.States(*[call.xp.zeros(shape, dtype) if s is None else s for s in states])
 
 
 def _cotangents(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
     """Return the gradients of the states."""
-    return call.form.States(*[arrays[name] for name in _NAMES[call.form].cotangents])
+    return call.form.States(*[arrays[name] for name in NAMES[call.form].cotangents])
 
 
 def weights_of(call: BlockCall, arrays: Mapping[str, Any], *, biases: Any = None) -> Any:
     """Return the weights of a cell; `biases` returns each of them by name, by default None."""
-    kind, get = _NAMES[call.form].weights, arrays.get
+    kind, get = NAMES[call.form].weights, arrays.get
     unused = () if call.has_peepholes else call.form.together
     found = {name: get(name) for name in kind._fields if name[0] != "b" and name not in unused}
     return kind._make([biases(n) if biases and n[0] == "b" else found.get(n) for n in kind._fields])
@@ -98,50 +98,57 @@ def run_grad(
     call: BlockCall, steps: Steps, weight_gradients: str, arrays: Mapping[str, Any]
 ) -> Any:
     """Run block_lstm_grad or block_gru_grad after its checks."""
-    saved, extent = [arrays[name] for name in call.form.Saved._fields], steps.extent(arrays)
-    with on_device(call.xp, arrays["x"]):
-        first = _states(call, arrays, arrays["x"])
-        padded = Padded(arrays["x"], first, call.form.Saved._make(saved), extent)
-        cotangents = _cotangents(call, arrays)
-        return block_gradient(call, padded, weights_of(call, arrays), cotangents, weight_gradients)
+    saved = call.form.Saved._make([arrays[name] for name in call.form.Saved._fields])
+    return gradient(call, arrays, saved, steps.extent(arrays), weight_gradients)
 
 
 def run_backward(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
     """Run lstm_block_cell_backward or gru_block_cell_backward after its checks."""
     saved = [arrays[name] for name in call.form.Saved._fields[:-1]]
-    with on_device(call.xp, arrays["x"]):
-        first = _states(call, arrays, arrays["x"])
-        # h is not an argument: the gradient does not depend on the last h.
-        padded = Padded(arrays["x"], first, call.form.Saved._make([*saved, first.h]))
-        return block_gradient(call, padded, weights_of(call, arrays), _cotangents(call, arrays))
+    # h is not an argument: the gradient does not depend on the last h.
+    return gradient(call, arrays, call.form.Saved._make([*saved, saved[0]]))
 
 
-def block_gradient(
-    call: BlockCall, padded: Padded, weights: Any, cotangents: Any, weight_gradients: str = "sum"
+def gradient(
+    call: BlockCall,
+    arrays: Mapping[str, Any],
+    saved: Any,
+    extent: Extent | None = None,
+    weight_gradients: str = "sum",
 ) -> Any:
-    """Return the gradients of a block op or, without an extent, of a single step."""
-    xp, form, dtype, first, H = call.xp, call.form, call.dtype, padded.first, call.H
-    shapes = form.shapes
+    """
+    Return the gradients of a block op or, without an extent, of a single step.
+
+    `saved` has the results of the forward call, or is a Checkpoints with its cell.
+    """
+    xp, form, dtype, x, H = call.xp, call.form, call.dtype, arrays["x"], call.H
+    shapes, mode, cotangents = form.shapes, weight_gradients, _cotangents(call, arrays)
 
     def shape(name: str) -> Array:
         return np.empty(shape_of(shapes[name], 0, H, H), np.int8)
 
-    like = weights._replace(**{n: shape(n) for n in weights._fields if n.startswith("b")})
-    of_weights = OfWeights(xp, form, dtype, like, weight_gradients, len(first.h))
-    if not call.plain:
-        padded, cotangents = _by_layers.ready(xp, dtype, padded, cotangents)
-        weights = prepared(xp, weights, dtype)
-    cell = form.cell(xp, weights, call.attributes)
-    x_grad, of_first = _by_layers.backward(xp, cell, padded, cotangents, of_weights.written)
-    if not call.plain:
-        of_first = each(of_first, lambda g: cast(g, dtype))
-    grads = of_weights.finished()
-    if form is GRU_FORM:
-        return GRUGrads(x_grad, of_first.h, *grads)
-    w_grad, b_grad, *of_peepholes, _ = grads
-    if not call.has_peepholes:
-        of_peepholes = zeros_of(xp, weight_gradients, dtype, H, len(first.h))
-    return LSTMGrads._make([x_grad, of_first.c, of_first.h, w_grad, *of_peepholes, b_grad])
+    with on_device(xp, x):
+        weights, padded = (
+            weights_of(call, arrays),
+            Padded(x, _states(call, arrays, x), saved, extent),
+        )
+        like = weights._replace(**{n: shape(n) for n in weights._fields if n.startswith("b")})
+        B = len(padded.first.h)
+        of_weights = OfWeights(xp, form, dtype, like, mode, B)
+        if not call.plain:
+            padded, cotangents = _by_layers.ready(xp, dtype, padded, cotangents)
+            weights = prepared(xp, weights, dtype)
+        cell = form.cell(xp, weights, call.attributes)
+        x_grad, of_first = _by_layers.backward(xp, cell, padded, cotangents, of_weights.written)
+        if not call.plain:
+            of_first = each(of_first, lambda g: cast(g, dtype))
+        grads = of_weights.finished()
+        if form is GRU_FORM:
+            return GRUGrads(x_grad, of_first.h, *grads)
+        w_grad, b_grad, *of_peepholes, _ = grads
+        if not call.has_peepholes:
+            of_peepholes = zeros_of(xp, mode, dtype, H, B)
+        return LSTMGrads._make([x_grad, of_first.c, of_first.h, w_grad, *of_peepholes, b_grad])
 
 
 def _lay_out(call: BlockCall, reverse: bool, to_gates: bool, arguments: Arguments) -> Any:

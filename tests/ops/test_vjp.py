@@ -268,13 +268,20 @@ def test_errors(rng: np.random.Generator) -> None:
     _, pullback = cupyrnn.vjp(p.function, **p.kwargs)
     of_lstm = "^pullback of block_lstm: "
     for given, message in (
-        ({}, "no gradient was passed, expected some of cs_grad, h_grad"),
-        ({"d_h": 1}, "unknown argument d_h, expected one of cs_grad, h_grad"),
+        ({}, "no gradient was passed, expected some of cs_grad, h_grad, cs, h$"),
+        (
+            {"d_h": 1},
+            "unknown argument d_h, expected one of cs_grad, h_grad, cs, h, through_clip, ",
+        ),
         ({"weight_gradient": "norms"}, "unknown argument weight_gradient, .* weight_gradients$"),
         ({"h_grad": None, "through_clip": 1}, "through_clip is 1, expected a bool"),
     ):
         with pytest.raises(TypeError, match=of_lstm + message):
             pullback(**given)
+    with pytest.raises(
+        TypeError, match=f"{of_lstm}1 argument by position, expected none: by name cs"
+    ):
+        pullback(None)
     with pytest.raises(ValueError, match=r"^block_lstm_grad: h_grad has shape \(2,\), expected"):
         pullback(h_grad=np.ones(2))
     g = PROBLEMS["block_gru"](rng)
