@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation, check_gate
 from ..checks.arrays import on_device
-from ..checks.attributes import check_bool, check_choice, check_count, check_list
+from ..checks.attributes import check_bool, check_choice, check_count, check_integer, check_list
 from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from . import forms
@@ -426,6 +426,8 @@ def block_gru_from_keras(weights: Sequence[object], *, use_bias: bool = True) ->
     kernel, recurrent, *biases = named.values()
     H = expect_rank(op, "weights[1]", recurrent, "(H, 3*H)")[0]
     I = expect_rank(op, "weights[0]", kernel, "(I, 3*H)")[0]
+    check_integer(op, "num_units", H, 1)
+    check_integer(op, "input_size", I, 1)
     expect_shape(op, "weights[0]", kernel, "(I, 3*H)", (I, 3 * H))
     expect_shape(op, "weights[1]", recurrent, "(H, 3*H)", (H, 3 * H))
     for b in biases:

@@ -209,6 +209,7 @@ def bad(*shapes: tuple[int, ...]) -> list[Any]:
         (lambda: cupyrnn.weights.block_gru_from_keras(bad((3, 6), (2, 6), (2, 6))), ValueError, "block_gru_from_keras: weights[2] has shape (2, 6), expected (3*H,) = (6,): a GRU with reset_after=True is cuDNN's; use params_from_keras"),
         (lambda: cupyrnn.weights.block_gru_from_keras(bad((3, 6), (2, 6)), use_bias=True), ValueError, "block_gru_from_keras: weights has 2 arrays, expected 3: kernel, recurrent kernel, bias of one layer and direction"),
         (lambda: cupyrnn.weights.block_gru_from_keras(bad((3, 8), (2, 6), (6,))), ValueError, "block_gru_from_keras: weights[0] has shape (3, 8), expected (I, 3*H) = (3, 6)"),
+        (lambda: cupyrnn.weights.block_gru_from_keras(bad((0, 6), (2, 6), (6,))), ValueError, "block_gru_from_keras: input_size is 0, expected at least 1"),
         (lambda: cupyrnn.weights.block_gru_from_keras(3), TypeError, "block_gru_from_keras: weights is an int, expected a list of arrays"),
         (lambda: cupyrnn.weights.block_gru_to_keras(*bad((5, 4), (2, 2), (4,), (2,))), ValueError, "block_gru_to_keras: w_c has shape (2, 2), expected (I+H, H)"),
         (lambda: cupyrnn.weights.block_gru_to_keras(*bad((5, 4), (5, 2), (4,)), np.ones(2), use_bias=False), ValueError, "block_gru_to_keras: use_bias is False, but b_ru or b_c is not zero"),
