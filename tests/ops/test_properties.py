@@ -201,6 +201,8 @@ def test_packed_parameters_say_the_attributes(
         gradient_kwargs = record.gradient_arguments(given, out._asdict())
         gradient_kwargs |= call.swap_if_batch_first(cotangents)
         assert_same_bits(record.gradient(**gradient_kwargs), expected)
+        _, pullback = cupyrnn.vjp(record.forward, **given)
+        assert_same_bits(pullback(**call.swap_if_batch_first(cotangents)), expected)
 
 
 OF_SEVERAL_OUTPUTS = [name for name, op in TABLE.items() if len(op.record.outputs) > 1]

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from problems import lstms, nets
 from problems.table import Case, call_of
 
 import cupyrnn
@@ -18,112 +17,45 @@ from cupyrnn.derivatives.tree import tree_map
 T, B, I, H = 4, 3, 2, 5
 
 
+# Raw ops: the gradient op, the op of the table with its inputs, and other arguments.
+RAW: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "BlockLSTMV2": ("BlockLSTMGradV2", "block_lstm", {"seq_len_max": 3, "use_peephole": True}),
+    "CudnnRNN": ("CudnnRNNBackprop", "cudnn_rnn-lstm", {}),
+    "CudnnRNNV2": ("CudnnRNNBackpropV2", "cudnn_rnn-lstm", {}),
+    "CudnnRNNV3": (
+        "CudnnRNNBackpropV3",
+        "cudnn_rnn-lstm",
+        {"sequence_lengths": np.array([4, 1, 2], np.int32)},
+    ),
+}
+BLOCKS = ["block_lstm", "lstm_block_cell", "block_gru", "gru_block_cell"]
+NETS = ["cudnn_rnn-lstm", "cudnn_rnn-gru", "cudnn_rnn-rnn_relu", "stacked_rnn-LSTM"]
+NAMES = [*BLOCKS, *NETS, "stacked_rnn-GRU", *RAW]
+
+
 class Problem(NamedTuple):
-    """An op, its arguments, the gradients of its outputs, and the second call in full."""
+    """An op, its arguments, and the gradients of its outputs."""
 
     function: Any
-    args: tuple[Any, ...]
     kwargs: dict[str, Any]
     gradients: dict[str, Any]
-    explicit: Callable[..., Any]  # of arguments, outputs and gradients
 
 
-def of_table(name: str, rng: np.random.Generator, by_place: int = 0, **said: Any) -> Problem:
-    """Return a problem of an op of the table; its first arguments are positional."""
-    step = name.endswith("_cell")
-    fields = {n: said.pop(n) for n in [*said] if n in Case._fields}
-    extent = {} if step else {"extent": "lengths+resets"}
-    case = Case(name, (T, B, I, H), **(extent | fields), attributes=tuple(said.items()))
-    call, record = call_of(case, rng), case.op.record
-    kwargs = {n: a for n, a in call.arguments(cupyrnn).items() if a is not None or n == "input_c"}
-    args = tuple(kwargs.pop(n) for n in record.inputs[:by_place])
+def problem(name: str, rng: np.random.Generator, **fields: Any) -> Problem:
+    """Return a problem of an op of the table, or of a raw op with the inputs of one."""
+    _, of, more = RAW.get(name, ("", name, {}))
+    if name not in RAW and not name.endswith("_cell"):
+        fields = {"extent": "lengths+resets"} | fields
+    if name.startswith(("cudnn", "stacked")):
+        fields |= {"direction": "both", "layers": 2, "dropout": 0.4}
+    call = call_of(Case(of, (T, B, I, H), **fields), rng)
     given = call.cotangents(rng, call.forward(cupyrnn))
-
-    def explicit(inputs: Any, out: Any, given: Any) -> Any:
-        gradient_kwargs = record.gradient_arguments(inputs, out._asdict()) | dict.fromkeys(
-            record.cotangents
-        )
-        return record.gradient(**gradient_kwargs | given)
-
-    known = {n: a for n, a in given.items() if a is not None}
-    return Problem(record.forward, args, kwargs, known, explicit)
-
-
-LSTM = {"gate_order": "ifco", "forget_bias": 0.5, "cell_clip": 0.4}
-LSTM |= {"recurrent_activation": "hard_sigmoid_0.2"}
-NET: dict[str, Any] = {"direction": "both", "layers": 2, "dropout": 0.4, "by_place": 4}
-
-
-def of_default_clip(name: str, rng: np.random.Generator, order: str = "icfo") -> Problem:
-    """Return a problem with states beyond the clip, which the gradient must know."""
-    p = of_table(name, rng, gate_order=order, extent="full")
-    p.kwargs["cs_prev" if "cs_prev" in p.kwargs else "input_c"] *= 9
-    clip = {"cell_clip": 3.0 if order == "icfo" else 0.0}
-    return p._replace(explicit=lambda inputs, *more: p.explicit(inputs | clip, *more))
-
-
-def packed(rng: np.random.Generator, mode: str) -> Problem:
-    """Return the call with a PackedParams."""
-    p = of_table(f"cudnn_rnn-{mode}", rng, **NET)
-    net = cupyrnn.init_params(
-        num_layers=2,
-        num_units=H,
-        input_size=I,
-        rnn_mode=mode,  # type: ignore[arg-type]
-        direction="bidirectional",
-        dtype="float64",
-    )._replace(params=p.args[3])
-    more = {n: a for n, a in p.kwargs.items() if n not in ("rnn_mode", "direction", "num_proj")}
-    return p._replace(args=(*p.args[:3], net), kwargs=more)
-
-
-def raw_lstm(rng: np.random.Generator) -> Problem:
-    inputs: Any = lstms.problem(rng, (T, B, I, H), True)
-    inputs |= {"seq_len_max": 3, "use_peephole": True, "cell_clip": 0.4}
-    given = {n: rng.standard_normal((T, B, H)) for n in ("cs_grad", "h_grad")}
-
-    def explicit(inputs: Any, out: Any, given: Any) -> Any:
-        del inputs["cell_clip"]
-        return raw_ops.BlockLSTMGradV2(**inputs, **out._asdict(), **given)
-
-    return Problem(raw_ops.BlockLSTMV2, (), inputs, given, explicit)
-
-
-def raw_net(rng: np.random.Generator, version: str) -> Problem:
-    case = nets.Case("lstm", T, B, I, H)
-    inputs = nets.problem(rng, case)
-    more: Any = {"sequence_lengths": np.array([4, 1, 2], np.int32)} if version == "V3" else {}
-
-    def explicit(inputs: Any, out: Any, given: Any) -> Any:
-        backprop = getattr(raw_ops, f"CudnnRNNBackprop{version}")
-        return backprop(**inputs, **out._asdict(), **given)
-
-    given = nets.cotangents_of(rng, case)
-    return Problem(getattr(raw_ops, f"CudnnRNN{version}"), (), inputs | more, given, explicit)
-
-
-PROBLEMS: dict[str, Callable[[Any], Problem]] = {
-    "block_lstm": lambda rng: of_table("block_lstm", rng, direction="reverse", **LSTM),
-    "lstm_block_cell": lambda rng: of_default_clip("lstm_block_cell", rng),
-    "block_gru": lambda rng: of_table("block_gru", rng, 6, direction="reverse"),
-    "gru_block_cell": lambda rng: of_table("gru_block_cell", rng),
-    "lstm": lambda rng: packed(rng, "lstm"),
-    "gru": lambda rng: packed(rng, "gru"),
-    "rnn_relu": lambda rng: packed(rng, "rnn_relu"),
-    "stacked LSTM": lambda rng: of_table("stacked_rnn-LSTM", rng, **NET, **LSTM),
-    "stacked LSTM, clip": lambda rng: of_default_clip("stacked_rnn-LSTM", rng),
-    "block_lstm, no clip": lambda rng: of_default_clip("block_lstm", rng, "ifco"),
-    "stacked GRU": lambda rng: of_table("stacked_rnn-GRU", rng, **NET),
-    "BlockLSTMV2": raw_lstm,
-    "CudnnRNN": lambda rng: raw_net(rng, ""),
-    "CudnnRNNV2": lambda rng: raw_net(rng, "V2"),
-    "CudnnRNNV3": lambda rng: raw_net(rng, "V3"),
-}
-
-
-def by_name(p: Problem) -> dict[str, Any]:
-    names = list(inspect.signature(p.function).parameters) if p.args else ()
-    return dict(zip(names, p.args, strict=False)) | p.kwargs
+    gradients = {n: a for n, a in given.items() if a is not None}
+    if name in RAW:
+        return Problem(getattr(raw_ops, name), call.inputs | more, gradients)
+    arguments = call.arguments(cupyrnn)
+    kwargs = {n: a for n, a in arguments.items() if a is not None or n == "input_c"}
+    return Problem(call.case.op.record.forward, kwargs, gradients)
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -131,17 +63,33 @@ def assert_same(found: Any, expected: Any) -> None:
     tree_map(lambda a, e: np.testing.assert_array_equal(a, e), found, expected)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_it_is_the_two_calls(name: str, rng: np.random.Generator) -> None:
-    """The bits are equal, twice, with every argument that changes the gradient."""
-    p = PROBLEMS[name](rng)
-    out, pullback = cupyrnn.vjp(p.function, *p.args, **p.kwargs)
-    assert_same(out, p.function(*p.args, **p.kwargs))
-    expected = p.explicit(by_name(p), out, p.gradients)
+@pytest.mark.parametrize("name", RAW)
+def test_a_raw_op_is_the_two_calls(name: str, rng: np.random.Generator) -> None:
+    """To the bit, and twice; all other ops, the table of ops."""
+    p, gradient = problem(name, rng), getattr(raw_ops, RAW[name][0])
+    out, pullback = cupyrnn.vjp(p.function, **p.kwargs)
+    assert_same(out, p.function(**p.kwargs))
+    known = inspect.signature(gradient).parameters
+    arguments = {n: a for n, a in (p.kwargs | out._asdict()).items() if n in known}
+    expected = gradient(**arguments, **p.gradients)
     for _ in range(2):
         assert_same(pullback(**p.gradients), expected)
-    assert set(p.gradients) <= set(pullback.names)
-    assert str(pullback).startswith(f"<pullback of {p.function.__name__}, of ")
+    assert str(pullback).startswith(f"<pullback of {name}, of ")
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [("lstm_block_cell", "icfo"), ("stacked_rnn-LSTM", "icfo"), ("block_lstm", "ifco")],
+)
+def test_a_clip_by_default(name: str, order: str, rng: np.random.Generator) -> None:
+    """Of states beyond it, which the gradient must know."""
+    call = call_of(Case(name, (T, B, I, H), attributes=(("gate_order", order),)), rng)
+    call.inputs["cs_prev" if "cs_prev" in call.inputs else "input_c"] *= 9
+    out = call.forward(cupyrnn)
+    given = call.cotangents(rng, out)
+    clip = {"cell_clip": 3.0 if order == "icfo" else 0.0}
+    _, pullback = cupyrnn.vjp(call.case.op.record.forward, **call.arguments(cupyrnn))
+    assert_same(pullback(**given), call.gradient(cupyrnn, out, given, **clip))
 
 
 def test_a_node_of_onnx(rng: np.random.Generator) -> None:
@@ -152,14 +100,13 @@ def test_a_node_of_onnx(rng: np.random.Generator) -> None:
     assert pullback.names == ("Y_grad", "Y_h_grad", "Y_c_grad")
 
 
-@pytest.mark.parametrize("name", ["block_lstm", "lstm", "stacked LSTM"])
+@pytest.mark.parametrize("name", ["block_lstm", "cudnn_rnn-lstm", "stacked_rnn-LSTM"])
 def test_inputs_that_were_written_into(name: str, rng: np.random.Generator) -> None:
     """Weights that were updated before the gradient call, and a list with other entries."""
-    p = PROBLEMS[name](rng)
-    weights: Any = {"block_lstm": "w", "lstm": 3, "stacked LSTM": 3}[name]
-    given: Any = by_name(p)["w"] if name == "block_lstm" else p.args[weights]
-    w = given[0][0] if isinstance(given, list) else getattr(given, "params", given)
-    _, pullback = cupyrnn.vjp(p.function, *p.args, **p.kwargs)
+    p = problem(name, rng)
+    given: Any = next(a for n, a in p.kwargs.items() if n in ("w", "params", "weights"))
+    w = given[0][0] if isinstance(given, list) else given
+    _, pullback = cupyrnn.vjp(p.function, **p.kwargs)
     expected = pullback(**p.gradients)
     before = w.copy()
     w -= 1e-3
@@ -201,16 +148,19 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 
 NO_SAVE = {"lstm_block_cell", "gru_block_cell", "CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"}
-SAVES = [(name, "all") for name in PROBLEMS]
-SAVES += [(name, save) for name in PROBLEMS if name not in NO_SAVE for save in ("states", 2)]
+SAVES = [(name, "all", {}) for name in NAMES]
+SAVES += [(name, save, {}) for name in NAMES if name not in NO_SAVE for save in ("states", 2)]
+SAVES.append(("block_lstm", "states", {"extent": "full"}))  # h is shared
 
 
-@pytest.mark.parametrize(("name", "save"), SAVES)
-def test_outputs_that_are_written_into(name: str, save: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(("name", "save", "fields"), SAVES)
+def test_outputs_that_are_written_into(
+    name: str, save: Any, fields: Any, rng: np.random.Generator
+) -> None:
     """Outputs that the gradient reads are read-only until the pullback is freed."""
-    p = PROBLEMS[name](rng)
+    p = problem(name, rng, **fields)
     more = {} if save == "all" else {"save": save}
-    out, pullback = cupyrnn.vjp(p.function, *p.args, **p.kwargs, **more)
+    out, pullback = cupyrnn.vjp(p.function, **p.kwargs, **more)
     expected = pullback(**p.gradients)
     arrays = {n: a for n, a in out._asdict().items() if isinstance(a, np.ndarray) and a.ndim > 1}
     refused = {n for n, a in arrays.items() if not a.flags.writeable}
@@ -232,10 +182,10 @@ def test_outputs_that_are_written_into(name: str, save: Any, rng: np.random.Gene
         a[...] = 0
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_names_of_outputs_and_arguments(name: str, rng: np.random.Generator) -> None:
-    p = PROBLEMS[name](rng)
-    out, pullback = cupyrnn.vjp(p.function, *p.args, **p.kwargs)
+    p = problem(name, rng)
+    out, pullback = cupyrnn.vjp(p.function, **p.kwargs)
     expected, record = pullback(**p.gradients), pullback._record
     names = dict(zip(record.cotangents, record.outputs, strict=True))
     grads = pullback(**{names[n]: a for n, a in p.gradients.items()})
@@ -257,7 +207,7 @@ def test_names_of_outputs_and_arguments(name: str, rng: np.random.Generator) -> 
 
 
 def test_errors(rng: np.random.Generator) -> None:
-    p = PROBLEMS["block_lstm"](rng)
+    p = problem("block_lstm", rng)
     for function in (np.exp, 3, cupyrnn.block_lstm_grad, [], raw_ops.LSTMBlockCell):
         with pytest.raises(TypeError, match=r"^vjp: function is .*, expected one of block_lstm, "):
             cupyrnn.vjp(function, 1)  # type: ignore[arg-type]
@@ -284,16 +234,16 @@ def test_errors(rng: np.random.Generator) -> None:
         pullback(None)
     with pytest.raises(ValueError, match=r"^block_lstm_grad: h_grad has shape \(2,\), expected"):
         pullback(h_grad=np.ones(2))
-    g = PROBLEMS["block_gru"](rng)
-    _, pullback_of_gru = cupyrnn.vjp(g.function, *g.args, **g.kwargs)
+    g = problem("block_gru", rng)
+    _, pullback_of_gru = cupyrnn.vjp(g.function, **g.kwargs)
     with pytest.raises(TypeError, match=r"^pullback of block_gru: through_clip is True, but the"):
         pullback_of_gru(**g.gradients, through_clip=True)
-    s = PROBLEMS["stacked GRU"](rng)
-    _, pullback_of_stack = cupyrnn.vjp(s.function, *s.args, **s.kwargs)
+    s = problem("stacked_rnn-GRU", rng)
+    _, pullback_of_stack = cupyrnn.vjp(s.function, **s.kwargs)
     with pytest.raises(TypeError, match=r"^pullback of stacked_rnn: through_clip is True, but the"):
         pullback_of_stack(**s.gradients, through_clip=True)
     with pytest.raises(TypeError, match=r"^pullback of block_gru: unknown argument h_grad, "):
         pullback_of_gru(h_grad=g.gradients["d_h"])
-    q = packed(rng, "gru")
+    q = problem("cudnn_rnn-gru", rng)
     with pytest.raises(ValueError, match=r"^vjp: is_training is False, expected True: otherwise"):
-        cupyrnn.vjp(q.function, *q.args, **q.kwargs, is_training=False)
+        cupyrnn.vjp(q.function, **q.kwargs, is_training=False)
