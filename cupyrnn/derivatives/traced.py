@@ -50,37 +50,47 @@ def traced(whole: Any, call: JvpCall) -> Traced:
     return Traced(whole.real, whole.imag, call, whole)
 
 
+def active_jvp() -> JvpCall | None:
+    """Return the active call of `jvp`, None outside of one and inside an op."""
+    return _active_jvp.get()
+
+
+def of_traced(active: JvpCall, op: Any, args: Any, kwargs: Any) -> Any:
+    """Call an op with dual numbers instead of traced arrays; return traced arrays."""
+
+    def to_dual(a: Any) -> Any:
+        if type(a) is Traced:
+            if a.call is not active:
+                raise TypeError(
+                    f"jvp: {op.__name__} got an array of another call of jvp: there is no jvp"
+                    " of jvp"
+                )
+            return a.whole
+        if array_kind(a) is not None and a.dtype.kind == "c":
+            raise TypeError(f"jvp: {op.__name__} got a complex array, expected a real one")
+        return a
+
+    def to_traced(a: Any) -> Any:
+        is_dual = array_kind(a) is not None and a.dtype.kind == "c"
+        return traced(a, active) if is_dual else a
+
+    args, kwargs = tree_map(to_dual, (args, kwargs))
+    result = within(None, op, *args, **kwargs)  # inner ops get dual numbers
+    # Even if no argument has a tangent: parameters of a prepared step may have one.
+    return tree_map(to_traced, result)
+
+
 def traceable(op: _F) -> _F:
     """Decorate a function of arrays: it accepts and returns traced arrays too."""
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
         active = _active_jvp.get()
-        if active is None:
-            try:
-                return op(*args, **kwargs)
-            except TypeError as error:
-                raise_fitting(error, op, args, kwargs)
-
-        def to_dual(a: Any) -> Any:
-            if type(a) is Traced:
-                if a.call is not active:
-                    raise TypeError(
-                        f"jvp: {op.__name__} got an array of another call of jvp: there is no jvp"
-                        " of jvp"
-                    )
-                return a.whole
-            if array_kind(a) is not None and a.dtype.kind == "c":
-                raise TypeError(f"jvp: {op.__name__} got a complex array, expected a real one")
-            return a
-
-        def to_traced(a: Any) -> Any:
-            is_dual = array_kind(a) is not None and a.dtype.kind == "c"
-            return traced(a, active) if is_dual else a
-
-        args, kwargs = tree_map(to_dual, (args, kwargs))
-        result = within(None, op, *args, **kwargs)  # inner ops get dual numbers
-        # Even if no argument has a tangent: parameters of a prepared step may have one.
-        return tree_map(to_traced, result)
+        if active is not None:
+            return of_traced(active, op, args, kwargs)
+        try:
+            return op(*args, **kwargs)
+        except TypeError as error:
+            raise_fitting(error, op, args, kwargs)
 
     return call  # type: ignore[return-value]

@@ -20,6 +20,7 @@ import numpy as np
 from .._typing import NamedTuple
 from ..checks.arrays import NotInPlace
 from ..checks.attributes import raise_fitting
+from ..derivatives.traced import active_jvp, of_traced
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -267,9 +268,10 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
     Run the calls of an op, whose body checks their arguments and returns a `Checked`.
 
     The body runs once for each signature. After it the call is laid out, if it can be. The
-    result is kept in `calls`, by default in the cache of all ops.
+    result is kept in `calls`, by default in the cache of all ops. Traced arrays are accepted and
+    returned, as by a `traceable` function.
     """
-    name, code = op.__name__, op.__code__
+    name, code, kept = op.__name__, op.__code__, CALLS if calls is None else calls
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     positional, last = names[: code.co_argcount], op.__defaults__ or ()
     defaults = {**dict.fromkeys(names), **(op.__kwdefaults__ or {})}
@@ -278,8 +280,11 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
         key, arrays = signature(name, args, kwargs)
-        kept = CALLS if calls is None else calls
         found = kept.get(key)
+        if found is None or found[0] is None:
+            active = active_jvp()  # the others have no traced arrays
+            if active is not None:
+                return of_traced(active, call, args, kwargs)
         if found is None:
             try:
                 checked = op(*args, **kwargs)

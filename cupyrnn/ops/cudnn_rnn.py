@@ -26,7 +26,6 @@ from .._typing import AnyArray, Array, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, L
 from ..arithmetic.gates import RecurrentActivation
 from ..checks.arrays import contiguous_all, in_axes_of_caller, on_device, time_major_of
 from ..checks.attributes import check_bool, check_choice, named
-from ..derivatives.traced import traceable
 from ..driver.reserve import Note, ReserveLayout, check_reserve, check_size, reserved_engine
 from ..driver.signatures import Arguments, Checked, by_signature
 from ..weights.gradients import WeightGradients, check_weight_gradients
@@ -282,7 +281,6 @@ def _may_be_laid_out(call: PackedCall) -> bool:
     return call.is_whole and not (call.by_cudnn or call.net.skip)
 
 
-@traceable
 @by_signature
 def cudnn_rnn(
     input: ArrayT,
@@ -539,7 +537,6 @@ def cudnn_rnn_engine(
     return found  # type: ignore[no-any-return]
 
 
-@traceable
 @by_signature
 def cudnn_rnn_backprop(
     input: ArrayT,

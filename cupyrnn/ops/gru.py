@@ -13,14 +13,12 @@ from ..cells.contract import Attributes
 from ..cells.gru import GRUOutputs
 from ..checks.block import check_block
 from ..checks.extent import Steps
-from ..derivatives.traced import traceable
 from ..driver.signatures import by_signature
 from ..weights.block_forms import GRU_FORM
 from ..weights.gradients import WeightGradients, check_weight_gradients
 from . import block
 
 
-@traceable
 @by_signature
 def gru_block_cell(
     x: ArrayT,
@@ -103,7 +101,6 @@ def gru_block_cell(
     return block.checked(call, block.run, None)  # type: ignore[no-any-return]
 
 
-@traceable
 @by_signature
 def block_gru(
     x: ArrayT,
@@ -192,7 +189,6 @@ def block_gru(
     return block.checked(call, block.run, steps, reverse=reverse)  # type: ignore[no-any-return]
 
 
-@traceable
 @by_signature
 def gru_block_cell_grad(
     h_prev: AnyArray | None,
@@ -276,7 +272,6 @@ def gru_block_cell_grad(
     return block.checked(call, block.run_gru_gates, to_gates=True)  # type: ignore[no-any-return]
 
 
-@traceable
 @by_signature
 def gru_block_cell_backward(
     x: ArrayT,
@@ -353,7 +348,6 @@ def gru_block_cell_backward(
     return block.checked(call, block.run_backward)  # type: ignore[no-any-return]
 
 
-@traceable
 @by_signature
 def block_gru_grad(
     x: ArrayT,

@@ -12,14 +12,12 @@ from ..cells.contract import Attributes
 from ..cells.lstm import LSTMOutputs
 from ..checks.block import check_block
 from ..checks.extent import Steps
-from ..derivatives.traced import traceable
 from ..driver.signatures import by_signature
 from ..weights.block_forms import LSTM_FORM, GateOrder
 from ..weights.gradients import WeightGradients, check_weight_gradients
 from . import block
 
 
-@traceable
 @by_signature
 def lstm_block_cell(
     x: ArrayT,
@@ -124,7 +122,6 @@ def lstm_block_cell(
     return block.checked(call, block.run, None)  # type: ignore[no-any-return]
 
 
-@traceable
 @by_signature
 def block_lstm(
     x: ArrayT,
@@ -256,7 +253,6 @@ def block_lstm(
     return block.checked(call, block.run, steps, reverse=reverse)  # type: ignore[no-any-return]
 
 
-@traceable
 @by_signature
 def lstm_block_cell_grad(
     cs_prev: AnyArray | None,
@@ -358,7 +354,6 @@ def lstm_block_cell_grad(
     return block.checked(call, block.run_lstm_gates, to_gates=True)  # type: ignore[no-any-return]
 
 
-@traceable
 @by_signature
 def lstm_block_cell_backward(
     x: ArrayT,
@@ -454,7 +449,6 @@ def lstm_block_cell_backward(
     return block.checked(call, block.run_backward)  # type: ignore[no-any-return]
 
 
-@traceable
 @by_signature
 def block_lstm_grad(
     x: ArrayT,

@@ -29,7 +29,6 @@ from ..checks.attributes import (
 )
 from ..checks.block import check_projections, check_weights, zero_states
 from ..checks.calls import check_arrays, expect_rank
-from ..derivatives.traced import traceable
 from ..driver.reserve import Note, check_reserve, fingerprint
 from ..driver.signatures import Arguments, Checked, by_signature
 from ..weights.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, GateOrder
@@ -345,7 +344,6 @@ def _lay_out_backprop(call: NetCall, arguments: Arguments) -> Any:
     return layouts.laid_out(layouts.stacked_rnn_backprop, arguments, _net_in_place(call))
 
 
-@traceable
 @by_signature
 def stacked_rnn(
     input: ArrayT,
@@ -504,7 +502,6 @@ def stacked_rnn(
     return Checked(partial(_run, op, call, attributes), lay_out)  # type: ignore[return-value]
 
 
-@traceable
 @by_signature
 def stacked_rnn_backprop(
     input: ArrayT,
