@@ -27,6 +27,9 @@ class At(NamedTuple):
     offset: int = 0
 
 
+# The dtype of the memory of a call: NumPy takes longer to allocate from a type than from a dtype.
+BYTE = np.dtype(np.uint8)
+
 # The type of fields with an address. Python writes an At or 0; compiled loops read an integer.
 Address: TypeAlias = Any
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from .._typing import Array
 from . import threads
-from .addresses import MEMORY, OWN_WORDS, At, Memory, WordBlock, address_of
+from .addresses import BYTE, MEMORY, OWN_WORDS, At, Memory, WordBlock, address_of
 from .cache import compiled
 from .formulas import CellCode
 from .frame import MAKES_H, Frame, Matrix, all_steps, all_steps_back
@@ -221,6 +221,11 @@ class Shapes(NamedTuple):
     is_reversed: bool = False
     back: bool = False  # whether step 0 has the last rows
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the work is too little for a second thread."""
+        return self.work < _LEAST_WORK
+
 
 # The arrays of a call after memory, in order. The Saved, the cell's vectors, the weights, their
 # gradients and the sums of deltas follow.
@@ -263,7 +268,7 @@ class Plan:
         n = self._threads
         if n > 1:
             threads.wake(n)
-        all_arrays = np.empty(self.bytes, np.uint8), *arrays
+        all_arrays = np.empty(self.bytes, BYTE), *arrays
         return threads.run(n, self._loop, self._double, self._block.words_for(all_arrays))
 
     def _shared(self, most: int) -> Partition:
@@ -446,7 +451,7 @@ class Plan:
 
 def most_threads(shapes: Shapes) -> int:
     """Return how many threads a call may use: one if its work is small."""
-    return threads.most() if shapes.work >= _LEAST_WORK else 1
+    return 1 if shapes.is_small else threads.most()
 
 
 _kept_plan = functools.lru_cache(maxsize=64)(Plan)

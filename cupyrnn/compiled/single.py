@@ -16,7 +16,7 @@ import numpy as np
 
 from .._typing import Array
 from . import threads
-from .addresses import MEMORY, OWN_WORDS, Address, At, Memory, WordBlock
+from .addresses import BYTE, MEMORY, OWN_WORDS, Address, At, Memory, WordBlock
 from .barrier import arrive_and_wait
 from .cache import compiled
 from .call import c_ordered, orientations
@@ -282,7 +282,7 @@ class CompiledStep:
         """Compute the step in the planned threads; the words refer to memory, then to `arrays`."""
         n = min(threads.most(), self.threads) if self.threads > 1 else 1
         while True:
-            all_arrays = np.empty(self.bytes + n * PRODUCT_BYTES, np.uint8), *arrays
+            all_arrays = np.empty(self.bytes + n * PRODUCT_BYTES, BYTE), *arrays
             if threads.run(n, self.loop, self.double, self._block.words_for(all_arrays)):
                 return
             n = 1

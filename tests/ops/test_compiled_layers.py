@@ -176,7 +176,7 @@ def test_where_a_part_ends(
 
     def filled(shape: Any, dtype: Any) -> Any:
         made = np.empty(shape, dtype)
-        if dtype is np.uint8:
+        if dtype is plan.BYTE:
             made[...] = 0x55
             memories.append(made)
         return made
