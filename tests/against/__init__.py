@@ -1,1 +1,1 @@
-"""The ops beside TensorFlow, PyTorch and JAX, live and by stored results."""
+"""Comparisons with TensorFlow, PyTorch and JAX, live and by stored results."""

@@ -27,7 +27,7 @@ each_case = pytest.mark.parametrize("case", [pytest.param(c, id=case_id(c)) for 
 
 
 def load(case: dict[str, Any]) -> golden.Arrays:
-    """Return the arrays of a case by name; the padding of what is read is NaN."""
+    """Return the arrays of a case by name; inputs have NaN in the padding."""
     prefix = case["name"] + "/"
     arrays = {k.removeprefix(prefix): a for k, a in STORED.items() if k.startswith(prefix)}
     for b, length in enumerate(case["lengths"] or ()):
@@ -72,7 +72,7 @@ def test_outputs_and_gradients(ops: Any, dtype: str, case: dict[str, Any]) -> No
 
 @each_case
 def test_raw_ops(case: dict[str, Any]) -> None:
-    """Every version of the op that has what the case needs; TensorFlow's modes need all arrays."""
+    """Every version of the op that supports the case; TensorFlow's modes need all arrays."""
     arrays = load(case)
     scalar = np.zeros(())
     inputs, cotangents = (

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/guide/faults_elsewhere.md").read_text(encoding="utf-8")
 _SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 _SCRIPT = re.compile(r"^```py\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
-# Title, script, and what it prints, which is empty for the scripts that need a GPU.
+# Title, script and its output, which is empty for the scripts that need a GPU.
 SCRIPTS = [
     (title, *found)
     for title, section in _SECTION.findall(PAGE)
@@ -27,7 +27,7 @@ MEMORY = "TensorFlow: memory that nobody wrote"
 
 
 def cases(*, printed: bool, memory: bool = False) -> list[object]:
-    """Return pytest's parameters for the scripts that show, or do not show, what they print."""
+    """Return pytest's parameters for the scripts with, or without, a shown output."""
     found: list[object] = []
     for title, script, expected in SCRIPTS:
         if bool(expected) == printed and (title == MEMORY) == memory:
@@ -41,7 +41,7 @@ def cases(*, printed: bool, memory: bool = False) -> list[object]:
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own, which some of the faults end."""
+    """Run a script in a separate process, because some faults end it."""
     return subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False
     )
@@ -60,7 +60,7 @@ def test_a_script_prints_what_the_page_shows(script: str, expected: str) -> None
 
 @pytest.mark.parametrize(("script", "expected"), cases(printed=True, memory=True))
 def test_memory_that_nobody_wrote(script: str, expected: str) -> None:
-    """Only `cs` and `h` are always zero. What memory contained may be zeros by chance."""
+    """Only `cs` and `h` are always zero. Old memory may contain zeros by chance."""
     for _ in range(5):
         ended = run(script)
         assert ended.returncode == 0, ended.stderr

@@ -1,7 +1,7 @@
 """
 The ops against stored results of TensorFlow; data/make_golden.py says how they were made.
 
-By TensorFlow's names: that they pass everything on to the functions, ops/test_raw_ops.py shows.
+The calls use TensorFlow's names; ops/test_raw_ops.py shows that these pass everything on.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ with np.load(golden.PATH) as stored:
     STORED = dict(stored)
 INDEX = json.loads(str(STORED.pop("index")))
 
-# How many times TensorFlow's error the gradients in float32 may have; the forward ops have less.
-# TensorFlow adds the gradient of w up step by step; here up to 1024 rows are one sum of a matmul,
-# which rounds as its BLAS does: 1.11 times TensorFlow's error with OpenBLAS's AVX kernels, 1.39
-# with its SSE kernels. The other gradients differ by chance, either way.
+# The allowed error of float32 gradients, in units of TensorFlow's error; forward ops are better.
+# TensorFlow adds the gradient of w step by step; here a matmul sums up to 1024 rows, with the
+# rounding of its BLAS: 1.11 times TensorFlow's error with OpenBLAS's AVX kernels, 1.39 with its SSE
+# kernels. The other gradients differ by chance, either way.
 GRADIENT_ALLOWANCE = 1.5
 
 each_case = pytest.mark.parametrize("case", [pytest.param(c, id=c["name"]) for c in INDEX["cases"]])
@@ -50,7 +50,7 @@ def load(case: dict[str, Any]) -> golden.Arrays:
 
 
 def poison_past_the_end(case: dict[str, Any], arrays: golden.Arrays) -> golden.Arrays:
-    """Return the arrays with NaN in all that lies past seq_len_max, which no op may read."""
+    """Return the arrays with NaN past seq_len_max, which no op may read."""
     if "seq_len_max" not in case:
         return arrays
     op = golden.OPS[case["op"]]
@@ -70,8 +70,8 @@ def assert_golden(
     """
     Compare a result with TensorFlow's and, in float16, with the equations in float64.
 
-    In float16 TensorFlow adds up in float16 and is the one to be off, so that the tolerance
-    against it says more about TensorFlow than about what is tested.
+    In float16 TensorFlow sums in float16 and has the larger error, so the tolerance of that
+    comparison depends on TensorFlow's error.
     """
     assert list(result._fields) == fields
     dtype = case["dtype"]

@@ -1,4 +1,4 @@
-"""cupyrnn.jax beside the same nets written in JAX: every transform, every op."""
+"""cupyrnn.jax compared with the same nets written in JAX: every transform, every op."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVERY = tuple(range(5))
 
 @pytest.fixture(autouse=True)
 def wide() -> Any:
-    # Everywhere, as JAX calls the host from threads of its own.
+    # In all threads, because JAX calls the host from its own threads.
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
     yield
@@ -72,7 +72,7 @@ def loss(function: Any) -> Any:
 
 
 def inner(function: Any) -> Any:
-    """The gradient along a direction: a function to take the gradient of."""
+    """The gradient along a direction, a function that has a gradient itself."""
     slopes = jax.grad(loss(function), EVERY)
     return lambda *p: sum(jnp.sum(g * d) for g, d in zip(slopes(*p), args(1), strict=True))
 
@@ -140,7 +140,7 @@ def test_what_is_refused(transform: Any, message: str) -> None:
 
 
 def calls() -> dict[str, Any]:
-    """A function of each op for JAX, the same of NumPy's gradient op, and its inputs."""
+    """A function of each op for JAX, the same with NumPy's gradient op, and its inputs."""
     size = cupyrnn.cudnn_rnn_params_size(2, H, I, rnn_mode="gru", direction="bidirectional")
     both: dict[str, Any] = {"direction": "bidirectional"}
     gru = [drawn(4, B, H), drawn(size)]
@@ -171,7 +171,7 @@ OPS = ("block_lstm", "block_gru", "cudnn_rnn", "stacked_rnn")
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("jit", [False, True])
 def test_ops_are_those_of_numpy(name: str, jit: bool) -> None:
-    """Gradients with traced lengths are those of vjp; so is the derivative along a direction."""
+    """Gradients with traced lengths equal vjp's, and so does the derivative along a direction."""
     (rest, attributes), x = calls()[name], drawn(T, B, I)
     x = x if attributes.get("time_major", True) else x.swapaxes(0, 1)
     wrap = jax.jit if jit else lambda f: f
@@ -180,7 +180,7 @@ def test_ops_are_those_of_numpy(name: str, jit: bool) -> None:
         return getattr(cj, name)(*inputs, sequence_lengths=lengths, **attributes)
 
     out, back = jax.vjp(lambda *p: wrap(run)(LENGTHS, *p), x, *rest)
-    assert_alike(wrap(run)(LENGTHS, x, *rest), out)  # without what a gradient would need
+    assert_alike(wrap(run)(LENGTHS, x, *rest), out)  # without the results for a gradient
     ones = jax.tree.map(lambda a: 0.5 + jnp.cos(a), out)
     found = wrap(back)(ones)
     host = jax.tree.map(np.asarray, (x, *rest))
@@ -201,7 +201,7 @@ def test_ops_are_those_of_numpy(name: str, jit: bool) -> None:
                     tuple(jax.tree.leaves(a)), tuple(jax.tree.leaves(getattr(expected, n)))
                 )
     grads = list(pullback(**given))
-    if name == "block_lstm":  # TensorFlow's order has b last, and the peepholes, which are zero
+    if name == "block_lstm":  # in TensorFlow's order b is last; the peepholes are zero
         grads = [*grads[:4], grads[-1]]
     leaves = [a for a in jax.tree.leaves(grads) if np.ndim(a)]
     assert_alike(jax.tree.leaves(found), leaves)
@@ -215,7 +215,7 @@ def test_ops_are_those_of_numpy(name: str, jit: bool) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_dtypes(dtype: str) -> None:
-    """Half formats have first derivatives; the second are refused by the op's own error."""
+    """Half formats have first derivatives; second ones raise the op's own error."""
     given = [a.astype(dtype) for a in args()]
     if dtype != "float32":
         message = f"^block_lstm: an input has dtype {dtype}, expected float32 or float64: half"
@@ -277,7 +277,7 @@ def test_errors_come_while_a_call_is_traced() -> None:
 def test_seeds_lengths_and_resets_are_checked_at_once(
     given: dict[str, Any], error: Any, message: str
 ) -> None:
-    """JAX would take a part of a number, or find fault only when the call runs."""
+    """JAX would truncate a number, or raise an error only when the call runs."""
     p = np.zeros(cupyrnn.cudnn_rnn_params_size(2, 3, 2))
     x, h = np.zeros((3, 4, 2) if "time_major" in given else (4, 3, 2)), np.zeros((2, 3, 3))
     if "time_major" in given:
@@ -313,7 +313,7 @@ def test_what_jax_itself_would_refuse_is_refused_by_name(
 
 
 def test_large_seeds_are_those_of_numpy() -> None:
-    """Without jax_enable_x64 a seed keeps all of its bits, or is refused."""
+    """Without jax_enable_x64 a seed keeps all its bits or is refused."""
     draw = np.random.default_rng(0).normal
     x, h = draw(size=(4, 3, 2)).astype("f4"), np.zeros((2, 3, 3), "f4")
     p = draw(size=cupyrnn.cudnn_rnn_params_size(2, 3, 2)).astype("f4")
@@ -344,7 +344,7 @@ def test_of_traced_lengths_the_dtype_and_the_shape_are_checked() -> None:
 
 
 def of_replicated(name: str) -> tuple[Any, ...]:
-    """The loss of an op, its weights, which all devices share, and what has the axis B in front."""
+    """The loss of an op, its weights, which all devices share, and the arrays with a leading axis B."""
     (rest, attributes), x = calls()[name], drawn(B, T, I)
     states = {"block_gru": 1}.get(name, 2)
     attributes = attributes | {"dropout": 0.0} if name.endswith("rnn") else attributes

@@ -1,4 +1,4 @@
-"""Gradients of each example beside those that Opacus computed, stored in tests/data/opacus.npz."""
+"""Gradients of each example compared with Opacus's, stored in tests/data/opacus.npz."""
 
 from __future__ import annotations
 

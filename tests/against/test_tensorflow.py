@@ -1,4 +1,4 @@
-"""The ops beside those of the installed TensorFlow, and where TensorFlow is the one to be wrong."""
+"""Comparisons with the installed TensorFlow, and cases where TensorFlow is wrong."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def assert_same(
     """
     Compare results by name and order, shape, dtype and value, the first `steps` of sequences.
 
-    All results count as one vector: a random gradient of one element may cancel to almost
-    nothing, so that its own magnitude is no measure of its error.
+    All results count as one vector: a random gradient of one element may cancel to almost zero,
+    so its own magnitude says nothing about its error.
     """
     assert list(ours) == list(theirs), what
     for name, a in ours.items():
@@ -66,9 +66,9 @@ def assert_same(
 
 @pytest.mark.parametrize("op", raw_ops.__all__)
 def test_signature(tf: ModuleType, op: str) -> None:
-    """By keyword alone, in TensorFlow's order and with its defaults; so are the results."""
+    """Keyword arguments in TensorFlow's order with its defaults; results in its order."""
     ours, theirs = getattr(raw_ops, op), getattr(tf.raw_ops, op)
-    # TensorFlow's wrapper shows the signature of what it wraps but takes no positional arguments.
+    # TensorFlow's wrapper shows the wrapped signature but accepts no positional arguments.
     for function, message in ((ours, "by position, expected none"), (theirs, "positional|keyword")):
         with pytest.raises(TypeError, match=message):
             function(np.zeros(1, np.float32))
@@ -144,7 +144,7 @@ def all_arguments(op: str) -> dict[str, Any]:
     return golden.gradient_arguments(case, arrays | run_ours(forward, arguments))
 
 
-# What TensorFlow does not check, and may abort the process for.
+# Arguments that TensorFlow does not check, and that may abort the process.
 UNCHECKED_RANK = {("LSTMBlockCellGrad", name) for name in ("wci", "wcf", "wco")} | {
     (op, name) for op in ("BlockLSTMGrad", "BlockLSTMGradV2") for name in ("cs_grad", "h_grad")
 }
@@ -153,7 +153,7 @@ UNCHECKED_SIZE = {("LSTMBlockCell", name) for name in ("wci", "wcf", "wco")}
 
 @pytest.mark.parametrize("op", OPS)
 def test_errors_of_tensorflow_are_errors_here(tf: ModuleType, op: str) -> None:
-    """Every array of a wrong rank or size, where it is safe to ask TensorFlow."""
+    """Every array with a wrong rank or size, if TensorFlow can be called safely."""
     valid, checked = all_arguments(op), 0
     for name, value in valid.items():
         wrong = {}
@@ -166,7 +166,7 @@ def test_errors_of_tensorflow_are_errors_here(tf: ModuleType, op: str) -> None:
             arguments = valid | {name: argument}
             with pytest.raises(ValueError, match=f"{name} has shape|expected"):
                 run_ours(op, arguments)
-            # The gradient ops check hardly any size.
+            # The gradient ops check almost no size.
             unchecked = UNCHECKED_RANK if kind == "rank" else UNCHECKED_SIZE
             if (op, name) in unchecked or (kind == "size" and op not in golden.OPS):
                 continue

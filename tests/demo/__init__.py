@@ -1,1 +1,1 @@
-"""The main job, python -m cupyrnn."""
+"""The demo, python -m cupyrnn."""

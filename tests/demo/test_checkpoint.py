@@ -1,4 +1,4 @@
-"""A training that is killed goes on, and ends with the numbers of one that never was."""
+"""A killed training continues, and ends with the same numbers as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def short_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def end(output: str) -> str:
-    """Return what is printed after the training, without its time."""
+    """Return the output after the training, without its time."""
     return re.sub(r"(?s:\d+ s; figure:.*)|seconds .*", "", output[output.index("\nsample") :])
 
 
@@ -84,7 +84,7 @@ def saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 def refused(path: Path, capsys: pytest.CaptureFixture[str], *other: str) -> str:
-    """Run with the checkpoint, which is to end in an error and leave the file; return the error."""
+    """Run with the checkpoint; return the error. The file must be unchanged."""
     before, out = path.read_bytes(), path.with_name("y.png")
     options = ["--steps", "3", "--out", str(out), "--checkpoint", str(path)]
     with pytest.raises(SystemExit) as error:
@@ -117,7 +117,7 @@ def test_another_configuration(
 
 
 def test_every_option_that_counts_is_compared() -> None:
-    """A new option is either one that numbers depend on, or is named here."""
+    """Every option either changes numbers and is compared, or is named here."""
     options = {name for action in cli.parser()._actions for name in [action.dest]}
     free = {"help", "version", "backend", "out", "checkpoint", "every", "threads", "timeout"}
     assert options - free == set(cli.CONFIGURATION)
@@ -177,7 +177,7 @@ def test_a_second_run_on_one_checkpoint_stops(
 ) -> None:
     path = tmp_path / "x.npz"
     options = [*SMALL, "--steps", "3", "--out", str(tmp_path / "x.png"), "--checkpoint", str(path)]
-    with files.lock(path):  # a lock is of an open file: a second one is as of another process
+    with files.lock(path):  # a lock belongs to an open file, like that of another process
         with pytest.raises(SystemExit) as error:
             demo.main(options)
         assert error.value.code == 2
@@ -190,7 +190,7 @@ def test_a_second_run_on_one_checkpoint_stops(
 def test_a_lock_file_that_goes_before_it_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another run ends between the two and removes it: what is locked is the file at the path."""
+    """If another run removes the file before it is locked, the new file is locked."""
     path, locked = tmp_path / "x.npz", files._locked
 
     def late(fd: int, **kwargs: Any) -> bool:

@@ -1,4 +1,4 @@
-"""python -m cupyrnn: that it runs, learns, repeats itself and says what is wrong."""
+"""python -m cupyrnn: it runs, learns, is reproducible, and reports errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def text() -> str:
 
 @pytest.fixture
 def short_text(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the command read the short text."""
+    """Make the command read the short text."""
     monkeypatch.setattr(texts, "read_text", lambda: text)
 
 
@@ -66,7 +66,7 @@ def check_output(output: str, cell: str, figure: Path) -> None:
 
 
 def test_command(tmp_path: Path) -> None:
-    """Its output has few characters: the text that is learned has quotation marks beyond them."""
+    """An output encoding that lacks characters of the text, such as its quotation marks."""
     out = tmp_path / "größe.png"
     done = subprocess.run(
         [*COMMAND, "--cell", "gru", "--steps", "30", *SMALL, "--out", str(out)],
@@ -75,7 +75,7 @@ def test_command(tmp_path: Path) -> None:
         env=ENVIRONMENT | {"PYTHONIOENCODING": "ascii"},
         timeout=PATIENCE,
     )
-    assert (done.returncode, done.stderr) == (0, "")  # no bar where no terminal is
+    assert (done.returncode, done.stderr) == (0, "")  # no bar without a terminal
     check_output(done.stdout, "gru", out)
     assert "gr??e.png" in done.stdout
 
@@ -145,7 +145,7 @@ def test_wrong_gradient_ends_the_run(
 def test_corpus() -> None:
     head = "shared paragraph\n\n" + "ab\n\n" * 20 + "zz"
     tail = "shared   paragraph\n\nabbaé€"
-    # Dots fill up the first part until the tail is just what is held out.
+    # Dots fill the first part so that exactly the tail is held out.
     dots = 9 * len(tail) - len(head)
     text = head + "." * dots + tail
     corpus = texts.make_corpus(text)
@@ -164,7 +164,7 @@ def test_baselines_charge_every_character() -> None:
     text = "ab" * 405 + "ab" * 44 + "é€"
     corpus = texts.make_corpus(text)
     assert corpus.symbols == ["a", "b", texts.UNKNOWN]
-    # One of two characters of all of Unicode but a and b.
+    # One of two symbols for all characters of Unicode except a and b.
     escape = 2 / 90 * np.log2(0x110000 - 2)
     n = len(corpus.training)
     p = np.array([n // 2 + 1, n // 2 + 1, 1]) / (n + 3)
@@ -225,7 +225,7 @@ def test_missing_extra(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to a process there")
 def test_ctrl_c(tmp_path: Path) -> None:
-    """The second ends the command at once; what comes after one, test_checkpoint.py has."""
+    """A second Ctrl-C ends the command at once; test_checkpoint.py tests a single one."""
     out = tmp_path / "figure.png"
     with subprocess.Popen(
         [*COMMAND, "--steps", "5000", *SMALL, "--out", str(out)],
@@ -254,7 +254,7 @@ def test_training_on_the_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")  # cuDNN has dropout masks of its own
-    # The host may play the GPU.
+    # The host may stand in for the GPU.
     text = texts.read_text()[:3_000]
     monkeypatch.setattr(texts, "read_text", lambda: text)
     monkeypatch.setattr(cli, "SAMPLE", 5)

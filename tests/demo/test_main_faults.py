@@ -1,4 +1,4 @@
-"""python -m cupyrnn where something is closed, full, too large or interrupted: real processes."""
+"""python -m cupyrnn with closed, full or too large files, and interrupted: real processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def run(*arguments: str, folder: Path, shell: str = "", **options: Any) -> Any:
-    """Run the command in the folder, whose content is given to the test; `shell` redirects."""
+    """Run the command in the folder and return its content too; `shell` has redirections."""
     # Numba would be imported, and compile its loops, in each of these processes.
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "CUPYRNN_NUMBA": "0"}
     environment |= options.pop("env", {})
@@ -84,7 +84,7 @@ def test_a_figure_that_is_there_keeps_its_mode_and_is_replaced_as_a_whole(tmp_pa
 
 
 def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
-    """But nothing that another process holds, and nothing of another name."""
+    """But no file that another process has locked, and no file of another name."""
     out = tmp_path / "x.npz"
     left = tmp_path / f".x.npz.{'0' * 16}.part"
     names = {f".x.npz.{'g' * 16}.part", ".x.npz.part", f".y.npz.{'0' * 16}.part"}

@@ -1,4 +1,4 @@
-"""The parts of the main job, each against a value worked out another way."""
+"""The parts of the demo, each compared with an independent value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def small_model(cell: str, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def test_adam(rng: np.random.Generator) -> None:
-    """Five steps of one number each, as in section 2 of the paper, and nothing bounded."""
+    """Five steps of one number, as in section 2 of the paper, without a bound."""
     steps, beta1, beta2, epsilon = 50, 0.9, 0.99, 1e-8
     p = {"a": rng.standard_normal((2, 3)), "b": rng.standard_normal(4)}
     expected = {name: a.copy() for name, a in p.items()}
@@ -105,7 +105,7 @@ def test_state_and_seed_go_from_step_to_step(
 
 @pytest.mark.parametrize("N", [0, 1, 3, 33, 400])
 def test_hints(N: int, rng: np.random.Generator) -> None:
-    """Each is what followed the last earlier place whose last n symbols are the same."""
+    """A hint is the symbol after the last earlier place with the same last n symbols."""
     letters, V = rng.integers(3, size=N), 5
     letters[N // 2 :] = letters[: N - N // 2]  # so that long contexts occur again
     expected = np.full((N, 1 + len(text.CONTEXTS)), V)
@@ -123,7 +123,7 @@ def test_hints(N: int, rng: np.random.Generator) -> None:
 
 
 def test_held_out_streams(rng: np.random.Generator) -> None:
-    """Each of three begins with a zero state and carries it on; what is left over is not scored."""
+    """Each of three streams begins with a zero state and keeps it; the rest is not scored."""
     held_out = "".join(rng.choice(list("abcd"), size=3 * 1203 + 2 + 1))
     corpus, cell = corpus_of("ab", held_out), cells.CELLS["lstm"]
     whole = model.Model(np, cell, small_model("lstm", rng))
@@ -150,7 +150,7 @@ def test_moving_average() -> None:
 
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
 def test_first_parameters_of_cudnn_cells(rnn_mode: Any, rng: np.random.Generator) -> None:
-    """Both layers' forget gates are open by 1, once; all other biases are 0."""
+    """The forget gates of both layers have one bias of 1; all other biases are 0."""
     I, H = 30, 60
     packed = cells.CELLS[f"cudnn_{rnn_mode}"].initial(rng, I, H)["params"]
     pieces = cupyrnn.cudnn_rnn_params_layout(cells.LAYERS, H, I, rnn_mode=rnn_mode)

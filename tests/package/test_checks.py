@@ -1,4 +1,4 @@
-"""The tolerances of the tests allow what rounding does and nothing else."""
+"""The tolerances of the tests allow rounding errors and nothing else."""
 
 from __future__ import annotations
 

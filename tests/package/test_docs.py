@@ -1,4 +1,4 @@
-"""README and the documentation: their examples run, and nothing is left out or points nowhere."""
+"""README and the documentation: examples run, nothing is missing, and no link is broken."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PAGES = [
     ROOT / "README.md",
     *(p for p in sorted(DOCS.rglob("*.md")) if "_build" not in p.relative_to(DOCS).parts),
 ]
-# What a page's examples import beside NumPy, and who brings it.
+# The imports of a page's examples besides NumPy, and the packages that install them.
 NEEDS = {"torch.md": "torch", "jax.md": "jax", "onnx.md": "onnx"}
-# An example, and what it prints where that is shown.
+# An example, and its output if the page shows it.
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 _FENCED = re.compile(r"^(```+|:::+).*?^\1", re.DOTALL | re.MULTILINE)
 _FENCED_CODE = re.compile(r"^```.*?\n(.*?)^```", re.DOTALL | re.MULTILINE)
-# Where a page names a file of a folder that it speaks of.
+# Folders whose files a page may name without their path.
 _FOLDERS = ("cupyrnn/cells", "cupyrnn/kernels", "cupyrnn/compiled", "tests/new_cells")
 
 
@@ -42,7 +42,7 @@ def name(path: Path) -> str:
 
 
 def run(page: str) -> dict[str, Any]:
-    """Run the examples of a page one after the other, and compare what they print."""
+    """Run the examples of a page one after the other, and compare their output."""
     names: dict[str, Any] = {"__name__": "__main__"}
     found = _BLOCK.findall(page)
     assert found
@@ -72,7 +72,7 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_ten_lines_and_the_five(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    """README's example gives gradients, and a PyTorch model's lines serve any of them."""
+    """README's example returns gradients, and the lines for a PyTorch model work for any model."""
     names = run(text(ROOT / "README.md"))
     assert names["grads"].w_grad.shape == names["w"].shape
     assert np.isfinite(names["grads"].w_grad).all()
@@ -95,7 +95,7 @@ def test_the_ten_lines_and_the_five(
 def test_recipes_for_flax_and_chainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    """The converters that the page on weights shows, beside the equations of these libraries."""
+    """The converters of the page on weights, compared with the equations of these libraries."""
     monkeypatch.chdir(tmp_path)
     names = run(text(DOCS / "guide/weights.md"))
     T, B, I, H = 5, 2, 3, 4
@@ -143,7 +143,7 @@ def test_a_wrong_example_is_noticed() -> None:
 
 
 def in_reference() -> set[str]:
-    """Return the full names of what the reference describes."""
+    """Return the full names of the functions and classes in the reference."""
     found = set()
     for page in (DOCS / "reference").glob("*.rst"):
         module = ""
@@ -165,7 +165,7 @@ def test_the_reference_is_complete() -> None:
     for module in modules:
         public |= {f"{module}.{n}" for n in importlib.import_module(module).__all__}
     public |= {f"cupyrnn.reference.{n}" for n in cupyrnn.reference.__all__}
-    # PyTorch and JAX need not be here to know what the modules offer.
+    # The names of the modules are known without PyTorch and JAX.
     of_torch, of_jax = (text(ROOT / f"cupyrnn/{name}/__init__.py") for name in ("torch", "jax"))
     imported = re.findall(r"import (\w+) as \1$", of_torch, re.MULTILINE)
     public |= {f"cupyrnn.torch.{n}" for n in imported}
@@ -199,7 +199,7 @@ def test_readme_is_short_and_its_table_names_what_there_is() -> None:
     "page", [ROOT / "CONTRIBUTING.md", *sorted((DOCS / "how").glob("*.md"))], ids=name
 )
 def test_files_that_a_page_names_are_there(page: Path) -> None:
-    """By their path, or the end of it; not what stands for a name, or is made."""
+    """Every path, or end of a path, exists, except placeholders and generated files."""
     code = re.findall(r"`([^`\n]+)`", text(page)) + _FENCED_CODE.findall(text(page))
     named = {word for part in code for word in re.findall(r"[\w.-]+(?:/[\w.-]+)+|\w+\.py\b", part)}
     folders = ("", "cupyrnn", "tests", "tests/ops", "tests/without_a_gpu", *_FOLDERS)
@@ -213,7 +213,7 @@ def test_links_lead_to_files(page: Path) -> None:
     prose = _FENCED.sub("", text(page))
     links = re.findall(r"\]\(([^)\s]+)\)", prose) + re.findall(r'src="([^"]+)"', prose)
     folders = [page.parent]
-    if page.parent == DOCS / "notebooks":  # into which the site's builder copies them
+    if page.parent == DOCS / "notebooks":  # the site's builder copies them there
         folders.append(ROOT / "notebooks")
     for link in links:
         if not re.match(r"https?://|#|mailto:", link):
@@ -238,7 +238,7 @@ def test_the_number_of_cases_is_that_of_the_results() -> None:
 
 
 def test_runs_on_a_gpu_are_reported_on_one_page() -> None:
-    """Other pages name every card and link to it, or name none."""
+    """Other pages name every card and link to that page, or name none."""
     page = text(ROOT / "tests/benchmarks/results/gpu_tests.md")
     rows = re.findall(r"^\| (H\d+).*? \| .*? \| ([\d,]+) \|", page, re.MULTILINE)
     cards, passed = ({row[n] for row in rows} for n in (0, 1))

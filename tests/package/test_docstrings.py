@@ -1,4 +1,4 @@
-"""What `help` says of all that is public: parameters, results, errors, and examples that run."""
+"""Docstrings of everything public: parameters, results, errors, and examples that run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODULES = [
     for m in pkgutil.walk_packages(cupyrnn.__path__, "cupyrnn.")
     if m.name.count(".") == 1 or m.name.startswith("cupyrnn.raw_ops.")
 ]
-# Where a user reads on elsewhere for what is to be said here.
+# References to other documentation instead of a description.
 ELSEWHERE = re.compile(
     r"^(As|That|Those) (in|of|there|`(?!torch\.))|not listed here|no NumPy array"
     r"|(?<!`)\bsee there\b"
@@ -34,7 +34,7 @@ Sections = dict[str, dict[str, str]]
 
 
 def sections(thing: Any) -> Sections:
-    """Return the sections of a docstring in numpydoc's form: each entry's text by its names."""
+    """Return the sections of a numpydoc docstring: the text of each entry by its names."""
     found: Sections = {}
     lines = inspect.cleandoc(thing.__doc__ or "").replace("\\\n", "").split("\n")
     entries: dict[str, str] = {}
@@ -51,7 +51,7 @@ def sections(thing: Any) -> Sections:
 
 
 def untyped(thing: Any) -> list[str]:
-    """Return the lines of the section Parameters that name some, but not what they are."""
+    """Return the lines of the section Parameters that have names but no type."""
     doc = inspect.cleandoc(thing.__doc__ or "").replace("\\\n", "")
     _, _, section = doc.partition("Parameters\n----------\n")
     lines = section.partition("\n\n")[0].split("\n")
@@ -63,7 +63,7 @@ def names(entries: dict[str, str]) -> list[str]:
 
 
 def public() -> Iterator[tuple[str, Any]]:
-    """Yield what the package, raw_ops, parallel and torch offer, by its name."""
+    """Yield the public objects of the package, raw_ops, parallel and torch by name."""
     modules = [cupyrnn, cupyrnn.weights, cupyrnn.device, cupyrnn.typing, raw_ops, parallel]
     for framework in ("torch", "jax"):
         if importlib.util.find_spec(framework) is not None:
@@ -90,7 +90,7 @@ TUPLES = {name: c for name, c in CLASSES.items() if hasattr(c, "_fields")}
 
 
 def complaints_of_parameters(function: Callable[..., Any], known: Iterable[str] = ()) -> list[str]:
-    """Return what is lacking of the parameters, but for those that are known."""
+    """Return complaints about the parameters, except the known ones."""
     described = sections(function).get("Parameters", {})
     parameters = [name for name in inspect.signature(function).parameters if name != "self"]
     described_names = names(described)
@@ -106,7 +106,7 @@ def complaints_of_parameters(function: Callable[..., Any], known: Iterable[str] 
 
 
 def complaints(function: Callable[..., Any]) -> list[str]:
-    """Return what a function's docstring lacks."""
+    """Return complaints about a function's docstring."""
     found, lacks = sections(function), complaints_of_parameters(function)
     signature = inspect.signature(function)
     due = {
@@ -127,10 +127,10 @@ def complaints(function: Callable[..., Any]) -> list[str]:
 
 def complaints_of_op(op: Callable[..., Any]) -> list[str]:
     """
-    Return what the docstring of one of raw_ops lacks.
+    Return complaints about the docstring of a function of raw_ops.
 
-    It names the function of the package that the op calls, and describes what differs; every other
-    parameter has to be described by that function. What `name` is, the module says.
+    It names the function of the package that the op calls, and describes the differences. That
+    function must describe every other parameter. The module describes `name`.
     """
     function = re.findall(r"`cupyrnn\.(\w+)`", op.__doc__ or "")
     if len(function) != 1:
@@ -173,7 +173,7 @@ def test_classes_describe_what_they_hold(name: str) -> None:
 
 
 def test_every_example_is_an_example() -> None:
-    """Of what is shown in a section Examples, something is run, and something of it is ours."""
+    """Every section Examples has code that runs, and calls something of the package."""
     finder = doctest.DocTestFinder()
     for name, function in FUNCTIONS.items():
         (test, *_) = finder.find(function, name, globs={})

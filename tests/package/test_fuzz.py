@@ -1,4 +1,4 @@
-"""Every public function at random, and what the fuzzer itself would notice."""
+"""Random calls of every public function, and errors that the fuzzer must notice."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fuzz import guard_pages, surroundings
 
 import cupyrnn
 
-# Of each of the four runs; as many as anyone wants. What is found does not depend on the machine.
+# The number of calls in each of the four runs. The calls do not depend on the machine.
 CALLS = int(os.environ.get("CUPYRNN_FUZZ_CALLS", "500"))
 SEED = int(os.environ.get("CUPYRNN_FUZZ_SEED", "0"))
 
 
 def in_a_process(loops: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python, which may crash or hang without taking the other tests along."""
+    """Run Python in a process that may crash or hang without ending the tests."""
     environment = {"CUPYRNN_NUMBA": str(int(loops == "Numba"))}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     return subprocess.run(
@@ -170,7 +170,7 @@ def test_the_fuzzer_notices_what_is_planted_around_the_ops(monkeypatch: pytest.M
 
 
 def test_every_kind_of_call_is_made() -> None:
-    """Right and malformed calls of every function, and malformed ones that are refused."""
+    """Right and malformed calls of every function; some malformed ones are refused."""
     names = list(fuzz.FUNCTIONS)
     rng = np.random.default_rng(0)
     for name in names:

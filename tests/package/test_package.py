@@ -1,4 +1,4 @@
-"""What the package promises before any op is called."""
+"""Properties of the package that need no call of an op: imports, names, errors, metadata."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_everything_is_annotated() -> None:
 
 
 def test_import_loads_nothing_heavy() -> None:
-    """Nothing that NumPy has not loaded itself, but the package and a little of the library."""
+    """Only NumPy's modules, the package, and a little of Python's library."""
     code = (
         "import sys, numpy; before = set(sys.modules); import cupyrnn;"
         "print(*sorted(set(sys.modules) - before))"
@@ -47,7 +47,7 @@ def test_import_loads_nothing_heavy() -> None:
 
 
 def test_what_is_loaded_later_is_there_as_if_it_had_been() -> None:
-    """By help, by a star, by each name, whatever was loaded before, as a name and as a function."""
+    """Lazy names work in help, with a star, and one by one, in any order of loading."""
     code = (
         "import pydoc, sys, cupyrnn; text = pydoc.plain(pydoc.render_doc(cupyrnn)); ORDER;"
         "found = {n: getattr(cupyrnn, n) for n in cupyrnn.__all__}; space = {};"
@@ -101,7 +101,7 @@ def test_an_unknown_name_says_what_to_use(name: str, use: str) -> None:
 
 
 def test_the_functions_are_no_modules() -> None:
-    """Whatever was imported before."""
+    """In any order of imports."""
     code = (
         "import cupyrnn.pullback, cupyrnn.ops.lstm, cupyrnn.ops.cudnn_rnn, cupyrnn.reference as r;"
         "from cupyrnn.reference import lstm; assert lstm is r.lstm is cupyrnn.reference.lstm;"
@@ -124,7 +124,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     root = Path(__file__).parents[2]
     citation = root.joinpath("CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {cupyrnn.__version__}\n" in citation
-    # The newest section is that of this version, with the date of the citation, or of the next.
+    # The newest section is of this version, with the date of the citation, or of the next version.
     changes = root.joinpath("CHANGELOG.md").read_text(encoding="utf-8")
     section = re.search(r"^## \[(.+?)\](?: - (\d{4}-\d\d-\d\d))?$\n\n(.*)", changes, re.MULTILINE)
     assert section
@@ -210,7 +210,7 @@ def test_another_librarys_word_is_answered_with_the_one_that_fits(
 
 
 def test_methods_and_modules_say_what_fits() -> None:
-    """By the name of the class that was called, not of one that it is made of."""
+    """Errors begin with the class that was called, not with its base."""
     packed = cupyrnn.init_params(num_layers=1, num_units=5, input_size=3)
     with pytest.raises(
         TypeError, match=r"^PackedParams.zero_state: unknown argument batch, expected ba"
@@ -271,7 +271,7 @@ def test_an_error_of_the_op_itself_stays() -> None:
 
 
 def test_the_extras_go_together() -> None:
-    """CuPy comes with a compiler of its own CUDA, and nothing beside it brings another."""
+    """CuPy installs the compiler of its CUDA version; no other extra installs one."""
     extras = extras_of_the_project()
     for version in ("12", "13"):
         (cupy,) = extras[f"cuda{version}x"]
@@ -280,7 +280,7 @@ def test_the_extras_go_together() -> None:
         for r in requirements:
             brings_cuda = r.startswith(("nvidia-cuda", "cuda-bindings"))
             assert brings_cuda == (name == "nvrtc"), name
-            # Nor by the way of another extra.
+            # Also not through another extra.
             assert not re.match(r"cupyrnn\[.*(nvrtc|cuda)", r), name
 
 
@@ -305,7 +305,7 @@ def test_without_pytorch_its_module_is_no_attribute(monkeypatch: pytest.MonkeyPa
 
 
 def test_help_begins_with_the_map_of_readme() -> None:
-    """The three tables, of README, of the site and of help, name the same functions."""
+    """The tables of README, of the site and of help name the same functions."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = readme.split("## Which function do I want?")[1].split("\n##")[0]
     named = {re.sub(r"^cupyrnn\.|…$", "", n) for n in re.findall(r"`([\w.]+…?)`", table)}

@@ -1,4 +1,4 @@
-"""The page about the tests says what the table of ops has."""
+"""The tables of tests/README.md equal the table of ops."""
 
 from __future__ import annotations
 

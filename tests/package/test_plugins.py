@@ -1,4 +1,4 @@
-"""The tests with plugins of pytest that a user has, and with options of their own."""
+"""The tests with a user's plugins of pytest, and with their own options."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 KINDS = {".c", ".cff", ".cpp", ".css", ".h", ".ipynb", ".md", ".py", ".rst", ".toml", ""}
-# How British words begin, and such words as a whole.
+# Beginnings of British words, and whole words.
 BEGINNINGS = """
     acknowledgement artefact behaviour cancelled cancelling channelled channelling colour endeavour
     favour flavour fulfilment grey harbour honour judgement labelled labelling labour levelled
@@ -24,7 +24,7 @@ WORDS = """
     totalling towards whilst
 """
 ISE = re.compile(r"([a-z]{2,})is(?:e[drs]?|ers|ing|ations?)")
-# What stands before "ise" in America, too.
+# Endings in "ise" that are American too.
 NOT_IZE = re.compile(
     ".*w|.*ra|adv|ar|compr|comprom|conc|cru|dev|disgu|enterpr|exc|exerc|expert|improv|ka|madv"
     "|no|prec|prem|prom|rev|superv|surpr"
@@ -44,7 +44,7 @@ def british(text: str) -> list[str]:
 
 
 def written(path: Path) -> str:
-    """Return the text of a file; of a notebook what was written, not what was computed."""
+    """Return the text of a file; of a notebook the cells without their outputs."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
         return text

@@ -21,7 +21,7 @@ FILES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-# What `ls cupyrnn` shows, from the ground up: who imports another stands on a higher floor.
+# The entries of `ls cupyrnn` from the ground up: a module imports from lower floors only.
 FLOORS = (
     {"_lazy", "_typing"},
     {"checks"},
@@ -47,9 +47,9 @@ CELLS = [p.stem for p in (PACKAGE / "cells").glob("*.py") if p.stem not in ("__i
 @functools.cache
 def imports(module: str, *, types: bool = True, planted: str = "") -> frozenset[str]:
     """
-    Return the modules of the package that a module imports anywhere, those for types or not.
+    Return the modules of the package that a module imports anywhere, optionally also for types.
 
-    `planted` are lines that it does not have.
+    `planted` are additional lines.
     """
     path = FILES[module]
     stub = path.with_suffix(".pyi")
@@ -78,7 +78,7 @@ def imports(module: str, *, types: bool = True, planted: str = "") -> frozenset[
 
 
 def circle_from(module: str) -> list[str] | None:
-    """Return a way along the imports from a module back to itself."""
+    """Return a path along the imports from a module back to itself."""
     ways, seen = [[module]], set()
     while ways:
         way = ways.pop()
@@ -93,7 +93,7 @@ def circle_from(module: str) -> list[str] | None:
 
 @pytest.mark.parametrize("module", FILES)
 def test_no_module_imports_in_a_circle(module: str) -> None:
-    """Neither when it is loaded, nor in a function, nor for types."""
+    """Not on import, not in a function, not for types."""
     assert circle_from(module) is None
 
 
@@ -106,19 +106,19 @@ def test_the_walk_over_imports_sees_them() -> None:
 
 
 def entries() -> set[str]:
-    """Return what `ls cupyrnn` shows, but for the stub of a file."""
+    """Return the entries of `ls cupyrnn`, without the stub of a file."""
     return {p.name for p in PACKAGE.iterdir() if p.name != "__pycache__" and p.suffix != ".pyi"}
 
 
 def floor_of(module: str) -> int:
-    """Return the floor of the file or the folder of the package that a module is or lies in."""
+    """Return the floor of a module: of its file or folder in the package."""
     entry = [*module.split("."), "cupyrnn"][1]
     (floor,) = (n for n, names in enumerate(FLOORS) if entry in names)
     return floor
 
 
 def arrows_up(module: str, planted: str = "") -> list[str]:
-    """Return the imports of a module that do not lead to a lower floor, or stay in its folder."""
+    """Return the imports of a module that lead neither to a lower floor nor into its folder."""
     entry = module.split(".")[1:2]
     return [
         name
@@ -146,7 +146,7 @@ def test_rooms_import_nothing_but_types_from_cells(module: str) -> None:
     assert not [m for m in imports(module, types=False) if m.startswith("cupyrnn.cells")]
 
 
-# The frames of the kernels, which run any cell, and how a page would name one.
+# The frames of the kernels, which run any cell, and patterns of their names.
 FRAMES = (
     "rows",
     "parts",
@@ -164,7 +164,7 @@ OF_A_FRAME = re.compile(r"\w+_(?:rows|step)\b|import rows|\bhybrid\b|persistent"
 
 
 def named(text: str, names: Iterable[str]) -> set[str]:
-    """Return which names a source has as words: "lstm", "LSTM" and "lstm_rows" name lstm."""
+    """Return the names that a source has as words: "lstm", "LSTM" and "lstm_rows" name lstm."""
     words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", text).lower()))
     return {name for name in names if {*name.split("_")} <= words}
 
@@ -177,7 +177,7 @@ def test_no_frame_of_kernels_names_a_cell(frame: str) -> None:
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_no_page_of_a_cell_in_kernels_names_a_frame(cell: str) -> None:
-    """But for the line that asks for all of them."""
+    """Except in the line that requests all of them."""
     text = FILES[f"cupyrnn.kernels.{cell}"].read_text(encoding="utf-8")
     asks = "FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)", "import persistent"
     for line in asks:
@@ -192,7 +192,7 @@ def test_no_file_is_long(module: str) -> None:
 
 
 def signatures(module: str) -> dict[str, list[str]]:
-    """Return the parameters of the functions of the contract that a module has, in its order."""
+    """Return the parameters of a module's functions of the contract, in order."""
     functions = inspect.getmembers(importlib.import_module(module), inspect.isfunction)
     functions.sort(key=lambda item: item[1].__code__.co_firstlineno)
     return {name: [*inspect.signature(f).parameters] for name, f in functions if name in STEPS}
@@ -235,7 +235,7 @@ def test_all_cells_have_the_same_signatures_and_cuda() -> None:
     assert {*cupyrnn.reference.__all__} == {*CELLS}  # the definitions
 
 
-# What runs the cells in vectors is written once for all of them.
+# The code that runs the cells in vectors is written once for all.
 FRAMES = [m for m in FILES if m.startswith("cupyrnn.compiled.") and m.split(".")[2] not in CELLS]
 
 
@@ -252,7 +252,7 @@ def test_no_file_of_a_frame_names_a_cell(module: str) -> None:
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_page_in_vectors_knows_no_memory(cell: str) -> None:
-    """It says formulas and where its gates stand, and imports no step of what runs them."""
+    """It has formulas and the order of its gates, and does not import the code that runs them."""
     page = f"cupyrnn.compiled.{cell}"
     allowed = {"call", "entry_points", "formulas", "frame", "in_place", "plan", "simd", "single"}
     assert imports(page, types=False) <= {f"cupyrnn.compiled.{name}" for name in allowed}
@@ -282,7 +282,7 @@ def imported_tests(source: str) -> set[str]:
 
 
 def test_tests_import_no_tests() -> None:
-    """What they share lies in files of its own, which no test is in."""
+    """Shared code is in files without tests."""
     for path in TESTS.rglob("*.py"):
         source = path.read_text(encoding="utf-8")
         assert not imported_tests(source), path
@@ -292,7 +292,7 @@ def test_tests_import_no_tests() -> None:
 
 
 def test_folders_of_tests_are_packages() -> None:
-    """Or of two test files of one name in two folders pytest would run one."""
+    """Otherwise pytest would run only one of two test files of the same name."""
     for folder in {path.parent for path in TESTS.rglob("test_*.py")}:
         assert folder.joinpath("__init__.py").exists() or folder.name == "benchmarks", folder
 

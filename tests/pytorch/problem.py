@@ -1,4 +1,4 @@
-"""Calls of functions of tensors, and of the functions of arrays that they are."""
+"""Calls of functions of tensors, and of the same functions of arrays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ rnn: Any = torch and utils.rnn
 
 MARKS = [
     pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
-    # What torch's own code warns of, which is not ours to mend.
+    # Warnings of PyTorch's own code.
     *(
         pytest.mark.filterwarnings(f"ignore::{kind}Warning")
         for kind in ("Deprecation", "Future", "User")
@@ -43,7 +43,7 @@ SIZES = (4, 3, 2, 5)
 
 
 def _case(name: str, said: dict[str, Any] | None = None, **fields: Any) -> Case:
-    """Return a case of an op of the table, of two layers where there are layers."""
+    """Return a case of an op of the table, with two layers if it has layers."""
     layers = 2 if TABLE[name].is_net else 1
     return Case(name, SIZES, layers=layers, **fields, attributes=tuple((said or {}).items()))
 
@@ -75,7 +75,7 @@ CASES = {
     "stacked_rnn, gru": _case("stacked_rnn-GRU", **MARKED, **BOTH),
 }
 NAMES = [*CASES]
-# Calls that keep some of the states.
+# Calls with `save`.
 SAVING = {
     f"{name}, {save}": CASES[name]._replace(save=save)
     for name, save in (
@@ -99,7 +99,7 @@ def build(kind: str, *args: Any, **kwargs: Any) -> Any:
 
 
 class Problem:
-    """A call of the table: a function of tensors, its inputs, and the function of arrays it is."""
+    """A call of the table: a function of tensors, its inputs, and the same function of arrays."""
 
     def __init__(self, said: str | Case, dtype: str = "float64") -> None:
         case = (CASES | SAVING)[said] if isinstance(said, str) else said
@@ -124,7 +124,7 @@ class Problem:
         return [torch.tensor(a, requires_grad=requires_grad) for a in self.arrays]
 
     def given(self, values: Any) -> dict[str, Any]:
-        """Return arguments by name, of the arrays or tensors among them."""
+        """Return the arguments by name, with these arrays or tensors."""
         left = iter(values)
         given: dict[str, Any] = tree_map(lambda a: None if a is None else next(left), self.inputs)
         assert not [*left]
@@ -135,7 +135,7 @@ class Problem:
         return tuple(getattr(out, n) for n in self.fields)
 
     def of_arrays(self, arrays: Any) -> tuple[Any, ...]:
-        """Return what the function of arrays returns."""
+        """Return the results of the function of arrays."""
         kwargs = dict(self.attributes)
         if kwargs.get("seeds") is not None:
             kwargs |= dict(zip(("seed", "seed2"), kwargs["seeds"].tolist(), strict=True))
@@ -150,5 +150,5 @@ class Problem:
 
 
 def _finite(a: Any) -> Any:
-    """Return numbers also where nothing is computed: PyTorch's checks add to all of them."""
+    """Return inputs without NaN in the padding: PyTorch's checks add to all numbers."""
     return None if a is None else np.nan_to_num(a)

@@ -1,4 +1,4 @@
-"""vmap over the ops: any subset of the arguments, derivatives inside and outside of it."""
+"""vmap over the ops: any subset of the arguments, with derivatives inside and outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def close(found: Any, expected: Any) -> None:
 
 
 def batched(problem: Problem, subset: tuple[int, ...]) -> tuple[list[Any], Any, list[list[Any]]]:
-    """Return arguments of which some have a batch, at any axis, where, and the examples."""
+    """Return arguments, some with a batch at any axis; the axes; and the examples."""
     torch.manual_seed(0)
     plain = problem.tensors(False)
     dims = tuple(k % (t.ndim + 1) if k in subset else None for k, t in enumerate(plain))
@@ -133,7 +133,7 @@ def test_forward_is_one_call_where_the_weights_are_the_same(
 
 
 def test_gradients_of_each_example_of_a_module() -> None:
-    """As PyTorch's tutorial has them: vmap over grad over functional_call."""
+    """As in PyTorch's tutorial: vmap over grad over functional_call."""
     torch.manual_seed(0)
     net = ct.LSTM(2, 3, 2, batch_first=True, dtype=torch.float64)
     weights = {n: p.detach() for n, p in net.named_parameters()}
@@ -155,7 +155,7 @@ def test_gradients_of_each_example_of_a_module() -> None:
 
 
 def test_dropout_is_a_function_of_the_seeds() -> None:
-    """Each example has the mask that it has alone, whichever others are beside it."""
+    """Each example has the same mask alone and beside others."""
     problem = Problem("cudnn_rnn, gru")
     x, *rest = problem.tensors(False)
     seeds = torch.tensor([[1, 2], [3, 4]])

@@ -38,7 +38,7 @@ def test_all_outputs_stand_in_tensorflows_order(name: str) -> None:
     problem.fields = ("i", "cs", "f", "o", "ci", "co", "h") if "lstm" in name else (*"ruch",)
     for n, a, e in zip(problem.fields, problem(*problem.tensors()), problem.plain(), strict=True):
         np.testing.assert_array_equal(a.detach().numpy(), e, n)
-        assert a.requires_grad == (n in ("cs", "h"))  # the others have no derivative
+        assert a.requires_grad == (n in ("cs", "h"))  # other dtypes have no such derivative
 
 
 @pytest.mark.parametrize("name", [*NAMES, *SAVING])
@@ -151,7 +151,7 @@ def test_every_layout_and_a_part_that_requires_gradients(name: str) -> None:
 
 
 def test_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The arrays that the op is given and gives are the memory of the tensors."""
+    """The arguments and results of the op are the memory of the tensors."""
     problem, seen = Problem("block_lstm"), []
     op = definitions.BLOCK_LSTM
     real = op.compute
@@ -171,7 +171,7 @@ def test_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_storages_stay_resizable(name: str) -> None:
-    """Of all that a call and its gradients are given: FSDP frees memory by that."""
+    """FSDP frees memory in this way: storages of all arguments of a call and of its gradients."""
     problem = Problem(name)
     if "sequence_lengths" in problem.attributes:
         lengths = problem.attributes["sequence_lengths"]
@@ -190,7 +190,7 @@ def test_storages_stay_resizable(name: str) -> None:
 
 @st.composite
 def problems(draw: Any) -> Problem:
-    """Draw a call of an op with any sizes and attributes, some of them left out."""
+    """Draw a call of an op with random sizes and attributes; some are left out."""
     name = draw(st.sampled_from(sorted({case.name for case in CASES.values()})))
     op, T, B = TABLE[name], draw(st.integers(0, 5)), draw(st.integers(0, 4))
     least = int(op.is_net)
@@ -211,13 +211,13 @@ def inner(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def placed(fixed: Any, part: list[bool], moved: Any) -> list[Any]:
-    """Return the arguments of a call, some of them others."""
+    """Return the arguments of a call, some replaced."""
     left = iter(moved)
     return [next(left) if wanted else a for a, wanted in zip(fixed, part, strict=True)]
 
 
 def layout(a: Any) -> Any:
-    """Return what the compiler relies on."""
+    """Return the properties of tensors that the compiler relies on."""
     steps = [step for step, n in zip(a.stride(), a.shape, strict=True) if n != 1]
     return tuple(a.shape), steps, a.dtype
 
@@ -226,9 +226,8 @@ def assert_derivatives(problem: Problem, part: list[bool]) -> None:
     """
     Check all derivatives of a call by the inputs of a part.
 
-    Forward mode is jvp of the arrays, and the gradient has the same slope; the Hessian is
-    symmetric, and the same backward over backward as either over the other. What the compiler is
-    told of shapes is true.
+    Forward mode equals jvp of the arrays and agrees with the gradient. The Hessian is symmetric,
+    and equal in each combination of forward and backward mode. The compiler's shapes are right.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -281,7 +280,7 @@ def assert_derivatives(problem: Problem, part: list[bool]) -> None:
 
 @pytest.mark.parametrize("name", [*NAMES, *SAVING])
 def test_all_derivatives(name: str) -> None:
-    """And the second against central differences of the first."""
+    """Second derivatives are also compared with central differences of the first."""
     problem = Problem(name)
     assert_derivatives(problem, [True] * len(problem.names))
     gradient = torch.func.grad(
@@ -307,7 +306,7 @@ def test_random_calls(problem: Problem, data: Any) -> None:
 
 
 def test_the_compilers_own_backend() -> None:
-    """With the default backend, code in C++ around the op, forward and backward."""
+    """The default backend generates C++ code around the op, forward and backward."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
     problem = Problem("block_lstm, clip and peepholes", "float32")
@@ -327,7 +326,7 @@ def test_the_compilers_own_backend() -> None:
 
 
 def test_what_transforms_cannot_have_says_so() -> None:
-    """No third derivative, no forward mode in a compiled graph: never a wrong number."""
+    """Third derivatives, and forward mode in a compiled graph, are errors, never wrong numbers."""
     problem, func = Problem("block_gru"), torch.func
     x, *rest = problem.tensors(False)
     v = torch.ones_like(x)
@@ -368,7 +367,7 @@ def test_what_transforms_cannot_have_says_so() -> None:
 
 
 def test_complex_tensors_are_no_dual_numbers() -> None:
-    """NumPy's arrays of the ops are; a tensor's imaginary part is no tangent."""
+    """Complex NumPy arrays are dual numbers; a tensor's imaginary part is not a tangent."""
     problem = Problem("block_gru")
     x, *rest = problem.tensors(False)
     for tensors in ((x.to(torch.complex128), *rest), (x, rest[0] * 1j, *rest[1:])):

@@ -1,4 +1,4 @@
-"""What holds of every module: each is written here as it shows itself."""
+"""Properties of every module, whose repr is written here."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_it_is_shown_as_it_is_made(said: str) -> None:
 def test_compile(said: str) -> None:
     net, x = Net(said), torch.randn(4, 3, 2)
     expected = (*slopes(net, x), net(x))
-    breaks = isinstance(net.rnn, torch.nn.RNNBase)  # where PyTorch is not told allow_rnn
+    breaks = isinstance(net.rnn, torch.nn.RNNBase)  # without PyTorch's allow_rnn
     for whole in (True, False) if breaks else (True,):
         torch._dynamo.reset()
         with torch._dynamo.config.patch(allow_rnn=whole):
@@ -86,7 +86,7 @@ def test_compile(said: str) -> None:
 
 @each_also_saving
 def test_export_with_symbolic_sizes(said: str) -> None:
-    """To a file, and out of it."""
+    """The program is saved to a file and loaded again."""
     net, x, file = make(said), torch.randn(4, 3, 2), io.BytesIO()
     sizes = {0: torch.export.Dim("T"), 1: torch.export.Dim("B")}
     exported = torch.export.export(net, (x,), dynamic_shapes=(sizes,))
@@ -103,7 +103,7 @@ def test_export_with_symbolic_sizes(said: str) -> None:
 
 @each
 def test_tracing(said: str) -> None:
-    """torch.jit.trace keeps the op, torch.fx the module; neither looks into it."""
+    """torch.jit.trace keeps the op and torch.fx the module; neither traces its code."""
     net, x, other = Net(said), torch.randn(4, 3, 2), torch.randn(7, 2, 2)
     for grad in (False, True):
         with torch.set_grad_enabled(grad), warnings.catch_warnings():
@@ -112,7 +112,7 @@ def test_tracing(said: str) -> None:
             traced = torch.jit.trace(net, (x,))
         assert "cupyrnn::" in str(traced.inlined_graph)
         close(traced(other), net(other))
-        close(slopes(traced, other), slopes(net, other))  # also of what was traced without
+        close(slopes(traced, other), slopes(net, other))  # also of a module that was traced without
     symbolic = torch.fx.symbolic_trace(net)
     assert [n.target for n in symbolic.graph.nodes if n.op == "call_module"] == ["rnn", "out"]
     close(symbolic(x), net(x))
@@ -170,7 +170,7 @@ def test_without_memory_and_without_first_values(said: str) -> None:
 def test_forward_mode_in_a_compiled_graph_is_right_or_refused(
     said: str, weights: str, backend: str
 ) -> None:
-    """It was 0.0: what PyTorch makes of an op's gradient drops tangents without a word."""
+    """It was 0.0 once: PyTorch drops tangents of an op's gradient silently."""
     op = "stacked_rnn" if "Peephole" in said else "cudnn_rnn"
     net, x = Net(said), torch.randn(4, 1, 2)
     net.requires_grad_(weights == "with a gradient")
@@ -214,7 +214,7 @@ def test_examples_side_by_side(said: str) -> None:
 
 @each
 def test_autograd_has_one_node_for_a_module(said: str) -> None:
-    """Its weights go into the op themselves: no join of them, and no split of their gradient."""
+    """The weights are inputs of the op: no node joins them or splits their gradient."""
     net = make(said)
     output = torch.utils._pytree.tree_leaves(net(torch.randn(5, 3, 2)))[-1]
     leaves = [node for node, _ in output.grad_fn.next_functions if node is not None]
@@ -224,7 +224,7 @@ def test_autograd_has_one_node_for_a_module(said: str) -> None:
 
 @each
 def test_what_changes_its_weights(said: str) -> None:
-    """An optimizer that joins all of them, pruning, and quantization, which leaves them alone."""
+    """An optimizer that joins all weights, pruning, and quantization, which changes nothing."""
     net, x = Net(said), torch.randn(4, 3, 2)
     optimizer = torch.optim.LBFGS(net.parameters())
 
@@ -260,7 +260,7 @@ def test_dropout_without_gradients(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_dropout(kind: str) -> None:
-    """New in every call, none in eval; only dropout draws random numbers, like torch.nn's."""
+    """Every call has new masks, eval has none; as in torch.nn only dropout draws numbers."""
     x, drew = torch.randn(5, 2, 3), []
     for rate in (0.0, 0.5):
         net = getattr(ct, kind)(3, 8, num_layers=2, dropout=rate)

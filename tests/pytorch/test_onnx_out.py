@@ -1,4 +1,4 @@
-"""Nets out of PyTorch as nodes of ONNX, run by ONNX Runtime beside the modules."""
+"""Nets exported from PyTorch to ONNX: ONNX Runtime's results equal the modules'."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_states_and_lengths_are_inputs(way: dict[str, Any]) -> None:
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Return what all the errors say of which one is the cause of the next."""
+    """Return the text of an error and of all its causes."""
     return "" if error is None else f"{error}\n{reason_of(error.__cause__)}"
 
 
@@ -135,7 +135,7 @@ def test_resets_are_refused() -> None:
 
 @pytest.mark.parametrize(("kind", "op"), [("LSTM", "cudnn_rnn"), ("BlockGRU", "stacked_rnn")])
 def test_dropout_is_refused(kind: str, op: str) -> None:
-    """Of a module in training; in evaluation there is none."""
+    """The export of a module in training is refused; after eval() there is no dropout."""
     net = getattr(ct, kind)(2, 3, num_layers=2, dropout=0.3)
     with pytest.raises(Exception, match="Failed to convert") as caught:
         torch.onnx.export(

@@ -1,4 +1,4 @@
-"""PyTorch's own tests of its recurrent modules, by its inputs, references and errors, on ours."""
+"""PyTorch's own tests of its recurrent modules, run on this package's modules."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ try:
         warnings.simplefilter("ignore")
         from torch.testing._internal import common_modules
 
-        # That forbids to set PyTorch's flags, in other tests of the process too.
+        # It forbids changes of PyTorch's flags, in other tests of the process too.
         torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
-except ImportError:  # no PyTorch, or none of what its tests need
+except ImportError:  # PyTorch, or a package that its tests need, is missing
     common_modules = None
 
 pytestmark = [
@@ -37,7 +37,7 @@ def infos(kind: str) -> Any:
 
 
 def samples(kind: str, training: bool = True) -> list[Any]:
-    """Return PyTorch's own inputs of a module, those with packed sequences too."""
+    """Return PyTorch's own inputs of a module, also with packed sequences."""
     info = infos(kind)
     more = {} if kind == "LSTM" else {"with_packed_sequence": True}
     made = info.module_inputs_func(
@@ -54,14 +54,14 @@ def build(kind: str, sample: Any, **kwargs: Any) -> Any:
 
 
 def flat(out: Any) -> list[Any]:
-    """Return all tensors of what a module takes or returns."""
+    """Return all tensors among a module's arguments or results."""
     if isinstance(out, rnn.PackedSequence):
         return [out.data]
     return [out] if isinstance(out, torch.Tensor) else [t for part in out for t in flat(part)]
 
 
 def with_tensors(given: Any, tensors: list[Any]) -> Any:
-    """Return what a module takes with other tensors in it, which are taken from the list."""
+    """Return arguments of a module with the tensors replaced by those of the list."""
     if isinstance(given, rnn.PackedSequence):
         return given._replace(data=tensors.pop(0))
     if isinstance(given, torch.Tensor):
@@ -70,7 +70,7 @@ def with_tensors(given: Any, tensors: list[Any]) -> Any:
 
 
 def function_of(module: Any, given: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return a module as a function of all tensors that it takes, its weights last, and these."""
+    """Return a module as a function of all its tensors, weights last, and these tensors."""
     names, count = [n for n, _ in module.named_parameters()], len(flat(given))
 
     def call(*tensors: Any) -> Any:
@@ -81,14 +81,14 @@ def function_of(module: Any, given: Any) -> tuple[Callable[..., Any], tuple[Any,
     return call, (*flat(given), *module.parameters())
 
 
-# What PyTorch's test/test_modules.py does with these inputs. Not here: the parities of devices and
-# the multiple transfers, which need a GPU; memory formats, which these modules have none of; and
-# scripting, which is refused.
+# The tests of PyTorch's test/test_modules.py with these inputs. Left out are comparisons of devices
+# and transfers, which need a GPU; memory formats, which these modules do not have; and scripting,
+# which is refused.
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_forward(kind: str, training: bool) -> None:
-    """And the reference that comes with each input."""
+    """Compare with the reference of each input."""
     for sample in samples(kind, training):
         module, given = build(kind, sample).train(training), sample.forward_input
         found = module(*given.args, **given.kwargs)
@@ -140,7 +140,7 @@ def test_gradcheck(kind: str, second: bool, every: int) -> None:
 
 
 def test_non_contiguous_tensors(kind: str) -> None:
-    """The same numbers and gradients, whatever lies in memory between those of a tensor."""
+    """The same numbers and gradients for tensors with gaps in memory."""
     for sample in samples(kind):
         call, tensors = function_of(build(kind, sample), sample.forward_input.args)
         strided = [torch.stack([t, t], dim=-1)[..., 0].detach() for t in tensors]
@@ -173,7 +173,7 @@ def test_gradients_of_each_example(kind: str, training: bool) -> None:
             batch, packed = len(x.batch_sizes) and int(x.batch_sizes[0]), x
             padded, lengths = rnn.pad_packed_sequence(x)
             examples = [padded[:n, b] for b, n in enumerate(lengths)]
-        else:  # without a batch: there are to be two examples
+        else:  # without a batch; two examples are needed
             packed, batch = torch.stack([x, 2 * x], axis), 2
             examples = [x, 2 * x]
             hx = [with_tensors(part, [torch.stack([t, -t], 1) for t in flat(part)]) for part in hx]

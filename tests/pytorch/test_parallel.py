@@ -60,7 +60,7 @@ def wrapped(model: Any, wrap: str) -> Any:
 
 
 def whole(model: Any) -> list[Any]:
-    """Return all parameters as one process has them."""
+    """Return all parameters of one process."""
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
     if isinstance(model, FSDP):
@@ -71,7 +71,7 @@ def whole(model: Any) -> list[Any]:
 
 
 def main(rank: int, folder: str) -> None:
-    """Be one of the two processes."""
+    """Run as one of the two processes."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.distributed.init_process_group(

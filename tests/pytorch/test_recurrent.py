@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN in the place of torch.nn's: what a user has."""
+"""LSTM, GRU and RNN instead of torch.nn's, as users call them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_packed_sequences(kind: str, batch_first: bool, lengths: list[int]) -> N
 
 
 def test_resets_are_new_sequences() -> None:
-    """In either direction, with the batch first and without one."""
+    """In both directions, batch first, and without a batch."""
     net = ct.LSTM(3, 4, bidirectional=True, dtype=torch.float64)
     x = torch.randn(6, 2, 3, dtype=torch.float64)
     marks = torch.zeros(6, 2, dtype=torch.bool)
@@ -78,7 +78,7 @@ def test_resets_are_new_sequences() -> None:
 @pytest.mark.parametrize("kind", [*KINDS, "PeepholeLSTM", "BlockGRU"])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_sequence_lengths_may_be_zero(kind: str, batch_first: bool) -> None:
-    """Each sequence gives what it gives alone, and one of length 0 returns its state."""
+    """Each sequence has the same results as alone; a sequence of length 0 returns its state."""
     net = build(kind, 3, 4, bidirectional=True, batch_first=batch_first, dtype=torch.float64)
     x, lengths = torch.randn(5, 4, 3, dtype=torch.float64), [3, 0, 5, 1]
     h, c = torch.randn(2, 2, 4, 4, dtype=torch.float64).unbind()
@@ -129,7 +129,7 @@ def test_lengths_of_all_steps_cost_no_arrays(
 
 
 def test_what_is_done_to_single_parameters() -> None:
-    """weight_norm, old and new, pruning, freezing, a learning rate of its own."""
+    """Old and new weight_norm, pruning, freezing, a separate learning rate."""
     x = torch.randn(5, 2, 3, dtype=torch.float64)
     for change in (
         lambda m: utils.parametrizations.weight_norm(m, "weight_hh_l0"),
@@ -205,7 +205,7 @@ def test_an_error_within_a_call_stays_what_it_is() -> None:
         net(torch.zeros(4, 2, 3), lengths=[4, 3])
 
 
-# What follows from being one of torch.nn's modules.
+# Consequences of being subclasses of torch.nn's modules.
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -213,13 +213,13 @@ def test_they_are_modules_of_torch_nn(kind: str) -> None:
     theirs, (_, net) = getattr(torch.nn, kind), pair(kind)
     assert isinstance(net, theirs)
     assert not any(isinstance(net, getattr(torch.nn, k)) for k in KINDS if k != kind)
-    for module in torch.nn.Sequential(net).modules():  # as people initialize
+    for module in torch.nn.Sequential(net).modules():  # a common initialization
         if isinstance(module, theirs):
             for name, p in module.named_parameters():
                 if "bias" in name:
                     torch.nn.init.constant_(p, 0.25)
     assert (net.bias_hh_l0 == 0.25).all()
-    # By place, as torch.nn takes them, whose GRU has proj_size there too.
+    # Positional, as in torch.nn, whose GRU has proj_size there too.
     more = ("tanh",) if kind == "RNN" else ()
     args = (3, 4, 1, *more, True, False, 0.0, False, 0, "cpu", torch.float64)
     for built in (theirs, getattr(ct, kind)):
@@ -229,7 +229,7 @@ def test_they_are_modules_of_torch_nn(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bias", [True, False])
 def test_what_was_written_as_a_module_of_torch_nn(kind: str, bias: bool) -> None:
-    """A pickle of torch.nn's class that is now ours, and a change of the class."""
+    """A pickle of torch.nn's class loaded as this class, and a change of `__class__`."""
     other, _ = pair(kind, num_layers=2, bidirectional=True, bias=bias)
     x = torch.randn(5, 2, 3, dtype=torch.float64)
     expected = other(x)[0]
@@ -276,7 +276,7 @@ def test_a_weight_of_another_dtype_or_device_is_refused() -> None:
 
 
 def test_expanded_weights_are_refused_by_name() -> None:
-    """But by LSTM, GRU and RNN, which test_own.py has, unless there are resets."""
+    """LSTM, GRU and RNN accept them without resets: see test_own.py."""
     call = utils._per_sample_grad.call_for_per_sample_grads
     x = torch.randn(5, 2, 3)
     message = r": PyTorch's ExpandedWeights are not supported; for gradients of each example .*"

@@ -1,4 +1,4 @@
-"""What is refused, and in which words."""
+"""Refused calls, and their messages."""
 
 from __future__ import annotations
 

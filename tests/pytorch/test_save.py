@@ -1,4 +1,4 @@
-"""`save` of cupyrnn.torch: the same derivatives of states that were kept, and fewer bytes."""
+"""`save` of cupyrnn.torch: the same derivatives with fewer bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def numbers(tensors: Any) -> list[Any]:
 
 
 def kept_by(loss: Any) -> int:
-    """Return the bytes of the largest tensor that a node keeps beside inputs and weights."""
+    """Return the bytes of the largest tensor that a node keeps besides inputs and weights."""
     found, nodes = [0], [loss.grad_fn]
     while nodes:
         node = nodes.pop()
@@ -53,7 +53,7 @@ def test_modules(kind: str) -> None:
 @pytest.mark.parametrize("B", [1, 2, 3, 4, 5, 8])
 @pytest.mark.parametrize("lengths", [False, True])
 def test_as_many_numbers_as_all(B: int, lengths: bool) -> None:
-    """Among these one keeps as many numbers as with "all": the compiler's size is right."""
+    """One of these keeps as many numbers as with "all": the compiler's size is right."""
     for T in range(9):
         x, h = torch.ones(T, B, 1, requires_grad=True), torch.zeros(1, B, 1)
         params = torch.full((12,), 0.5, requires_grad=True)

@@ -72,7 +72,7 @@ def test_packed_and_unbatched_are_the_sequences_alone(kind: str) -> None:
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_a_projection(bidirectional: bool) -> None:
-    """Against torch.nn's, of the same weights without peepholes; derivatives by gradcheck."""
+    """Compared with torch.nn with the same weights, without peepholes; gradcheck."""
     torch.manual_seed(0)
     other = torch.nn.LSTM(2, 4, 2, bidirectional=bidirectional, proj_size=3, dtype=torch.float64)
     net = ct.PeepholeLSTM(2, 4, 2, bidirectional=bidirectional, proj_size=3, gate_order="ifco",

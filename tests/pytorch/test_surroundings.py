@@ -1,4 +1,4 @@
-"""What PyTorch has around an op: types, devices, and what arguments may be."""
+"""PyTorch's environment of an op: dtypes, devices, types of arguments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ assert layer.w_l0.grad.dtype == torch.bfloat16 and layer.w_l0.grad.any()
 
 
 def test_a_clip_in_bfloat16_is_what_the_dtype_holds() -> None:
-    """Else a saved cs would be beside the clip, and the gradient would pass it."""
+    """Otherwise a saved cs would differ from the clip, and would count as not clipped."""
     dtype = torch.bfloat16
     x, b = torch.full((1, 1, 1), 9.0, dtype=dtype), torch.zeros(4, dtype=dtype)
     w = torch.full((2, 4), 1.0, dtype=dtype, requires_grad=True)
@@ -78,7 +78,7 @@ def test_lengths_are_integers(value: Any, message: str) -> None:
 
 
 def test_lists_of_numpys_integers() -> None:
-    """Without the warning that PyTorch has for them."""
+    """They are accepted without PyTorch's warning."""
     x = torch.ones(4, 2, 2)
     given = [np.array(2), np.int64(1)]
     with warnings.catch_warnings():
@@ -93,7 +93,7 @@ def test_lists_of_numpys_integers() -> None:
 @pytest.mark.parametrize(
     ("state", "what"),
     [
-        ("pair", "a torch.Tensor"),  # which comes apart into two without an error
+        ("pair", "a torch.Tensor"),  # it would unpack into two without an error
         ("three", "a tuple of 3"),
         ([], "a list of 0"),
         ("hc", "a str"),

@@ -21,7 +21,7 @@ peephole = np.tanh(np.ones(H, np.float32)) / 2
 
 
 def mean(out: cupyrnn.typing.LSTMOutputs) -> float:
-    """A function that says what it takes."""
+    """A function with type hints."""
     return float(out.h.mean())
 
 
