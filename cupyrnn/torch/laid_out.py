@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from .._typing import Array, NamedTuple
+from ..arithmetic.dropout import key_words
 from ..checks.arrays import NotInPlace
 from ..driver.places import strides_of
 from ..driver.signatures import CALLS, Arguments, ByValue, of_device, of_sequences, signature
@@ -54,15 +55,15 @@ def results_of(
     """Return the results of an op or of its gradient, None if calls like it have no layout."""
     key: list[Any] = [op.name, op_kind, attributes, zeros, wanted]
     e = len(tensors) - len(op.extras)
-    tensors, extras, sequences = tensors[:e], tensors[e:], {}
+    tensors, extras, values = tensors[:e], tensors[e:], {}
     for name, a in zip(op.extras, extras, strict=True):
         if a is not None:
-            if name == "seeds" or not (a.is_cpu and a.layout is torch.strided):
+            if not (a.is_cpu and a.layout is torch.strided):
                 return None
             key += name, a.shape, a.dtype
-            sequences[name] = array_of(a)
-    if sequences:
-        key.append(of_sequences(sequences))
+            values[name] = array_of(a)
+    if values:
+        key.append(of_sequences(values))
     addresses: list[int] = []
     together = 0
     try:
@@ -89,7 +90,7 @@ def results_of(
             found = _lay_out(op, op_kind, args, zeros, wanted), None
         CALLS.keep(signed, found)
     try:
-        return None if found[0] is None else found[0].run(tensors, addresses, sequences)
+        return None if found[0] is None else found[0].run(tensors, addresses, values)
     except NotInPlace:  # a device has refused a launch
         return None
 
@@ -136,11 +137,12 @@ def _lay_out(
     if first.is_cpu and "reserve_space" in op.saved and known.length != known.steps[0]:
         return None
     call: Any = checked.lay_out(known)
-    sequences: Any = call.run if type(call) is ByValue else None
-    if sequences is not None:
-        call = sequences.call
-    if call is None or call.draws:
+    if call is None:
         return None
+    sequences: Any = None
+    if type(call) is ByValue:
+        of_values: Any = call.run
+        call, sequences = of_values.call, of_values if known.length is None else None
     results = [None if r is None else n for n, r in enumerate(call.returned)]
     found = call.kind._make(results + [None] * len(call.more))
     if not back:
@@ -189,6 +191,12 @@ def _place(result: Any, view: _View, itemsize: int) -> _View:
     return _View(n, (shape, strides, start + more))
 
 
+def _key_of(values: dict[str, Array]) -> tuple[int, int]:
+    """Return the key of the masks of a call."""
+    seeds = values.get("seeds")
+    return (0, 0) if seeds is None else key_words(*seeds.tolist())
+
+
 class _Runner:
     """Runs the calls of a signature."""
 
@@ -216,9 +224,11 @@ class _OnHost(_Runner):
         self._call = call
         self._asked = {view.tensor for view in views if view is not None}
 
-    def run(self, tensors: Sequence[torch.Tensor], _: list[int], __: dict[str, Array]) -> Results:
-        """Run a call."""
-        arrays = self._call.run([array_of(tensors[n]) for n in self._order])
+    def run(
+        self, tensors: Sequence[torch.Tensor], _: list[int], values: dict[str, Array]
+    ) -> Results:
+        """Run a call with these seeds."""
+        arrays = self._call.run([array_of(tensors[n]) for n in self._order], _key_of(values))
         return self._results({n: torch.from_numpy(arrays[n]) for n in self._asked})
 
 
@@ -249,15 +259,15 @@ class _OnDevice(_Runner):
         super().__init__(order, places)
 
     def run(
-        self, tensors: Sequence[torch.Tensor], addresses: list[int], sequences: dict[str, Array]
+        self, tensors: Sequence[torch.Tensor], addresses: list[int], values: dict[str, Array]
     ) -> Results:
-        """Run a call with these lengths and resets on PyTorch's current stream."""
+        """Run a call with these lengths, resets and seeds on PyTorch's current stream."""
         if torch.cuda.current_device() != self._index:
             with torch.cuda.device(self._index):
-                return self.run(tensors, addresses, sequences)
+                return self.run(tensors, addresses, values)
         data, of = b"", self._sequences
         if of is not None:
-            data = of.data_of(of.checked(sequences))
+            data = of.data_of(of.checked(values))
         copies = {n: tensors[n].contiguous() for n in self._copied}
         for n, copy in copies.items():
             addresses[n] = copy.data_ptr()
@@ -266,5 +276,5 @@ class _OnDevice(_Runner):
         used = [addresses[n] for n in self._order]
         used += [m.data_ptr() for m in memory]
         with current_stream(self._index):
-            self._call.run(used, data)
+            self._call.run([*used, *_key_of(values)], data)
         return self._results(memory)

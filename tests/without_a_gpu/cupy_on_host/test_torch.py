@@ -121,26 +121,29 @@ def test_all_of_an_op_is_on_the_current_stream(host: Any, name: str, device: str
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("lengths", [None, ([4, 2], [1, 5]), ([3, 3], [3, 3])])
 def test_a_second_call_takes_addresses(
-    lengths: Any, kind: str, device: str, monkeypatch: pytest.MonkeyPatch
+    lengths: Any, dropout: float, kind: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of weights in separate tensors, and of an input in another order; lengths are copied."""
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
     torch.manual_seed(0)
-    net = getattr(ct, kind)(3, 4, 2, batch_first=True, bidirectional=True).double()
+    sizes = 3, 4, 2, True, True, dropout, True
+    net = getattr(ct, kind)(*sizes).double()
     x = torch.randn(2, 5, 3, dtype=torch.float64)
 
-    def call(net: Any, x: Any, sequence_lengths: Any) -> Any:
+    def call(net: Any, x: Any, sequence_lengths: Any, seed: int = 1) -> Any:
+        torch.manual_seed(seed)
         out, _ = net(x, sequence_lengths=sequence_lengths)
         return out.detach(), *torch.autograd.grad(out.square().sum(), list(net.parameters()))
 
     first, second = lengths or (None, None)
-    both = [call(net, x, first), call(net, x, second)]
+    both = [call(net, x, first), call(net, x, second, 2)]
     net, x = net.to(device), x.to(device)
     results = [call(net, x, first)]
     monkeypatch.delattr("cupyrnn.torch.ops.arrays_of")
-    results.append(call(net, x, second))
+    results.append(call(net, x, second, 2))
     for found, expected in zip(results, both, strict=True):
         assert {a.device for a in found} == {torch.device(device)}
         for a, e in zip(found, expected, strict=True):
