@@ -198,7 +198,7 @@ def layout_of(
                 continue
             stride = slices * fit.vector
             if halves:  # so that vectors that are read together use no bank twice
-                stride = -(-stride // _LINE) * _LINE + _LINE // 2
+                stride = rows.up(stride, _LINE) + _LINE // 2
             shared = fit.shared + 2 * sequences * stride + 16 * grid.WARPS
             if shared > available:
                 why = f"cluster needs {shared} bytes of shared memory, and there are {available}"

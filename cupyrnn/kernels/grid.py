@@ -289,7 +289,7 @@ def layout_of(
     how = "tensor cores" if tensor_cores else "numbers"
     vectors = tuple((n * H, WARPS) for n in numbers_of(size, tensor_cores=tensor_cores))
     together = 16 // (dtype if tensor_cores else compute_dtype(dtype)).itemsize
-    stride = up(max(n for n, _ in vectors), together)
+    stride = rows.up(max(n for n, _ in vectors), together)
     found: list[tuple[Any, ...]] = []
     for units, sequences in product(UNITS[how], SEQUENCES[how]):
         blocks = -(-H // units)
@@ -361,7 +361,7 @@ def fit_of(
     demands, vector, beside = [], 0, 0  # by matrix: its rows, and registers of a row
     for n, (numbers, slices) in zip(columns, vectors, strict=True):
         lanes = split * (4 if n == 1 else 2)
-        count = up(-(-numbers // (slices * lanes)), pack)
+        count = rows.up(-(-numbers // (slices * lanes)), pack)
         demands.append((count, lanes // split * n * compute.itemsize // 4))
         # The parts of lanes are an odd number of packs apart.
         vector = max(vector, 16 * lanes * (count // pack | 1))
@@ -375,10 +375,6 @@ def fit_of(
         beside += 16 * 32 * WARPS * -(-(count - kept[m]) * row // 4)
     parts = tuple(n for m, (count, _) in enumerate(demands) for n in (count, kept[m]))
     return Fit(parts, sums + beside, vector, beside)
-
-
-def up(n: int, to: int) -> int:
-    return -(-n // to) * to
 
 
 def template_of(kernel: rows.Kernel, layout: GridLayout, *, padded: bool = False) -> str:

@@ -209,7 +209,7 @@ def _by_rows(of: Recurrence) -> LaidOut:
     """Return "rows", or "hybrid" if that needs shared memory; the loop if neither fits."""
     kernels, dtype, (B, H), _, device = of
     sequences = sequences_of(B, H, device)
-    layout = layout_for(kernels.rows.size, H, dtype, device.available, rows.SPLITS, sequences)
+    layout = layout_for(kernels.rows.size, H, dtype, device.available, sequences)
     if isinstance(layout, str):
         return _loop(layout)
     sequences = min(sequences, layout.split)
@@ -228,9 +228,8 @@ def sequences_of(B: int, H: int, device: Device) -> int:
 
 @cache
 def layout_for(
-    size: rows.Size, H: int, dtype: np.dtype[Any], available: int, splits: tuple[int, ...],
-    sequences: int = 4,
-) -> rows.ThreadLayout | str:  # fmt: skip
+    size: rows.Size, H: int, dtype: np.dtype[Any], available: int, sequences: int = 4
+) -> rows.ThreadLayout | str:
     """
     Return how the matrices fit, in registers alone if they do, or why they do not at all.
 
@@ -238,11 +237,11 @@ def layout_for(
     sequences in a block, if as many lanes share a unit.
     """
     whole, parts, compute = [], [], compute_dtype(dtype)
-    for split in splits:
+    for split in rows.SPLITS:
         layout = rows.layout_of(size, H, compute, split)
         if layout.threads > _MOST_THREADS:
             continue
-        most = min(_MOST, _ALL // (-(-layout.threads // _AT_ONCE) * _AT_ONCE) // 8 * 8)
+        most = min(_MOST, _ALL // rows.up(layout.threads, _AT_ONCE) // 8 * 8)
         beside = _REGISTERS_BESIDE_MATRIX[dtype.itemsize]
         if split < max(rows.SPLITS):
             beside = _REGISTERS_BESIDE_HALF[dtype.itemsize]
@@ -260,7 +259,7 @@ def layout_for(
         # As few lanes as the sequences allow. The sums are the same for any number of lanes.
         return whole[-1] if sequences <= whole[-1].split else whole[0]
     if not parts:
-        threads = rows.layout_of(size, H, compute, min(splits)).threads
+        threads = rows.layout_of(size, H, compute, min(rows.SPLITS)).threads
         return f"rows needs {threads} threads for H = {H}, and a block has {_MOST_THREADS} at most"
     least = min(parts, key=lambda layout: layout.shared)
     if least.shared + least.vectors <= available:

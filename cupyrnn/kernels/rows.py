@@ -389,7 +389,7 @@ class ThreadLayout(NamedTuple):
     vectors: int
 
 
-def _up(n: int, to: int) -> int:
+def up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
@@ -398,11 +398,11 @@ def layout_of(
 ) -> ThreadLayout:
     """Return the layout with at most `registers` registers per thread, or with all in registers."""
     pack = 16 // compute.itemsize
-    threads = _up(split * _up(H, size.units), 32)
+    threads = up(split * up(H, size.units), 32)
     # If everything is in registers, slices are as for the most lanes, so that sums are the same.
     lanes = split if registers is not None else max(split, SPLITS[0])
     slices = [
-        lanes // split * max(pack, _up(-(-n * H // (lanes * size.units)), pack))
+        lanes // split * max(pack, up(-(-n * H // (lanes * size.units)), pack))
         for n in size.vectors
     ]
     of_a_row = [size.units * n * compute.itemsize // 4 for n in size.columns]

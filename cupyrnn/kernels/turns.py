@@ -187,5 +187,5 @@ def layout_of(
     groups, launches = grid.groups_of(B, 2 * GROUP, at_once)
     return grid.GridLayout(
         *(True, UNITS, 2 * GROUP, (clusters * blocks, groups), launches),
-        *(fit.parts, fit.shared, grid.up(numbers, 8), blocks),
+        *(fit.parts, fit.shared, rows.up(numbers, 8), blocks),
     )

@@ -75,7 +75,7 @@ def of_loop(kernel: Any, template: str, dtype: str, arch: str) -> tuple[str, str
 def layout_of(kernel: rows.Kernel, H: int, sequences: int) -> rows.ThreadLayout | None:
     """Return the layout of rows for float32 on sm_90, None where there is none."""
     available = persistent.Device(1, 90).available
-    given = kernel.size, H, np.dtype(np.float32), available, rows.SPLITS, sequences
+    given = kernel.size, H, np.dtype(np.float32), available, sequences
     found = persistent.layout_for(*given)
     return None if isinstance(found, str) else found
 

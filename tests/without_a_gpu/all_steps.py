@@ -172,7 +172,7 @@ def largest(size: Any, dtype: str, arch: int) -> dict[tuple[int, bool], tuple[in
     found = {}
     for H in range(1, 300):
         available = persistent.Device(1, arch).available
-        layout = persistent.layout_for(size, H, numpy_dtype(dtype), available, SPLITS)
+        layout = persistent.layout_for(size, H, numpy_dtype(dtype), available)
         if isinstance(layout, ThreadLayout):
             found[layout.split, bool(layout.shared)] = H, layout
     return found

@@ -70,7 +70,7 @@ def rows_layouts() -> set[tuple[rows.Size, rows.ThreadLayout, str, int]]:
             # float16 has the numbers of float32 and leaves others to registers.
             for kind in (dtype, "float16") if dtype == "float32" else (dtype,):
                 available = persistent.Device(1, arch).available
-                layout = persistent.layout_for(size, H, numpy_dtype(kind), available, rows.SPLITS)
+                layout = persistent.layout_for(size, H, numpy_dtype(kind), available)
                 if isinstance(layout, rows.ThreadLayout):
                     found.add((size, layout, dtype, H))
     return found

@@ -469,7 +469,7 @@ TARGETS = tuple(int(arch.removeprefix("compute_")) for arch in ARCHITECTURES)
 
 def of_rows(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -> str | None:
     H, sequences = draw.randint(1, 256), draw.choice((1, 2, 4))
-    given = kernel.size, H, dtype, device.available, SPLITS, sequences
+    given = kernel.size, H, dtype, device.available, sequences
     layout = persistent.layout_for(*given)
     if isinstance(layout, str):
         return None

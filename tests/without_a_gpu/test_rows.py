@@ -13,7 +13,7 @@ from problems.nets import Case
 
 from cupyrnn.driver import on_device
 from cupyrnn.kernels import common, launch, lstm, persistent
-from cupyrnn.kernels.rows import SPLITS, ThreadLayout
+from cupyrnn.kernels.rows import ThreadLayout
 from without_a_gpu.agreement import agrees_with_numpy, rnn_agrees_with_numpy
 from without_a_gpu.all_steps import (
     CELLS,
@@ -131,11 +131,11 @@ def test_no_block_has_more_than_there_is(arch: int, kilobytes: int) -> None:
 def test_shared_memory_at_its_limit() -> None:
     """What fits to the byte is taken, and what is one byte larger is not."""
     given = lstm.FORWARD_KERNELS.rows.size, 128, np.dtype(np.float32)
-    found = persistent.layout_for(*given, 2**18, SPLITS)
+    found = persistent.layout_for(*given, 2**18)
     assert isinstance(found, ThreadLayout)
     needed = found.shared + found.vectors
-    assert persistent.layout_for(*given, needed, SPLITS) == found
-    assert isinstance(persistent.layout_for(*given, needed - 1, SPLITS), str)
+    assert persistent.layout_for(*given, needed) == found
+    assert isinstance(persistent.layout_for(*given, needed - 1), str)
 
 
 def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
