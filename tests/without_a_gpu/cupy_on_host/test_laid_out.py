@@ -17,7 +17,7 @@ from checks import assert_close
 import cupyrnn
 from cupyrnn.driver import signatures
 from cupyrnn.kernels import grid, persistent
-from without_a_gpu.cupy_on_host.calls import ON_A_STREAM, calls_of, disturbances
+from without_a_gpu.cupy_on_host.calls import ON_A_STREAM, calls_made, calls_of, disturbances
 
 pytestmark = pytest.mark.gpu
 
@@ -171,6 +171,22 @@ def test_blocks_that_exchange_numbers_are_one_operation_more(
             for a, b in zip(outputs, call(), strict=True):
                 if isinstance(a, cupy.ndarray):
                     assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
+
+
+@pytest.mark.parametrize("way", ["rows", "grid"])
+@NAMED
+def test_the_host_does_nothing_for_a_step(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, name: str, way: str
+) -> None:
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
+    made = []
+    # More rows than those for which the driver adds up the sizes of the weights.
+    for steps in (80, 81, 160):
+        calls = calls_of(cupy, name, (steps, *SMALL[1:]))
+        for call in calls:
+            call()
+        made.append([calls_made(call) for call in calls])
+    assert made[0] == made[1] == made[2]
 
 
 def test_more_sequences_than_run_at_once_are_several_launches(
