@@ -71,7 +71,6 @@ class SLSTM(NamedTuple):
     b: Any  # [4*H]
 
     Saved = SLSTMOutputs
-    kernels = "new_cells.kernels.slstm"  # their CUDA twins
 
     def states(self, saved: SLSTMOutputs) -> SLSTMStates:
         """All four."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 from checks import Ops, assert_close, tolerance
-from new_cells import slstm
+from new_cells.cells import indrnn
 from problems import lstms, nets
 from problems.table import Case, call_of
 
@@ -171,27 +171,26 @@ def test_products_on_a_device_are_not_one_per_example(
     assert min(counts) > 0
 
 
-class ViewsForm(slstm.SLSTMForm):
-    """Every other number of two arrays, from the end of w: all are views, none is contiguous."""
+class ViewsForm(indrnn.IndRNNForm):
+    """Every other number of two arrays, from the end of w: these are views, none is contiguous."""
 
-    shapes: ClassVar = {"w": "K+H, 8*H", "v": "8*H"}
+    shapes: ClassVar = {"w": "K, 2*H", "u": "H", "v": "2*H"}
     change: ClassVar[Callable[[Any], Any]] = staticmethod(lambda grads: grads)
 
     def cell(self, xp: Any, weights: Any, attributes: None) -> Any:
         w, b = (xp.ascontiguousarray(a) for a in (weights.w[..., ::-2], weights.v[..., ::2]))
-        return super().cell(xp, slstm.SLSTMParams(w, b), None)
+        return super().cell(xp, indrnn.IndRNNParams(w, weights.u, b), None)
 
     def gradients(self, xp: Any, grads: Any) -> Gradients:
         changed = self.change(grads)
-        w, v = changed.w[..., ::-2], changed.v[..., ::2]
-        H = v.shape[-1] // 4
-        return Gradients(None, (w[..., :-H, :], w[..., -H:, :]), (v,))
+        return Gradients(None, (changed.w[..., ::-2],), (changed.v[..., ::2],), changed.u)
 
 
-class TwoArrays(NamedTuple):
-    """The weights of an sLSTM in two arrays, as every other number."""
+class Views(NamedTuple):
+    """The weights of an IndRNN, of which w and v have every other number."""
 
     w: Any
+    u: Any
     v: Any
     form = ViewsForm()
 
@@ -205,8 +204,7 @@ def stacked_call(ops: Any, T: int, entry: Any, **attributes: Any) -> Any:
     """Return a function that computes the gradients of one layer's weights, B = 3, I = 2, H = 4."""
     rng = np.random.default_rng(0)
     x, dy = rng.standard_normal((T, 3, 2)), rng.standard_normal((T, 3, 4))
-    h, c, n, m = rng.standard_normal((4, 1, 3, 4))
-    states = h, ((c, 1 + n * n, m) if isinstance(entry.form, slstm.SLSTMForm) else None)
+    states = rng.standard_normal((1, 3, 4)), None
     out = ops.stacked_rnn(x, *states, [entry], **attributes)
 
     def grads(by: str) -> Any:
@@ -221,17 +219,17 @@ def stacked_call(ops: Any, T: int, entry: Any, **attributes: Any) -> Any:
 @pytest.mark.parametrize("save", ["all", "states", 2])
 @pytest.mark.parametrize("T", [1, 7])
 def test_gradients_may_be_any_views(ops: Ops, save: Any, T: int, rng: np.random.Generator) -> None:
-    plain = entry_of("sLSTM", rng)
-    w, v = (np.repeat(a, 2, -1) for a in plain)
-    views = TwoArrays(w[..., ::-1], v)
+    plain = entry_of("IndRNN", rng)
+    w, v = (np.repeat(a, 2, -1) for a in (plain.w_x, plain.b))
+    views = Views(w[..., ::-1], plain.u, v)
     expected, found = (stacked_call(ops, T, entry, save=save) for entry in (plain, views))
     for by in ("sum", "examples"):
         a, e = found(by), expected(by)
-        assert_close(a.w[..., ::-2], e.w, "float64", f"{by}: w")
+        assert_close(a.w[..., ::-2], e.w_x, "float64", f"{by}: w")
         assert_close(a.v[..., ::2], e.b, "float64", f"{by}: v")
         assert not a.v[..., 1::2].any()
     a, e = found("norms"), expected("norms")
-    assert_close(a.w, e.w, "float64", "norms: w")
+    assert_close(a.w, e.w_x, "float64", "norms: w")
     assert_close(a.v, e.b, "float64", "norms: v")
 
 
@@ -252,7 +250,7 @@ def test_gradients_that_cannot_be_written_to(
     by: str, change: Any, message: str, rng: np.random.Generator
 ) -> None:
     form = type("Changed", (ViewsForm,), {"change": staticmethod(change)})()
-    entry = type("Given", (TwoArrays,), {"form": form})(np.ones((6, 32)), np.ones(32))
+    entry = type("Given", (Views,), {"form": form})(np.ones((2, 8)), np.ones(4), np.ones(8))
     with pytest.raises(ValueError, match=f"Changed.gradients: .*{message}"):
         stacked_call(cupyrnn, 2, entry)(by)
 

@@ -680,9 +680,8 @@ _STACKED: dict[str, tuple[Any, Step, int, dict[str, list[Any]]]] = {
     "IndRNN": (IndRNNParams, _indrnn, 1, {}),
 }
 # The array types of cells without all twins.
-_PLACES: dict[str, tuple[str, ...]] = dict.fromkeys(("MGU", "layer-norm LSTM"), ("numpy",))
-_PLACES |= {"CIFG": ("numpy", "numba")}
-_PLACES |= dict.fromkeys(("sLSTM", "IndRNN"), ("numpy", "cuda_on_cpu", "cupy"))
+_PLACES: dict[str, tuple[str, ...]] = dict.fromkeys(("sLSTM", "MGU", "layer-norm LSTM"), ("numpy",))
+_PLACES |= {"CIFG": ("numpy", "numba"), "IndRNN": ("numpy", "cuda_on_cpu", "cupy")}
 _NEW = (SLSTMParams, LayerNormLSTMParams, MGUParams, CIFGParams)
 TABLE: dict[str, Op] = {
     "block_lstm": _BLOCK_LSTM,
