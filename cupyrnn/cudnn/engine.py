@@ -10,14 +10,13 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._typing import Array
 from ..checks.arrays import address, tf32_allowed
-from ..kernels import persistent
+from ..kernels import gru_reset_after, lstm, persistent, simple_rnn
 from . import nine
 from .descriptors import CudnnCall, Lengths
 from .library import PATH_VARIABLE, CudnnError, Library, find
@@ -160,8 +159,8 @@ def _beyond_persist_static(net: CudnnCall, dtype_name: str) -> str | None:
     return next((lack for so, lack in lacks if so), None)
 
 
-# The files of the kernels of the cells.
-_KERNELS = {"lstm": "lstm", "gru": "gru_reset_after"}
+# The kernels of the cells.
+_KERNELS: dict[str, Any] = {"lstm": lstm, "gru": gru_reset_after}
 
 
 def is_exact(engine: str, dtype_name: str) -> bool:
@@ -178,7 +177,7 @@ def fastest(net: CudnnCall, dtype: np.dtype[Any], lengths: Lengths) -> str:
     """
     if net.num_proj:
         return "cudnn"
-    page: Any = import_module(f"..kernels.{_KERNELS.get(net.rnn_mode, 'simple_rnn')}", __package__)
+    page = _KERNELS.get(net.rnn_mode, simple_rnn)
     forward, device = page.FORWARD_KERNELS, persistent.current_device()
     of = persistent.Recurrence(forward, dtype, (net.B, net.H), net.T, device)
     found = persistent.fastest_engine(of, "training" if net.is_training else "inference")

@@ -130,12 +130,12 @@ def recurrence_kernels(
     B, H, T = (check_integer(op, name, value, 0) for name, value in sizes.items())
     kind = check_dtype(op, dtype, _DTYPES)
     # Imported here, because a computation in NumPy needs no kernels.
+    from ..kernels import persistent, timed
+
     kernels: Any = import_module(f"..kernels.{CELLS[cell]}", __package__)
-    persistent: Any = import_module("..kernels.persistent", __package__)
-    timed: Any = import_module("..kernels.timed", __package__)
     numbers = {"processors": processors, "architecture": architecture}
     missing = [name for name, value in numbers.items() if value is None]
-    checked = {
+    checked: dict[str, Any] = {
         n: check_integer(op, n, value, 1) for n, value in numbers.items() if value is not None
     }
     device = persistent.Device(**checked) if not missing else None
@@ -174,5 +174,6 @@ def forget_kernels() -> None:
     >>> import cupyrnn
     >>> cupyrnn.device.forget_kernels()
     """
-    timed: Any = import_module("..kernels.timed", __package__)
+    from ..kernels import timed
+
     timed.forget()
