@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, overload
@@ -230,7 +231,16 @@ class Pullback(Generic[G]):
 
     def __del__(self) -> None:
         for a in self._read_only:
-            a.setflags(write=True)
+            with contextlib.suppress(ValueError):  # an unpickled array in memory of bytes
+                a.setflags(write=True)
+
+    def __copy__(self) -> Pullback[G]:
+        return self  # the first of two to be freed would make the outputs writable
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for a in self._read_only:
+            a.setflags(write=False)
 
     def __repr__(self) -> str:
         return f"<{self.__name__}, of {', '.join(self.names)}>"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -180,6 +182,23 @@ def test_outputs_that_are_written_into(
     del pullback
     for a in arrays.values():
         a[...] = 0
+
+
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))]
+)
+def test_a_copy_leaves_the_outputs_to_the_pullback(again: Any, rng: np.random.Generator) -> None:
+    """Outputs stay read-only when a copy is freed, and a copy can be freed without an error."""
+    x, h, params = rng.standard_normal((3, 2, 4)), np.zeros((1, 2, 5)), rng.standard_normal(220)
+    out, pullback = cupyrnn.vjp(cupyrnn.cudnn_rnn, x, h, h, params)
+    other = again(pullback)
+    expected = pullback(output=x[..., :1] + h)
+    for a, e in zip(other(output=x[..., :1] + h), expected, strict=True):
+        np.testing.assert_array_equal(a, e)
+    del other
+    assert not out.reserve_space.flags.writeable
+    del pullback
+    assert out.reserve_space.flags.writeable
 
 
 @pytest.mark.parametrize("name", NAMES)
