@@ -272,6 +272,15 @@ def torch() -> ModuleType:
     return torch
 
 
+@pytest.fixture(scope="session")
+def tf() -> ModuleType:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # its kernels warn of every odd size
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found: ModuleType = needs.module("tensorflow")
+    return found
+
+
 # All loops are NumPy's, also if Numba is installed, and also during collection: every process would
 # compile the calls that some modules make then.
 _compiled = _layer.compiled_page

@@ -1,14 +1,11 @@
-"""Comparisons with the installed TensorFlow, and cases where TensorFlow is wrong."""
+"""Comparisons with the installed TensorFlow: results, signatures, and what is an error."""
 
 from __future__ import annotations
 
 import inspect
-import os
-import warnings
 from types import ModuleType
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 from checks import TF_FLOAT16_TOLERANCE, assert_close
@@ -22,19 +19,6 @@ from cupyrnn import raw_ops
 
 OPS = [name for forward, op in golden.OPS.items() for name in (forward, op.gradient)]
 LSTM_OPS = [golden.CELL, golden.V1, golden.V2]
-
-
-@pytest.fixture(scope="session")
-def tf() -> ModuleType:
-    # Its kernels warn of every odd size.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            import tensorflow
-        except ImportError:
-            pytest.skip(needs.REASONS["tensorflow"])
-    return tensorflow
 
 
 def run_ours(op: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -239,23 +239,16 @@ import numpy as np
 from cupyrnn.compiled import simd
 assert simd.VECTOR_BYTES == 16
 simd.ROWS = 6
-import cupyrnn
 from cupyrnn.driver import layer, signatures
+from problems.properties import numbers
+from problems.table import Case, call_of
 layer.pays = lambda *_: True
-rng, compiled = np.random.default_rng(0), layer.compiled_page
-x, h, given = (rng.standard_normal(shape) for shape in ((3, 7, 7), (1, 7, 7), (3, 7, 7)))
-params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(1, 7, 7, rnn_mode="rnn_tanh")) / 4
-results = []
-for layer.compiled_page in compiled, lambda _: None:
-    signatures.CALLS.clear()
-    out = cupyrnn.cudnn_rnn(x, h, None, params, rnn_mode="rnn_tanh")
-    rest = (given, None, None, out.reserve_space)
-    grads = cupyrnn.cudnn_rnn_backprop(
-        x, h, None, params, *out[:3], *rest, rnn_mode="rnn_tanh"
-    )
-    results.append((*out[:3], *grads))
-for a, e in zip(*results):
-    np.testing.assert_allclose(a, e, rtol=1e-12, atol=1e-12)
+call = call_of(Case("cudnn_rnn-rnn_tanh", (3, 7, 7, 7)), np.random.default_rng(0))
+compiled = numbers(call)
+layer.compiled_page = lambda _: None
+signatures.CALLS.clear()
+for n, e in numbers(call).items():
+    np.testing.assert_allclose(compiled[n], e, rtol=1e-12, atol=1e-12)
 """
 
 

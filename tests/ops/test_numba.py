@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
 from types import ModuleType
@@ -90,20 +89,6 @@ def test_every_way_through_a_cell_compiles(
     for direction in ("forward", "backward"):
         for way in (f"{direction}_layer", f"{direction}_step"):
             assert page.takes(None, dtype, way), way
-
-
-def test_a_numba_that_does_not_work_is_none(
-    compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch, numpys: set[str]
-) -> None:
-    """For example after Ctrl-C during its import."""
-    for name in ("njit", "cfunc"):
-        monkeypatch.setattr(importlib.import_module("numba"), name, None)
-    cache = importlib.import_module("cupyrnn.compiled.cache")
-    monkeypatch.setattr(cache, "CFunc", None)
-    cache.compiled.cache_clear()
-    run("block_lstm", 2, 1, 2)
-    cache.compiled.cache_clear()
-    assert numpys == {"forward_steps", "backward_steps"}
 
 
 @pytest.mark.parametrize(

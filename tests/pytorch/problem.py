@@ -98,6 +98,13 @@ def build(kind: str, *args: Any, **kwargs: Any) -> Any:
     return net
 
 
+def flat(out: Any) -> list[Any]:
+    """Return all tensors of what a module takes or returns."""
+    if isinstance(out, rnn.PackedSequence):
+        return [out.data]
+    return [out] if isinstance(out, torch.Tensor) else [t for part in out for t in flat(part)]
+
+
 class Problem:
     """A call of the table: a function of tensors, its inputs, and the same function of arrays."""
 

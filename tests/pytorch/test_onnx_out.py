@@ -9,7 +9,7 @@ import needs
 import numpy as np
 import pytest
 
-from pytorch.problem import MARKS, build, ct, torch
+from pytorch.problem import MARKS, build, ct, flat, torch
 
 onnxruntime: Any
 try:
@@ -50,10 +50,6 @@ def export(net: Any, *args: Any, sizes: Any = None) -> Any:
 
 def session_of(program: Any) -> Any:
     return onnxruntime.InferenceSession(program.model_proto.SerializeToString())
-
-
-def flat(out: Any) -> list[Any]:
-    return [out] if isinstance(out, torch.Tensor) else [t for part in out for t in flat(part)]
 
 
 @pytest.mark.parametrize(("kind", "arguments", "node"), NETS)

@@ -9,7 +9,7 @@ from typing import Any
 import needs
 import pytest
 
-from pytorch.problem import MARKS, ct, rnn, torch, utils
+from pytorch.problem import MARKS, ct, flat, rnn, torch, utils
 
 common_modules: Any
 try:
@@ -51,13 +51,6 @@ def build(kind: str, sample: Any, **kwargs: Any) -> Any:
     given = sample.constructor_input
     torch.manual_seed(0)
     return getattr(ct, kind)(*given.args, **given.kwargs, **{"dtype": torch.float64, **kwargs})
-
-
-def flat(out: Any) -> list[Any]:
-    """Return all tensors among a module's arguments or results."""
-    if isinstance(out, rnn.PackedSequence):
-        return [out.data]
-    return [out] if isinstance(out, torch.Tensor) else [t for part in out for t in flat(part)]
 
 
 def with_tensors(given: Any, tensors: list[Any]) -> Any:

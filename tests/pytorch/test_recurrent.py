@@ -9,17 +9,10 @@ from typing import Any
 
 import pytest
 
-from pytorch.problem import MARKS, build, ct, rnn, torch, utils
+from pytorch.problem import MARKS, build, ct, flat, rnn, torch, utils
 
 pytestmark = MARKS
 KINDS = ["LSTM", "GRU", "RNN"]
-
-
-def flat(out: Any) -> list[Any]:
-    """Return all tensors of what a module returns."""
-    if isinstance(out, rnn.PackedSequence):
-        return [out.data]
-    return [out] if isinstance(out, torch.Tensor) else [t for part in out for t in flat(part)]
 
 
 def pair(kind: str = "LSTM", **kwargs: Any) -> tuple[Any, Any]:

@@ -122,13 +122,6 @@ def test_keras_2() -> None:
     same_outputs(recipe("Keras 1 and 2: .h5"))
 
 
-@pytest.fixture
-def tf() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return needs.module("tensorflow")
-
-
 def tf1_variables() -> dict[str, Any]:
     arrays = cupyrnn.weights.params_to_tf1(NET)
     renamed = {n.replace("cudnn_compatible_lstm", "lstm"): a for n, a in arrays.items()}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -17,13 +15,6 @@ from problems.pairs import pairs
 import cupyrnn
 
 # ruff: noqa: E501 - a case a line
-
-
-@pytest.fixture(scope="module")
-def tf() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return needs.module("tensorflow")
 
 
 T, B, I, H = 5, 3, 4, 2

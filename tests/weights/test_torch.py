@@ -11,11 +11,6 @@ import pytest
 import cupyrnn
 
 
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return needs.module("torch")
-
-
 class Tensor:
     """The part of a framework's tensor that a converter may use."""
 
