@@ -206,11 +206,6 @@ def stack(arrays: Any, axis: int = 0) -> ndarray:
     return asarray(np.stack([get(a) for a in arrays], axis))
 
 
-def roll(a: ndarray, shift: int, axis: int | None = None) -> ndarray:
-    _expect_of_device("roll", a)
-    return asarray(np.roll(get(a), shift, axis))
-
-
 def where(condition: Any, a: Any, b: Any) -> ndarray:
     _expect_of_device("where", *(x for x in (condition, a, b) if isinstance(x, np.ndarray)))
     return asarray(np.where(*(get(x) if isinstance(x, ndarray) else x for x in (condition, a, b))))
@@ -399,7 +394,6 @@ def module() -> types.ModuleType:
         zeros,
         ascontiguousarray,
         concatenate,
-        roll,
         stack,
         RawModule,
     )
