@@ -78,8 +78,8 @@ class Case(NamedTuple):
 
     @property
     def peer(self) -> str:
-        """Whose kernel computes the same on a CPU: TensorFlow has no LSTM in float64."""
-        return PYTORCH if self.mode or self.dtype == "float64" else TENSORFLOW
+        """Whose kernel computes the same on a CPU."""
+        return PYTORCH if self.mode else TENSORFLOW
 
 
 def all_cases() -> list[Case]:
@@ -87,7 +87,6 @@ def all_cases() -> list[Case]:
     middle, plain = [VARIANT_SHAPE, SEQUENCES[3]], ("",)
     ops: list[tuple[str, str, list[tuple[int, ...]], tuple[str, ...]]] = [
         ("BlockLSTM", "float32", SEQUENCES, ("", PEEPHOLE)),
-        ("BlockLSTM", "float64", middle, plain),
         ("BlockLSTM", "float16", [VARIANT_SHAPE], ("", PEEPHOLE)),
         ("LSTMBlockCell", "float32", STEPS, ("", PEEPHOLE)),
         ("GRUBlockCell", "float32", STEPS, plain),
@@ -133,7 +132,6 @@ class _BlockOp:
         self.names = case.functions
         self.sequence = case.sequence
         self.attributes: dict[str, Any] = {}
-        self.grad_attributes: dict[str, Any] = {}
         sizes: dict[str, tuple[int, ...]] = {"x": (*lead, I), "h_prev": (B, H)}
         if case.op.startswith("GRU"):
             sizes |= {"w_ru": (I + H, 2 * H), "w_c": (I + H, H), "b_ru": (2 * H,), "b_c": (H,)}
@@ -143,11 +141,7 @@ class _BlockOp:
             sizes |= dict.fromkeys(PEEPHOLES, (H,))
             grads = _draw(case, {"h_grad": (*lead, H)})
             grads["cs_grad"] = np.zeros_like(grads["h_grad"])
-            self.grad_attributes = {"use_peephole": case.variant == PEEPHOLE}
-            self.attributes = self.grad_attributes.copy()
-            if case.op == "BlockLSTM" and case.dtype == "float64":
-                # As PyTorch has it.
-                self.attributes |= {"forget_bias": 0.0, "cell_clip": 0.0}
+            self.attributes["use_peephole"] = case.variant == PEEPHOLE
         self.inputs = _draw(case, sizes)
         if self.sequence:
             self.inputs["seq_len_max"] = np.int64(case.shape[0])
@@ -178,7 +172,7 @@ class _BlockOp:
         return Contestant(
             name,
             wrap(lambda: forward(**inputs, **self.attributes)),
-            wrap(lambda outputs: backward(**args, **self.saved(outputs), **self.grad_attributes)),
+            wrap(lambda outputs: backward(**args, **self.saved(outputs), **self.attributes)),
             results,
         )
 
@@ -200,37 +194,6 @@ class _BlockOp:
                 FUNCTION, *ops, array, functools.partial(tf.function, autograph=False)
             )._replace(unless_long=EAGER),
         ]
-
-    def torch(self) -> Contestant:
-        """Return PyTorch's LSTM on the same numbers, without peepholes."""
-        a = self.inputs
-        packed = cupyrnn.weights.params_from_block_lstm(
-            a["w"], a["b"], forget_bias=0.0, cell_clip=0.0
-        )
-        arguments = {"input": a["x"], "input_h": a["h_prev"][None], "input_c": a["cs_prev"][None]}
-        arguments |= {n: getattr(packed, n) for n in ("params", "rnn_mode", "direction")}
-        net = TorchNet(torch(), arguments, self.grads["h_grad"])
-
-        def results(outputs: Any, grads: Any) -> dict[str, Any]:
-            found = net.results(outputs, grads)
-            of_weights = cupyrnn.weights.gradient_to_block_lstm(packed, found["params_backprop"])
-            return {
-                "h": found["output"],
-                "x_grad": found["input_backprop"],
-                "h_prev_grad": found["input_h_backprop"][0],
-                "cs_prev_grad": found["input_c_backprop"][0],
-                "w_grad": of_weights.w,
-                "b_grad": of_weights.b,
-            }
-
-        return _of_torch(net, results)
-
-
-def _of_torch(
-    net: TorchNet, results: Callable[[Any, Any], dict[str, Any]] | None = None
-) -> Contestant:
-    backward = functools.partial(net.warmed_up().backward, retain_graph=True)
-    return Contestant(PYTORCH, net.forward, backward, results or net.results)
 
 
 class _Cudnn:
@@ -284,7 +247,9 @@ class _Cudnn:
 
     def torch(self) -> Contestant:
         arguments = self.arrays | self.configuration | {"sequence_lengths": self.lengths}
-        return _of_torch(TorchNet(torch(), arguments, self.arrays["output_backprop"]))
+        net = TorchNet(torch(), arguments, self.arrays["output_backprop"])
+        backward = functools.partial(net.warmed_up().backward, retain_graph=True)
+        return Contestant(PYTORCH, net.forward, backward, net.results)
 
 
 def lengths(case: Case) -> list[int] | None:

@@ -12,6 +12,7 @@ is left out. Exit code: 0 if everything ran, 1 if a process failed.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -52,8 +53,7 @@ NOTES = """\
 * The other libraries get the same numbers and compute the gradient of the same inputs. TensorFlow:
   the op of tf.raw_ops, eager or in a tf.function, whichever is faster; only eager if that is longer
   than 0.1 s. PyTorch: torch.nn.LSTM, GRU or RNN with gradients on, then torch.autograd.grad with
-  retain_graph. The time of packed sequences includes packing and padding. TensorFlow has no float64
-  LSTM, so PyTorch's is used there, which has no peepholes.
+  retain_graph. The time of packed sequences includes packing and padding.
 * cupyrnn is NumPy alone. "with Numba" is the same call with Numba, if it compiles a loop of the
   call; the first call, which compiles, is not timed.
 * lengths: evenly spaced from T down to T/2. projection: to H/2."""
@@ -222,7 +222,11 @@ class Run:
     def run(self) -> int:
         """Measure, print the page, and return the exit code."""
         begin = time.perf_counter()
-        self.measure()
+        for threads, peer in itertools.product(self.args.threads, pages.MODULES):
+            chosen = [case for case in self.selected if case.peer == peer]
+            if chosen:
+                self.time(threads, peer, chosen)
+                self.save()
         minutes = (time.perf_counter() - begin) / 60
         self.header[2] += f", after it {os.getloadavg()[0]:.2f}; it took {minutes:.1f} minutes"
         self.save()
@@ -231,14 +235,6 @@ class Run:
 
     def text(self) -> str:
         return report(self.header, self.results, self.selected)
-
-    def measure(self) -> None:
-        for threads in self.args.threads:
-            for peer in pages.MODULES:
-                chosen = [case for case in self.selected if case.peer == peer]
-                if chosen:
-                    self.time(threads, peer, chosen)
-                    self.save()
 
 
 def main(argv: list[str] | None = None) -> int:
