@@ -282,20 +282,6 @@ def reserve_layout(net: Net, sizes: Sizes, rows: Rows, every: int | None = None)
     return ReserveLayout(net, sizes, form.Saved, form.States, rows, every)
 
 
-def packed_fingerprint(net: Net, run: CheckedCall) -> int:
-    """Return the fingerprint of a call with packed parameters."""
-    (*of_net, gate), (T, B, *_) = net, run.sizes
-    # NumPy and CuPy have different orders.
-    in_time = run.xp is not np and (run.reverse or net.D > 1)
-    order = ["in the order of time"] if in_time else []
-    return fingerprint(run, run.sizes.drops(net), *of_net, T, B, gate, *order)
-
-
-def host_reserved_of(engine: str, net: Net, run: CheckedCall) -> NDArray[np.int8]:
-    """Return the host_reserved of a call."""
-    return make_host_reserved(engine, packed_fingerprint(net, run), run.every)
-
-
 class NetCall:
     """A checked call of a net, without its arrays. Calls of one signature share one object."""
 
@@ -424,23 +410,28 @@ class PackedCall(NetCall):
         return self.engine not in ("numpy", "cupy")
 
     @cached_property
-    def size(self) -> int:
-        """The size of reserve_space, if all is saved."""
-        return self.layout.size
+    def _alike(self) -> int:
+        """The fingerprint of this call without lengths and resets."""
+        net, run = self.net, self.run._replace(lengths=None, resets=None)
+        (*of_net, gate), (T, B, *_) = net, run.sizes
+        # NumPy and CuPy have different orders.
+        in_time = run.xp is not np and (run.reverse or net.D > 1)
+        order = ["in the order of time"] if in_time else []
+        return fingerprint(run, run.sizes.drops(net), *of_net, T, B, gate, *order)
+
+    def fingerprint(self) -> int:
+        """Return the fingerprint of this call."""
+        return fingerprint_with(self._alike, self.run, self.run.lengths, self.run.resets)
 
     def reserved_of(self, lengths: Any, resets: Any) -> NDArray[np.int8]:
         """Return the host_reserved of a call with lengths and resets."""
-        number = fingerprint_with(self._fingerprint, self.run, lengths, resets)
+        number = fingerprint_with(self._alike, self.run, lengths, resets)
         return make_host_reserved(self.engine, number, self.run.every)
-
-    @cached_property
-    def _fingerprint(self) -> int:
-        return packed_fingerprint(self.net, self.run._replace(lengths=None, resets=None))
 
     @cached_property
     def host_reserved(self) -> NDArray[np.int8]:
         """The host_reserved of this call."""
-        return host_reserved_of(self.engine, self.net, self.run)
+        return self.reserved_of(self.run.lengths, self.run.resets)
 
     def weights(self, params: Array, layout: ReserveLayout) -> PackedWeights:
         """Return the weights in the parameters, for a call with this layout of reserve_space."""

@@ -122,14 +122,14 @@ def _from_states(form: Any, gradient: Any, gate_order: str | None = None) -> Any
         inputs = {n: call[n] for n in names if n in call and n not in form.together}
         optional, use = {n: call[n] for n in form.together} | cotangents, call.get("use_peephole")
         checked = check_block(op, form, inputs, optional, Attributes(**attributes), use)
-        mode, xp = check_weight_gradients(op, weight_gradients), checked.xp
+        checked, xp = checked._replace(weight_gradients=weight_gradients), checked.xp
         weights = weights_of(checked, call, biases=call.get)
         with on_device(xp, call["x"]):
             cell = form.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)
         if form is LSTM_FORM and cell_clip is None:
             checked = checked._replace(attributes=checked.attributes._replace(cell_clip=None))
         kept, extent = kept._replace(cell=cell), _extent(op, call)
-        return block.gradient(checked, call | cotangents, kept, extent, mode)
+        return block.gradient(checked, call | cotangents, kept, extent)
 
     return from_states
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from .._typing import NamedTuple
+from .arrays import on_device
 from .attributes import check_bool
-from .calls import check_arrays, expect_rank, expect_shape, zeros_for_none
+from .calls import check_arrays, expect_rank, expect_shape, with_zeros
 
 # The states before the first step of the block ops.
 _STATES = ("cs_prev", "h_prev")
@@ -32,6 +33,8 @@ class BlockCall(NamedTuple):
     H: int
     has_peepholes: bool  # whether there are peepholes, and use_peephole is not False
     plain: bool  # whether all arrays are NumPy's own and of the computation's dtype
+    steps: Any = None  # the Steps of a sequence; None for a single step
+    weight_gradients: str = "sum"
 
 
 def check_block(
@@ -91,8 +94,14 @@ def _with_zeros(op: str, form: Any, arrays: Mapping[str, Any]) -> Mapping[str, A
         *_, matrix = (n for n, terms in form.shapes.items() if ", " in terms and n in arrays)
         names = ["x", matrix]
         gates = int(form.shapes[matrix].rpartition(", ")[2].rpartition("*")[0] or 1)
-    like = {name: arrays[name] for name in names}
-    found = zeros_for_none(op, like, gates, *[arrays[name] for name in states])
+    xp, _ = check_arrays(op, {name: arrays[name] for name in names})
+    for name in names:
+        if arrays[name].ndim < 2:
+            shape = arrays[name].shape
+            raise ValueError(f"{op}: {name} has shape {shape}, expected at least two axes")
+    like, H = arrays[names[0]], arrays[names[-1]].shape[-1] // gates
+    with on_device(xp, like):
+        found = with_zeros(xp, like, H, *[arrays[name] for name in states])
     return {**arrays, **dict(zip(states, found, strict=True))}
 
 

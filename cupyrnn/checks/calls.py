@@ -131,23 +131,6 @@ def with_zeros(xp: ModuleType, like: Array, H: int, *states: Array | None) -> li
     return [xp.zeros(shape, like.dtype) if a is None else a for a in states]
 
 
-def zeros_for_none(
-    op: str, like: Mapping[str, Array], gates: int, *states: Array | None
-) -> list[Array]:
-    """
-    Return the states [B, H] of a block op, with zeros instead of None.
-
-    The first array of `like` is [..., B, ·]; the last one has gates*H columns.
-    """
-    xp, _ = check_arrays(op, like)
-    for name, a in like.items():
-        if a.ndim < 2:
-            raise ValueError(f"{op}: {name} has shape {a.shape}, expected at least two axes")
-    rows, *_, columns = *like.values(), *like.values()
-    with on_device(xp, rows):
-        return with_zeros(xp, rows, columns.shape[-1] // gates, *states)
-
-
 def _check_tangents(op: str, xp: ModuleType, name: str, a: Array) -> None:
     """
     Check that the imaginary parts of an array are tangents, not data.

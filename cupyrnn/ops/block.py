@@ -13,6 +13,7 @@ from ..cells.contract import Cell, Gradients, States, each
 from ..cells.lstm import LSTM, LSTMStates
 from ..checks.arrays import cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
 from ..checks.block import BlockCall, shape_of
+from ..checks.calls import with_zeros
 from ..checks.extent import Extent, Steps
 from ..driver import by_layers as _by_layers
 from ..driver import layer as _layer
@@ -21,7 +22,7 @@ from ..driver.layer import Layer
 from ..driver.signatures import Arguments, Checked
 from ..weights.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, prepared
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
-from ..weights.gradients import OfWeights, zeros_of
+from ..weights.gradients import OfWeights, check_weight_gradients, zeros_of
 
 
 class _Names(NamedTuple):
@@ -41,21 +42,23 @@ NAMES = {
 def checked(
     call: BlockCall,
     run: Any,
-    *args: Any,
-    reverse: bool = False,
+    steps: Steps | None = None,
+    weight_gradients: str = "sum",
+    *,
     to_gates: bool = False,
-    laid_out: bool = True,
 ) -> Any:
     """Return a `Checked` for the calls of a signature, which may lay them out."""
-    lay_out = partial(_lay_out, call, reverse, to_gates) if laid_out else None
-    return Checked(partial(run, call, *args), lay_out)
+    if steps is not None:
+        weight_gradients = check_weight_gradients(steps.op, weight_gradients)
+    lays_out = weight_gradients == "sum"
+    call = call._replace(steps=steps, weight_gradients=weight_gradients)
+    return Checked(partial(run, call), partial(_lay_out, call, to_gates) if lays_out else None)
 
 
 def _states(call: BlockCall, arrays: Mapping[str, Any], like: Array) -> Any:
     """Return the states before the first step, with zeros instead of None."""
-    shape, dtype = (like.shape[-2], call.H), like.dtype
     states = (arrays[name] for name in NAMES[call.form].states)
-    return call.form.States(*[call.xp.zeros(shape, dtype) if s is None else s for s in states])
+    return call.form.States(*with_zeros(call.xp, like, call.H, *states))
 
 
 def _cotangents(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
@@ -71,9 +74,9 @@ def weights_of(call: BlockCall, arrays: Mapping[str, Any], *, biases: Any = None
     return kind._make([biases(n) if biases and n[0] == "b" else found.get(n) for n in kind._fields])
 
 
-def run(call: BlockCall, steps: Steps | None, arrays: Mapping[str, Any]) -> Any:
+def run(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
     """Run block_lstm or block_gru after its checks or, without steps, a single step."""
-    x, xp, dtype, kind = arrays["x"], call.xp, call.dtype, call.form.Saved
+    x, xp, dtype, kind, steps = arrays["x"], call.xp, call.dtype, call.form.Saved, call.steps
     extent = None if steps is None else steps.extent(arrays)
     with on_device(xp, x):
         first, weights = _states(call, arrays, x), weights_of(call, arrays, biases=arrays.get)
@@ -94,12 +97,10 @@ def run(call: BlockCall, steps: Steps | None, arrays: Mapping[str, Any]) -> Any:
     return outputs
 
 
-def run_grad(
-    call: BlockCall, steps: Steps, weight_gradients: str, arrays: Mapping[str, Any]
-) -> Any:
+def run_grad(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
     """Run block_lstm_grad or block_gru_grad after its checks."""
     saved = call.form.Saved._make([arrays[name] for name in call.form.Saved._fields])
-    return gradient(call, arrays, saved, steps.extent(arrays), weight_gradients)
+    return gradient(call, arrays, saved, call.steps.extent(arrays))
 
 
 def run_backward(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
@@ -110,11 +111,7 @@ def run_backward(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
 
 
 def gradient(
-    call: BlockCall,
-    arrays: Mapping[str, Any],
-    saved: Any,
-    extent: Extent | None = None,
-    weight_gradients: str = "sum",
+    call: BlockCall, arrays: Mapping[str, Any], saved: Any, extent: Extent | None = None
 ) -> Any:
     """
     Return the gradients of a block op or, without an extent, of a single step.
@@ -122,7 +119,7 @@ def gradient(
     `saved` has the results of the forward call, or is a Checkpoints with its cell.
     """
     xp, form, dtype, x, H = call.xp, call.form, call.dtype, arrays["x"], call.H
-    shapes, mode, cotangents = form.shapes, weight_gradients, _cotangents(call, arrays)
+    shapes, mode, cotangents = form.shapes, call.weight_gradients, _cotangents(call, arrays)
 
     def shape(name: str) -> Array:
         return np.empty(shape_of(shapes[name], 0, H, H), np.int8)
@@ -151,7 +148,7 @@ def gradient(
         return LSTMGrads._make([x_grad, of_first.c, of_first.h, w_grad, *of_peepholes, b_grad])
 
 
-def _lay_out(call: BlockCall, reverse: bool, to_gates: bool, arguments: Arguments) -> Any:
+def _lay_out(call: BlockCall, to_gates: bool, arguments: Arguments) -> Any:
     """Lay out a block op, a single step, or one of their gradients."""
     from ..driver import layouts  # imported here, because it imports the kernels
 
@@ -160,6 +157,7 @@ def _lay_out(call: BlockCall, reverse: bool, to_gates: bool, arguments: Argument
     if to_gates:
         make = layouts.lstm_block_cell_grad if is_lstm else layouts.gru_block_cell_grad
     columns = COLUMNS[call.attributes.gate_order] if is_lstm else None
+    reverse = call.steps is not None and call.steps.reverse
     block = layouts.BlockLayer(call.attributes, columns, call.has_peepholes, reverse)
     return layouts.laid_out(make, arguments, block)
 

@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from .._net import (
-    CheckedCall,
-    PackedCall,
-    RunArguments,
-    check_packed,
-    host_reserved_of,
-    packed_fingerprint,
-    packed_states,
-)
+from .._net import CheckedCall, PackedCall, RunArguments, check_packed, packed_states
 from .._typing import AnyArray, Array, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, Lengths, Resets, Save
 from ..arithmetic.gates import RecurrentActivation
 from ..checks.arrays import contiguous_all, in_axes_of_caller, on_device, time_major_of
@@ -124,7 +116,7 @@ def _call(op: str, run: CheckedCall, net: Net, asked: tuple[str, Any], input: Ar
     """Return a call with the engine that was asked for, and what host_reserved says of it."""
     engine, reserved = asked
     if reserved is not None:
-        expected = host_reserved_of("numpy", net, run)
+        expected = PackedCall(run, net, "numpy").host_reserved
         engine, every = reserved_engine(op, run.xp, engine, reserved, expected)
         run = run._replace(every=every)
     return PackedCall(run, net, _engine(op, engine, run, net, input))
@@ -167,7 +159,7 @@ def _run(
                 reserve_space = xp.zeros((), dtype)
         else:
             if every is not None:
-                note = Note(every, packed_fingerprint(call.net, call.run))
+                note = Note(every, call.fingerprint())
             weights = call.weights(params, call.layout)
             output, last, reserve_space = call.forward(weights, x, call.states(h, c), note)
             output_h, output_c = (*last, None)[:2]
@@ -221,12 +213,9 @@ def _check_by_cudnn(op: str, call: PackedCall, output: Any, weight_gradients: st
 
 def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> ReserveLayout:
     """Check that reserve_space belongs to a call; return its layout."""
-    xp, net, run = call.run.xp, call.net, call.run
+    run = call.run
     if not call.by_cudnn:
-        if run.every is None and reserve_space.shape == (call.size,):
-            return call.layout
-        fingerprint = partial(packed_fingerprint, net, run)
-        return check_reserve(op, xp, reserve_space, call.layout, fingerprint)[0]
+        return check_reserve(op, run.xp, reserve_space, call.layout, call.fingerprint)[0]
     from ..cudnn import engine as _cudnn
 
     check_size(op, reserve_space, _cudnn.reserve_size(_problem(call), run.dtype.name, run.lengths))
@@ -690,8 +679,8 @@ def cudnn_rnn_backprop(
     wanted: Any = engine, check_bool(op, "input_gradient", input_gradient), weight_gradients
     check_weight_gradients(op, weight_gradients)
     _check_by_cudnn(op, call, output, weight_gradients)
-    lay_out = None
-    if weight_gradients == "sum" and _may_be_laid_out(call) and reserve_space.shape == (call.size,):
+    lay_out, sums = None, weight_gradients == "sum" and _may_be_laid_out(call)
+    if sums and reserve_space.shape == (call.layout.size,):
         lay_out = partial(_lay_out_backprop, call, engine, input_gradient)
     run_backprop = partial(_run_backprop, op, call, wanted)
     return Checked(run_backprop, lay_out)  # type: ignore[return-value]

@@ -15,7 +15,7 @@ from ..checks.block import check_block
 from ..checks.extent import Steps
 from ..driver.signatures import by_signature
 from ..weights.block_forms import GRU_FORM
-from ..weights.gradients import WeightGradients, check_weight_gradients
+from ..weights.gradients import WeightGradients
 from . import block
 
 
@@ -98,7 +98,7 @@ def gru_block_cell(
     attributes = Attributes(recurrent_activation=recurrent_activation)
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
     call = check_block(op, GRU_FORM, arrays, {}, attributes)
-    return block.checked(call, block.run, None)  # type: ignore[no-any-return]
+    return block.checked(call, block.run)  # type: ignore[no-any-return]
 
 
 @by_signature
@@ -186,7 +186,7 @@ def block_gru(
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
     call = check_block(op, GRU_FORM, arrays, {}, attributes)
     steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
-    return block.checked(call, block.run, steps, reverse=reverse)  # type: ignore[no-any-return]
+    return block.checked(call, block.run, steps)  # type: ignore[no-any-return]
 
 
 @by_signature
@@ -438,7 +438,5 @@ def block_gru_grad(
     saved, biases = {"r": r, "u": u, "c": c, "h": h}, {"b_ru": b_ru, "b_c": b_c}
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
     call = check_block(op, GRU_FORM, arrays, biases, attributes)
-    check_weight_gradients(op, weight_gradients)
     steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
-    args, laid_out = (steps, weight_gradients), weight_gradients == "sum"
-    return block.checked(call, block.run_grad, *args, reverse=reverse, laid_out=laid_out)  # type: ignore[no-any-return]
+    return block.checked(call, block.run_grad, steps, weight_gradients)  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ from ..checks.block import check_block
 from ..checks.extent import Steps
 from ..driver.signatures import by_signature
 from ..weights.block_forms import LSTM_FORM, GateOrder
-from ..weights.gradients import WeightGradients, check_weight_gradients
+from ..weights.gradients import WeightGradients
 from . import block
 
 
@@ -119,7 +119,7 @@ def lstm_block_cell(
     peephole = {"wci": wci, "wcf": wcf, "wco": wco}
     attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
-    return block.checked(call, block.run, None)  # type: ignore[no-any-return]
+    return block.checked(call, block.run)  # type: ignore[no-any-return]
 
 
 @by_signature
@@ -250,7 +250,7 @@ def block_lstm(
     attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
     steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
-    return block.checked(call, block.run, steps, reverse=reverse)  # type: ignore[no-any-return]
+    return block.checked(call, block.run, steps)  # type: ignore[no-any-return]
 
 
 @by_signature
@@ -561,7 +561,5 @@ def block_lstm_grad(
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b}
     attributes = Attributes(None, cell_clip, gate_order, recurrent_activation)
     call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
-    check_weight_gradients(op, weight_gradients)
     steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
-    args, laid_out = (steps, weight_gradients), weight_gradients == "sum"
-    return block.checked(call, block.run_grad, *args, reverse=reverse, laid_out=laid_out)  # type: ignore[no-any-return]
+    return block.checked(call, block.run_grad, steps, weight_gradients)  # type: ignore[no-any-return]
