@@ -1,1 +1,1 @@
-"""What stands in the place of a GPU, and the tests that run on it."""
+"""Substitutes for a GPU, and the tests that run on them."""

@@ -1,4 +1,4 @@
-"""What must hold for kernels, whatever runs them: they agree with NumPy about all ops."""
+"""Kernels agree with NumPy for all ops, on each substitute for a GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GATE_ORDERS = ("icfo", "ifco")
 ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
 
 
-# In float32 NumPy's own error is the larger one: up to four times, over hundreds of terms.
+# In float32 NumPy's own error is larger: up to four times, over hundreds of terms.
 WIDER = {"float32": np.float64, "complex64": np.complex128}
 
 
@@ -46,7 +46,7 @@ def agrees_with_numpy(
     *,
     reverse: bool = False,
 ) -> None:
-    """Every block op on both sides, with peepholes, clip, hard gates and both gate orders."""
+    """Compare every block op with NumPy: peepholes, clip, hard gates and both gate orders."""
     rng = np.random.default_rng(1)
     kind = numpy_dtype(dtype)
     of_all = {"seq_len_max": shape[0] if seq_len_max is None else seq_len_max, "reverse": reverse}
@@ -63,7 +63,7 @@ def agrees_with_numpy(
             assert_close(a, e, dtype, f"{op} {name}", at_least=1e-6)
         return result
 
-    # Each with one of the orders, by turns of dtypes and shapes.
+    # Dtypes and shapes alternate between the two orders.
     turn = ([*common.TYPES].index(dtype) + shape[0] + shape[1]) % 2
     calls: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     for peephole, order in ((False, GATE_ORDERS[turn]), (True, GATE_ORDERS[1 - turn])):
@@ -91,7 +91,7 @@ def agrees_with_numpy(
 
 
 def _rnn_cases() -> list[Any]:
-    """Return dtypes with configurations: each dtype, kind of net and shape meets every other."""
+    """Return dtypes with configurations, which cover all pairs of dtype, kind of net and shape."""
     shapes = {
         "one": (1, 1, 1, 1),
         "two layers": (2, 33, 1, 3, 2, BI),
@@ -114,12 +114,12 @@ RNN_CASES = _rnn_cases()
 
 
 def rnn_agrees_with_numpy(cupy: Any, case: Case, dtype: str = "float64") -> None:
-    """CudnnRNN in training and in inference, batch-major and with dropout too, by own kernels."""
+    """CudnnRNN by this package's kernels: training and inference, batch-major, dropout."""
     rng = np.random.default_rng(2)
     kind = numpy_dtype(dtype)
     inputs = {"input_c": None, **nets.problem(rng, case, kind)}
     if case.rnn_mode == "rnn_relu":
-        # Off the kink, where rounding would decide: every other unit is always zero.
+        # Away from the kink, where rounding would decide: every other unit is always zero.
         biases = 2 * case.H * case.L * case.D
         inputs["params"] *= kind.type(0.1)
         inputs["params"][-biases:] = np.tile(np.resize([2, -2], case.H), biases // case.H)
@@ -147,7 +147,7 @@ def rnn_agrees_with_numpy(cupy: Any, case: Case, dtype: str = "float64") -> None
             }
             expected = expected or found
             # On a device a reversed direction without lengths saves its rows in the order of time.
-            # With lengths rows of all steps may be saved.
+            # With lengths, rows of all steps may be saved.
             in_time, padded = case.D == 2 and case.lengths is None, case.lengths is not None
             for op, results in found.items():
                 reserves = [r.reserve_space for r in (results, expected[op]) if op != "backward"]
@@ -157,7 +157,7 @@ def rnn_agrees_with_numpy(cupy: Any, case: Case, dtype: str = "float64") -> None
                     if name in ("reserve_space", "host_reserved") and (in_time or differ):
                         assert differ or a.shape == e.shape
                         continue
-                    # Near 1 the two terms of 1-h*h cancel: the gradient of a unit may be small.
+                    # Near 1, 1-h*h cancels: the gradient of a unit may be small.
                     terms = 0.1 if op == "backward" else 1e-6
                     assert_close(a, e, dtype, f"{op} {more} {name}", at_least=terms)
 

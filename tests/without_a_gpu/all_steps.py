@@ -1,4 +1,4 @@
-"""What the tests of kernels over all steps share: frames, ops with their gradients, tools."""
+"""Shared by the tests of kernels over all steps: frames, ops with their gradients, tools."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ from without_a_gpu.ptx.parser import PtxError
 BARRIER = "__syncthreads();"
 # What takes its place in a loop over steps.
 MEETING = "products.sync();"
-# The tools, each with what it notices: orders of threads, other values and what is written behind
-# dynamic shared memory; the interpreter of PTX, accesses that no barrier orders, and addresses out
-# of bounds.
+# The tools. Orders of threads show other values, and writes past dynamic shared memory. The PTX
+# interpreter shows accesses that no barrier orders, and addresses out of bounds.
 ORDERS, INTERPRETER, BOUNDS = "orders", "races in the PTX", "bounds in the PTX"
 
 CELLS: dict[str, Any] = {
@@ -48,7 +47,7 @@ def taken_by(
     monkeypatch: pytest.MonkeyPatch, mode: str, *, shared: bool = False
 ) -> dict[str, list[bool]]:
     """
-    Ask for kernels, and return whether they took steps, by the name of a cell's.
+    Select kernels; return a dict that records, by kernel name, whether they computed the steps.
 
     `shared`: with a part of the matrices in shared memory.
     """
@@ -73,24 +72,24 @@ def taken_by(
 
 
 class Frame(NamedTuple):
-    """A way to take all steps in one launch, and sizes that are awkward for it."""
+    """A kernel that computes all steps in one launch, and sizes that are difficult for it."""
 
     mode: str  # what is asked for, and the kernel's place among those of a cell
     dtype: str = "float32"
     part: float | None = None  # of the matrices: what is in registers, where the rest is shared
-    split: int = 2  # how many lanes share a unit then
+    split: int = 2  # the lanes that share a unit then
     few: tuple[int, int] = (3, 17)  # B and H
     many: tuple[int, int] = (7, 33)
-    warps: int | None = None  # of a block, if another number than the mode's
+    warps: int | None = None  # of a block, if not the mode's number
 
     @property
     def units(self) -> int:
-        """How many units a block of the grid has: with tensor cores as many as they multiply."""
+        """The number of units of a block of the grid; with tensor cores, a product's columns."""
         return 16 if numpy_dtype(self.dtype).itemsize <= 4 else 4
 
     def ask(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
-        """Ask for these kernels, and return whether they took steps, by the name of a cell's."""
-        # A grid of small blocks, so that a small matrix has many.
+        """Select these kernels; return the dict of `taken_by`."""
+        # Small blocks, so that a small matrix has many of them.
         half = numpy_dtype(self.dtype).itemsize == 2
         warps = self.warps or (4 if half or self.mode == "cluster" else 2)
         monkeypatch.setattr(grid, "WARPS", warps)
@@ -104,7 +103,7 @@ class Frame(NamedTuple):
         return taken_by(monkeypatch, self.mode, shared=self.part is not None)
 
     def has(self, monkeypatch: pytest.MonkeyPatch, sequences: int, B: int, H: int) -> None:
-        """Have a device for which a block has so many of B sequences."""
+        """Simulate a device on which a block has this many of the B sequences."""
         groups = -(-B // sequences)
         if self.mode == "grid":
             if numpy_dtype(self.dtype).itemsize == 2:
@@ -115,9 +114,9 @@ class Frame(NamedTuple):
         has_device(monkeypatch, 1 if (self.mode, sequences) == ("rows", 4) else groups)
 
     def layouts(self, monkeypatch: pytest.MonkeyPatch, B: int, H: int) -> Iterator[None]:
-        """Have each layout in turn: sequences of a block, units of a warp, where the matrix is."""
+        """Yield for each layout: sequences of a block, units of a warp, place of the matrix."""
         if self.part is not None:
-            # Nothing is shared where as many lanes share a unit as there may be.
+            # No shared memory if the most lanes share a unit.
             first = 1 if self.split == max(SPLITS) else 0.3
             for part, processors in ((first, 3), (0.5, 3), (0, 1), (0.8, 100)):
                 share(monkeypatch, part, self.split)
@@ -138,7 +137,7 @@ class Frame(NamedTuple):
                 yield
 
     def call_of_few(self, monkeypatch: pytest.MonkeyPatch, cell: str) -> Any:
-        """Return a call of a few sequences, two a block, which these kernels are asked to take."""
+        """Return a call of a few sequences, two per block, for these kernels."""
         part = self.part
         if part is not None:  # of each matrix of a GRU; others have more in registers
             part = 0.2 if cell == "gru" else 0.6
@@ -161,7 +160,7 @@ FRAMES = {
 
 
 def choices(cell: Any = "lstm", **changed: Any) -> Any:
-    """Return what would take the steps of a call on an H100, but for what is changed."""
+    """Return the kernels of a call on an H100, except for the changed arguments."""
     sizes = {"batch_size": 300, "num_units": 64, "num_steps": 10, "dtype": "float32"}
     device = {"processors": 132, "architecture": 90}
     return cupyrnn.device.recurrence_kernels(cell, **{**sizes, **device, **changed})
@@ -179,7 +178,7 @@ def largest(size: Any, dtype: str, arch: int) -> dict[tuple[int, bool], tuple[in
 
 
 def compiled(kernel: Any, template: str, dtype: str, arch: str) -> tuple[Any, str]:
-    """Return what NVRTC makes of a kernel, and its name."""
+    """Return a kernel compiled by NVRTC, and its name."""
     name = compile.instance(template, dtype)
     source = common.source(dtype, kernel.source)
     return nvrtc.compile_cubin(source, (name,), arch, compile.OPTIONS), name
@@ -187,12 +186,12 @@ def compiled(kernel: Any, template: str, dtype: str, arch: str) -> tuple[Any, st
 
 def time_loop_of(cubin: Any, name: str) -> Any:
     """Return the instructions of the loop over the steps."""
-    # The loop that loads the matrix may be the longer one.
+    # The loop that loads the matrix may be longer.
     return next(loop for loop in nvdisasm.loops(cubin)[name] if loop["BAR"])
 
 
 def cubin_of(kernel: Any, template: str, dtype: str, arch: str) -> tuple[Any, Any, str]:
-    """Return what NVRTC makes of a kernel, which spills no register, its usage and its name."""
+    """Return a kernel compiled by NVRTC without spills, its usage and its name."""
     cubin, name = compiled(kernel, template, dtype, arch)
     usage = cubin.kernels[name]
     assert usage.spill_stores == usage.spill_loads == usage.stack == 0, (name, arch)
@@ -200,19 +199,19 @@ def cubin_of(kernel: Any, template: str, dtype: str, arch: str) -> tuple[Any, An
 
 
 def has_device(monkeypatch: pytest.MonkeyPatch, processors: int, architecture: int = 90) -> None:
-    """Have the kernels be chosen for a device like this."""
+    """Choose kernels for a device like this."""
     device = persistent.Device(processors, architecture)
     monkeypatch.setattr(persistent, "current_device", lambda: device)
-    # A small one, so that a block has more than one of a few sequences.
+    # A small device, so that a block has more than one of a few sequences.
     monkeypatch.setattr(persistent, "_BLOCKS", ())
 
 
 def share(monkeypatch: pytest.MonkeyPatch, part: float, split: int = 2) -> None:
-    """Have this part of the matrices in registers, whatever H is."""
+    """Put this part of the matrices into registers, for any H."""
 
     def layout_for(size: Any, H: int, dtype: Any, *_: Any) -> ThreadLayout:
         kind = compute_dtype(dtype)
-        whole = layout_of(size, H, kind, split, 1 << 16)  # no rows more than needed
+        whole = layout_of(size, H, kind, split, 1 << 16)  # not more rows than needed
         return layout_of(size, H, kind, split, int(part * whole.registers))
 
     monkeypatch.setattr(persistent, "layout_for", layout_for)
@@ -273,7 +272,7 @@ def calls(
 
 
 def on(cupy: Any, call: Any, order: Any = slice(None)) -> list[np.ndarray]:
-    """Return what a call gives for some of its sequences, on the device."""
+    """Return the results of a call for some of its sequences, on the device."""
     function, (sequences, weights) = call
     part = [cupy.asarray(np.ascontiguousarray(a[:, order])) for a in sequences]
     return [
@@ -298,7 +297,7 @@ def forget() -> None:
 def plant(
     monkeypatch: pytest.MonkeyPatch, cell: str, kind: str, *replaced: tuple[str, str]
 ) -> None:
-    """Replace parts of the source of a cell's rows or grid: each old one by a new one."""
+    """Replace parts of the source of a cell's kernels: each old text by a new one."""
     for direction in DIRECTIONS:
         kernels = getattr(CELLS[cell], direction)
         kernel = getattr(kernels, kind)
@@ -341,7 +340,7 @@ def interpreted(
     tolerances: tuple[float, float] = (1e-4, 1e-5),
 ) -> list[np.ndarray]:
     """
-    Return what NVRTC's code gives, every address and race looked at, if it agrees with g++'s.
+    Return the results of NVRTC's code, with addresses and races checked; they agree with g++'s.
 
     `tolerances` are the relative and the absolute one.
     """
@@ -364,7 +363,7 @@ def same(found: list[np.ndarray], expected: list[np.ndarray]) -> bool:
 def caught_by(
     tool: str, cupy: Any, monkeypatch: pytest.MonkeyPatch, call: Any, expected: Any
 ) -> bool:
-    """Return whether a tool finds something."""
+    """Return whether a tool finds an error."""
     if tool == ORDERS:
         for order in ("forward", "reverse", *range(5)):
             use_order(monkeypatch, order)
@@ -385,7 +384,7 @@ def caught_by(
     try:
         on(cupy, call)
     except PtxError as error:
-        if "unknown instruction" in str(error):  # it has not looked
+        if "unknown instruction" in str(error):  # the tool has not run
             raise
         races = "a race for", "waits for blocks that do not come"
         noticed = (*races, "not all lanes") if tool == INTERPRETER else ("bytes at offset",)
@@ -394,5 +393,5 @@ def caught_by(
 
 
 def needs_tool(tool: str) -> None:
-    """Skip a test where a tool is missing."""
+    """Skip a test if a tool is missing."""
     needs.tool(runner.have_gxx() if tool == ORDERS else nvrtc.have_nvrtc())

@@ -9,8 +9,8 @@ arguments, memory, streams, casts and kernels, the bounds of every access. What 
 
 - it runs where CuPy cannot be installed, in the process of every other test;
 - it runs threads in reverse order, and in random ones;
-- an array of the host that gets between those of the device is an error in every operation of
-  this module, also in those that CuPy would let pass or turn into a copy.
+- a host array among device arrays is an error in every operation of this module, also in
+  operations that CuPy would accept or turn into a copy.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _current() -> int:
 
 
 class ndarray(np.ndarray):
-    """An array in what stands for device memory."""
+    """An array in simulated device memory."""
 
     device_id: int
     # Whether calls of these arrays are laid out. Otherwise each kernel is launched layer by layer.
@@ -74,11 +74,11 @@ class ndarray(np.ndarray):
 
     @functools.cached_property
     def allocation(self) -> kernel.Allocation:
-        """Its memory."""
+        """The memory of the array."""
         return kernel.allocation(self)
 
     def holds(self, address: int, size: int = 1) -> bool:
-        """Return whether bytes are among its own, on the current device."""
+        """Return whether bytes belong to the array, on the current device."""
         low, own, _ = self.allocation
         return low <= address <= low + own - size and self.device_id == _current()
 
@@ -125,7 +125,7 @@ class ndarray(np.ndarray):
     def astype(self, dtype: Any, order: Any = "K", copy: bool = True) -> Any:
         result = super().astype(dtype, order=order, copy=copy)
         if result is not self:
-            result.device_id = _current()  # as cupy, whose new arrays are on the current device
+            result.device_id = _current()  # as in CuPy, new arrays are on the current device
         return result
 
     def copy(self, order: Any = "C") -> Any:
@@ -147,7 +147,7 @@ class ndarray(np.ndarray):
 
 
 class Memory(ndarray):
-    """Memory of CuPy's allocator, and a place in it."""
+    """Memory of CuPy's allocator, and an offset in it."""
 
     @property
     def ptr(self) -> int:
@@ -169,7 +169,7 @@ def _expect_of_device(what: str, *arrays: Any) -> None:
 
 
 def asarray(a: Any) -> ndarray:
-    """Return `a` itself as device memory, in whatever layout it has."""
+    """Return `a` itself as device memory, in its own layout."""
     return np.asarray(a).view(ndarray)
 
 
@@ -228,7 +228,7 @@ def may_share_memory(a: ndarray, b: ndarray) -> bool:
     return np.may_share_memory(get(a), get(b))
 
 
-# Which find the arrays of this module by themselves.
+# These functions accept the arrays of this module.
 UFUNCS = (np.exp, np.expm1, np.log1p, np.maximum, np.sign, np.tanh)
 
 
@@ -253,13 +253,13 @@ class RawKernel:
         _functions[id(self)] = self
 
 
-# What launchKernel is given numbers of: kernels, and arrays by the addresses found in them.
+# launchKernel gets numbers of kernels, and addresses of arrays.
 _functions: dict[int, RawKernel] = {}
 _found: dict[int, weakref.ref[ndarray]] = {}
 
 
 def _living() -> Iterator[ndarray]:
-    """Yield all arrays there are, the newest first: the likeliest to be asked for."""
+    """Yield all arrays, the newest first, because it is the likeliest."""
     for ref in reversed(_live.valuerefs()):
         a = ref()
         if a is not None:
@@ -267,7 +267,7 @@ def _living() -> Iterator[ndarray]:
 
 
 def _expect_array(address: int, parameter: Parameter) -> None:
-    """Check that there is an array at an address that a parameter may point to."""
+    """Check that an address is that of an array to which the parameter may point."""
 
     def fits(a: ndarray | None) -> bool:
         return a is not None and a.holds(address) and parameter.may_point_to(a.dtype)
@@ -279,7 +279,7 @@ def _expect_array(address: int, parameter: Parameter) -> None:
 
 
 def _expect_arguments(name: str, parameters: Sequence[Parameter], params: int) -> None:
-    """Check that what stands at the addresses from `params` on may be passed to a kernel."""
+    """Check that the arguments at the addresses from `params` on may be passed to a kernel."""
     addresses = (ctypes.c_uint64 * len(parameters)).from_address(params)
     for address, parameter in zip(addresses, parameters, strict=True):
         place = ctypes.string_at(address, 8)
@@ -290,7 +290,7 @@ def _expect_arguments(name: str, parameters: Sequence[Parameter], params: int) -
             if value:
                 _expect_array(value, parameter)
         elif parameter.kind != b"s":
-            # A larger number than the kernel takes is found out by what is left over.
+            # More arguments than parameters show as a rest.
             assert not any(place[parameter.size :]), f"{name}: no {parameter} at {address:#x}"
 
 
@@ -298,7 +298,7 @@ def _launch_kernel(
     function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int,
     shared: int, stream: int, params: int, extra: int,
 ) -> None:  # fmt: skip
-    """cuLaunchKernel: the arguments are at the addresses that stand from `params` on."""
+    """cuLaunchKernel: the addresses of the arguments are in the array at `params`."""
     assert extra == 0
     raw = _functions[function]
     most, launched = raw.max_dynamic_shared_size_bytes, raw.launched
@@ -313,7 +313,7 @@ def _launch_cooperative_kernel(
     function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int,
     shared: int, stream: int, params: int,
 ) -> None:  # fmt: skip
-    """cuLaunchCooperativeKernel: blocks that wait for each other; here they always can."""
+    """cuLaunchCooperativeKernel: blocks that wait for each other, which always works here."""
     _launch_kernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, 0)
 
 
@@ -352,13 +352,13 @@ def _gemm_ex(
     a = _matrix(A, Atype, *((m, k) if transa == 0 else (k, m)), lda)
     b = _matrix(B, Btype, *((k, n) if transb == 0 else (n, k)), ldb)
     c = _matrix(C, Ctype, m, n, ldc)
-    # Of complex matrices the scalars are complex too.
+    # For complex matrices the scalars are complex too.
     one, zero_or_one = (
         np.frombuffer(ctypes.string_at(p, wide.itemsize), wide)[0] for p in (alpha, beta)
     )
     left, right = (x.astype(wide).T if t else x.astype(wide) for x, t in ((a, transa), (b, transb)))
     result = one * (left @ right)
-    # With beta = 0 cuBLAS does not read C, which may hold anything.
+    # With beta = 0 cuBLAS does not read C, whose content does not matter.
     c[...] = result if zero_or_one == 0 else result + zero_or_one * c.astype(wide)
 
 
@@ -369,7 +369,7 @@ def _gemm_strided_batched_ex(
     beta: int, C: int, Ctype: int, ldc: int, strideC: int,
     batchCount: int, computeType: int, algo: int,
 ) -> None:  # fmt: skip
-    """cublasGemmStridedBatchedEx: as many products, each so many elements behind the one before."""
+    """cublasGemmStridedBatchedEx: several products, with a distance in elements between them."""
     sizes = [np.dtype(_TYPES[t]).itemsize if t != 14 else 2 for t in (Atype, Btype, Ctype)]
     assert batchCount > 0
     for i in range(batchCount):
@@ -384,7 +384,7 @@ def _gemm_strided_batched_ex(
 
 
 def module() -> types.ModuleType:
-    """Return the module that stands for cupy."""
+    """Return the module that replaces CuPy."""
     cupy: Any = types.ModuleType("cupy_on_cpu")
     things = (
         ndarray,

@@ -39,10 +39,10 @@ def _program() -> Path:
 
 def loops(cubin: Cubin) -> dict[str, list[Counter[str]]]:
     """
-    Return how often each instruction stands in each loop, by name expression.
+    Return how often each instruction occurs in each loop, by name expression.
 
-    A loop is what lies between a jump backwards and where it leads: loops inside of it belong to
-    it. The longest is the first. Instructions count once, by the first part of their name.
+    A loop is the code between a jump backwards and its target, inner loops included. The longest is
+    the first. Instructions are counted by the first part of their name.
     """
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin.code)

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# What cupy.RawModule adds to the options, so that the code here is the code CuPy runs.
+# The options that cupy.RawModule adds, so that this is the code that CuPy runs.
 _CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 _CUPY_STANDARD = "-std=c++17"
 
-# Per wheel, a header by which its include folder is found.
+# For each wheel, a header that shows its include folder.
 _HEADERS = {
     "nvidia-cuda-runtime": "include/cuda_fp16.h",
     "nvidia-cuda-cccl": "include/nv/target",
 }
-# What the names of the wheels end in, by the version of CUDA that cuda-bindings is of.
+# The endings of the wheels' names, by the CUDA version of cuda-bindings.
 _ENDINGS = {"12": "-cu12", "13": ""}
 
 
@@ -29,7 +29,7 @@ class NvrtcError(RuntimeError):
 
 @dataclass(frozen=True)
 class KernelUsage:
-    """What one kernel takes, as ptxas reports it; all but the registers in bytes per thread."""
+    """The resources of a kernel, from ptxas's report; all but the registers in bytes per thread."""
 
     registers: int
     stack: int
@@ -64,7 +64,7 @@ def have_nvrtc() -> str | None:
             version = importlib.metadata.version(wheel)
         except importlib.metadata.PackageNotFoundError:
             return f"{wheel} is not installed"
-        # The headers' version is NVRTC's; CCCL counts on its own.
+        # The headers have NVRTC's version; CCCL has its own.
         if "-cccl" not in wheel and not version.startswith(f"{major}."):
             return f"{wheel} is {version}, not of CUDA {major}, as cuda-bindings is"
     return None
@@ -177,7 +177,7 @@ def _usage(log: str) -> dict[str, KernelUsage]:
     result = {}
     for part in re.split(r"Compiling entry function '", log)[1:]:
         name = part.partition("'")[0]
-        # By name, because functions that are not inlined have properties of their own.
+        # By name, because functions that are not inlined have their own properties.
         frame = re.search(
             rf"Function properties for {re.escape(name)}\n.*?(\d+) bytes stack frame, "
             r"(\d+) bytes spill stores, (\d+) bytes spill loads",

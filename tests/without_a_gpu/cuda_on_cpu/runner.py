@@ -36,15 +36,15 @@ ORDERS = ("forward", "reverse")
 _HERE = Path(__file__).parent
 _HEADER = "cuda_on_cpu.h"
 _HEADERS = sorted(_HERE.glob("*.h")) + sorted((_HERE / "stubs").glob("*.h"))
-# Most of the time is taken by g++, not by what it makes.
+# g++ needs most of the time, not the code that it makes.
 _FLAGS = (
     *("-O0", "-w", "-fno-exceptions", "-fno-rtti"),
     *("-ffp-contract=off", "-fno-strict-aliasing"),
-    # The fortified longjmp takes going from fiber to fiber for an error.
+    # The fortified longjmp treats a switch between fibers as an error.
     "-U_FORTIFY_SOURCE",
 )
-# Without C++'s own library, which takes a third of the time to link; not for other flags, whose
-# code may ask for it.
+# Without the C++ library, which is a third of the link time; not with other flags, whose code may
+# need it.
 _LIBRARIES = ("-nodefaultlibs", "-lgcc", "-lm", "-lc")
 # Modules must not share the statics of their templates.
 _CODE_FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-gnu-unique")
@@ -53,8 +53,8 @@ _DYNAMIC_SHARED = re.compile(
     r"([\w:<>, ]+?)\s*\b(\w+)\s*\[\s*\]\s*;"
 )
 
-# The libraries that were launched last keep their fibers: two mappings each, of the 65,000 or so
-# that a process may have.
+# The most recently launched libraries keep their fibers: two mappings each, of about 65,000 that a
+# process may have.
 _MOST_LIBRARIES, _MOST_FIBERS = 8, 1024
 
 _LAUNCH = struct.Struct("@3I3IQi4x")
@@ -70,7 +70,7 @@ class KernelError(RuntimeError):
 
 class Parameter(ctypes.Structure):
     """
-    One parameter of a kernel, as the compiler sees it.
+    A parameter of a kernel, from the compiler.
 
     Kinds: ``p`` pointer, ``i`` integer, ``f`` floating, ``h`` half, ``b`` bfloat16, ``v`` void,
     ``s`` anything else. For a pointer, the target is what it points to.
@@ -89,9 +89,9 @@ class Parameter(ctypes.Structure):
         return f"{self.size} bytes of kind {self.kind.decode()}"
 
     def may_point_to(self, dtype: np.dtype[Any]) -> bool:
-        """Return whether an array of a dtype may be what it points to."""
+        """Return whether it may point to an array of a dtype."""
         kind, size = self.target_kind, self.target_size
-        # Nothing is known about void, and an array of plain bytes may hold anything.
+        # void may be anything, and an array of plain bytes may hold anything.
         if kind == b"v" or dtype == np.uint8 or (dtype.kind == "V" and dtype.name != "bfloat16"):
             return True
         if kind == b"p":
@@ -156,7 +156,7 @@ def compile_module(
     """
     if reason := have_gxx():
         raise CompileError(reason)
-    # Those with a name, then the seeds.
+    # The named orders, then the seeds.
     number = ORDERS.index(order) if isinstance(order, str) else len(ORDERS) + order
     return Module(_load(build(source, tuple(name_expressions), tuple(options))), number)
 
@@ -193,7 +193,7 @@ class HostKernel(Kernel):
         shared_mem: int = 0,
     ) -> None:
         """
-        Launch; nothing is known of `allocations`.
+        Launch; `allocations` are not used.
 
         Raises
         ------
@@ -238,7 +238,7 @@ def _keep_fibers(library: ctypes.PyDLL) -> None:
 
 
 def entries(library: ctypes.CDLL) -> Sequence[_CEntry]:
-    """Return the kernels of a compiled library and their signatures, as they lie in it."""
+    """Return the kernels of a compiled library and their signatures, in its order."""
     count = ctypes.c_int.in_dll(library, "cuda_on_cpu_entry_count").value
     return (_CEntry * count).in_dll(library, "cuda_on_cpu_entries")
 
@@ -246,9 +246,9 @@ def entries(library: ctypes.CDLL) -> Sequence[_CEntry]:
 def build(
     source: str, names: tuple[str, ...], options: tuple[str, ...], *, flags: tuple[str, ...] = ()
 ) -> Path:
-    """Return the compiled library, from the cache; `flags` go to g++ in front of all others."""
+    """Return the compiled library, from the cache; `flags` are the first flags of g++."""
     text, libraries = _translation_unit(source, names), () if flags else _LIBRARIES
-    # The headers of CUDA that the options may lead to are not for g++.
+    # CUDA's headers, to which the options may lead, are not for g++.
     flags = (
         *flags,
         f"-I{_HERE}",
@@ -268,9 +268,9 @@ def build(
 @functools.cache
 def _precompiled_header() -> Path:
     """
-    Return a folder with the header as g++ has it after parsing, a quarter of the work.
+    Return a folder with the precompiled header, which saves a quarter of the work.
 
-    Where the flags differ in more than definitions, g++ takes the header itself.
+    If the flags differ in more than definitions, g++ reads the header itself.
     """
     flags = (f"-I{_HERE}", f"-I{_HERE / 'stubs'}", *_gxx_options(()), *_FLAGS, *_CODE_FLAGS)
     folder = kept(".header", flags, _fingerprint())
@@ -282,12 +282,12 @@ def _precompiled_header() -> Path:
 
 
 def compiled(path: Path, command: Sequence[str], text: str) -> Path:
-    """Return a file that a compiler makes of a text, which it may have made already."""
+    """Return the file that a compiler makes of a text, from the cache if possible."""
     with locked(path):
         if path.exists():
             return path
-        # Built under a name of its own and then renamed: who does not ask for the lock, as one
-        # that finds the file, sees all or nothing.
+        # Built under a temporary name and then renamed: a process that finds the file without
+        # the lock sees it complete or not at all.
         unfinished = path.with_name(f"{uuid.uuid4().hex}.tmp")
         done = subprocess.run(
             [*command, "-o", str(unfinished)],
@@ -343,13 +343,13 @@ def _translation_unit(source: str, names: tuple[str, ...]) -> str:
 
 
 def _gxx_options(options: tuple[str, ...]) -> list[str]:
-    """Return definitions and include folders: the rest is about the code that NVRTC generates."""
+    """Return definitions and include folders; the other options are for NVRTC's code generation."""
     return [*(o for o in options if o.startswith(("-D", "-U", "-I"))), "-std=c++17"]
 
 
 @functools.cache
 def _fingerprint() -> str:
-    """Return what a compiled object depends on besides its own text and flags."""
+    """Return everything besides text and flags that a compiled object depends on."""
     version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
     digest = hashlib.sha256(version)
     for header in _HEADERS:
@@ -358,17 +358,17 @@ def _fingerprint() -> str:
 
 
 def kept(suffix: str, *depends_on: object) -> Path:
-    """Return the path of what is built and depends on nothing else."""
+    """Return the path of a file that depends on nothing else."""
     key = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]
     return cache_folder() / f"{key}{suffix}"
 
 
 def cache_folder() -> Path:
-    """Return the folder for what is built, which is this user's own."""
+    """Return the folder for built files; it must belong to this user."""
     folder = Path(tempfile.gettempdir(), f"cuda_on_cpu-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
-    # What lies there is loaded into this process: it must be the user's own.
+    # Its files are loaded into this process, so it must belong to the user.
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise PermissionError(f"{folder} is not a folder that only this user can write to")
     return folder
@@ -376,7 +376,7 @@ def cache_folder() -> Path:
 
 @functools.cache
 def _load(path: Path) -> ctypes.PyDLL:
-    # PyDLL keeps the interpreter locked: the scheduler's state exists once in a module.
+    # PyDLL keeps the GIL: a module has only one scheduler state.
     library = ctypes.PyDLL(str(path))
     library.cuda_on_cpu_launch.restype = ctypes.c_char_p
     return library

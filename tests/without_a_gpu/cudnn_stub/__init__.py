@@ -1,7 +1,7 @@
 """
 A libcudnn.so.9 that records its calls.
 
-`cudnn.cc` is the library; `expected` says how it has to be called; `fixtures` has the package load
+`cudnn.cc` is the library, `expected` has the expected calls, and `fixtures` makes the package load
 it as cuDNN.
 """
 
@@ -30,7 +30,7 @@ def compiled(source: str) -> bytes:
 
 
 def install(folder: Path) -> Path:
-    """Write a library as libcudnn.so.9 and, as its parts, libraries beside it."""
+    """Write a library as libcudnn.so.9, and its parts beside it."""
     needs.tool(runner.have_gxx())
     folder.mkdir(exist_ok=True, parents=True)
     path = folder / "libcudnn.so.9"
@@ -41,7 +41,7 @@ def install(folder: Path) -> Path:
 
 
 class Stub:
-    """The library that records, loaded."""
+    """The loaded library that records calls."""
 
     def __init__(self, path: Path) -> None:
         self.dll = ctypes.CDLL(str(path))
@@ -61,7 +61,7 @@ class Stub:
 
 
 def with_streams(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the stand-in for CuPy what this engine needs of CuPy beside arrays."""
+    """Add what this engine needs besides arrays to the stand-in for CuPy."""
 
     def copyto(to: Any, source: Any, *, where: Any) -> None:
         assert all(type(a) is cupy.ndarray for a in (to, source, where))

@@ -1,4 +1,4 @@
-"""What the stubs are to be called with, and what they return."""
+"""The expected arguments of the stubs, and their results."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def dtype_of(name: str) -> Any:
 
 
 def given(cupy: Any, case: Case, dtype: str) -> Inputs:
-    """Return what `engine.forward` reads of a case."""
+    """Return the inputs of `engine.forward` for a case."""
     inputs = problem(np.random.default_rng(0), case, dtype_of(dtype))
     arrays = {n: cupy.asarray(a) for n, a in inputs.items()}
     return Inputs(*map(arrays.get, Inputs._fields[:4]), lengths_of(case))
 
 
-# The numbers of the manual once more, so that a wrong one in the package does not agree.
+# The manual's numbers a second time, so that a wrong number in the package shows.
 CELLS = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 TYPES = {"float32": (0, 0, 3), "float64": (1, 1, 0), "float16": (2, 0, 1), "bfloat16": (9, 0, 1)}
 
@@ -69,7 +69,7 @@ def pointer(a: Any) -> int:
 
 
 def filled(cupy: Any, case: Case, states: bool, source: Any) -> Any:
-    """Return what the stub's outputs are for sequences (1), or for states (2), in float64."""
+    """Return the stub's outputs for sequences (1) or for states (2), in float64."""
     lengths = np.array(case.lengths or (case.T,) * case.B)
     host = cupy.asnumpy(source).astype(np.float64)
     if states:
@@ -78,7 +78,7 @@ def filled(cupy: Any, case: Case, states: bool, source: Any) -> Any:
 
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
-# cuDNN takes a projection to H for none, and has no matrix for it then.
+# For cuDNN a projection to H is none, without a matrix.
 CUDNN_CASES = [c._replace(num_proj=2) if c.num_proj == c.H else c for c in CASES]
 each_case = pytest.mark.parametrize("case", CUDNN_CASES, ids=case_id)
 

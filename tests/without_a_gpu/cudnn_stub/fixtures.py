@@ -1,4 +1,4 @@
-"""The stubs in the place of the real libraries."""
+"""The stubs instead of the real libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from without_a_gpu.cudnn_stub import Stub, install, with_streams
 
 @pytest.fixture
 def fresh_search(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Look for the libraries anew, with no settings of the user's."""
+    """Search for the libraries again, without the user's settings."""
     monkeypatch.delenv("CUPYRNN_CUDNN", raising=False)
     monkeypatch.delenv("CUPYRNN_ENGINE", raising=False)
     monkeypatch.delenv("CUPY_TF32", raising=False)
@@ -36,7 +36,7 @@ def forget() -> None:
 def stub(
     cupy_on_cpu: Any, fresh_search: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Stub]:
-    """The library that records is cuDNN, beside the stand-in for CuPy."""
+    """The recording library as cuDNN, with the stand-in for CuPy."""
     with_streams(cupy_on_cpu, monkeypatch)
     path = install(tmp_path / "cudnn")
     monkeypatch.setenv("CUPYRNN_CUDNN", str(path))
@@ -48,7 +48,7 @@ def stub(
 
 @pytest.fixture
 def nowhere(fresh_search: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no cuDNN in any place."""
+    """A machine without cuDNN."""
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(library, "SONAME", "libcudnn-of-the-test.so.9")

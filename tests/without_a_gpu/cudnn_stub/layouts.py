@@ -1,4 +1,4 @@
-"""Where the real library must have each matrix of the packed parameters."""
+"""The places of the matrices of the packed parameters in the real library."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def weight_params(
     weights: tuple[int, int],
     matrix: int,
 ) -> list[Place | None]:
-    """Return where a matrix and its bias are; `weights` is the size and the address of all."""
+    """Return the places of a matrix and its bias; `weights` is the size and the address of all."""
     for name, types in _PROTOTYPES.items():
         getattr(library._dll, name).argtypes = types
 
@@ -69,7 +69,7 @@ def weight_params(
 def assert_layout(
     library: libcudnn.Library, handle: int, net: int, case: Case, itemsize: int
 ) -> None:
-    """cuDNN has every matrix and every bias where cudnn_rnn_params_layout says."""
+    """Check that every matrix and bias of cuDNN is where cudnn_rnn_params_layout says."""
     pieces = cupyrnn.cudnn_rnn_params_layout(
         *(case.L, case.H, case.I),
         rnn_mode=case.rnn_mode,  # type: ignore[arg-type]

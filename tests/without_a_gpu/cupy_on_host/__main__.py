@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def main() -> None:
-    # In place of this file's folder, what it would be without: where the caller is, and tests.
+    # Instead of this file's folder: the caller's folder, as usual, and tests.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     sys.path.insert(0, "")
     from without_a_gpu.cupy_on_host import host, torch_device
 
     host.install()
     torch_device.load()
-    # Of what starts processes: they have what this one has.
+    # New processes inherit this from the environment.
     sys.path.append(str(Path(__file__).with_name("children")))
     os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     arguments = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""Every public op that works on a device, as calls that are ready to be made."""
+"""Calls of every public op that works on a device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Call = Callable[[], Any]
 
 
 def functions_of(name: str) -> dict[str, Callable[..., Any]]:
-    """Return an op of the table, its gradient, and a cell's without those of the weights."""
+    """Return an op of the table and its gradient; of a cell also the gradient without weights."""
     op, mode = TABLE[name], name.partition("-")[2]
     functions = [op.record.forward, op.record.gradient]
     if op.is_cell:
@@ -47,7 +47,7 @@ def calls_of(
     dtype: str = "float32",
     lengths: Any = None,
 ) -> list[partial[Any]]:
-    """Return a call of an op of the table, a net by own kernels, and one of its gradient."""
+    """Return a call of an op of the table and one of its gradient, by this package's kernels."""
     rng, record = np.random.default_rng(0), TABLE[name].record
     call = call_of(Case(name, shape, dtype), rng)._replace(lengths=lengths)
     given = to_device(xp, call.inputs) | call.kwargs
@@ -65,7 +65,7 @@ def to_device(xp: Any, arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def calls_made(call: Any) -> int:
-    """Return how many functions of Python and C are called: the host's work, but no time."""
+    """Return the number of calls of Python and C functions, a measure of the host's work."""
     made = 0
 
     def see(_: FrameType, event: str, __: Any) -> None:
@@ -86,7 +86,7 @@ ON_A_STREAM = ("launches", "products", "memsets", "copies_on_device", "copies_to
 
 
 def disturbances(events: list[Any], stream: Any) -> list[Any]:
-    """Return what an op must not do."""
+    """Return the events that an op must not cause."""
     return [
         e for e in events if e.kind in SILENT or (e.kind in ON_A_STREAM and e.stream != stream.ptr)
     ]

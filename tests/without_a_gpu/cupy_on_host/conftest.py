@@ -1,4 +1,4 @@
-"""What the tests of this folder need."""
+"""Fixtures of this folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from without_a_gpu.cupy_on_host import host as host_module
 
 @pytest.fixture
 def host() -> Any:
-    """CuPy over memory of the host, where this process has it."""
+    """CuPy over host memory, if this process has it."""
     if not host_module.installed():
         pytest.skip(
             "needs CuPy over memory of the host: python tests/without_a_gpu/cupy_on_host -m pytest"
@@ -23,7 +23,7 @@ def host() -> Any:
 
 @pytest.fixture
 def cupy(host: Any, cupy_on_gpu: Any) -> Any:
-    """The real one."""
+    """The real CuPy."""
     return cupy_on_gpu
 
 

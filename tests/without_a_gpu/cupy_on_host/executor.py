@@ -1,4 +1,4 @@
-"""What runs the kernels: the source that NVRTC compiled, built by g++ for the fibers."""
+"""The executor of kernels: the source that NVRTC compiled, built by g++ for fibers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXTERN_C = re.compile(
 
 
 def built(program: Program) -> tuple[ctypes.PyDLL, dict[str, str]]:
-    """Return a library, every access to memory checked, and the kernels' names in the image."""
+    """Return a library that checks every memory access, and the kernels' names in the image."""
     names = program.names or {n: n for n in _EXTERN_C.findall(program.source)}
     flags = (
         *_CHECKED,
@@ -39,7 +39,7 @@ def built(program: Program) -> tuple[ctypes.PyDLL, dict[str, str]]:
 
 @functools.cache
 def _version() -> str:
-    """Return what changes when a header changes that the kernels are compiled with."""
+    """Return a value that changes with the headers of the kernels."""
     headers = [*_KERNEL.rglob("*.*h"), _KERNEL.parent / "native" / "host.h"]
     return hashlib.sha256(b"".join(p.read_bytes() for p in sorted(headers))).hexdigest()[:16]
 

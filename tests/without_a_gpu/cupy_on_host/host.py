@@ -1,4 +1,4 @@
-"""The two GPUs that this machine plays: how to get them, and what happened on them."""
+"""The two simulated GPUs: how to get them, and the events on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EVENTS = (
     "synchronizations", "allocations", "frees", "waits",
 )  # fmt: skip
 
-# The environment variable that names another folder for the kernels that CuPy keeps.
+# The environment variable with another folder for CuPy's compiled kernels.
 CACHE_VARIABLE = "CUPY_ON_HOST_CACHE_DIR"
 
 _native: Any = None
@@ -33,7 +33,7 @@ _alive: list[Any] = []
 
 
 class Counts(namedtuple("Counts", _EVENTS)):
-    """How often each thing happened. A launch of a product is not among the launches."""
+    """The number of events of each kind. A product does not count as a launch."""
 
     def __sub__(self, before: Counts) -> Counts:
         return Counts(*map(operator.sub, self, before))
@@ -42,7 +42,7 @@ class Counts(namedtuple("Counts", _EVENTS)):
 @dataclass(frozen=True)
 class Event:
     """
-    One thing that happened.
+    An event.
 
     Attributes
     ----------
@@ -99,18 +99,18 @@ def install(*, pool: bool = False) -> None:
     Parameters
     ----------
     pool
-        Keep CuPy's memory pool. Without it each array is an allocation of its own, poisoned when
-        it is made and gone when it is freed.
+        Keep CuPy's memory pool. Without it each array is a separate allocation, poisoned
+        when it is made and gone when it is freed.
     """
     global _native
     if installed():
         return
     if any(name.partition(".")[0] in ("cupy", "cupy_backends") for name in sys.modules):
         raise RuntimeError("CuPy is there already: this needs a process of its own")
-    # What is compiled here would be wrong on a GPU, so it has a cache of its own.
+    # Compiled code from here would be wrong on a GPU, so it has its own cache.
     default = str(library.cache() / "cupy")
     os.environ["CUPY_CACHE_DIR"] = os.environ.get(CACHE_VARIABLE, default)
-    # Kernels of CuPy alone, and no library that is not here.
+    # Only CuPy's own kernels, and no libraries that are missing here.
     os.environ["CUPY_ACCELERATORS"] = ""
     _native = ctypes.CDLL(str(library.build()), mode=ctypes.RTLD_GLOBAL)
     library.preload("libnvrtc-builtins.so", "libnvrtc.so", "libcublasLt.so", "libcublas.so")
@@ -130,9 +130,9 @@ def install(*, pool: bool = False) -> None:
 
 class Generator:
     """
-    Stands for CuPy's random generator, which needs cuRAND: NumPy draws the numbers.
+    Replaces CuPy's random generator, which needs cuRAND: NumPy draws the numbers.
 
-    It has the methods of CuPy's, and no others of NumPy's.
+    It has only the methods of CuPy's generator.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -151,7 +151,7 @@ class Generator:
 
 
 def _set_loader() -> None:
-    """Have the driver load, for an image, what g++ makes of its source."""
+    """Make the driver load g++'s code for the source of an image."""
 
     def load(image: bytes, module: int) -> int:
         try:
@@ -176,14 +176,14 @@ def _set_loader() -> None:
 
 
 def counts() -> Counts:
-    """Return how often each thing happened since the beginning."""
+    """Return the number of events of each kind since the beginning."""
     values = (ctypes.c_long * len(_EVENTS))()
     _native.host_counts(values)
     return Counts(*values)
 
 
 def counted(call: Callable[[], Any]) -> Counts:
-    """Return what a second call does, which compiles nothing."""
+    """Return the events of a second call, which compiles nothing."""
     call()
     before = counts()
     kept = call()
@@ -194,7 +194,7 @@ def counted(call: Callable[[], Any]) -> Counts:
 
 @contextmanager
 def log() -> Iterator[list[Event]]:
-    """Fill a list with what happens inside; it is full when the context ends."""
+    """Fill a list with the events inside; it is complete when the context ends."""
     events: list[Event] = []
     _native.host_log(1)
     try:
@@ -212,7 +212,7 @@ def log() -> Iterator[list[Event]]:
 
 @contextmanager
 def not_executed() -> Iterator[None]:
-    """Leave out what a device does by itself: what remains is the time of CuPy and the caller."""
+    """Skip the device's own work; the remaining time is CuPy's and the caller's."""
     switches = [
         ctypes.c_int.in_dll(_native, f"host_executes_{what}") for what in ("kernels", "products")
     ]
@@ -226,7 +226,7 @@ def not_executed() -> Iterator[None]:
 
 
 def message() -> str:
-    """Return what was last refused in this thread."""
+    """Return the last refusal in this thread."""
     _native.host_message.restype = ctypes.c_char_p
     text: bytes = _native.host_message()
     return text.decode()

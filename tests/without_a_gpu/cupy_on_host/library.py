@@ -1,4 +1,4 @@
-"""Build the C library, for the CUDA headers and the CuPy that are installed."""
+"""Build the C library for the installed CUDA headers and CuPy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def functions(path: Path, kinds: str, prefix: str, *options: str) -> dict[str, i
 
 
 def _stubs(wanted: set[str]) -> str:
-    """Return C source that says of each function that it is missing, where none is stronger."""
+    """Return C source of weak functions that report that they are missing."""
     lines = (
         f"__attribute__((weak)) int {name}(void) {{\n"
         f'  return host_fail({15 if name.startswith("cublas") else 801}, "no {name} here");\n}}\n'
@@ -84,7 +84,7 @@ def plain(name: str) -> str:
 
 
 def cache() -> Path:
-    """Return the folder for what is built, which is this user's own."""
+    """Return the folder for built files; it must belong to this user."""
     folder = runner.cache_folder() / "cupy_on_host"
     os.makedirs(folder, mode=0o700, exist_ok=True)
     return folder

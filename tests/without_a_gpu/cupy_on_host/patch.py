@@ -1,4 +1,4 @@
-"""Lead the functions of the CUDA runtime inside CuPy's extension into the library."""
+"""Redirect the functions of the CUDA runtime inside CuPy's extension to the library."""
 
 from __future__ import annotations
 

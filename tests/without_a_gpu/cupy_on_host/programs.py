@@ -1,4 +1,4 @@
-"""What CuPy compiles: NVRTC compiles it first, as on a GPU, and what it was is kept."""
+"""Programs that CuPy compiles: NVRTC compiles them as on a GPU, and their source is kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Program:
     options
         Those of NVRTC.
     names
-        By the C++ name of each kernel that was asked for, its name in the image.
+        The name of each requested kernel in the image, by its C++ name.
     """
 
     source: str
@@ -34,7 +34,7 @@ class Program:
     names: dict[str, str]
 
     def save(self) -> bytes:
-        """Keep the program; return what stands for its image."""
+        """Keep the program; return a placeholder of its image."""
         text = json.dumps(asdict(self), sort_keys=True)
         path = cache() / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
         path.write_text(text)
@@ -42,7 +42,7 @@ class Program:
 
     @classmethod
     def load(cls, image: bytes) -> Program:
-        """Return the program that an image stands for."""
+        """Return the program of a placeholder."""
         if not image.startswith(_MARK):
             raise ValueError("an image that was not compiled here")
         fields = json.loads(Path(image.removeprefix(_MARK).decode()).read_text())
@@ -54,12 +54,12 @@ compiled: list[Program] = []
 
 
 def keep_compiled(nvrtc_program: Any) -> None:
-    """Have CuPy's class for programs keep what it compiles."""
+    """Make CuPy's class for programs keep its sources."""
     compile_ = nvrtc_program.compile
 
     def compile_and_keep(self: Any, options: Sequence[str] = (), *args: Any, **kwargs: Any) -> Any:
         image, names = compile_(self, options, *args, **kwargs)
-        if not self.src.strip():  # CuPy asks what the compiler makes of nothing
+        if not self.src.strip():  # CuPy compiles an empty program once
             return image, names
         program = Program(self.src, tuple(options), names or {})
         compiled.append(program)

@@ -1,8 +1,8 @@
 """
 Calls around which a user captures a CUDA graph.
 
-CuPy refuses products in a capture, so that no op can be part of a graph. It may not end the capture
-with an error, nor leave anything behind.
+CuPy refuses products in a capture, so no op can be part of a graph. The error must not leave
+anything behind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a call that is laid out does on a device: few operations, all on the current stream."""
+"""Calls that are laid out need few operations of the device, all on the current stream."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Most(NamedTuple):
 
 
 def operations(host: Any, call: Callable[[], Any]) -> int:
-    """Return how many operations of the device a second call is."""
+    """Return the number of device operations of a second call."""
     n = host.counted(call)
     assert n.copies_to_device == n.copies_to_host == n.synchronizations == 0
     return int(n.launches + n.products + n.memsets + n.copies_on_device)
@@ -110,7 +110,7 @@ def test_masks_are_few_operations(host: Any, cupy: Any, D: int) -> None:
 def test_batch_first_has_the_same_bits(
     host: Any, cupy: Any, layers: int, D: int, most: Most
 ) -> None:
-    """And each array of several sequences is one more operation."""
+    """Each array of several sequences needs one more operation."""
     rng, shape = np.random.default_rng(0), (layers * D, 3, H)
     net: Any = {"direction": "bidirectional" if D > 1 else "unidirectional", "engine": "cupy"}
     size = cupyrnn.cudnn_rnn_params_size(layers, H, I, direction=net["direction"])
@@ -154,7 +154,7 @@ NAMED = pytest.mark.parametrize("name", NAMES)
 def test_blocks_that_exchange_numbers_are_one_operation_more(
     host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, name: str, way: str
 ) -> None:
-    """The memory of what a grid exchanges is set before each launch; the rest is as by rows."""
+    """A grid's exchange memory is set before each launch; everything else is as by rows."""
     calls = calls_of(cupy, name, SMALL)
     by_rows = [operations(host, call) for call in calls]
     monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
@@ -209,7 +209,7 @@ def test_more_sequences_than_run_at_once_are_several_launches(
 def test_the_loop_is_laid_out(
     host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
 ) -> None:
-    """Steps between the first one and the last one are alike; one more is as many operations."""
+    """All steps between the first and the last need equally many operations."""
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
     counts = []
     for steps in (1, 2, 3, 4, 6):
@@ -236,7 +236,7 @@ def test_the_loop_is_laid_out(
 def test_launches_that_are_refused_are_the_loops(
     host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, way: str
 ) -> None:
-    """As where another process has some of the multiprocessors; another error is raised."""
+    """As if another process had some of the multiprocessors; other errors are raised."""
     monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
     driver = cupy.cuda.driver
     calls = calls_of(cupy, "block_lstm", (4, 3, 4, 9))
@@ -247,7 +247,7 @@ def test_launches_that_are_refused_are_the_loops(
 
     def refuse(*args: Any) -> None:
         threads = args[4] * args[5]
-        if threads != 64:  # those of a block that exchanges numbers
+        if threads != 64:  # the operations of blocks that exchange numbers
             return launch(*args)
         refused.append(args)
         raise driver.CUDADriverError(status)
@@ -268,7 +268,7 @@ def test_launches_that_are_refused_are_the_loops(
 
 @pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn-lstm"])
 def test_lengths_are_one_copy_to_the_device(host: Any, cupy: Any, name: str) -> None:
-    """And one more operation backwards, for what is past the ends."""
+    """The gradient needs one more operation, for steps past the ends."""
     of_all, of_some = (
         [host.counted(call) for call in calls_of(cupy, name, (T, 3, I, H), "float32", lengths)]
         for lengths in (None, np.array([T, 1, 5]))
@@ -282,7 +282,7 @@ def test_lengths_are_one_copy_to_the_device(host: Any, cupy: Any, name: str) -> 
 
 
 def test_all_is_on_the_stream_of_the_caller(host: Any, cupy: Any) -> None:
-    """So that a CUDA graph that is being captured has all of it: no wait, no copy."""
+    """There is no wait and no copy to the host."""
     stream = cupy.cuda.Stream(non_blocking=True)
     with_lengths = calls_of(cupy, "cudnn_rnn-lstm", (T, 3, I, H), "float32", np.array([T, 1, 5]))
     for call in (*net_calls(cupy, "gru", 2, 2), *with_lengths):
@@ -297,7 +297,7 @@ def test_all_is_on_the_stream_of_the_caller(host: Any, cupy: Any) -> None:
 def test_two_threads_on_streams_of_their_own(
     host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, way: str
 ) -> None:
-    """They make calls of the same signatures at the same time; each gets its own results."""
+    """Both make calls of the same signatures at the same time; each gets its own results."""
     monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
     calls = [
         [scaled(cupy, call, 1 + n / 8) for name in NAMES for call in calls_of(cupy, name, SMALL)]
@@ -415,7 +415,7 @@ def test_all_memory_is_of_the_allocator_of_the_caller(host: Any, cupy: Any) -> N
 
 def test_a_subclass_has_the_same_values(host: Any, cupy: Any) -> None:
     class Named(cupy.ndarray):  # type: ignore[misc, name-defined]
-        """An array of a user's."""
+        """A user's subclass of an array."""
 
     forward, gradient = calls_of(cupy, "block_lstm", (T, B, I, H))
     for call in (forward, gradient):
@@ -441,7 +441,7 @@ def test_a_cleared_cache_lays_calls_out_again(host: Any, cupy: Any) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_process_has_its_own_words(host: Any, cupy: Any) -> None:
-    """The two call at the same time; on a GPU CUDA refuses calls of a forked process."""
+    """Both processes call at the same time; on a GPU CUDA refuses calls of a forked process."""
     call, _ = net_calls(cupy, "gru", 2, 1)
     expected = call().output.tobytes()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""Pages that promise the same lines for CuPy: their examples, with only the import changed."""
+"""Pages whose code also runs with CuPy: their examples with only the import changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[3]
-# A page, what is shortened there, and names of arrays that must be CuPy's afterwards.
+# A page, replacements that shorten it, and names of arrays that must be CuPy's afterwards.
 PAGES = {
     "README.md": ({}, ("w", "error")),
     "docs/guide/training.md": ({"range(1, 401)": "range(1, 4)"}, ("x", "outputs")),

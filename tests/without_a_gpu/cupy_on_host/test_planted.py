@@ -1,4 +1,4 @@
-"""Errors that are planted here are found: in kernels, in products, in what surrounds them."""
+"""Planted errors are found: in kernels, in products and around them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAMES = ("copy_from<float>", "copy_to<float>", "copy_from<double>", "through_an_
 
 @contextmanager
 def refused(host: Any, message: str) -> Iterator[None]:
-    """CuPy raises, and this is what the library says."""
+    """CuPy raises an error with this message of the library."""
     import cupy
 
     errors = (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError)
@@ -72,12 +72,12 @@ def test_out_of_bounds_in_a_kernel(
 
 
 def test_memory_of_another_array(host: Any, cupy: Any, kernels: Any) -> None:
-    """In bounds of an allocation, but of none that the kernel was given."""
+    """Within an allocation, but not one that the kernel got."""
     a, b, other = (cupy.zeros(9, "f4") for _ in range(3))
     first = (other.data.ptr - a.data.ptr) // 4
     with refused(host, "no argument of the kernel"):
         launch(kernels["copy_from<float>"], a, b, first, 9)
-    launch(kernels["copy_from<float>"], a, b, 0, 9)  # and the next launch is as before
+    launch(kernels["copy_from<float>"], a, b, 0, 9)  # the next launch works as before
 
 
 def test_a_freed_allocation(host: Any, cupy: Any, kernels: Any) -> None:

@@ -1,4 +1,4 @@
-"""How the ops have cuBLAS compute."""
+"""The modes in which the ops call cuBLAS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPE = (3, 2, 4, 5)
 CUDA_TYPES = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}
 CUDA_TYPES |= {"complex64": 4, "complex128": 5}
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77
-# Without the three products by which complex numbers may be multiplied, which lose a tangent.
+# Without the method of three products for complex numbers, which loses tangents.
 PEDANTIC = {"complex64": 69, "complex128": 71}
 TENSOR_OP, NO_REDUCED_PRECISION_REDUCTION = 1, 16
 
@@ -31,7 +31,7 @@ def products(host: Any, call: Any) -> list[Any]:
 
 @pytest.mark.parametrize("dtype", CUDA_TYPES)
 def test_types_and_accumulation(host: Any, cupy: Any, dtype: str) -> None:
-    """Half formats are added up in float32, also where cuBLAS splits a sum."""
+    """Half formats are summed in float32, also if cuBLAS splits a sum."""
     if dtype == "bfloat16":
         needs.module("ml_dtypes")
     kind = CUDA_TYPES[dtype]
@@ -68,7 +68,7 @@ def test_tf32_as_cupy_reads_it(
     monkeypatch.delenv("CUPY_TF32", raising=False)
     if setting is not None:
         monkeypatch.setenv("CUPY_TF32", setting)
-    # CuPy itself raises at its first product where the setting is no number.
+    # CuPy itself raises at its first product if the setting is not a number.
     expected = COMPUTE_32F_FAST_TF32 if setting in ("1", "2", " 1") else COMPUTE_32F
     found = {p.compute for call in calls(cupy, SHAPE).values() for p in products(host, call)}
     assert found == {expected}
@@ -82,7 +82,7 @@ def test_tf32_as_cupy_reads_it(
 
 
 def test_the_mode_is_set_once_a_call(host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not once a step, where a projection is into a half format."""
+    """The mode is not set in each step, also with a projection to a half format."""
     real, count = cupy.cuda.cublas.setMathMode, [0]
 
     def counted(*args: Any) -> None:
@@ -111,7 +111,7 @@ def test_operands_of_which_neither_rows_nor_columns_are_contiguous(host: Any, cu
 def test_long_sums_are_whole(
     cupy: Any, monkeypatch: pytest.MonkeyPatch, units: tuple[int, int], dtype: str
 ) -> None:
-    """Sums of ones, which float32 has exactly; cuBLAS sums halves by whole tiles, then the rest."""
+    """Sums of ones are exact in float32; whole tiles and the rest are separate products."""
     (M, N), kind, sums = units, needs.dtype(dtype), []
 
     def noted(name: str) -> None:
@@ -127,7 +127,7 @@ def test_long_sums_are_whole(
     noted("gemmStridedBatchedEx")
     for K, parts in ((1024, [1024]), (1025, [1024, 1]), (1152, [1152]), (14791, [14720, 71])):
         a, b = (cupy.ones(shape, np.float32).astype(kind) for shape in ((2, K, M), (2, K, N)))
-        # The rest is twice as much, lest it be anything else.
+        # The rest has twos, so that it is recognized.
         a[:, parts[0] :] = 2
         whole = K + sum(parts[1:])
         out = cupy.full((2, M, N), 7, np.float32)
@@ -140,7 +140,7 @@ def test_long_sums_are_whole(
             gemm(left[1], b[1], out[1], accumulate=True)
             assert (cupy.asnumpy(out[1]) == 2 * whole).all(), K
         assert sums == 8 * (parts if kind.itemsize == 2 else [K])
-        # A sum in two parts would be rounded twice where the result is of halves.
+        # A sum in two parts would be rounded twice if the result is a half format.
         sums.clear()
         gemm(a[0].T, b[0], cupy.empty((M, N), kind))
         assert sums == [K]

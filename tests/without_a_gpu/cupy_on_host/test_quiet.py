@@ -1,7 +1,7 @@
 """
 No op waits for the device, copies to or from the host, or leaves the current stream.
 
-Each is called twice: the first call compiles, and makes the handle of cuBLAS.
+Each op is called twice: the first call compiles and creates the cuBLAS handle.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_ops_are_quiet(host: Any, cupy: Any, stream: Any, name: str, dtype: str)
     with stream:
         call = calls(cupy, SHAPE, dtype)[name]
     events = quiet(host, stream, call)
-    # What is on the host goes up before the op, if at all.
+    # Lengths and resets are copied before the op, if at all.
     assert not [e for e in events if e.kind == "copies_to_device"]
 
 
@@ -51,7 +51,7 @@ def test_ops_are_quiet(host: Any, cupy: Any, stream: Any, name: str, dtype: str)
 def test_numba_takes_no_array_of_a_device(
     host: Any, cupy: Any, compiled_loops: ModuleType, name: str, T: int
 ) -> None:
-    """Where both are installed: the same bits as without it, on the device."""
+    """If Numba is installed, device arrays have the same bits as without it."""
     call = calls(cupy, (T, *SHAPE[1:]))[name]
     found = call()
     with pytest.MonkeyPatch.context() as patch:
@@ -75,7 +75,7 @@ def test_sequences_of_different_lengths_are_quiet(
 
 
 def test_one_launch_and_one_product_a_step(host: Any, cupy: Any) -> None:
-    """What a step adds, whatever a call takes once."""
+    """The operations that one more step adds."""
     for name in NAMES:
         if "_cell" in name:
             continue
@@ -89,7 +89,7 @@ def test_one_launch_and_one_product_a_step(host: Any, cupy: Any) -> None:
 
 
 def test_the_arguments_of_a_step_are_packed_before_the_loop(cupy: Any) -> None:
-    """A step calls the stages, what launches them, and nothing that looks at an array."""
+    """A step calls only the stages and their launches, and reads no array."""
     for name in NAMES:
         if "_cell" in name:
             continue
@@ -106,7 +106,7 @@ def test_the_arguments_of_a_step_are_packed_before_the_loop(cupy: Any) -> None:
 def test_different_lengths_cost_no_more_than_equal_ones(
     host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """One loop over the steps, not one for each length: the same launches but for a few."""
+    """There is one loop over the steps, not one for each length: only a few more launches."""
     monkeypatch.setattr(signatures, "signature", lambda *args: (None, []))  # both by layers
     shape, lengths = (40, 40, 4, 9), np.arange(1, 41)
     kinds = (
@@ -120,7 +120,7 @@ def test_different_lengths_cost_no_more_than_equal_ones(
             made.append(calls_made(call))
         (equal, equal_products), (different, different_products) = launched
         assert different_products == equal_products
-        assert different <= equal + 20  # and not 40 more, which would be one for each length
+        assert different <= equal + 20  # not 40 more, one for each length
         assert made[1] <= 1.5 * made[0]
 
 

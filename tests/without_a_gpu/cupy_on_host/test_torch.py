@@ -1,7 +1,7 @@
 """
 cupyrnn.torch on CUDA tensors: PyTorch's streams, devices, autograd and memory, real CuPy.
 
-Tensors and memory are those of ``torch_device``, which says what of it is PyTorch's own.
+Tensors and memory are from ``torch_device``, which says what is PyTorch's own.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ pytestmark = [
 
 DEVICES = ["cuda:0", "cuda:1"]
 WORK = ("launches", "products", "memsets", "copies_on_device", "copies_to_device")
-# One of each kind of cell and of layout of the arguments.
+# One call for each kind of cell and layout of arguments.
 SOME = ["block_lstm, clip and peepholes", "gru_block_cell", "block_lstm, lengths",
         "cudnn_rnn, lstm", "cudnn_rnn, gru"]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def cuda(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`torch.cuda`, as it is here."""
+    """The substitute for `torch.cuda`."""
     if torch is None:
         pytest.skip(needs.REASONS["torch"])
     assert torch_device.installed()
@@ -93,7 +93,7 @@ def test_values_and_gradients_are_those_of_the_cpu(name: str, dtype: str, device
 
 @contextmanager
 def only_on(host: Any, stream: Any) -> Iterator[list[Any]]:
-    """Check that all that happens inside is put into the queue of a stream, without waiting."""
+    """Check that all operations inside are queued on a stream, without waiting."""
     with host.log() as events:
         yield events
     work = [e for e in events if e.kind in WORK]
@@ -105,7 +105,7 @@ def only_on(host: Any, stream: Any) -> Iterator[list[Any]]:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", SOME)
 def test_all_of_an_op_is_on_the_current_stream(host: Any, name: str, device: str) -> None:
-    """Backward too, on the stream of the forward call, whatever is current then."""
+    """Backward runs on the stream of the forward call, whatever stream is current then."""
     problem = Problem(name)
     tensors = on_device(problem, device)
     ones = [torch.ones_like(a) for a in problem(*tensors)]
@@ -126,7 +126,7 @@ def test_all_of_an_op_is_on_the_current_stream(host: Any, name: str, device: str
 def test_a_second_call_takes_addresses(
     lengths: Any, dropout: float, kind: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of weights in separate tensors, and of an input in another order; lengths are copied."""
+    """Also with weights in separate tensors and inputs in another order; lengths are copied."""
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
     torch.manual_seed(0)
     sizes = 3, 4, 2, True, True, dropout, True
@@ -178,7 +178,7 @@ def test_states_of_zeros_are_null_pointers(kind: str, monkeypatch: pytest.Monkey
 
 
 def work_of(host: Any, call: Callable[[], Any]) -> Any:
-    """Return what a call does, the second time."""
+    """Return the events of a second call."""
     work = host.counted(call)
     return tuple(getattr(work, kind) for kind in (*WORK, "copies_to_host", "synchronizations"))
 
@@ -191,7 +191,7 @@ def as_cupy(problem: Problem, tensors: Any) -> Callable[[], Any]:
     return lambda: problem.of_arrays(arrays)
 
 
-# With lengths the op of PyTorch makes reserve_space as large as without.
+# With lengths, PyTorch's op makes reserve_space as large as without.
 @pytest.mark.parametrize("name", [n for n in SOME if "cudnn" not in n])
 def test_no_more_is_done_than_for_arrays(host: Any, name: str) -> None:
     problem = Problem(name)
@@ -201,12 +201,12 @@ def test_no_more_is_done_than_for_arrays(host: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", SOME)
 def test_memory_is_of_pytorchs_allocator(host: Any, name: str) -> None:
-    """All of it, on the op's stream: so `record_stream` holds, and nothing is given away early."""
+    """All memory belongs to the op's stream: `record_stream` works, nothing is reused early."""
     problem = Problem(name)
     stream, other = torch.cuda.Stream("cuda:1"), torch.cuda.Stream("cuda:1")
     tensors = on_device(problem, "cuda:1")
     with torch.cuda.stream(stream):
-        problem(*tensors)  # compiles, and makes the handle of cuBLAS
+        problem(*tensors)  # compiles, and creates the cuBLAS handle
         before = host.counts().allocations, torch_device.allocations()
         out = problem(*tensors)
         grads = torch.autograd.grad(out, tensors, [torch.ones_like(a) for a in out])
@@ -221,7 +221,7 @@ def test_memory_is_of_pytorchs_allocator(host: Any, name: str) -> None:
     blocks = {a.untyped_storage().data_ptr() for a in (*out, *grads)}
     del out, grads, a
     gc.collect()
-    # PyTorch's thread of the device returns the results before it lets go of what it held.
+    # PyTorch's device thread returns the results before it frees what it holds.
     end = time.monotonic() + 60
     while any(map(torch_device.block_of, blocks)) and time.monotonic() < end:
         time.sleep(0.01)

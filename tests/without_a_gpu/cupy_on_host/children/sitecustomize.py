@@ -1,4 +1,4 @@
-"""Have the processes that a process with CuPy over memory of the host starts have it, too."""
+"""Give child processes CuPy over host memory, if their parent has it."""
 
 from without_a_gpu.cupy_on_host import host
 
