@@ -52,16 +52,12 @@ def _layout(a: Array) -> tuple[int, int] | None:
     return None
 
 
-def _operand(a: Array) -> tuple[Array, int, int]:
-    """Return `a`, its operation and its leading dimension; of a copy if `a` has none."""
+def _operand(a: Array) -> Array:
+    """Return `a`, or a copy if cuBLAS cannot read `a`."""
     import cupy
 
     a = aligned(cupy, a)
-    layout = _layout(a)
-    if layout is None:
-        a = a.copy(order="C")
-        layout = (_OP_N, max(a.shape[-1], 1))
-    return a, *layout
+    return a.copy(order="C") if _layout(a) is None else a
 
 
 def _compute_type(kind: str) -> int:
@@ -134,7 +130,7 @@ class Product:
         import cupy
 
         has_terms = out.size > 0 and a.shape[1] > 0
-        a, b = _operand(a)[0], _operand(b)[0]
+        a, b = _operand(a), _operand(b)
         found = gemm_calls(a, b, out, accumulate=accumulate) if has_terms else []
         calls = [
             (first[:3], first[4:], of_b, of_a, last, behind)
@@ -176,23 +172,18 @@ def gemm_each(a: Array, b: Array, out: Array) -> None:
     if K == 0:
         out[...] = 0
         return
-    a, op_a, ld_a = _operand(a)
-    b, op_b, ld_b = _operand(b)
-    kind = a.dtype.name
-    scalars = _SCALARS.get(kind, _SCALARS["float32"])
-    zero, type_in = scalars.ctypes.data, _CUDA_TYPE[kind]
-    one = zero + scalars.itemsize
-    ld_out = max(out.strides[1] // out.itemsize, N)
+    a, b = _operand(a), _operand(b)
     # An array of one matrix has no next one, so its stride may be anything.
     skip_a, skip_b, skip_out = (x.strides[0] // x.itemsize if n > 1 else 0 for x in (a, b, out))
-    for terms, scale, a_behind, b_behind in _parts(a, b, out, (zero, one)):
+    for first, of_b, (*of_a, scale), last, behind in gemm_calls(a, b, out, accumulate=False):
+        (*of_out, compute, algorithm), (b_behind, a_behind) = last, behind
         cupy.cuda.cublas.gemmStridedBatchedEx(
-            cupy.cuda.device.get_cublas_handle(), op_b, op_a, N, M, terms, one,
-            strided_address(b) + b_behind, type_in, ld_b, skip_b,
-            strided_address(a) + a_behind, type_in, ld_a, skip_a,
+            cupy.cuda.device.get_cublas_handle(), *first,
+            strided_address(b) + b_behind, *of_b, skip_b,
+            strided_address(a) + a_behind, *of_a, skip_a,
             scale,
-            strided_address(out), _CUDA_TYPE[out.dtype.name], ld_out, skip_out,
-            n, _compute_type(kind), _GEMM_DEFAULT,
+            strided_address(out), *of_out, skip_out,
+            n, compute, algorithm,
         )  # fmt: skip
 
 
@@ -208,21 +199,22 @@ def gemm_calls(a: Any, b: Any, out: Any, *, accumulate: bool) -> list[tuple[Any,
     """
     Return the calls of gemmEx that compute a product, each in parts around its three addresses.
 
-    `a`, `b` and `out` are arrays or places. A call has the arguments before the address of b, the
-    arguments before the address of `a`, before the address of `out` and after it, and the bytes
-    from the first elements of b and `a` to the call's first ones. Raises NotInPlace if a matrix has
-    to be copied first.
+    `a`, `b` and `out` are arrays or places. If they have three axes, the calls compute the product
+    of the first matrices. A call has the arguments before the address of b, the arguments before
+    the address of `a`, before the address of `out` and after it, and the bytes from the first
+    elements of b and `a` to the call's first ones. Raises NotInPlace if a matrix has to be copied
+    first.
     """
     layout_a, layout_b = _layout(a), _layout(b)
     if layout_a is None or layout_b is None:
         raise NotInPlace("a matrix has to be copied")
-    (M, N), kind = out.shape, a.dtype.name
+    (M, N), kind = out.shape[-2:], a.dtype.name
     (op_a, ld_a), (op_b, ld_b) = layout_a, layout_b
     type_in, type_out = _CUDA_TYPE[kind], _CUDA_TYPE[out.dtype.name]
     scalars = _SCALARS.get(kind, _SCALARS["float32"])
     zero = scalars.ctypes.data
     one = zero + scalars.itemsize
-    ld_out = max(out.strides[0] // out.itemsize, N, 1)
+    ld_out = max(out.strides[-2] // out.itemsize, N, 1)
     last = type_out, ld_out, _compute_type(kind), _GEMM_DEFAULT
     calls = []
     # cuBLAS counts columns first: out.T = b.T @ a.T.
