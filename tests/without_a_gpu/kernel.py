@@ -1,4 +1,4 @@
-"""What the kernels of all executors have in common: what is passed to them, and how."""
+"""Shared by the kernels of all executors: their arguments and launches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_THREADS = 1024
 
 
 class Allocation(NamedTuple):
-    """Memory of this process that a kernel may be given: `size` bytes from `address` on."""
+    """Memory of this process that a kernel may get: `size` bytes from `address` on."""
 
     address: int
     size: int
@@ -30,7 +30,7 @@ class Kernel:
     sizes : list of int
         The bytes of each parameter.
     parameters : sequence
-        Its signature; empty where the executor does not know it.
+        Its signature; empty if the executor does not know it.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Kernel:
         params
             The address of an array of the addresses of the arguments: `kernelParams`.
         allocations
-            All memory there is; it may overlap.
+            All memory of the arguments; parts may overlap.
         shared_mem
             Bytes of dynamic shared memory.
         """
@@ -68,7 +68,7 @@ class Kernel:
         args: Sequence[Any],
         shared_mem: int = 0,
     ) -> None:
-        """Launch with arrays, which are all the memory there is, with NumPy's scalars and bytes."""
+        """Launch with arrays, which are all memory of the launch, NumPy scalars and bytes."""
         values = [_bytes_of(a) for a in args]
         if (given := [len(v) for v in values]) != self.sizes:
             raise TypeError(f"{self.name} takes {self.sizes} bytes, {given} were given")
@@ -86,7 +86,7 @@ def _bytes_of(argument: Any) -> bytes:
 
 
 def allocation(array: np.ndarray[Any, Any]) -> Allocation:
-    """Return the memory of an array, from its first byte to its last one."""
+    """Return the memory of an array, from its first byte to its last."""
     low = high = array.ctypes.data
     if array.size:
         for size, stride in zip(array.shape, array.strides, strict=True):
@@ -97,7 +97,7 @@ def allocation(array: np.ndarray[Any, Any]) -> Allocation:
 
 
 def full_size(grid: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
-    """Return three numbers each, if CUDA takes them."""
+    """Return three numbers each, if CUDA accepts them."""
     sizes = *(*grid, 1, 1)[:3], *(*block, 1, 1)[:3]
     within = all(1 <= n <= most for n, most in zip(sizes, _MOST, strict=True))
     if not within or sizes[3] * sizes[4] * sizes[5] > _MOST_THREADS:

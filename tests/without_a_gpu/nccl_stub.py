@@ -1,5 +1,5 @@
 """
-What stands for NCCL: the interface of `cupyx.distributed` over MPI, for CuPy's stand-in.
+A stand-in for NCCL: the interface of `cupyx.distributed` over MPI, for CuPy's stand-in.
 
 It refuses what NCCL would hang or fail on, or add up wrongly: arrays of the host, of another device
 than the current one, with gaps, of dtypes it does not know, and calls that differ between ranks. It
@@ -19,7 +19,7 @@ DTYPES = "bBiIlLqQefd"
 
 
 class Stream:
-    """A stream that counts how often it was waited for."""
+    """A stream that counts waits for it."""
 
     def __init__(self, ptr: int) -> None:
         self.ptr, self.waited_for = ptr, 0
@@ -29,7 +29,7 @@ class Stream:
 
 
 class Backend:
-    """As cupyx.distributed.NCCLBackend."""
+    """The interface of cupyx.distributed.NCCLBackend."""
 
     def __init__(self, cupy: Any, size: int, rank: int) -> None:
         self.cupy, self.calls = cupy, []  # (name, dtype, size, stream)
@@ -68,7 +68,7 @@ class Backend:
 
 
 def install(cupy: Any, devices: int, available: bool = True) -> list[Backend]:
-    """Give the stand-in of cupy so many GPUs and NCCL; return the list of what is made of it."""
+    """Give the stand-in for CuPy this many GPUs and NCCL; return the list of created backends."""
     made: list[Backend] = []
     stream = Stream(0xCAFE)
     cupy.cuda.get_current_stream = lambda: stream

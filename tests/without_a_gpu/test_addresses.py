@@ -1,5 +1,5 @@
 """
-Every address in shared memory that a lane of the kernels over all steps writes or reads.
+Every address in shared memory that the kernels over all steps write or read.
 
 No kernel runs: the places are those of the functions and constants that the kernels use, compiled
 by g++, for every H from 1 to 128 (of rows as far as it fits), every layout, cell and direction.
@@ -23,12 +23,12 @@ from without_a_gpu.cuda_on_cpu import runner
 
 KINDS = {"float32": "float", "float64": "double", "complex64": "Dual<float>",
          "complex128": "Dual<double>"}  # fmt: skip
-# All amounts of shared memory that there are, and none known.
+# All sizes of shared memory, and an unknown one.
 DEVICES = (75, 80, 86, 90, 60)
 
 
 def compiled(source: str, cases: list[str]) -> Any:
-    """Return a function of C: that of case `which`, of n triples of numbers."""
+    """Return a C function of n triples of numbers, for case `which`."""
     needs.tool(runner.have_gxx())
     table = ", ".join(cases)
     head = 'extern "C" __attribute__((visibility("default"))) void places'
@@ -67,7 +67,7 @@ def rows_layouts() -> set[tuple[rows.Size, rows.ThreadLayout, str, int]]:
     for cell, direction, dtype in itertools.product(CELLS, DIRECTIONS, KINDS):
         size = getattr(CELLS[cell], direction).rows.size
         for H, arch in itertools.product(range(1, 129), DEVICES):
-            # float16 has the numbers of float32 and leaves others to registers.
+            # float16 computes with float32 numbers, and has other numbers in registers.
             for kind in (dtype, "float16") if dtype == "float32" else (dtype,):
                 available = persistent.Device(1, arch).available
                 layout = persistent.layout_for(size, H, numpy_dtype(kind), available)
@@ -77,7 +77,7 @@ def rows_layouts() -> set[tuple[rows.Size, rows.ThreadLayout, str, int]]:
 
 
 def wrong_of_rows(layouts: set[tuple[rows.Size, rows.ThreadLayout, str, int]]) -> list[Any]:
-    """Return the layouts with an address that is wrong, and why."""
+    """Return the layouts with a wrong address, and the reason."""
     types: dict[str, int] = {}
     matrices = []
     for size, layout, dtype, H in layouts:
@@ -124,7 +124,7 @@ def test_rows_and_hybrids_stay_within_their_memory() -> None:
 
 
 def test_registers_and_vectors_are_counted() -> None:
-    """No more registers than were asked for, and all vectors that a kernel declares."""
+    """Not more registers than planned, and all vectors that a kernel declares."""
     for cell, direction, H in itertools.product(CELLS, DIRECTIONS, range(1, 129)):
         size = getattr(CELLS[cell], direction).rows.size
         for split, registers in itertools.product(rows.SPLITS, (None, 0, 40, 133)):
@@ -170,7 +170,7 @@ def test_what_python_says_of_a_cell_is_what_cpp_says(name: str) -> None:
 
 
 def beside_nan(cupy: Any, call: Any) -> Any:
-    """Return the call with weights that have NaN around them in memory."""
+    """Return the call with NaN around the weights in memory."""
     function, (sequences, weights) = call
 
     def surrounded(a: Any) -> Any:
@@ -186,7 +186,7 @@ def beside_nan(cupy: Any, call: Any) -> Any:
 def test_nothing_beside_the_weights_is_read(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, cell: str
 ) -> None:
-    """Not even to multiply it by zero."""
+    """A product of NaN and zero would show it."""
     frame = FRAMES[name]
     frame.ask(monkeypatch)
     frame.has(monkeypatch, 2, 3, 18)
@@ -201,7 +201,7 @@ def test_nothing_beside_the_weights_is_read(
 def test_inf_in_w_meets_no_zero_behind_a_vector(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, cell: str, H: int
 ) -> None:
-    """NaN stands just where NumPy has it."""
+    """NaN appears exactly where it does in NumPy."""
     FRAMES[name].ask(monkeypatch)
     FRAMES[name].has(monkeypatch, 2, 3, H)
     function, (sequences, weights) = calls(3, 3, H, FRAMES[name].dtype)[cell]

@@ -1,5 +1,5 @@
 """
-The kernels that take all steps in one launch: what is asked of every frame, with every cell.
+The kernels that compute all steps in one launch: tests of every frame with every cell.
 
 ``rows``, where a block has the whole matrix, and ``hybrid``, with a part of it in shared memory;
 ``grid`` and ``cluster``, where blocks share it, in half formats by tensor cores.
@@ -68,7 +68,7 @@ QUICK: dict[str, list[tuple[Any, ...]]] = {
     "cluster": [("float32", 2, 9, 33)],
     "turns": [("float16", 16, 19, 33)],
 }
-# With g++ these are slow: a dtype by turns with the frames.
+# These are slow with g++: dtypes alternate between the frames.
 TURNS: dict[str, list[tuple[Any, ...]]] = {
     "rows": [("float16", 2, 9, 33), *QUICK["grid"]],
     "grid": [("float16", 2, 9, 33), *QUICK["rows"]],
@@ -113,7 +113,7 @@ def test_one_launch_agrees_with_numpy(
         case = Case(mode, 4, B, 2, 5, 2, BI, lengths=lengths)
         rnn_agrees_with_numpy(each_cupy, case, dtype)
     assert len(taken) == 2 * len(CELLS)
-    # Where a step is alone, the loop has no more launches.
+    # For a single step, the loop has as few launches.
     assert all(any(found) for found in taken.values())
 
 
@@ -121,7 +121,7 @@ def test_one_launch_agrees_with_numpy(
 def test_more_steps_than_are_on_their_way(
     each_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, sequences: int
 ) -> None:
-    """Of a ring that copies fill steps before, each place is used more than once."""
+    """Copies fill a ring some steps ahead; each place is used more than once."""
     frame = FRAMES["rows"]
     taken = frame.ask(monkeypatch)
     frame.has(monkeypatch, sequences, 5, 5)
@@ -162,11 +162,11 @@ def test_what_does_not_fit_is_the_loops(
 
 
 def quick_of(*cells: str) -> pytest.MarkDecorator:
-    """Return the mark of what is quick of these cells, and slow of the others."""
+    """Return parameters that are quick for these cells, and slow for the others."""
     return slow(*(f"[{cell}-" for cell in CELLS if cell not in cells))
 
 
-# With lengths and without each is quick of one cell, by turns.
+# With and without lengths one cell is quick, alternately.
 BITS = [
     *(pytest.param(name, how, lengths, marks=quick_of([*CELLS][(n + 2 * lengths) % 4]))
       for n, (name, how) in enumerate(
@@ -191,7 +191,7 @@ def test_the_bits_of_a_sequence_depend_on_nothing_else(
     how: dict[str, Any],
     lengths: bool,
 ) -> None:
-    """Not on the others, nor their order: each is in any block and row; nor on the layout."""
+    """They do not depend on the other sequences, their order, the block, the row or the layout."""
     frame = FRAMES[name]._replace(**how)
     taken, (B, H) = frame.ask(monkeypatch), frame.many
     of_all = np.resize([3, 4, 2, 4, 1, 3, 2], B) if lengths else None
@@ -211,10 +211,10 @@ def test_the_bits_of_a_sequence_depend_on_nothing_else(
         assert same(whole, expected)
         for part in parts if lengths else parts[n : n + 1]:
             for a, e in zip(found(part), expected, strict=True):
-                # Of x alone the product over all rows is cuBLAS's.
+                # The product with x over all rows is cuBLAS's.
                 if a.shape[2] != 3:
                     np.testing.assert_array_equal(a, e[:, part])
-        if n == 0 and frame.split == max(SPLITS):  # where nothing is in shared memory
+        if n == 0 and frame.split == max(SPLITS):  # if nothing is in shared memory
             taken.clear()
     assert taken
     assert all(all(found) for found in taken.values())
@@ -236,7 +236,7 @@ def test_the_bits_of_a_sequence_depend_on_nothing_else(
 def test_the_order_of_threads_does_not_matter(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str, name: str
 ) -> None:
-    """In reverse, and in twenty random orders of warps and blocks."""
+    """Reverse order, and twenty random orders of warps and blocks."""
     taken, call = FRAMES[name].call_of_few(monkeypatch, cell)
     expected = on(cupy_on_cpu, call)
     for order in ("reverse", *range(20)):
@@ -259,7 +259,7 @@ def test_as_many_launches_whatever_the_number_of_steps(
     assert "gemmEx" in found[0]
 
 
-# The error of each frame that is planted in every run, by the quickest tool; the others are slow.
+# One error of each frame is planted in every run, with the quickest tool; the others are slow.
 QUICK_ERROR = {
     "rows": "no barrier after a step",
     "grid": "a wait that looks at the first word only",
@@ -283,7 +283,7 @@ TRIED = [
 def test_a_planted_error_is_caught(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, error: str, tool: str
 ) -> None:
-    """By each of the tools that are named, and by no other."""
+    """Exactly the named tools catch it."""
     needs_tool(tool)
     wrong, frame = WRONG[name][error], FRAMES[name]
     taken, call = frame.call_of_few(monkeypatch, wrong.cell)
@@ -301,7 +301,7 @@ def test_a_planted_error_is_caught(
 def test_nothing_is_caught_where_nothing_is_wrong(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str, name: str, tool: str
 ) -> None:
-    """Nor by another order of threads, which has a test of its own."""
+    """Another test runs other orders of threads."""
     needs_tool(tool)
     taken, call = FRAMES[name].call_of_few(monkeypatch, cell)
     expected = on(cupy_on_cpu, call)
@@ -328,7 +328,7 @@ def barriers(source: str) -> int:
 
 
 def test_the_page_has_the_same_table() -> None:
-    """Of the errors among blocks, and of what catches each; by one tool at least."""
+    """The table of errors between blocks and of the tools that catch them, at least one each."""
     lines = [
         "| planted error | orders | PTX interpreter |",
         "|---|---|---|",
@@ -384,7 +384,7 @@ def test_the_ptx_agrees(
     cell: str,
     arch: str,
 ) -> None:
-    """NVRTC's code, interpreted, every address and race looked at; with H odd and even."""
+    """NVRTC's code, interpreted, with checks of addresses and races; H is odd and even."""
     frame = FRAMES[name]._replace(dtype=dtype)
     taken = frame.ask(monkeypatch)
     B, H = {"float16": (9, 34), "bfloat16": (9, 17)}.get(dtype, (3, 9))
@@ -395,7 +395,7 @@ def test_the_ptx_agrees(
     call = calls(3, B, H, dtype, (1, 3, 2, 3, 3, 1, 2, 3, 3)[:B])[cell]
     found = interpreted(cupy_on_cpu, monkeypatch, call, arch, tolerances)
     assert all(all(found) for found in taken.values())
-    if name == "hybrid":  # where the matrix is changes no bit
+    if name == "hybrid":  # the place of the matrix changes no bit
         share(monkeypatch, 0)
         assert same(on(cupy_on_cpu, call), found)
 
@@ -415,7 +415,7 @@ def test_the_ptx_agrees(
 )
 @each_cell
 def test_rows_fit_into_the_registers(cell: str, dtype: str, arch: int, shared: bool) -> None:
-    """No register is spilled or read again within the loop; shared memory is what is counted."""
+    """No spilled register is written or read in the loop; the size of shared memory is right."""
     needs.tool(nvrtc.have_nvrtc(), nvdisasm.have_nvdisasm())
     for direction in DIRECTIONS:
         kernel = getattr(CELLS[cell], direction).rows
@@ -445,7 +445,7 @@ def test_rows_fit_into_the_registers(cell: str, dtype: str, arch: int, shared: b
     ],
 )
 def test_a_sample_of_the_day_spills_nothing_in_its_loop(name: str, count: int) -> None:
-    """Any cell, dtype, size and card: others every day, with the day in the failure."""
+    """Random cells, dtypes, sizes and cards, new ones every day; a failure shows the day."""
     needs.tool(nvrtc.have_nvrtc(), nvdisasm.have_nvdisasm())
     day = datetime.date.today().toordinal()
     draw, done = random.Random(day), 0

@@ -1,4 +1,4 @@
-"""The real cuDNN's host code, which answers without a GPU: layouts, refusals, prototypes."""
+"""The real cuDNN's host code, which runs without a GPU: layouts, refusals, prototypes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from without_a_gpu.cudnn_stub.layouts import LAYOUTS, assert_layout
 
 
 class HostLibrary:
-    """The real cuDNN without a device, in a process that may die.
+    """The real cuDNN without a device, in a process that may crash.
 
     No handle can be made there. But what the host does with one, it does with zeros as well, and
     arguments are checked before the device is asked for, which ends a call with a status of
@@ -105,9 +105,9 @@ def probe_descriptors() -> None:
 
 def probe_algorithms() -> None:
     """
-    What the library says of its other algorithms before it has seen a device.
+    The library's answers about its other algorithms without a device.
 
-    Which H they take it asks the device for.
+    It asks the device which H they support.
     """
     real = HostLibrary()
     names = ("cudnn_small_h", "cudnn_persist_dynamic")
@@ -115,7 +115,7 @@ def probe_algorithms() -> None:
     def said(case: Case, dtype: str, name: str) -> int:
         try:
             with real.net(case, dtype, name) as net:
-                # The parameters are packed alike, so that a net can go from one to the other.
+                # The parameters are packed in the same way, so a net can use either.
                 itemsize = 8 if dtype == "float64" else 4 if dtype == "float32" else 2
                 assert (
                     real.library.weight_space_size(real.handle, net) == params_size(case) * itemsize
@@ -178,7 +178,7 @@ def probe_calls() -> None:
 
 
 def in_a_process(code: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with no device in sight, in a process that may die."""
+    """Run Python without a visible device, in a process that may crash."""
     path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     hidden = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(filter(None, path))}
     command = [sys.executable, "-c", code]
@@ -187,7 +187,7 @@ def in_a_process(code: str) -> subprocess.CompletedProcess[str]:
 
 @functools.cache
 def real_library() -> str | None:
-    """Return where cuDNN 9 is, None if it is not installed."""
+    """Return the path of cuDNN 9, None if it is not installed."""
     done = in_a_process(
         "from cupyrnn.cudnn import library\n"
         "found = library.find()\n"

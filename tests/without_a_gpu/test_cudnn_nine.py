@@ -148,7 +148,7 @@ def test_every_argument_of_both_passes(
 def test_the_seed_of_the_mask(
     cupy_on_cpu: Any, stub: Stub, seed: int, seed2: int, expected: int
 ) -> None:
-    """The generator starts anew in every forward call and is not asked in a backward call."""
+    """The generator is reset in every forward call, and not used in a backward call."""
     case = Case("lstm", 3, 2, 4, 5, 2)
     net = net_of(case, seed=seed, seed2=seed2, dropout=0.25)
     args = given(cupy_on_cpu, case, "float32")
@@ -171,7 +171,7 @@ def test_the_seed_of_the_mask(
 def test_what_a_description_depends_on(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every attribute of a net, lengths, dtype, TF32 and stream: another one, other descriptors."""
+    """A change of any attribute, of lengths, dtype, TF32 or stream needs other descriptors."""
     case = Case("lstm", 3, 2, 4, 4, 2, lengths=(3, 2))
     net = net_of(case, dropout=0.5)
     lengths = lengths_of(case)
@@ -185,7 +185,7 @@ def test_what_a_description_depends_on(
         **{"rnn_mode": "gru", "skip": True, "L": 3, "H": 5, "I": 5, "D": 2, "num_proj": 2},
         **{"T": 4, "B": 2, "dropout": 0.25, "is_training": False, "engine": "cudnn_small_h"},
     }
-    # Hard sigmoids cuDNN does not have.
+    # cuDNN does not have hard sigmoids.
     assert changes.keys() | {"seed", "seed2", "gate"} == set(net._fields)
     del changes["B"]  # the lengths' own
     found = [first]
@@ -273,7 +273,7 @@ def test_an_engine_that_fails_is_said_once(
             assert chosen() == "cupy"
         assert caught[0].filename == __file__
         assert chosen() == "cupy"  # where a warning would be an error
-    # What is no fault: that cuDNN does not have a net, or that the caller takes another engine.
+    # No fault: cuDNN does not support a net, or the caller chooses another engine.
     for name, status, lengths in (
         ("cudnnGetRNNWeightSpaceSize", 3000, None),
         ("cudnnSetRNNDataDescriptor", 2000, [0, 3]),
@@ -289,7 +289,7 @@ def test_an_engine_that_fails_is_said_once(
     wide = {n: cupy_on_cpu.zeros((1, 2, 4)) for n in ("input_h", "input_c")}
     params = cupy_on_cpu.zeros(cupyrnn.cudnn_rnn_params_size(1, 4, 4, num_proj=4))
     assert chosen(**wide, params=params, num_proj=4) == "cupy"
-    # A library that was named and is not there.
+    # A configured library that does not exist.
     monkeypatch.setenv("CUPYRNN_CUDNN", str(tmp_path / "nowhere.so"))
     with pytest.warns(RuntimeWarning, match="libcudnn.so.9 was not found"):
         assert chosen() == "cupy"
@@ -346,13 +346,13 @@ def test_the_public_functions_use_it(
         RuntimeError, match=r"^cudnn_rnn: the environment variable CUPYRNN_ENGINE is 'cudnn', but "
     ):
         forward(ops, case, inputs)
-    # What host_reserved says goes before the variable.
+    # host_reserved takes precedence over the variable.
     again = backward(ops, case, inputs, own, cotangents)
     np.testing.assert_array_equal(again.params_backprop, expected.params_backprop)
 
 
-# The engines that are cuDNN, the numbers of their algorithms in its manual, and what host_reserved
-# begins with.
+# The engines of cuDNN, the numbers of their algorithms in its manual, and the first byte of
+# host_reserved.
 ALGORITHMS = {
     "cudnn": (0, 1), "cudnn_small_h": (3, 2), "cudnn_persist_dynamic": (2, 3),
     "cudnn_persist_static": (1, 4),
@@ -366,7 +366,7 @@ PAIRS = [(m, n) for m in MODES for n in ALGORITHMS if (m, n) != ("gru", "cudnn_p
 
 @pytest.mark.parametrize(("mode", "name"), PAIRS)
 def test_an_algorithm_by_name(cupy_on_cpu: Any, stub: Stub, mode: str, name: Any) -> None:
-    """It is that of both passes, and the gradient finds it in host_reserved."""
+    """Both passes use it; the gradient finds it in host_reserved."""
     number, owner = ALGORITHMS[name]
     case, ops, dtype = Case(mode, 3, 1, 4, 5, 2, BI), Ops(cupy_on_cpu), np.dtype("f4")
     if number == 1:
@@ -386,7 +386,7 @@ def test_an_algorithm_by_name(cupy_on_cpu: Any, stub: Stub, mode: str, name: Any
         message = f"engine is '{other}', but reserve_space is of '{name}'"
         with pytest.raises(ValueError, match=f"^cudnn_rnn_backprop: {message}$"):
             backward(ops, case, inputs, out, cotangents, engine=other)
-    # Compiled once for a net: forward, backward and the question for the engine share it.
+    # Compiled once for a net: forward, backward and the engine query share it.
     built = [c["miniBatch"] for c in stub.calls() if c["call"] == "cudnnBuildRNNDynamic"]
     assert built == ([1] if number == 2 else [])
 
@@ -396,7 +396,7 @@ def test_the_lists_of_engines_are_the_same() -> None:
 
 
 def test_engines_are_compared_and_timed(cupy_on_cpu: Any, stub: Stub) -> None:
-    """Those that "auto" may take: a stub's values are wrong, and the kernels' are right."""
+    """The engines that "auto" may use: a stub's values are wrong, the kernels' are right."""
     for dtype, cell, expected in (
         ("float32", "gru", ["cupy", "cudnn"]),
         ("float16", "lstm", ["cupy", "cudnn", "cudnn_small_h"]),
@@ -415,7 +415,7 @@ def test_engines_are_compared_and_timed(cupy_on_cpu: Any, stub: Stub) -> None:
 
 @pytest.fixture
 def like_an_h100(cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A card of the architecture that the package has times of, and no times of its own."""
+    """A card of an architecture with times in the package, and without its own times."""
     monkeypatch.setenv("CUPYRNN_CACHE_DIR", "")
     monkeypatch.delenv("CUPYRNN_PERSISTENT", raising=False)
     monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "90")
@@ -445,14 +445,14 @@ def auto(cupy: Any, dtype: str, B: int, H: int, **more: Any) -> str:
         ("cupy", "float16", 128, 128, {}),
         ("cudnn_persist_dynamic", "float16", 1, 128, {}),
         ("cudnn_persist_dynamic", "float16", 1, 250, {"is_training": False}),
-        # What was the fastest nearby does not support the call: as where nothing was timed.
+        # The fastest engine nearby does not support the call: as if nothing was timed.
         ("cupy", "float16", 2, 128, {}),
         ("cupy", "float16", 16, 120, {}),
         ("cupy", "float16", 16, 128, {"lengths": (1, 2, 3, 3) * 4}),
         # Less exact than float32.
         ("cupy", "float32", 1, 128, {}),
         ("cupy", "float32", 16, 128, {"mode": "gru"}),
-        # Where blocks share the matrix; for a large batch cuDNN's standard algorithm is faster.
+        # Blocks share the matrix; for a large batch cuDNN's standard algorithm is faster.
         ("cupy", "float32", 64, 512, {}),
         ("cupy", "float32", 256, 512, {"is_training": False}),
         ("cupy", "float16", 64, 512, {}),
@@ -475,7 +475,7 @@ def test_auto_takes_the_fastest_engine(
 def test_the_gradient_takes_the_kernels_too(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of a reserve_space alone."""
+    """Also if only reserve_space is passed."""
     case, ops, kind = Case("lstm", 3, 1, 4, 9), Ops(cupy_on_cpu), np.dtype("f4")
     inputs = problem(np.random.default_rng(0), case, kind)
     cotangents = cotangents_of(np.random.default_rng(0), case, kind)
@@ -495,7 +495,7 @@ def test_the_gradient_takes_the_kernels_too(
 def test_times_of_ones_own_card_go_before(
     cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And what had wrong values is not taken, nor anything where a kernel is asked for."""
+    """Engines with wrong values are not used, and a requested kernel takes precedence."""
     assert auto(cupy_on_cpu, "float16", 128, 128) == "cupy"
     name, way = "lstm_training float16", "cudnn_small_h"
     for refused, expected in (({}, way), ({name: {way: "output is off by 3"}}, "cupy")):
@@ -503,7 +503,7 @@ def test_times_of_ones_own_card_go_before(
         kept = own, *timed.of_architecture(90)
         monkeypatch.setattr(timed, "of", lambda *_, kept=kept: kept)
         assert auto(cupy_on_cpu, "float16", 128, 128, T=len(refused) + 4) == expected
-    # Less exact than float32, whoever timed it.
+    # Less exact than float32, on any card.
     own = timed.Measurements(
         tmp_path, "A card", {"lstm_training float32": [timed.Timed(128, 16, way)]}, {}
     )
@@ -563,7 +563,7 @@ def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
     for op in (cupyrnn.cudnn_rnn, cupyrnn.cudnn_rnn_engine):
         with pytest.raises(RuntimeError, match=f"^{op.__name__}: {why}, only 1$"):
             op(**arguments, engine="cudnn_persist_dynamic")
-    # What it needs to compile may be missing.
+    # Its compiler may be missing.
     stub.dll.stub_fail(b"cudnnBuildRNNDynamic", 3008)
     assert str(reason(engine="cudnn_persist_dynamic", T=4)).startswith("cudnnBuildRNNDynamic of ")
 
@@ -599,7 +599,7 @@ def test_what_is_refused_and_why(stub: Stub) -> None:
         )
         assert reason(T=5) == expected
         assert stub.dll.stub_alive() == before
-        # What is described already is not asked for again.
+        # Existing descriptors are reused.
         assert reason() is None
     stub.dll.stub_reset()
     assert reason(T=5) is None

@@ -1,4 +1,4 @@
-"""python -m cupyrnn.device: what it finds of kernels, says and keeps."""
+"""python -m cupyrnn.device: its checks, its output and its measurements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RULE = ["--cells", "lstm", "--dtypes", "float32", "--units", "9", "--batches", "
 
 
 class Process:
-    """In place of the process of its own: what it answers, and what it was asked."""
+    """Replaces the separate process: its answers, and the questions it got."""
 
     engines: ClassVar[dict[str, dict[str, str]]] = {"inference": {"cupy": "cupy"}, "training": {}}
 
@@ -51,7 +51,7 @@ class Process:
 
 
 def answers(**changed: Any) -> Callable[..., Any]:
-    """Return right answers, where rows takes half of the time, but for the changed ones."""
+    """Return right answers, except for the changed ones; rows needs half of the time."""
 
     def answer(what: str, H: int, general: bool, direction: str, modes: Any) -> Any:
         if what == "times":
@@ -64,7 +64,7 @@ def answers(**changed: Any) -> Callable[..., Any]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """A function that runs the command on answers, and returns its status and what it kept."""
+    """A function that runs the command on answers; it returns the status and the measurements."""
     path = tmp_path / "here" / "gpu-a.json"
 
     def call(given: Callable[..., Any], *arguments: str, keeps: bool = True) -> Any:
@@ -110,7 +110,7 @@ def test_the_table_and_what_is_kept(run: Any, capsys: pytest.CaptureFixture[str]
 def test_engines_of_a_call(
     run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After the kernels, without lengths; "cupy" where another one is hardly faster."""
+    """Engines come after kernels, without lengths; "cupy" wins if another is hardly faster."""
     engines = {call: {"cupy": "cupy", "cudnn": "cudnn"} for call in timed.CALLS}
     monkeypatch.setattr(Process, "engines", engines)
     times = {"loop": 4.8, "rows": 2.4, "cupy": 4.8, "cudnn": 2.4}
@@ -134,7 +134,7 @@ def test_what_is_hardly_faster_is_left_to_the_loop(run: Any) -> None:
 
 
 def test_a_wrong_kernel_is_never_taken(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nor run again, nor where it was right before; others are."""
+    """It is not run again, also at sizes where it was right; other kernels are."""
     wrong = answers(rows_forward_64="h is off by 1 of 0.5")
     status, kept, process = run(wrong, "--units", "9", "64", "95", "33")
     assert status == 1
@@ -146,7 +146,7 @@ def test_a_wrong_kernel_is_never_taken(run: Any, capsys: pytest.CaptureFixture[s
     assert said == (
         "WRONG, never taken: rows of lstm_forward float32: h is off by 1 of 0.5 at H = 64, B = 3"
     )
-    # It stays so: another run may not see it.
+    # It stays refused, because another run may not see the error.
     status, kept, _ = run(answers(), "--units", "33", "100")
     assert status == 0
     assert [*kept.refused["lstm_forward float32"]] == ["rows"]
@@ -170,7 +170,7 @@ def test_a_kernel_that_ends_the_process(run: Any, capsys: pytest.CaptureFixture[
 def test_what_is_no_number_or_comes_out_otherwise_again_is_wrong(
     cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second as where blocks do not wait for each other: rarely, and then by little."""
+    """Results that change happen if blocks do not wait: rarely, and with small errors."""
     found = worker.OpOnDevice("float32", *draw(Problem("lstm", "float32", 3, 2, 5, True)))
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
     for direction in worker.DIRECTIONS:
@@ -284,7 +284,7 @@ timed.MODES = tuple(mode for mode in timed.MODES if mode != "cluster")
 
 
 class Clocks:
-    """A CuPy whose device has a clock of its own, beside that of the host, in seconds."""
+    """A CuPy whose device and host have separate clocks, in seconds."""
 
     def __init__(self, host: dict[str, float], device: dict[str, float]) -> None:
         self.host_needs, self.device_needs = host, device
@@ -320,7 +320,7 @@ class Clocks:
         first = mode not in self.done
         self.done.append(mode)
         self.now += first * 1.0  # it compiles
-        # Two of three calls need longer than the last one let expect.
+        # Two of three calls need longer than the last one suggested.
         slower = 3 ** (self.done.count(mode) % 3)
         for _ in range(10):
             self.now += self.host_needs[mode] * slower / 10
@@ -328,7 +328,7 @@ class Clocks:
 
 
 def test_times_are_those_of_the_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a kernel that is slower, though the host needs less time to launch it."""
+    """A slower kernel is recognized, though the host needs less time to launch it."""
     host = {"loop": 5e-3, "rows": 2e-3, "grid": 1e-3}
     device = {"loop": 9e-4, "rows": 1e-4, "grid": 3e-4}
     clocks = Clocks(host, device)
@@ -340,13 +340,13 @@ def test_times_are_those_of_the_device_alone(monkeypatch: pytest.MonkeyPatch) ->
     for modes in ([*host], [*host][::-1]):
         found = calls.times("forward", modes)
         assert found == pytest.approx([1e3 * device[mode] for mode in modes], rel=1e-6)
-    # Where the host is so slow that the device has to wait for it, a bound is better than nothing.
+    # If the host is so slow that the device waits for it, a bound is better than nothing.
     host["rows"] = 1.0
     assert calls.times("forward", ["rows"]) == pytest.approx([850], rel=0.1)
 
 
 def test_large_sizes_are_timed_over_fewer_steps() -> None:
-    """So that they need no more memory than the others; 512 and 1,024 sequences are among them."""
+    """They need no more memory than other sizes, also with 512 and 1,024 sequences."""
     asked = []
 
     class Answers(Process):
@@ -366,7 +366,7 @@ def test_large_sizes_are_timed_over_fewer_steps() -> None:
 def on_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, planted: str, *arguments: str
 ) -> tuple[int, dict[str, Any]]:
-    """Run the command, with lines that its process of its own runs first."""
+    """Run the command, with code that its separate process runs first."""
     text = (ON_HOST if host.installed() else "") + planted
     tmp_path.joinpath("sitecustomize.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))

@@ -180,7 +180,7 @@ def test_the_host_does_nothing_for_a_step(
 ) -> None:
     monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
     made = []
-    # More rows than those for which the driver adds up the sizes of the weights.
+    # More rows than those for which the driver sums the sizes of the weights.
     for steps in (80, 81, 160):
         calls = calls_of(cupy, name, (steps, *SMALL[1:]))
         for call in calls:

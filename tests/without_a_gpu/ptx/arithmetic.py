@@ -23,7 +23,7 @@ _HIGH_WORD = np.uint64(0xFFFFFFFF00000000)
 
 
 def flush(a: Lanes) -> Lanes:
-    """Make zeros of their sign of subnormal float32."""
+    """Replace subnormal float32 numbers by zeros of the same sign."""
     return a * (np.abs(a) >= _TINY32)
 
 
@@ -54,7 +54,7 @@ extern "C" void fma64(long n, const long* steps, const double* a, const double* 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    """Return the processor's own fused products over arrays, or else the C library's."""
+    """Return the processor's fused products over arrays, else the C library's."""
     options = ("-O3", "-march=native", "-frounding-math", "-shared", "-fPIC", "-x", "c++")
     command = ["g++", *options, "-"]
     path = runner.compiled(runner.kept(".so", _FUSED, command), command, _FUSED)
@@ -62,7 +62,7 @@ def _library() -> ctypes.CDLL:
 
 
 def fma(a: Lanes, b: Lanes, c: Lanes, down: bool = False) -> Lanes:
-    """Return a*b + c, rounded once, to nearest or, of float32, down."""
+    """Return a*b + c, rounded once, to nearest or, in float32, down."""
     given = [np.ascontiguousarray(x) for x in (a, b, c)]
     out = np.empty_like(max(given, key=len))
     steps = (ctypes.c_long * 3)(*(len(x) > 1 for x in given))
@@ -91,14 +91,14 @@ def divide(a: Lanes, b: Lanes) -> Lanes:
 
 
 def remainder(a: Lanes, b: Lanes) -> Lanes:
-    """Return the remainder of integers, of the dividend's sign."""
+    """Return the remainder of integers, with the dividend's sign."""
     if np.any(b == 0):
         raise ZeroDivisionError("a division by zero, whose result PTX does not say")
     return np.fmod(a, b)
 
 
 def shift_left(a: Lanes, n: Lanes) -> Lanes:
-    """Shift by a uint32; a shift by all bits or more leaves nothing."""
+    """Shift by a uint32; a shift by all bits or more gives zero."""
     bits = 8 * a.dtype.itemsize
     if isinstance(n, np.generic) and n < bits:
         return a << a.dtype.type(n)
@@ -106,7 +106,7 @@ def shift_left(a: Lanes, n: Lanes) -> Lanes:
 
 
 def shift_right(a: Lanes, n: Lanes) -> Lanes:
-    """Shift by a uint32; a shift by all bits or more leaves the sign, or nothing."""
+    """Shift by a uint32; a shift by all bits or more gives the sign or zero."""
     bits = 8 * a.dtype.itemsize
     if isinstance(n, np.generic) and n < bits:
         return a >> a.dtype.type(n)

@@ -1,4 +1,4 @@
-"""The PTX that NVRTC makes of a CUDA source string, with the options that CuPy would give."""
+"""The PTX that NVRTC makes of a CUDA source string, with CuPy's options."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def compile_ptx(
     NvrtcError
         With the compiler's log.
     """
-    # Shared with the other processes that run tests, as what g++ compiles is.
+    # Shared with the other test processes, like the code that g++ compiles.
     path = runner.kept(".ptx.json", source, name_expressions, arch, options, _versions())
     with runner.locked(path):
         if not path.exists():
@@ -52,7 +52,7 @@ def compile_ptx(
 
 @functools.cache
 def _versions() -> list[str]:
-    """Return what the text depends on besides the source and the options."""
+    """Return the versions that the text depends on besides the source and the options."""
     return [importlib.metadata.version(wheel) for wheel in nvrtc.wheels()]
 
 

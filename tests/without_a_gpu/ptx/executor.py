@@ -17,7 +17,7 @@ from . import machine
 from .compiler import compile_ptx
 from .memory import Memory, Region, host_region
 
-# Arrays are put this far from each other, so that no wrong index reaches another one.
+# The distance between arrays, so that no wrong index reaches another array.
 _APART = 1 << 44
 _PAGE = 4096
 
@@ -31,7 +31,7 @@ class Executor:
     def compile_module(
         self, source: str, name_expressions: Sequence[str], *, options: Sequence[str] = (), **_: Any
     ) -> PtxModule:
-        """Return a module; the signature is that of ``cuda_on_cpu.runner.compile_module``."""
+        """Return a module; the arguments are those of ``cuda_on_cpu.runner.compile_module``."""
         return PtxModule(self, source, tuple(name_expressions), tuple(options))
 
 
@@ -86,7 +86,7 @@ class PtxKernel(Kernel):
             if a.address not in begin or a.size > begin[a.address].size:
                 begin[a.address] = a
         meant = []
-        # Of a structure, any word of it.
+        # Any word of a struct may be a pointer.
         words = [(n, at) for n, data in enumerate(arguments) for at in range(0, len(data) - 7, 8)]
         for number, word in words:
             at = int.from_bytes(arguments[number][word : word + 8], "little")

@@ -1,4 +1,4 @@
-"""The table of instructions, and what each does to the lanes of a frame."""
+"""The table of instructions, and their effects on the lanes of a frame."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _table() -> dict[str, Operation]:
         if not ftz:
             add(f"selp.{t}", t, f"{t} {t} pred", lambda a, b, p: np.where(p, a, b))
             add(f"mov.{t}", t, t, _same)
-            # The sign of the first, the rest of the second.
+            # The sign of the first operand, the rest of the second.
             add(f"copysign.{t}", t, f"{t} {t}", lambda a, b: np.copysign(b, a))
     add("fma.rm.ftz.f32", "f32", "f32 f32 f32", functools.partial(ar.fma, down=True), flush=True)
     add("ex2.approx.ftz.f32", "f32", "f32", ar.exp2, flush=True)
@@ -150,11 +150,11 @@ def _mad(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 
 def _inserted(a: Lanes, b: Lanes, start: Lanes, length: Lanes) -> Lanes:
-    """Return b with as many bits as `length` from `start` on replaced by the lowest ones of a."""
+    """Return b with `length` bits from `start` on replaced by the lowest bits of a."""
     one, bits, byte = np.uint64(1), np.uint64(8 * b.itemsize), np.uint64(255)
     begin = np.minimum(start.astype(np.uint64) & byte, bits)
     count = np.minimum(length.astype(np.uint64) & byte, bits - begin)
-    # What is shifted by all 64 bits is undefined in NumPy, as in C.
+    # A shift by all 64 bits is undefined in NumPy, as in C.
     ones = np.where(count == 64, ~np.uint64(0), (one << (count & np.uint64(63))) - one)
     begin = np.where(count == 0, np.uint64(0), begin)
     mask, inserted = ones << begin, a.astype(np.uint64) << begin
@@ -162,7 +162,7 @@ def _inserted(a: Lanes, b: Lanes, start: Lanes, length: Lanes) -> Lanes:
 
 
 def _permuted(a: Lanes, b: Lanes, selector: Lanes) -> Lanes:
-    """Return four bytes of a and b, the lowest first: which, and if only its sign, by four bits."""
+    """Return four bytes of a and b, lowest first; four bits select each byte, or only its sign."""
     eight, ones = np.uint64(8), np.uint64(0xFF)
     both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
     chosen, result = selector.astype(np.uint64), np.uint64(0)
@@ -221,19 +221,19 @@ _BITWISE: dict[str, Callable[..., Lanes]] = {
 OPERATIONS = _table()
 
 _ADDRESS = re.compile(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\d+)\s*)?\]")
-# Addresses of the shared memory of other blocks: how far apart two of them begin.
+# The distance between the shared memories of two blocks.
 OF_A_BLOCK = np.uint64(1 << 20)
 _PRODUCT = re.compile(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32")
 _STORE_ASYNC = re.compile(
     r"st\.async\.shared::cluster\.mbarrier::complete_tx::bytes(\.v2)?\.(b32|b64)"
 )
-# Without a space, as of pointers that NVRTC has lost sight of: of this package's, always global.
+# Generic addresses, of pointers that NVRTC cannot follow: in this package always global.
 _ACCESS = re.compile(
     r"(ld|st)(?:\.relaxed\.(?:gpu|cluster))?(?:\.(global|shared|param)(?:::\w+)?)?(\.nc)?"
     r"(?:\.(v2|v4))?\.(\w+)"
 )
-# Of mma.sync.m16n8k16, by the number of an element: its row and column in each lane, as the manual
-# of PTX has them.
+# mma.sync.m16n8k16: by the number of an element, its row and column in each lane, from the PTX
+# manual.
 _GROUP, _IN_GROUP = np.arange(32) // 4, np.arange(32) % 4
 _FRAGMENT_OF_A = [
     (_GROUP + 8 * (i % 4 >= 2), 2 * _IN_GROUP + (i & 1) + 8 * (i >= 4)) for i in range(8)
@@ -253,7 +253,7 @@ class Compiler:
         for parameter in entry.parameters:
             self.offsets[parameter.name] = start, parameter.size
             start += parameter.size
-        # Of registers with the address of a part of a parameter: its name, and where that begins.
+        # Registers with the address of a part of a parameter: its name, and the offset.
         self.parts: dict[str, tuple[str, int]] = {name: (name, 0) for name in self.offsets}
         for i in entry.instructions:
             if i.opcode in ("mov.b64", "add.s64") and i.operands[1] in self.parts:
@@ -262,7 +262,7 @@ class Compiler:
         self.flushed = self._flushed()
 
     def step(self, instruction: Instruction) -> Step:
-        """Return what the instruction does; jumps and barriers are the machine's."""
+        """Return a function for the instruction; the machine handles jumps and barriers."""
         try:
             return self._step(instruction)
         except PtxError as error:
@@ -397,7 +397,7 @@ class Compiler:
             return read if offset == 0 else lambda f: read(f) + offset
         return lambda f: read(f).astype(np.uint64) + offset
 
-    # Instructions that are no operations.
+    # Instructions that are not operations.
 
     def _access(
         self, instruction: Instruction, what: str, space: str, _nc: str, vector: str, kind: str
@@ -464,7 +464,7 @@ class Compiler:
         return lambda f: f.copy(instruction, to(f), source(f), dtype)
 
     def _of_barrier(self, name: str, operands: tuple[str, ...]) -> Step:
-        """What counts the bytes of asynchronous stores, and these stores."""
+        """Barriers that count the bytes of asynchronous stores, and these stores."""
         if match := _STORE_ASYNC.fullmatch(name):
             to, barrier = self._address(operands[0]), self._address(operands[2])
             words = [self._read(o.strip(), match[2]) for o in operands[1].strip("{}").split(",")]
@@ -489,7 +489,7 @@ class Compiler:
         raise PtxError("unknown instruction")
 
     def _exchange(self, operands: tuple[str, ...]) -> Step:
-        """``shfl.sync.bfly``: each lane has the value of the one whose number differs by a mask."""
+        """``shfl.sync.bfly``: each lane gets the value of the lane with its number xor a mask."""
         targets, *others = operands
         name, *arrived = targets.split("|")
         target, _ = self._target(name, "b32")
@@ -509,7 +509,7 @@ class Compiler:
         return exchange
 
     def _product(self, operands: tuple[str, ...], kind: str) -> Step:
-        """``mma.sync``: d = a @ b + c of each warp, added up in float64 and rounded once."""
+        """``mma.sync``: d = a @ b + c of each warp, summed in float64 and rounded once."""
         d, a, b, c = ([part.strip() for part in o.strip("{}").split(",")] for o in operands)
         if [len(d), len(a), len(b), len(c)] != [4, 4, 2, 4]:
             raise PtxError("fragments that are not of m16n8k16")
@@ -604,7 +604,7 @@ def _expect_whole_warps(f: Frame) -> None:
 
 
 def _partners(f: Frame, mask: Lanes, named: Lanes) -> Lanes:
-    """Return the place of the lane that each one exchanges with; all that are named are here."""
+    """Return the place of each lane's partner; all named lanes are here."""
     threads = f["thread"]
     order = np.argsort(threads, kind="stable")
     sorted_threads = threads[order]
@@ -625,7 +625,7 @@ def _trap(_: Frame) -> None:
 
 
 def _whole_warps(f: Frame) -> Lanes:
-    """Return the places of the frame's lanes by warps, [warps, 32]: all lanes of each are here."""
+    """Return the places of the frame's lanes by warp, [warps, 32]; each warp is complete."""
     threads = f["thread"]
     order = np.argsort(threads, kind="stable")
     if f.n % 32 == 0:

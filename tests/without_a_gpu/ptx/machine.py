@@ -32,7 +32,7 @@ _MOST_LOOKS = 100
 
 @dataclass
 class Block:
-    """Instructions without a jump, and what comes after them."""
+    """Instructions without a jump, and the blocks that follow."""
 
     steps: list[tuple[Instruction, Step]]
     end: Instruction | None
@@ -84,7 +84,7 @@ class Frame(dict[str, Array]):
                 file[name] = value
                 continue
             old = file.get(name)
-            # Other lanes have not written it: a value that shows where it is used.
+            # Other lanes have not written it: a value that shows if it is used.
             new = _poison(self.launch.n, value.dtype) if old is None else old.copy()
             new.view(value.dtype)[self.lanes] = value
             file[name] = new
@@ -119,7 +119,7 @@ class Frame(dict[str, Array]):
             view[index if count == 1 else index[:, None] + np.arange(count)] = values[lanes]
 
     def copy(self, what: Instruction, to: Array, source: Array, dtype: np.dtype[Any]) -> None:
-        """Begin copies of one number each to shared memory: made when they are waited for."""
+        """Begin copies of one number each to shared memory, which a wait completes."""
         groups = self.launch.copy_groups
         number = np.array([groups.get(t, 0) for t in self["thread"].tolist()])
         self.launch.copies.append([what, self["thread"], number, to, source, dtype])
@@ -130,7 +130,7 @@ class Frame(dict[str, Array]):
             self.launch.copy_groups[thread] = self.launch.copy_groups.get(thread, 0) + 1
 
     def wait_for_copies(self, groups: int) -> None:
-        """Make all copies but those of the last groups of each thread."""
+        """Complete all copies except those of the last groups of each thread."""
         launch, threads = self.launch, self["thread"]
         order = np.argsort(threads)
         ended = np.array([launch.copy_groups.get(t, 0) for t in threads.tolist()])
@@ -149,24 +149,24 @@ class Frame(dict[str, Array]):
         launch.copies = [copy for copy in launch.copies if copy[1].size]
 
     def store_async(self, to: Array, values: Array, barriers: Array) -> None:
-        """Begin stores to shared memory, one of each lane, that barriers there count."""
+        """Begin one store of each lane to shared memory; barriers there count them."""
         size, launch = values[0].nbytes, self.launch
         places = (launch.to_shared(a, n, self["block"]) for a, n in ((to, size), (barriers, 8)))
         launch.stores += zip(*(p.tolist() for p in places), values, strict=True)
 
     def begin_barriers(self, addresses: Array) -> None:
-        """Have barriers at these addresses, for one thread each."""
+        """Initialize barriers at these addresses, for one thread each."""
         for place in self.launch.to_shared(addresses, 8, self["block"]).tolist():
             self.launch.barriers[place] = [0, 1, 0]
 
     def expect(self, addresses: Array, numbers: Array) -> None:
-        """Come to barriers, and have them expect so many bytes."""
+        """Arrive at barriers, which then expect this many more bytes."""
         places = self.launch.to_shared(addresses, 8, self["block"]).tolist()
         for place, number in zip(places, numbers.tolist(), strict=True):
             self.launch.count(place, number, 1)
 
     def have_come(self, addresses: Array, parities: Array) -> Array:
-        """Return whether the phases of these parities have ended; stores come if one has not."""
+        """Return whether the phases of these parities have ended; if not, some stores arrive."""
         launch = self.launch
         places = launch.to_shared(addresses, 8, self["block"]).tolist()
         wanted = list(zip(places, parities.tolist(), strict=True))
@@ -225,7 +225,7 @@ class Kernel:
         arguments
             The bytes of each parameter; pointers are addresses in `memory`.
         memory
-            All that the kernel may touch.
+            All memory that the kernel may access.
         dynamic_shared_bytes
             Behind the static shared memory.
 
@@ -255,12 +255,12 @@ class Launch:
         shared_bytes: int,
     ) -> None:  # fmt: skip
         self.kernel, self.memory, self.arguments = kernel, memory, arguments
-        self.copies: list[list[Any]] = []  # to shared memory, on their way
-        self.copy_groups: dict[int, int] = {}  # how many a thread has ended
-        # Of stores to shared memory that are on their way: where to, the barrier, the value.
+        self.copies: list[list[Any]] = []  # copies to shared memory that are not complete
+        self.copy_groups: dict[int, int] = {}  # the number of groups that each thread has ended
+        # Incomplete stores to shared memory: the address, the barrier, the value.
         self.stores: list[tuple[int, int, Array]] = []
-        self.barriers: dict[int, list[int]] = {}  # phase, threads and bytes that are awaited
-        self.asked = 0  # how often groups looked for others since somebody went on
+        self.barriers: dict[int, list[int]] = {}  # the phase, threads and bytes still expected
+        self.asked = 0  # how often groups waited since one last continued
         self.shape = shape
         self.threads = threads = int(np.prod(shape[1]))
         self.n = threads * len(blocks)
@@ -293,13 +293,13 @@ class Launch:
                 value = flat // int(np.prod(size[:number])) % size[number]
             self.file[special] = value.astype(np.uint32)
 
-    # Shared memory: that of each block follows the one before it.
+    # The shared memories of the blocks, one after the other.
 
     def _forget_accesses(self) -> None:
         self.shared = Memory([Region("shared memory", 0, self._shared_data)])
 
     def to_shared(self, addresses: Array, size: int, block: Array) -> Array:
-        """Return where addresses lie in the shared memory of all blocks, of this many bytes."""
+        """Return the offsets of accesses of this many bytes in the shared memory of all blocks."""
         stride = -(-self.shared_bytes // 16) * 16
         there = addresses // OF_A_BLOCK
         if there.any():
@@ -316,13 +316,13 @@ class Launch:
         return addresses + block * np.uint64(stride)
 
     def barrier(self, place: int) -> list[int]:
-        """Return a barrier in shared memory: its phase, what is awaited."""
+        """Return a barrier in shared memory: its phase, and what it expects."""
         if place not in self.barriers:
             raise PtxError(f"{self.kernel.name}: there is no barrier at {place}")
         return self.barriers[place]
 
     def count(self, place: int, count: int, threads: int) -> None:
-        """Have a barrier expect bytes, or fewer, and threads come to it."""
+        """Change the bytes that a barrier expects, and let threads arrive at it."""
         barrier = self.barrier(place)
         barrier[1] -= threads
         barrier[2] += count
@@ -331,14 +331,14 @@ class Launch:
             barrier[:] = [1 - barrier[0], 1, 0]
 
     def make_stores(self) -> None:
-        """Let all stores come that are on their way, the last one first."""
+        """Complete all stores, the last one first."""
         for to, barrier, value in reversed(self.stores):
             self._shared_data[to : to + value.nbytes] = np.atleast_1d(value).view(np.uint8)
             self.count(barrier, -value.nbytes, 0)
         self.stores.clear()
 
     def expect_no_stores(self, offsets: Array, size: int) -> None:
-        """Raise an error if one is on its way to a place that is read."""
+        """Raise an error if a store to a place that is read is incomplete."""
         for to, _, value in self.stores:
             if np.any((offsets < to + value.nbytes) & (offsets + size > to)):
                 raise PtxError(f"{self.kernel.name}: a race for {size} bytes that are sent")
@@ -441,7 +441,7 @@ class Launch:
             self.groups.append(other)
 
     def _end(self, group: Group, running: list[Group]) -> None:
-        """Let lanes go: the others close up, so that most frames have them all."""
+        """Remove ended lanes; the others are compacted, so that most frames have all lanes."""
         running.remove(group)
         self.groups.remove(group)
         if not self.groups:
@@ -472,7 +472,7 @@ def _poison(n: int, dtype: np.dtype[Any]) -> Array:
 
 @dataclass(eq=False)
 class Group:
-    """Lanes that stand before the same block of code."""
+    """Lanes that wait before the same block of code."""
 
     at: int
     lanes: Array
@@ -507,7 +507,7 @@ _WRITE_NO_REGISTER = ("st.", "cp.", "mbarrier.init.", "mbarrier.arrive.")
 
 
 def _blocks(entry: Entry, compiler: Compiler) -> list[Block]:
-    """Cut the instructions where something jumps to or from."""
+    """Cut the instructions at jumps and at their targets."""
     instructions = entry.instructions
     for i in instructions:
         known = i.operands in ((), ("0",)) and i.guard is None
@@ -539,7 +539,7 @@ def _blocks(entry: Entry, compiler: Compiler) -> list[Block]:
 
 
 def _find_kept(blocks: list[Block]) -> None:
-    """Find the registers that outlive the block that writes them."""
+    """Find the registers that are read outside of the block that writes them."""
     needed: set[str] = set()
     written = []
     for block in blocks:
@@ -555,7 +555,7 @@ def _find_kept(blocks: list[Block]) -> None:
 
 
 def _undefined(entry: Entry) -> set[str]:
-    """Return the registers that nothing writes, and that only a choice among bytes reads."""
+    """Return the registers that nothing writes and only byte selections read."""
     written, read = set(), set()
     for i in entry.instructions:
         first = 0 if i.opcode.startswith(_WRITE_NO_REGISTER) else 1
@@ -586,5 +586,5 @@ class Module:
 
 @functools.cache
 def module(text: str) -> Module:
-    """Return the module of a text, read once."""
+    """Return the module of a text, parsed once."""
     return Module(text)

@@ -1,4 +1,4 @@
-"""What a kernel may touch: arrays and shared memory, every access checked; and races."""
+"""The memory of a kernel: arrays and shared memory with checked accesses, and races."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 @dataclass
 class Region:
     """
-    A piece of memory: `data` are its bytes, which a kernel finds at the address `low`.
+    A piece of memory: `data` are its bytes, at the kernel's address `low`.
 
     Two regions may have bytes in common, as two arguments may be views of one array.
     """
@@ -30,16 +30,16 @@ class Region:
 
     @property
     def home(self) -> int:
-        """Where the bytes are in this process."""
+        """The address of the bytes in this process."""
         return int(self.data.ctypes.data)
 
     def view(self, dtype: np.dtype[Any]) -> tuple[Array, int]:
-        """Return what is aligned of the bytes as `dtype`, and the offset at which it begins."""
+        """Return the aligned part of the bytes as `dtype`, and its offset."""
         slack = -self.low % dtype.itemsize
         view = self._views.get(dtype.str)
         if view is None:
             whole = max(0, self.data.size - slack) // dtype.itemsize * dtype.itemsize
-            # The bytes themselves may lie elsewhere: NumPy reads what is not aligned, too.
+            # The bytes themselves may be unaligned: NumPy can read them.
             view = self._views[dtype.str] = self.data[slack : slack + whole].view(dtype)
         return view, slack
 
@@ -52,7 +52,7 @@ def host_region(name: str, address: int, size: int, low: int | None = None) -> R
 
 @dataclass
 class Access:
-    """What one instruction did to one region for some threads, to be searched for races."""
+    """The accesses of one instruction to one region, by thread, for the search for races."""
 
     instruction: Instruction
     write: bool
@@ -84,7 +84,7 @@ class Memory:
         syncs: Array,
         turn: int,
     ) -> Iterator[tuple[Any, Region, Array]]:
-        """Check an access and yield it by region: which lanes, where, offsets in bytes."""
+        """Check an access and yield it by region: the lanes, and their offsets in bytes."""
         if int(np.bitwise_or.reduce(addresses)) & (size - 1):
             wrong = int(np.flatnonzero(addresses & np.uint64(size - 1))[0])
             place = self._describe(int(addresses[wrong]), size)
@@ -97,7 +97,7 @@ class Memory:
             here = addresses if everything else addresses[pending]
             if region is None or number < 0:
                 raise AccessError(self._describe(int(here[0]), size), int(pending[0]))
-            offsets = here - np.uint64(region.low)  # what lies below wraps and is far above
+            offsets = here - np.uint64(region.low)  # addresses below wrap around and are far above
             last = region.data.size - size
             if last < 0 or int(offsets[0]) > last:
                 raise AccessError(self._describe(int(here[0]), size), int(pending[0]))
@@ -144,7 +144,7 @@ class Memory:
         return None
 
     def _sharing(self) -> list[list[int]]:
-        """Return the regions in groups: those of one group have bytes in common."""
+        """Return the regions in groups that have bytes in common."""
         groups: list[list[int]] = []
         end = -1
         for n in sorted(range(len(self.regions)), key=lambda n: self.regions[n].home):
@@ -158,7 +158,7 @@ class Memory:
 
 
 class AccessError(PtxError):
-    """An access that is not allowed, of the lane with this number."""
+    """A forbidden access of the lane with this number."""
 
     def __init__(self, message: str, lane: int) -> None:
         super().__init__(message)
@@ -167,7 +167,7 @@ class AccessError(PtxError):
 
 @dataclass(frozen=True)
 class Race:
-    """Two threads at one word, nothing between them; the first of the two accesses writes."""
+    """Unordered accesses of two threads to one word; the first one writes."""
 
     place: str
     first: tuple[Instruction, bool, int]
@@ -183,8 +183,8 @@ def _race(
     """
     Return two accesses of different threads to one word that nothing orders, one of them a write.
 
-    Nearly always nobody but its writer touches a word that is written: that is settled by one
-    pass. The words of which it is not true are looked at one by one.
+    Nearly always only the writer of a word accesses it: one pass finds these words. The others are
+    checked one by one.
     """
     word = min(a.size for a, _ in accesses)
     indices, threads, syncs = [], [], []
@@ -221,7 +221,7 @@ def _race(
             ),
         )
 
-    # Of a word, barriers order the threads of a block, and where a warp meets those of it,
+    # Barriers order the accesses of a block's threads to a word, warp barriers those of a warp,
     for members, ids in _groups([index, block, turn], thread):
         if write[members].any() and (ids[members] != ids[members[0]]).any():
             for first in members[write[members]]:
@@ -240,7 +240,7 @@ def _race(
 
 
 def _groups(keys: list[Array], ids: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield the places of accesses that have the same keys, more than one each."""
+    """Yield the places of accesses with the same keys, if there is more than one."""
     _, group = np.unique(np.stack(keys), axis=1, return_inverse=True)
     order = np.argsort(group.ravel(), kind="stable")
     ends = np.flatnonzero(np.diff(group.ravel()[order])) + 1

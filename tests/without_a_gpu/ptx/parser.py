@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 class PtxError(RuntimeError):
-    """PTX that the interpreter does not know, or what a kernel must not do."""
+    """Unknown PTX, or a forbidden operation of a kernel."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Instruction:
 
     @property
     def atomic(self) -> bool:
-        """Whether no other access gets between what it reads and writes."""
+        """Whether its read and its write are one access."""
         return self.opcode.startswith("st.relaxed.") or self.waits
 
     @property
     def waits(self) -> bool:
-        """Whether it reads what another block may be about to write."""
+        """Whether it reads a word that another block may still write."""
         return self.opcode.startswith(("ld.relaxed.", "mbarrier.try_wait."))
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Parameter:
 
 @dataclass
 class Entry:
-    """A kernel as it stands in the text."""
+    """A kernel of the text."""
 
     name: str
     parameters: list[Parameter]
@@ -71,7 +71,7 @@ _PARAMETER = re.compile(
 )
 _SHARED = re.compile(r"(\.extern\s+)?\.shared\s+\.align\s+(\d+)\s+\.b8\s+([\w$]+)\[(\d*)\]")
 _REGISTERS = re.compile(r"\.reg\s+\.(pred|[busf]\d+)\s+(.*)", re.S)
-# What says nothing about the result: how to unroll, how large a block may be.
+# Directives that do not change the result: unrolling, the size of a block.
 _IGNORED = re.compile(r"\.pragma\b.*|\.loc\b.*", re.S)
 _IGNORED_OF_ENTRY = re.compile(
     r"(\s|\.explicitcluster|\.(maxntid|reqntid|minnctapersm|maxnreg|reqnctapercluster)\s+[\d, ]+)*"

@@ -31,19 +31,19 @@ _native: Any = None
 
 
 class Block(NamedTuple):
-    """What PyTorch's allocator knows of a block: of which stream it is, which others use it."""
+    """PyTorch's allocator's record of a block: its stream, and the other streams that use it."""
 
     stream: int
     recorded: set[int]
 
 
 def installed() -> bool:
-    """Return whether this process has it."""
+    """Return whether this process has the library."""
     return _native is not None
 
 
 def load() -> None:
-    """Load the library where PyTorch is installed, without CUDA."""
+    """Load the library if PyTorch without CUDA is installed."""
     global _native
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None or installed():
@@ -77,12 +77,12 @@ def _build(root: Path) -> Path:
 
 
 def pool() -> None:
-    """Have PyTorch's allocator keep freed memory for later calls, as the real one does."""
+    """Make PyTorch's allocator keep freed memory for later calls, as the real one does."""
     _native.torch_device_pool()
 
 
 def block_of(address: int) -> Block | None:
-    """Return what PyTorch's allocator knows of what begins at an address."""
+    """Return PyTorch's allocator's record of the block at an address."""
     stream, recorded = ctypes.c_int64(), (ctypes.c_int64 * 16)()
     count = _native.torch_device_block(
         ctypes.c_void_p(address), ctypes.byref(stream), recorded, len(recorded)
@@ -91,17 +91,17 @@ def block_of(address: int) -> Block | None:
 
 
 def allocations() -> int:
-    """Return how often PyTorch's allocator was asked for memory."""
+    """Return the number of requests to PyTorch's allocator."""
     return int(_native.torch_device_allocations())
 
 
 def ignored_records() -> int:
-    """Return how often a stream was recorded for memory that is not of PyTorch's allocator."""
+    """Return how often a stream was recorded for memory that is not from PyTorch's allocator."""
     return int(_native.torch_device_ignored_records())
 
 
 class Stream:
-    """In place of torch.cuda.Stream: a stream of CuPy's, or with an address any stream."""
+    """Replaces torch.cuda.Stream: a stream of CuPy or, with an address, any stream."""
 
     def __init__(self, device: Any = None, address: int | None = None) -> None:
         import cupy
@@ -127,7 +127,7 @@ class Stream:
 
 
 def replace(monkeypatch: Any) -> None:
-    """Have `torch.cuda` be what there is here, until the monkeypatch is undone."""
+    """Replace `torch.cuda` until the monkeypatch is undone."""
     import cupy
     import torch
 
