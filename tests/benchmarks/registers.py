@@ -38,7 +38,6 @@ SHAPES_OF_GRIDS = ((32, 256), (16, 1024))
 CARDS = {75: 40, 80: 108, 86: 82, 89: 128, 90: 132, 100: 148, 120: 170}
 
 
-OF_CELLS = [*CELLS][:4]
 # The name of a kernel and perhaps its sizes, an architecture, and what is said of both.
 Found = Iterator[tuple[tuple[str, ...], str, str]]
 
@@ -61,7 +60,7 @@ def table(
 
 def kernels_of(kind: str) -> Iterator[Any]:
     """Yield the kernels of a kind of all cells, forwards and backwards."""
-    for name, direction in product(OF_CELLS, DIRECTIONS):
+    for name, direction in product(CELLS, DIRECTIONS):
         yield getattr(getattr(CELLS[name], direction), kind)
 
 
@@ -102,7 +101,7 @@ def grids() -> Found:
     counted; how many of these read or write a spilled register; kilobytes of shared memory; blocks
     of a group x groups x sequences of each. The blocks of a cluster are a group:
     """
-    wanted = product(OF_CELLS, ("float16", "float32"), DIRECTIONS, SHAPES_OF_GRIDS, CARDS.items())
+    wanted = product(CELLS, ("float16", "float32"), DIRECTIONS, SHAPES_OF_GRIDS, CARDS.items())
     for cell, dtype, direction, (B, H), (arch, processors) in wanted:
         kernels, device = getattr(CELLS[cell], direction), persistent.Device(processors, arch)
         given = np.dtype(dtype), (B, H), device

@@ -23,6 +23,9 @@ CELLS: dict[str, Any] = {
     "gru": gru,
     "gru_reset_after": gru_reset_after,
     "simple_rnn": simple_rnn,
+}
+# What has kernels beside those over all steps.
+MODULES = CELLS | {
     "dropout": dropout,
     "sums": SimpleNamespace(SOURCE=LSTM_SUMS.source, KERNELS=(*LSTM_SUMS.kernels, *launch.SUMS)),
 }

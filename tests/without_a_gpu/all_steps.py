@@ -12,20 +12,9 @@ import pytest
 
 import cupyrnn
 from cupyrnn.checks.arrays import compute_dtype
-from cupyrnn.kernels import (
-    cluster,
-    common,
-    compile,
-    grid,
-    gru,
-    gru_reset_after,
-    lstm,
-    persistent,
-    simple_rnn,
-    turns,
-)
+from cupyrnn.kernels import cluster, common, compile, grid, persistent, turns
 from cupyrnn.kernels.rows import SPLITS, ThreadLayout, layout_of
-from without_a_gpu.agreement import numpy_dtype
+from without_a_gpu.agreement import CELLS, numpy_dtype
 from without_a_gpu.cuda_on_cpu import fake_cupy, nvdisasm, nvrtc, runner
 from without_a_gpu.ptx.executor import Executor
 from without_a_gpu.ptx.parser import PtxError
@@ -37,9 +26,6 @@ MEETING = "products.sync();"
 # interpreter shows accesses that no barrier orders, and addresses out of bounds.
 ORDERS, INTERPRETER, BOUNDS = "orders", "races in the PTX", "bounds in the PTX"
 
-CELLS: dict[str, Any] = {
-    "lstm": lstm, "gru": gru, "gru_reset_after": gru_reset_after, "simple_rnn": simple_rnn,
-}  # fmt: skip
 DIRECTIONS = ("FORWARD_KERNELS", "BACKWARD_KERNELS")
 
 
