@@ -1,5 +1,5 @@
 """
-What is timed on a CPU, and beside what.
+The cases of the CPU benchmark, and their contestants.
 
 A case is an op at a shape. Its contestants, cupyrnn and a peer, each have a
 forward and a backward call, which are timed in one repetition.
@@ -32,7 +32,7 @@ SEQUENCES: list[tuple[int, ...]] = [
 ]
 # (B, I, H)
 STEPS: list[tuple[int, ...]] = [(1, 32, 32), (32, 128, 128), (64, 512, 512), (256, 1024, 1024)]
-# Of a stream: one step of cudnn_rnn.
+# A stream: one step of cudnn_rnn.
 ONE_STEP_SHAPES: list[tuple[int, ...]] = [(1, 1, 32, 32), (1, 1, 128, 128), (1, 1, 512, 512)]
 SMALL_SHAPES = SEQUENCES[:2] + STEPS[:2] + ONE_STEP_SHAPES[:2]
 VARIANT_SHAPE = (50, 16, 128, 128)
@@ -73,7 +73,7 @@ class Case(NamedTuple):
 
     @property
     def functions(self) -> tuple[str, str]:
-        """The names of the op and its gradient: of cupyrnn, or of raw_ops, as TensorFlow's are."""
+        """The names of the op and its gradient: cupyrnn's, or TensorFlow's in raw_ops."""
         return ("cudnn_rnn", "cudnn_rnn_backprop") if self.mode else (self.op, f"{self.op}Grad")
 
     @property
@@ -111,7 +111,7 @@ def smallest(case: Case) -> bool:
 
 
 def _draw(case: Case, sizes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return random arrays, weights so small that neither gates nor gradients grow too large."""
+    """Return random arrays; the weights are so small that gates and gradients stay moderate."""
     rng = np.random.default_rng(0)
     a = {name: rng.standard_normal(size) for name, size in sizes.items()}
     for name in a.keys() & {"w", "w_ru", "w_c"}:
@@ -162,7 +162,7 @@ class _BlockOp:
         array: Callable[[Any], Any],
         wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda call: call,
     ) -> Contestant:
-        """Return the wrapped calls of two functions, on what `array` makes of NumPy arrays."""
+        """Return the wrapped calls of two functions, on arrays that `array` converts."""
         inputs = {n: array(a) for n, a in self.inputs.items()}
         args = inputs | {n: array(a) for n, a in self.grads.items()}
 
@@ -215,7 +215,7 @@ class _Cudnn:
             sizes["input_c"] = (L * D, B, H)
         sizes |= {"params": (size,), "output_backprop": (T, B, D * (P or H))}
         self.arrays = _draw(case, sizes)
-        # From long to short, as PyTorch is fastest with.
+        # From long to short, which is fastest in PyTorch.
         self.lengths = lengths(case)
 
     def cupyrnn(self) -> Contestant:
@@ -285,9 +285,9 @@ def _op(case: Case) -> Any:
 @functools.cache
 def _driver() -> tuple[Any, Any, Callable[[type], Any]]:
     """
-    Return modules of cupyrnn's driver, and what it has compiled steps from before anyone switches.
+    Return modules of cupyrnn's driver, and its original source of compiled steps.
 
-    Not imported above, as another checkout need not have it.
+    Not imported above, because another checkout may lack it.
     """
     from cupyrnn.driver import layer as _layer
     from cupyrnn.driver import signatures
@@ -337,12 +337,12 @@ def with_numba(case: Case) -> Contestant | None:
 
 
 def peers(case: Case) -> list[Contestant]:
-    """Return the contestants of the peer; needs its module."""
+    """Return the contestants of the peer, whose module must be installed."""
     op = _op(case)
     return op.tensorflow() if case.peer == TENSORFLOW else [op.torch()]
 
 
 def relative_error(actual: Any, expected: Any) -> float:
-    """Return the largest error as a part of the largest magnitude."""
+    """Return the largest error relative to the largest magnitude."""
     error = np.max(np.abs(actual.astype(np.float64) - expected), initial=0)
     return float(error / (np.max(np.abs(expected), initial=0) or 1.0))

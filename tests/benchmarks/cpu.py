@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# The checkout that this file lies in is what is measured, whatever else is installed.
+# The checkout of this file is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import cases
@@ -116,7 +116,7 @@ Results = dict[int, dict[Case, dict[str, Any]]]  # by threads
 
 
 def report(header: list[str], results: Results, selected: list[Case]) -> str:
-    """Return everything that was measured, as markdown."""
+    """Return all measurements as Markdown."""
     parts = ["# cupyrnn on a CPU", "\n".join(header)]
     parts.append("The end of this page explains the columns and the measurement.")
     for threads, found in results.items():
@@ -146,7 +146,7 @@ def measure_case(case: Case, threads: int, limits: timing.Limits) -> dict[str, T
 
 
 def work(task: dict[str, Any]) -> None:
-    """Be one of the processes that measure: print a line of JSON for every case."""
+    """Run as one of the measuring processes: print a line of JSON for every case."""
     chosen = [Case(*fields[:2], tuple(fields[2]), fields[3]) for fields in task["cases"]]
     threads = task["threads"]
     has_peer = pages.installed(pages.MODULES[task["peer"]])
@@ -161,7 +161,7 @@ def work(task: dict[str, Any]) -> None:
         print(json.dumps(measure_case(case, threads, limits)), flush=True)
 
 
-# What has all libraries compute as on a processor without AVX-512, but TensorFlow's own kernels.
+# Settings for all libraries except TensorFlow's own kernels: no AVX-512.
 AVX2 = {
     "NUMBA_CPU_NAME": "haswell",
     "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+sse4.2,+popcnt,+cx16",
@@ -173,7 +173,7 @@ AVX2 = {
 
 
 def selected(args: argparse.Namespace) -> list[Case]:
-    """Return the cases that the arguments ask for."""
+    """Return the cases that the arguments select."""
     return [
         case
         for case in cases.all_cases()
@@ -182,7 +182,7 @@ def selected(args: argparse.Namespace) -> list[Case]:
 
 
 class Run:
-    """The whole measurement, kept as far as it got."""
+    """The whole measurement; results so far are kept."""
 
     def __init__(self, args: argparse.Namespace, selected: list[Case]) -> None:
         self.args, self.header, self.failed = args, pages.header(args.threads), False
@@ -192,7 +192,7 @@ class Run:
         self.results: Results = {threads: {} for threads in args.threads}
 
     def time(self, threads: int, peer: str, chosen: list[Case]) -> None:
-        """Have the cases of one peer measured."""
+        """Measure the cases of one peer."""
         task = {"threads": threads, "peer": peer, "cases": chosen, "quick": self.args.quick}
         arguments = [__file__, "--task", json.dumps(task)]
         with processes.start(arguments, threads, AVX2 if self.args.avx2 else {}) as process:
@@ -210,7 +210,7 @@ class Run:
         print(text, file=sys.stderr, flush=True)
 
     def fail(self, what: str) -> None:
-        """Take down that a process failed, whose rows are missing."""
+        """Record that a process failed, whose rows are missing."""
         self.failed = True
         self.header.append(f"\n**A process failed, rows are missing: {what}**")
         self.say(self.header[-1])

@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-# The checkout that this file lies in is what is measured, whatever else is installed.
+# The checkout of this file is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from on_gpu import cases, choices, pytorch

@@ -1,4 +1,4 @@
-"""The conformance kit: cases that can fail, the standard's truth, reports that name the cause."""
+"""The conformance kit: cases that can fail, right results, reports that name the cause."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ not_a_function = 3
 def test_a_wrong_runtime_is_found_out(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """By MODULE:FUNCTION, out of the current folder."""
+    """The runtime is MODULE:FUNCTION in the current folder."""
     (tmp_path / "planted.py").write_text(WRONG)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
@@ -192,7 +192,7 @@ if os.environ.get("CRASH_AT_IMPORT"):
 def test_a_runtime_that_crashes_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """A signal, a hang and an exit are counted, with the case, and all other cases are run."""
+    """A signal, a hang and an exit are counted with their case, and all other cases run."""
     features = [cases.features(plan) for plan in PLANS]
     clips = [n for n, f in enumerate(features) if "clip" in f and "layout=1" not in f][:4]
     layouts = [n for n, f in enumerate(features) if "layout=1" in f and "clip" not in f][:1]
@@ -265,7 +265,7 @@ def outcome(n: int, verdict: str, *features: str) -> report.Outcome:
 
 
 def test_causes() -> None:
-    """A single feature before a pair; what is refused aside; the rest by itself."""
+    """A single feature comes before a pair; refusals are separate; the rest is listed alone."""
     right, wrong, refused = report.RIGHT, report.WRONG, report.REFUSED
     outcomes = [
         outcome(0, right, "a"), outcome(1, wrong, "a", "b"), outcome(2, wrong, "a", "b", "c"),
@@ -353,7 +353,7 @@ def test_write_by_the_command_line(
     assert cli.main(["write", str(tmp_path / "new")]) == 0
     assert "cases in" in capsys.readouterr().out
     assert cli.main(["run", "cupyrnn", str(tmp_path / "new"), "--op", "LSTM"]) == 0
-    assert cli.main(["run", "cupyrnn"]) == 0  # cases of its own
+    assert cli.main(["run", "cupyrnn"]) == 0  # its own cases
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit):
         cli.main(["write", str(tmp_path / "file")])

@@ -1,5 +1,5 @@
 """
-Calls of every public function at random, right and malformed ones, and what must hold for each.
+Random calls of every public function, right and malformed ones, and the checks of each.
 
     cd tests && python -m fuzz [--seconds N] [--calls N] [--seed N] [--case N] [--threads N]
         [--function NAME] [--guard]
@@ -43,7 +43,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     n: getattr(module, n)
     for module in (cupyrnn, cupyrnn.weights, cupyrnn.device)
     for n in module.__all__
-    # vjp is among the surroundings, forget_kernels takes nothing, and load_params a file.
+    # vjp is in `surroundings`, forget_kernels has no arguments, and load_params reads a file.
     if inspect.isfunction(getattr(module, n)) and n not in ("vjp", "forget_kernels", "load_params")
 } | {n: getattr(raw_ops, n) for n in raw_ops.__all__}
 
@@ -65,21 +65,21 @@ MAY_BE_NONE = ("cs_grad", "h_grad", "output", "output_h", "output_c")
 MAY_BE_NONE += ("output_backprop", "output_h_backprop", "output_c_backprop")
 NET = ("num_layers", "num_units", "input_size", "rnn_mode", "input_mode", "direction", "num_proj")
 
-# What makes something as large as it is asked for: left alone, as that is no fault.
+# Functions that allocate as much as requested: not called with huge sizes.
 ANY_SIZE = {("cudnn_rnn_params_layout", "num_layers")}
 ANY_SIZE |= {(n, size) for n in FUNCTIONS if n.startswith("init_") for size in NET[:3]}
-# And a function of the caller's own raises what it likes.
+# A function of the caller may raise anything.
 LEFT_ALONE = ANY_SIZE | {("jvp", "function")}
 
 DTYPES = tuple(TOLERANCES)
 
 
 class Failure(Exception):
-    """What was promised does not hold."""
+    """A check failed."""
 
 
 class Call(NamedTuple):
-    """A call, and what is known of it."""
+    """A call and its properties."""
 
     name: str
     arguments: dict[str, Any]
@@ -92,7 +92,7 @@ class Call(NamedTuple):
 
 
 def promised(name: str) -> tuple[str, tuple[type[Exception], ...]]:
-    """Return what a function's messages begin with, and the errors that it documents."""
+    """Return the beginning of a function's messages, and the errors that it documents."""
     doc = inspect.getdoc(FUNCTIONS[name]) or ""
     if name in raw_ops.__all__:
         behind = re.findall(r"`cupyrnn\.(\w+)`", doc)[0]
@@ -100,7 +100,7 @@ def promised(name: str) -> tuple[str, tuple[type[Exception], ...]]:
     return name, (TypeError, ValueError, *([RuntimeError] if "RuntimeError" in doc else []))
 
 
-# Of nets, an array of all layers or a list of one for each.
+# States of nets are an array of all layers, or a list of one for each.
 STATES = {f"{n}_{s}{end}" for n in ("input", "output") for s in "hc" for end in ("", "_backprop")}
 
 # Right calls.
@@ -113,7 +113,7 @@ def draw_symbols(rng: np.random.Generator, name: str, takes: set[str]) -> dict[s
         return choices[rng.integers(len(choices))]
 
     packed = bool(takes & {*NET, "params", "input_h"}) or "params" in name
-    # Nothing of size 0 can be packed or has another form.
+    # Size 0 cannot be packed and has no other form.
     none = () if packed or re.search("_from_|_to_", name) else (0,)
     s: dict[str, Any] = {"T": one_of(0, 1, 2, 3, 9), "B": one_of(0, 1, 2, 3, 33)}
     s |= {"I": one_of(*none, 1, 2, 3, 5), "H": one_of(*none, 1, 2, 3, 5, 33)}
@@ -156,12 +156,12 @@ def draw_array(rng: np.random.Generator, n: str, symbols: Mapping[str, Any], dty
     """Return an array in one of many memory layouts."""
     a = rng.normal(0, 0.5, shape_of(AXES[n], symbols))
     if n in ("w", "w_ru", "w_c", "params"):
-        a /= max(1, symbols["H"]) ** 0.5  # so that an error does not grow from step to step
+        a /= max(1, symbols["H"]) ** 0.5  # so that errors do not grow from step to step
     return finished(rng, a, dtype)
 
 
 def finished(rng: np.random.Generator, a: Any, dtype: str) -> Any:
-    """Return an array of a dtype in one of many layouts, sometimes with anything in it."""
+    """Return an array of a dtype in one of many layouts, sometimes with arbitrary numbers."""
     if rng.random() < 0.4:
         a *= 10.0 ** rng.integers(-9, 5)
         info = ml_dtypes.finfo(dtype)
@@ -175,7 +175,7 @@ def finished(rng: np.random.Generator, a: Any, dtype: str) -> Any:
 
 
 def draw_attribute(rng: np.random.Generator, n: str, name: str, s: Mapping[str, Any]) -> Any:
-    """Return a right value of an argument that is no array; KeyError for an unknown name."""
+    """Return a right value of an argument that is not an array; KeyError for an unknown name."""
     clips = [0] if name.startswith("params") else [0, -1, 0.25, 3, np.float32(0.5)]
     choices: dict[str, list[Any]] = {
         "name": [None, "any"],
@@ -239,7 +239,7 @@ FORMS = ("weights", "biases", "num_params", "num_params_weights", "num_params_bi
 
 
 def signature(name: str) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function, none for the name of no function."""
+    """Return the parameters of a function, none if there is no such function."""
     return dict(inspect.signature(FUNCTIONS[name]).parameters) if name in FUNCTIONS else {}
 
 
@@ -277,7 +277,7 @@ def draw_onnx(rng: np.random.Generator, name: str) -> Call:
 
 
 def through_a_cell(*given: Any) -> list[Any]:
-    """What jvp is called with: one of the ops among NumPy's functions."""
+    """A function for jvp: one of the ops between NumPy's functions."""
     x, h, w = given if len(given) == 3 else (np.ones((1, 1)), np.ones((1, 1)), np.ones((2, 2)))
     zeros = np.zeros(h.shape[1], h.dtype.type(0).real.dtype)
     out = cupyrnn.gru_block_cell(x, h, np.tanh(w), w[:, : h.shape[1]], np.tile(zeros, 2), zeros)
@@ -325,7 +325,7 @@ def draw_whole(rng: np.random.Generator, name: str) -> Call:
 
 
 def draw_quantized(rng: np.random.Generator, name: str) -> Call:
-    """Return a right call of a function of integers, whose result is of float32."""
+    """Return a right call of a function of integers with a float32 result."""
     D, I, H = (int(n) for n in rng.integers(1, (3, 5, 5)))
     kind = (np.int8, np.uint8)[rng.integers(2)]
     shape = ((D,), (D, 4 * H))[rng.integers(2)]
@@ -359,8 +359,8 @@ def draw_call(rng: np.random.Generator, name: str) -> Call:
     if "onnx" in name and name != "params_to_onnx":
         return draw_onnx(rng, name)
     own = signature(name)
-    # The functions whose results it takes: the forward op of a gradient, and what converts to the
-    # form that it converts from.
+    # Functions whose results are its arguments: the forward op of a gradient, and the inverse of a
+    # converter.
     forward = re.sub(r"_(grad|backward|backprop)$|Grad|Backprop", "", name)
     first = signature(forward) if forward != name else {}
     back, form = name.replace("_from_", "_to_"), next(iter(own))
@@ -390,7 +390,7 @@ def draw_call(rng: np.random.Generator, name: str) -> Call:
         values |= dict.fromkeys(PEEPHOLES)
         values["use_peephole"] = False
     if name == "params_from_tf1" and s["rnn_mode"] == "lstm":
-        values["forget_bias"] = 0  # of the cells whose names params_to_tf1 writes
+        values["forget_bias"] = 0  # for the cells whose names params_to_tf1 writes
     if name == "params_from_block_lstm":
         values |= dict.fromkeys(PEEPHOLES)
     if "seq_len_max" in takes and "sequence_lengths" in takes:
@@ -420,7 +420,7 @@ def draw_call(rng: np.random.Generator, name: str) -> Call:
 
 
 def of_layers(state: Any, symbols: Mapping[str, Any]) -> list[Any]:
-    """Return a state as a list of those of each layer."""
+    """Return a state as a list with an array for each layer."""
     D, major = symbols["D"], symbols["time_major"]
     starts = range(0, symbols["L"] * D, D)
     return [state[n : n + D] if major else state[:, n : n + D] for n in starts]
@@ -447,7 +447,7 @@ class Named(np.ndarray[Any, Any]):
 
 
 class Units(np.ndarray[Any, Any]):
-    """A subclass that wants no arithmetic."""
+    """A subclass that refuses arithmetic."""
 
     __array_ufunc__ = None
 
@@ -503,7 +503,7 @@ ARRAYS: list[Callable[[Any], Any]] = [
 
 
 def wrong(rng: np.random.Generator, value: Any) -> Any:
-    """Return something else, often only a little."""
+    """Return a wrong value, often one that is almost right."""
     if isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind == "i":
         return np.array(value + 1)
     if isinstance(value, np.ndarray) and rng.random() < 0.6:
@@ -562,7 +562,7 @@ def malform(rng: np.random.Generator, call: Call) -> Call:
     return call._replace(arguments=arguments)
 
 
-# What must hold.
+# Checks.
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -586,7 +586,7 @@ def arrays_in(value: Any) -> list[Any]:
 
 
 def perform(call: Call) -> Any:
-    """Make the call; return what it returns, or the documented error that it raised."""
+    """Make the call; return its result, or the documented error that it raised."""
     begins, errors = promised(call.name)
     inputs = arrays_in(call.arguments)
     before = [np.asarray(a).tobytes() for a in inputs]
@@ -595,7 +595,7 @@ def perform(call: Call) -> Any:
         result = call.function(**call.arguments)
     except errors as error:
         message = str(error)
-        # What jvp calls has messages of its own.
+        # The function that jvp calls has its own messages.
         ours = (f"{begins}: ", "gru_block_cell: ") if call.name == "jvp" else f"{begins}: "
         if not message.startswith(ours):
             raise Failure(f"an error of its own: {error!r}") from error
@@ -613,7 +613,7 @@ def perform(call: Call) -> Any:
 
 
 def check_arrays(call: Call, result: Any) -> None:
-    """Check what holds for the results of any call."""
+    """Check the results of any call."""
     given = arrays_in(call.arguments)
     made: list[Any] = []
     for n, a in leaves(result):
@@ -630,7 +630,7 @@ def check_arrays(call: Call, result: Any) -> None:
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Return whether arrays have the same bits, but for those of NaN, whose sign says nothing."""
+    """Return whether arrays have the same bits, except for the sign of NaN."""
     if a.tobytes() == b.tobytes():
         return True
     missing = a != a
@@ -650,7 +650,7 @@ def check_right(call: Call) -> None:
 
 
 def check_malformed(call: Call, right: Call) -> None:
-    """Check a call after a right one: what is known of that must not count."""
+    """Check a call after a right one, whose cached checks must not be used."""
     perform(right)
     result = perform(call)
     signatures.CALLS.clear()
@@ -706,11 +706,11 @@ def show(value: Any) -> str:
 def run(
     seconds: float, seed: int, cases: Iterable[int], names: list[str], tells: bool = False
 ) -> int:
-    """Check cases for some time, and return how many; tell each beforehand if it may crash."""
+    """Check cases for some time and return their number; announce each one if it may crash."""
     done, end = 0, time.monotonic() + seconds
     for case in cases:
         if done % 50 == 0:
-            # A call that takes that long hangs: say where.
+            # Such a long call hangs: say where.
             faulthandler.dump_traceback_later(120, exit=True)
         if tells:
             print(f"\rcase {case} of seed {seed} ", end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Run the fuzzer for some time, or one case of it again."""
+"""Run the fuzzer for some time, or repeat one case."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main() -> int:
     every = [*fuzz.FUNCTIONS, *surroundings.SURROUNDINGS]
     names = [options.function] if options.function else every
     faulthandler.enable()
-    # What is compiled is compiled before a warning of the compiler's would count.
+    # Compile everything before a warning of the compiler would count.
     for dtype in ("f4", "f8"):
         x = np.zeros((2, 1, 1), dtype)
         cupyrnn.block_lstm(x, x[0], x[0], np.zeros((2, 4), dtype), np.zeros(4, dtype))

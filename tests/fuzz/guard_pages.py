@@ -1,4 +1,4 @@
-"""NumPy's arrays beside pages without rights, so that no access beyond one goes unseen."""
+"""NumPy arrays beside protected pages, so that every access past an end is noticed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import shutil
 import subprocess
 from pathlib import Path
 
-# Of NumPy's C functions, by the order of its table, which is part of its ABI.
+# NumPy's C functions by their place in its table, which is part of its ABI.
 _SET_HANDLER = 304
 
 
 def compiler() -> str | None:
-    """Return what compiles C here, if anything does."""
+    """Return a C compiler, if there is one."""
     return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def install(folder: str) -> None:
-    """Have all new arrays of this thread there: its allocator is compiled into the folder."""
+    """Put all new arrays of this thread there; the allocator is compiled into the folder."""
     library = Path(folder, "guard_pages.so")
     source = Path(__file__).with_suffix(".c")
     command = [str(compiler()), "-O1", "-shared", "-fPIC", "-o", str(library), str(source)]

@@ -1,4 +1,4 @@
-"""By how many threads a call is computed: one or, where work is shared, two."""
+"""The number of threads of a call: one or, if work is shared, two."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _drawn = _Drawn()
 
 
 def draw_threads(rng: np.random.Generator) -> None:
-    """Have the next calls of this thread computed by one thread or, where work is shared, two."""
+    """Use one thread for the next calls of this thread or, if work is shared, two."""
     _drawn.threads = int(rng.integers(1, _Drawn.most + 1))
 
 
 def share_all_work(patch: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Have compiled loops ask what was drawn for their threads, however little they compute."""
+    """Make compiled loops use the drawn number of threads, also for little work."""
     plan, single, threads = (
         importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("plan", "single", "threads")
     )

@@ -1,7 +1,7 @@
 """
-What surrounds the ops, at random: each function here draws one case and checks it.
+Random cases of functions around the ops: each function here draws one case and checks it.
 
-What is drawn: calls of `vjp`, steps of `prepare_step` and the functions of `cupyrnn.torch`.
+The cases are calls of `vjp`, steps of `prepare_step` and the functions of `cupyrnn.torch`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import Failure, draw_attribute, draw_call, malform, wrong
 
 
 def expect_documented(begins: tuple[str, ...], call: Callable[[], Any], *errors: Any) -> Any:
-    """Make a call that may fail; return its result or the error, which is to begin with a name."""
+    """Make a call that may fail; return its result or the error, which must begin with a name."""
     try:
         return call()
     except (TypeError, ValueError, *errors) as error:
@@ -47,7 +47,7 @@ def vjp_of_an_op(rng: np.random.Generator) -> None:
 
 
 def a_prepared_step(rng: np.random.Generator) -> None:
-    """A right step is taken, and a malformed one is refused by name."""
+    """A right step works, and a malformed one is refused by name."""
     mode = ("lstm", "gru", "rnn_tanh", "rnn_relu")[rng.integers(4)]
     dtype = ("float16", "float32", "float64")[rng.integers(3)]
     L, H, I, B = (int(n) for n in rng.integers(1, 5, 4))
@@ -70,7 +70,7 @@ TORCH = ("lstm_block_cell", "block_lstm", "gru_block_cell", "block_gru", "cudnn_
 
 
 def a_torch_function(rng: np.random.Generator) -> None:
-    """A right call is taken, and a malformed one is refused by name."""
+    """A right call works, and a malformed one is refused by name."""
     torch: Any = importlib.import_module("torch")
     name = TORCH[rng.integers(len(TORCH))]
     function, call = getattr(importlib.import_module("cupyrnn.torch"), name), draw_call(rng, name)

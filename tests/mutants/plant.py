@@ -4,9 +4,9 @@ Plant one wrong line at a time in a copy of the tree, and see whether the tests 
     python tests/mutants/plant.py                    # all of planted.txt, about an hour
     python tests/mutants/plant.py 12 30-40 weights   # by number, or by a part of the file's name
 
-The list, planted.txt beside this file, has the line as it is, the wrong one, and the tests that
-should see it. Each error has a process of its own, which ends at the first failure. What needs a
-framework is decided where that is installed: where every test is skipped, nothing is.
+The list, planted.txt beside this file, has the right line, the wrong one, and the tests that should
+notice it. Each error has its own process, which ends at the first failure. If all its tests are
+skipped, for example without a framework, the result is open.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import NamedTuple
 ROOT, LIST = Path(__file__).parents[2], Path(__file__).with_name("planted.txt")
 # Before the tests of an entry: they run on real CuPy over memory of the host.
 ON_HOST = "on_host"
-SECONDS = 600  # that the tests of one error may take; one that makes them hang is noticed
+SECONDS = 600  # the most for the tests of one error, which may make them hang
 
 
 class Planted(NamedTuple):
@@ -39,7 +39,7 @@ class Planted(NamedTuple):
     tests: tuple[str, ...]
 
     def in_text(self, text: str) -> str:
-        """Return the text of the file with the wrong line in it."""
+        """Return the text of the file with the wrong line."""
         lines = text.split("\n")
         places = [n for n, line in enumerate(lines) if line.strip() == self.before]
         if len(places) != 1:
@@ -63,7 +63,7 @@ def planted() -> list[Planted]:
 
 
 def wanted(entry: Planted, chosen: list[str]) -> bool:
-    """Whether the command line asks for an entry: by its number, or a part of its file's name."""
+    """Whether the command line selects an entry, by its number or a part of its file's name."""
     for choice in chosen:
         numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", choice)
         if numbers is None:
@@ -75,7 +75,7 @@ def wanted(entry: Planted, chosen: list[str]) -> bool:
 
 
 def verdict(tree: Path, tests: tuple[str, ...]) -> str:
-    """Run tests in a tree; return caught, missed, or why neither can be said."""
+    """Run tests in a tree; return caught, missed, or why it is open."""
     pytest = ["-m", "pytest", "-x", "-n0", "-q", "-p", "no:cacheprovider", "--no-header"]
     if tests[0] == ON_HOST:
         if importlib.util.find_spec("cupy") is None:
@@ -100,7 +100,7 @@ def verdict(tree: Path, tests: tuple[str, ...]) -> str:
 
 
 def main() -> None:
-    """Plant what the command line asks for, and count."""
+    """Plant the selected errors, and count."""
     parser = argparse.ArgumentParser(description="Plant errors and see whether the tests notice.")
     parser.add_argument("chosen", nargs="*", help="numbers, as 12 or 30-40, or parts of file names")
     chosen = [entry for entry in planted() if wanted(entry, parser.parse_args().chosen)]

@@ -1,4 +1,4 @@
-"""The list of planted errors: each can be planted still."""
+"""Each error of the list can still be planted."""
 
 from __future__ import annotations
 
