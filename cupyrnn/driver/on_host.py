@@ -154,19 +154,15 @@ class OnHost:
         source: Any = self._table.arguments.get("x", self._table.arguments.get("input"))
         if part.array == source.array:
             backwards = [False]
-        in_order = backwards == [self._is_reversed(layer)]
-        mask, in_order = layer.mask, in_order or (self._T == 1 and len(backwards) == 1)
-        if in_order and mask is None:
+        in_order = self._T == 1 and len(backwards) == 1
+        if layer.mask is None and (in_order or backwards == [self._is_reversed(layer)]):
             return part
         ends = [0, *accumulate(part.shape[1] for part in layer.x)]
         x = self._table.reuse("x", (part.shape[0], ends[-1]))
         for part, is_reversed, columns in zip(layer.x, backwards, pairwise(ends), strict=True):
-            to, turns = x.part(*columns, 1), is_reversed != layer.back
-            if mask is None:
-                self._copy(part, to, backwards=turns)
-            else:  # in the order of the first direction's steps
-                kept = mask.part(*columns, 1), layer.back and len(backwards) > 1
-                self._keep((part, turns), kept, layer.rate, to)
+            self._copy(part, x.part(*columns, 1), backwards=is_reversed != layer.back)
+        if layer.mask is not None:  # in the order of the first direction's steps
+            self._keep(x, layer, backwards=layer.back and len(backwards) > 1)
         return x
 
     def draw(self, mask: Place, layer: int, rate: float, *, reverse: bool) -> None:
@@ -183,19 +179,18 @@ class OnHost:
 
     def drop(self, a: Place, layer: LayerPlaces, to: Place) -> None:
         """Add an operation that writes the gradient of a masked input to `to`."""
-        self._keep((a, False), (layer.mask, layer.back), layer.rate, to)
+        assert a is to, (a, to)  # no dtype here is rounded
+        self._keep(to, layer, backwards=layer.back)
 
-    def _keep(
-        self, a: tuple[Place, bool], mask: tuple[Place, bool], rate: float, to: Place
-    ) -> None:
-        """Add `to` = the scaled values that a mask keeps, of pairs of `_by_step`'s arguments."""
-        factor = scale(rate)
+    def _keep(self, rows: Place, layer: LayerPlaces, *, backwards: bool) -> None:
+        """Add an operation that keeps the scaled values of a mask, whose steps may be reversed."""
+        factor = scale(layer.rate)
 
-        def keep(values: Array, mask: Array, to: Array) -> None:
-            np.multiply(values, mask, to)
-            np.multiply(to, factor, to)
+        def keep(mask: Array, values: Array) -> None:
+            np.multiply(values, mask, values)
+            np.multiply(values, factor, values)
 
-        self._compute(keep, self._by_step(*a), self._by_step(*mask), self._by_step(to, False))
+        self._compute(keep, self._by_step(layer.mask, backwards), self._by_step(rows, False))
 
     def _first(self, place: Place | None, H: int) -> Place:
         """Return a state before the first step."""
