@@ -314,11 +314,13 @@ def cudnn_rnn(
         complex128 array are tangents, see `cupyrnn.jvp`. They must be so small that their squares
         vanish beside 1; other complex data are refused. Real arrays of the same precision beside a
         complex one have no tangents.
-    input_h : [L*D, B, P]
-        h before the first step. The order is layer 0 forward, layer 0 backward, layer 1 forward and
-        so on. P is num_proj, or H without a projection. The shape of input_h determines L.
+    input_h : [L*D, B, P] or None
+        h before the first step. None stands for zeros if params is a PackedParams. The order is
+        layer 0 forward, layer 0 backward, layer 1 forward and so on. P is num_proj, or H without a
+        projection. The shape of input_h determines L.
     input_c : [L*D, B, H] or None
-        The cell states of an LSTM before the first step. The other cells ignore it.
+        The cell states of an LSTM before the first step. None stands for zeros. The other cells
+        ignore it.
     params : [params_size] or PackedParams
         All weights and biases, packed as `cudnn_rnn_params_layout` says. `init_params` returns a
         PackedParams, as do the converters of `cupyrnn.weights`. It also determines rnn_mode,
