@@ -126,7 +126,7 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
     dot, _, tanh, negative, clip, _ = arithmetic
     if cell.peephole is not None:
-        wci, wcf, wco = (np.broadcast_to(v, (B, H)).copy() for v in cell.peephole)
+        wci, wcf, wco = (v[None].repeat(B, 0) for v in cell.peephole)
     if cell.cell_clip is not None:
         low, high = np.array(-cell.cell_clip, dtype), np.array(cell.cell_clip, dtype)
     for z_t, i, cs, f, o, ci, co, h in zip(z, *run.saved, strict=True):

@@ -43,7 +43,7 @@ class StepRun(NamedTuple):
 
     def of(self, a: Array, start: int = 0) -> Array:
         """Return its rows of an array [N, ·] that begins at row `start`."""
-        rows = a[self.row - start : self.end - start]
+        rows = a if len(a) == self.end - self.row else a[self.row - start : self.end - start]
         if not self.alike:
             return rows
         return rows.reshape(len(self.batches), self.batches[0], rows.shape[1])
