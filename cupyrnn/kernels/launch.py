@@ -232,10 +232,6 @@ class StepLauncher:
                 for stage in stages:
                     stage(s)
 
-    def keep_last(self, rows: Array, state: Array) -> None:
-        """Copy the rows of the last step to the state."""
-        state[: self._batches[-1]] = rows[self._starts[-2] :]
-
 
 # Sums of columns: first of slices of the rows, then of these sums, or of all rows at once.
 SUMS = (

@@ -57,7 +57,8 @@ def forward(kernels: persistent.Kernels, struct: np.void, run: ForwardRun) -> No
     stages += [loop.product(left, w, h) for w in projections]
     loop.run(*stages)
     if not of.carries_h:
-        loop.keep_last(h, run.carried[0])
+        last = run.batches[-1]
+        run.carried[0][:last] = h[len(h) - last :]
 
 
 def backward(
