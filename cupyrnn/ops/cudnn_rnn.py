@@ -223,15 +223,21 @@ def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> ReserveLa
 
 
 def _lay_out(call: PackedCall, engine: str, arguments: Arguments) -> Any:
-    """Lay out cudnn_rnn."""
+    """Lay out cudnn_rnn or its gradient."""
     from ..driver import layouts  # imported here, because it imports the kernels
 
     if not _is_of_engine(call, engine, arguments):
         return None
-    is_training, make = call.run.sizes.is_training, layouts.cudnn_rnn
-    reserved = call.host_reserved if is_training else np.zeros((), np.int8)
-    args, of = (_net_in_place(call), is_training, reserved), call.reserved_of
-    return layouts.laid_out(make, arguments, *args, reserved_of=of if is_training else None)
+    net, by_name, of = call.net, arguments.by_name, call.reserved_of
+    weights = PACKED_COLUMNS, places_of(net)
+    packed = layouts.PackedNet(call.in_place(), net.rnn_mode, net.gate, *weights)
+    if "reserve_space" in by_name:
+        args = packed, bool(by_name["input_gradient"])
+        return layouts.laid_out(layouts.cudnn_rnn_backprop, arguments, *args, reserved_of=of)
+    if not call.run.sizes.is_training:
+        return layouts.laid_out(layouts.cudnn_rnn, arguments, packed, False, np.zeros((), np.int8))
+    of_training = packed, True, call.host_reserved
+    return layouts.laid_out(layouts.cudnn_rnn, arguments, *of_training, reserved_of=of)
 
 
 def _is_of_engine(call: PackedCall, engine: str, arguments: Arguments) -> bool:
@@ -242,27 +248,6 @@ def _is_of_engine(call: PackedCall, engine: str, arguments: Arguments) -> bool:
     run = call.run._replace(lengths=None)
     found = _engine(arguments.op, engine, run, call.net, arguments.by_name["input"])
     return bool(found == call.engine)
-
-
-def _lay_out_backprop(
-    call: PackedCall, engine: str, input_gradient: bool, arguments: Arguments
-) -> Any:
-    """Lay out cudnn_rnn_backprop."""
-    from ..driver import layouts
-
-    if not _is_of_engine(call, engine, arguments):
-        return None
-    args = _net_in_place(call), input_gradient
-    make, reserved_of = layouts.cudnn_rnn_backprop, call.reserved_of
-    return layouts.laid_out(make, arguments, *args, reserved_of=reserved_of)
-
-
-def _net_in_place(call: PackedCall) -> Any:
-    """Return the net of a call as `layouts` describes it."""
-    from ..driver.layouts import PackedNet
-
-    net = call.net
-    return PackedNet(call.in_place(), net.rnn_mode, net.gate, PACKED_COLUMNS, places_of(net))
 
 
 def _may_be_laid_out(call: PackedCall) -> bool:
@@ -666,23 +651,17 @@ def cudnn_rnn_backprop(
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     extent = sequence_lengths, resets
     run = RunArguments(*extent, dropout, True, time_major, seed, seed2, reverse=reverse)
-    of_gradient = {
-        "output": output,
-        "output_h": output_h,
-        "output_c": output_c,
-        "output_backprop": output_backprop,
-        "output_h_backprop": output_h_backprop,
-        "output_c_backprop": output_c_backprop,
-        "reserve_space": reserve_space,
-        "host_reserved": host_reserved,
-    }
+    of_gradient = {"output": output, "output_h": output_h, "output_c": output_c}
+    of_gradient |= {"output_backprop": output_backprop, "output_h_backprop": output_h_backprop}
+    of_gradient |= {"output_c_backprop": output_c_backprop, "reserve_space": reserve_space}
     resolved = resolve_net(op, params, attributes)
-    call = _check(op, (input, input_h, input_c), resolved, run, engine, of_gradient)
+    checked = of_gradient | {"host_reserved": host_reserved}
+    call = _check(op, (input, input_h, input_c), resolved, run, engine, checked)
     wanted: Any = engine, check_bool(op, "input_gradient", input_gradient), weight_gradients
     check_weight_gradients(op, weight_gradients)
     _check_by_cudnn(op, call, output, weight_gradients)
     lay_out, sums = None, weight_gradients == "sum" and _may_be_laid_out(call)
     if sums and reserve_space.shape == (call.layout.size,):
-        lay_out = partial(_lay_out_backprop, call, engine, input_gradient)
+        lay_out = partial(_lay_out, call, engine)
     run_backprop = partial(_run_backprop, op, call, wanted)
     return Checked(run_backprop, lay_out)  # type: ignore[return-value]

@@ -318,30 +318,16 @@ def _may_be_laid_out(call: NetCall, *states: Any) -> bool:
     return known and call.is_whole and not any(map(_is_layered, states))
 
 
-def _net_in_place(call: NetCall) -> Any:
-    """Return the net of a call as `layouts` describes it."""
-    from ..driver.layouts import (  # imported here, because it imports the kernels
-        BlockLayer,
-        StackedNet,
-    )
+def _lay_out(call: NetCall, arguments: Arguments) -> Any:
+    """Lay out stacked_rnn or its gradient."""
+    from ..driver import layouts  # imported here, because it imports the kernels
 
     columns = COLUMNS[call.attributes.gate_order] if call.form is LSTM_FORM else None
-    return StackedNet(call.in_place(), BlockLayer(call.attributes, columns))
-
-
-def _lay_out(call: NetCall, arguments: Arguments) -> Any:
-    """Lay out stacked_rnn."""
-    from ..driver import layouts
-
-    args = _net_in_place(call), call.run.sizes.is_training
-    return layouts.laid_out(layouts.stacked_rnn, arguments, *args)
-
-
-def _lay_out_backprop(call: NetCall, arguments: Arguments) -> Any:
-    """Lay out stacked_rnn_backprop."""
-    from ..driver import layouts
-
-    return layouts.laid_out(layouts.stacked_rnn_backprop, arguments, _net_in_place(call))
+    block = layouts.BlockLayer(call.attributes, columns)
+    net = layouts.StackedNet(call.in_place(), block)
+    if "reserve_space" in arguments.by_name:
+        return layouts.laid_out(layouts.stacked_rnn_backprop, arguments, net)
+    return layouts.laid_out(layouts.stacked_rnn, arguments, net, call.run.sizes.is_training)
 
 
 @by_signature
@@ -620,20 +606,14 @@ def stacked_rnn_backprop(
     op = "stacked_rnn_backprop"
     attributes = Attributes(None, cell_clip, gate_order, recurrent_activation)
     run = RunArguments(sequence_lengths, resets, dropout, True, time_major, reverse=reverse)
-    of_gradient = {
-        "output": output,
-        "output_h": output_h,
-        "output_c": output_c,
-        "output_backprop": output_backprop,
-        "output_h_backprop": output_h_backprop,
-        "output_c_backprop": output_c_backprop,
-        "reserve_space": reserve_space,
-    }
+    of_gradient = {"output": output, "output_h": output_h, "output_c": output_c}
+    of_gradient |= {"output_backprop": output_backprop, "output_h_backprop": output_h_backprop}
+    of_gradient |= {"output_c_backprop": output_c_backprop, "reserve_space": reserve_space}
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run, of_gradient)
     check_weight_gradients(op, weight_gradients)
     lay_out, states = None, (input_h, input_c, output_h_backprop, output_c_backprop)
     sums = weight_gradients == "sum" and reserve_space.shape == (call.layout.size,)
     if sums and _may_be_laid_out(call, *states):
-        lay_out = partial(_lay_out_backprop, call)
+        lay_out = partial(_lay_out, call)
     run_backprop = partial(_run_backprop, op, call, attributes, weight_gradients)
     return Checked(run_backprop, lay_out)  # type: ignore[return-value]
