@@ -22,6 +22,7 @@ import numpy as np
 from .._ops import Record
 from .._typing import Array
 from ..cells.contract import Form
+from ..checks.arrays import FLOATS
 from ..checks.attributes import check_integer, check_list, misfit, shown, type_shown
 from ..checks.block import zero_states
 from ..checks.calls import check_lengths, check_resets
@@ -289,12 +290,17 @@ def _as_jax(name: str, n: str, value: object) -> Tree:
             expected += "; pass zeros of shape (L*D, B, P)"
         raise TypeError(f"{name}: {n} is {type_shown(value)}, expected {expected}")
     try:
-        return jax.tree.map(jnp.asarray, value)
+        arrays = jax.tree.map(jnp.asarray, value)
     except (TypeError, ValueError):
         found = f"is {type_shown(value)}"
         if type(value) is np.ndarray:
             found = f"has dtype {value.dtype}"
         raise TypeError(f"{name}: {n} {found}, expected floating-point arrays") from None
+    for a in jax.tree.leaves(arrays):
+        if a.dtype.kind == "c":  # JAX has tangents of its own
+            floats = ", ".join(FLOATS)
+            raise TypeError(f"{name}: {n} has dtype {a.dtype}, expected one of {floats}")
+    return arrays
 
 
 def _fill_states(

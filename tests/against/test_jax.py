@@ -301,6 +301,7 @@ ONE = [cupyrnn.init_block_lstm(num_units=3, input_size=3)]
         ({"input_h": [0.0]}, TypeError, "input_h is a list, expected arrays of JAX or NumPy"),
         ({"input": np.ones((4, 2, 3), object)}, TypeError, "input has dtype object, expected"),
         ({"input_h": np.ma.ones((1, 2, 3))}, TypeError, "input_h is a numpy.ma.MaskedArray, "),
+        ({"input": np.ones((4, 2, 3), complex)}, TypeError, "input has dtype complex128, expected"),
     ],
 )
 def test_what_jax_itself_would_refuse_is_refused_by_name(
