@@ -148,7 +148,9 @@ class WordBlock:
         places = _data()
         if places is not None:
             return self._address, id(arrays) + places[0]
-        addresses = np.array([0 if a is None else address_of(a) for a in arrays])
+        # Some are None, and one is the keys of masks, which no loop reads.
+        found = [address_of(a) if isinstance(a, np.ndarray) else 0 for a in arrays]
+        addresses = np.array(found)
         behind = -addresses[0] % VECTOR_BYTES
         addresses[0] += behind
         start = behind + self._place
