@@ -294,3 +294,18 @@ def compiled_loops(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(_layer, "compiled_page", _compiled)
     monkeypatch.setattr(_layer, "pays", lambda *of: not of[3])
     return importlib.import_module("cupyrnn.compiled.lstm")
+
+
+@pytest.fixture
+def with_threads(
+    compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[int], None]]:
+    """A function that sets how many threads a call has, however little it computes."""
+    plan, single, threads = (
+        importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("plan", "single", "threads")
+    )
+    for module, name in ((plan, "LEAST_WORK"), (plan, "SMALL_MATRIX"), (single, "LEAST_WORK")):
+        monkeypatch.setattr(module, f"_{name}", 0)
+    plan._kept_plan.cache_clear()
+    yield lambda n: monkeypatch.setattr(threads, "count", lambda: n)
+    plan._kept_plan.cache_clear()

@@ -42,18 +42,6 @@ def run(
     return [*numbers(call).values()]
 
 
-@pytest.fixture
-def with_threads(
-    compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[int], None]:
-    """A function that sets the number of threads of a call, also of a small one."""
-    plan, threads = (importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("plan", "threads"))
-    monkeypatch.setattr(plan, "_LEAST_WORK", 0)
-    monkeypatch.setattr(plan, "_SMALL_MATRIX", 0)
-    plan._kept_plan.cache_clear()
-    return lambda n: monkeypatch.setattr(threads, "count", lambda: n)
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shape", [(9, 9, 5, 40), (9, 1, 5, 150), (9, 3, 130, 129)])
 @pytest.mark.parametrize("extent", ["full", "lengths"])

@@ -53,23 +53,14 @@ def test_tanh_and_sigmoid_of_large_values(ops: Any, dtype: str) -> None:
         assert_close(out.h[t], np.tanh(cs.astype(np.float64)) / 2, dtype, "h")
 
 
-def relu_net(dtype: str, x: Any, B: int = 3, H: int = 4) -> tuple[dict[str, Any], dict[str, Any]]:
-    rng = np.random.default_rng(0)
-    size = cupyrnn.cudnn_rnn_params_size(1, H, x.shape[2], rnn_mode="rnn_relu")
-    params = (0.3 * rng.standard_normal(size)).astype(dtype)
-    inputs = {"input": x, "input_h": np.zeros((1, B, H), dtype), "input_c": None, "params": params}
-    return inputs, {"rnn_mode": "rnn_relu"}
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_relu_of_nan_is_nan(ops: Any, dtype: str) -> None:
-    """As in NumPy and cuDNN; other sequences are not affected."""
-    x = np.random.default_rng(1).standard_normal((5, 3, 2)).astype(dtype)
-    inputs, mode = relu_net(dtype, x)
-    clean = ops.cudnn_rnn(**inputs, **mode)
-    x = x.copy()
+def test_relu_of_nan_is_nan(ops: Any, dtype: str, rng: np.random.Generator) -> None:
+    """As in NumPy and cuDNN. Other sequences are not changed."""
+    call = call_of(Case("cudnn_rnn-rnn_relu", (5, 3, 2, 4), dtype), rng)
+    clean = call.forward(ops)
+    x = call.inputs["input"].copy()
     x[2, 1, 0] = np.nan
-    out = ops.cudnn_rnn(**{**inputs, "input": x}, **mode)
+    out = call._replace(inputs=call.inputs | {"input": x}).forward(ops)
     assert np.isnan(out.output[2:, 1]).all()
     assert np.isnan(out.output_h[0, 1]).all()
     np.testing.assert_array_equal(out.output[:2], clean.output[:2])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import _thread
-import importlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -48,24 +47,14 @@ def same(a: list[Any], b: list[Any]) -> bool:
 
 
 @pytest.fixture(params=["NumPy", "Numba", "two threads"])
-def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The loops that compute calls: NumPy's, or compiled ones in one or two threads."""
+def loops(request: pytest.FixtureRequest) -> None:
+    """NumPy's loops, or compiled ones with one thread or with two."""
     if request.param != "NumPy":
-        request.getfixturevalue("compiled_loops")
-        plan, single, threads = (
-            importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("plan", "single", "threads")
-        )
-        plan._kept_plan.cache_clear()
-        monkeypatch.setattr(threads, "count", lambda: 1 + (request.param == "two threads"))
-        for module, name in ((plan, "LEAST_WORK"), (plan, "SMALL_MATRIX"), (single, "LEAST_WORK")):
-            monkeypatch.setattr(module, f"_{name}", 0)
-    yield request.param
-    if request.param != "NumPy":
-        plan._kept_plan.cache_clear()
+        request.getfixturevalue("with_threads")(1 + (request.param == "two threads"))
 
 
 @each_run
-def test_calls_at_once(run: Callable[[int], list[Any]], loops: str) -> None:
+def test_calls_at_once(run: Callable[[int], list[Any]], loops: None) -> None:
     """Threads that call at the same time get the same bits as each alone."""
     seeds = range(24)
     alone = [run(seed) for seed in seeds]
@@ -115,7 +104,7 @@ assert threading.active_count() == 1
 @pytest.mark.skipif(not hasattr(os, "fork"), reason=needs.REASONS["fork"])
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @each_run
-def test_a_child_computes_the_same(run: Callable[[int], list[Any]], loops: str) -> None:
+def test_a_child_computes_the_same(run: Callable[[int], list[Any]], loops: None) -> None:
     """A child has none of its parent's threads, and starts its own."""
     expected = run(0)
     child = os.fork()
