@@ -115,7 +115,7 @@ def check_count(
 
 
 def check_choice(op: str, name: str, value: object, choices: Sequence[_Choice]) -> _Choice:
-    """Return the one of the strings `choices` that equals `value`, which may be of a subclass."""
+    """Return the string of `choices` that equals `value`, which may be of a subclass of str."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{op}: {name} is {shown(value)}, expected one of {', '.join(choices)}")
     return choices[choices.index(value)]

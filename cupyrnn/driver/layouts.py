@@ -614,10 +614,10 @@ def _prepared_weights(net: PackedNet, weights: Sequence[Sequence[Place]]) -> lis
 
 def prepared_step(arguments: Arguments, net: PackedNet, saved: Any, kind: Any) -> Any:
     """
-    Lay out one step of a net, which returns output and the states after it as a kind.
+    Lay out one step of a net; its result is a `kind` of output and the states after the step.
 
-    Its weights by layer are w_x, w_h, w_p or None, b and, in a GRU, b_hc; or, on a device, only the
-    packed parameters. `saved` is the cell's Saved.
+    On the host the weights of a layer are w_x, w_h, w_p or None, b and, in a GRU, b_hc. On a device
+    they are the packed parameters. `saved` is the cell's Saved.
     """
     table, machine = _machine(arguments, net.cell)
     x, names = table.arguments["x"], ("h", "c")[: net.net.states]
