@@ -42,8 +42,8 @@ class Row(NamedTuple):
         H, B, *_ = self.timed
         values = f"wrong: {', '.join(self.wrong)}" if self.wrong else "right"
         if self.timed.mode in ENGINES:
-            said = ", ".join(f"{engine} {us:.2f}" for engine, us in self.times.items())
-            return f"{self.name:<33}{H:>4}{B:>6}  {said}: {self.kernel}, {values}"
+            times = ", ".join(f"{engine} {us:.2f}" for engine, us in self.times.items())
+            return f"{self.name:<33}{H:>4}{B:>6}  {times}: {self.kernel}, {values}"
         times = "".join(f"{f'{self.times[k]:.2f}' if k in self.times else '–':>9}" for k in KERNELS)
         return f"{self.name:<33}{H:>4}{B:>6}{times}  {self.kernel:<8}{values}"
 

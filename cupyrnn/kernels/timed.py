@@ -145,8 +145,8 @@ def read(path: Path) -> Measurements | None:
         return Measurements(path, found["card"], fastest, found["refused"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         remedy = "python -m cupyrnn.device --forget removes it"
-        said = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path} is not a file of kernel choices ({said}): {remedy}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not a file of kernel choices ({reason}): {remedy}") from error
 
 
 def _checked(name: str, H: Any, B: Any, mode: Any, where: Any = "") -> Timed:
