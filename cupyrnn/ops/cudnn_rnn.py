@@ -232,7 +232,7 @@ def _lay_out(call: PackedCall, engine: str, arguments: Arguments) -> Any:
     weights = PACKED_COLUMNS, places_of(net)
     packed = layouts.PackedNet(call.in_place(), net.rnn_mode, net.gate, *weights)
     if "reserve_space" in by_name:
-        args = packed, bool(by_name["input_gradient"])
+        args = packed, bool(by_name.get("input_gradient", True))  # tensors' calls omit defaults
         return layouts.laid_out(layouts.cudnn_rnn_backprop, arguments, *args, reserved_of=of)
     if not call.run.sizes.is_training:
         return layouts.laid_out(layouts.cudnn_rnn, arguments, packed, False, np.zeros((), np.int8))
