@@ -240,7 +240,6 @@ class Run:
 def main(argv: list[str] | None = None) -> int:
     parser = pages.parser(__doc__)
     parser.add_argument("--avx2", action="store_true", help="as on a processor without AVX-512")
-    parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.task is not None:
@@ -250,9 +249,6 @@ def main(argv: list[str] | None = None) -> int:
     chosen = selected(args)
     if not chosen:
         parser.error(f"--only {args.only}: no case of that name")
-    if args.list:
-        print(*chosen, sep="\n")
-        return 0
     return Run(args, chosen).run()
 
 
