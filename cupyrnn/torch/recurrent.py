@@ -107,6 +107,11 @@ class Recurrent(Leaf):
             if isinstance(input, PackedSequence):
                 return self._forward_packed(input, hx, sequence_lengths, resets)
             check_tensor(type(self).__name__, "input", input)
+        if input.is_nested:
+            raise TypeError(
+                f"{type(self).__name__}: input is a nested tensor, expected a dense tensor:"
+                " pad the sequences and pass sequence_lengths"
+            )
         batched, axis = input.dim() == 3, 0 if self.batch_first else 1
         if not batched and input.dim() != 2:
             name = type(self).__name__

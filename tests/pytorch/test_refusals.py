@@ -105,6 +105,7 @@ REFUSED = [
     (lambda: ct.from_torch(torch.nn.Linear(2, 3)), TypeError, "from_torch: module is a torch.nn.modules.linear.Linear, expected a torch.nn.LS"),
     (lambda: ct.RNN(2, 3, nonlinearity="sigmoid"), ValueError, "Unknown nonlinearity 'sigmoid'"),
     *((lambda kind=kind: getattr(ct, kind)(3, 4, proj_size=2), ValueError, "proj_size argument is only supported for LSTM, not") for kind in ("GRU", "RNN")),
+    (lambda: called(torch.nested.nested_tensor_from_jagged(x()[:, 0], torch.tensor([0, 1, 4]))), TypeError, "LSTM: input is a nested tensor, expected a dense tensor: pad the sequences and pass sequence_lengths"),
     *((lambda f=f: called(f(x())), TypeError, f"LSTM: input is a {what}, expected a torch.Tensor") for f, what in ((lambda a: [a], "list"), (lambda a: a.tolist(), "list"), (lambda a: a.numpy(), "numpy.ndarray"))),
     (lambda: called(one(4, 2, 3), lengths=[4, 3]), TypeError, "LSTM: unknown argument lengths, expected sequence_lengths"),
     (lambda: called(one(4, 2, 3), kind="BlockGRU", h_0=None), TypeError, "BlockGRU: unknown argument h_0, expected hx"),
