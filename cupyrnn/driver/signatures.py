@@ -271,7 +271,7 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
     result is kept in `calls`, by default in the cache of all ops. Traced arrays are accepted and
     returned, as by a `traceable` function.
     """
-    name, code, kept = op.__name__, op.__code__, CALLS if calls is None else calls
+    name, code = op.__name__, op.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     positional, last = names[: code.co_argcount], op.__defaults__ or ()
     defaults = {**dict.fromkeys(names), **(op.__kwdefaults__ or {})}
@@ -280,6 +280,7 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
         key, arrays = signature(name, args, kwargs)
+        kept = CALLS if calls is None else calls
         found = kept.get(key)
         if found is None or found[0] is None:
             active = active_jvp()  # the others have no traced arrays

@@ -21,7 +21,7 @@ from problems.nets import BI, SKIP, Case
 import cupyrnn
 import cupyrnn.kernels
 from cupyrnn.checks.arrays import compute_dtype
-from cupyrnn.kernels import common, compile, launch
+from cupyrnn.kernels import common, compile, dropout, launch
 from cupyrnn.kernels.weight_gradients import LSTM_SUMS
 from without_a_gpu import agreement
 from without_a_gpu.ptx import executor
@@ -62,6 +62,21 @@ def run_sums(cupy: Any, dtype: str, rng: np.random.Generator) -> None:
     assert_close(cupy.asnumpy(sums), expected, dtype, "sums", at_least=40.0)
 
 
+def run_masks(cupy: Any, dtype: str, rng: np.random.Generator) -> None:
+    """Keep values in the storage type and in the compute type, in rows that are far apart."""
+    kind = agreement.numpy_dtype(dtype)
+    for name, of in zip(dropout.KERNELS[1:], (kind, compute_dtype(kind)), strict=True):
+        values = rng.standard_normal((9, 40)).astype(of)
+        mask = (rng.random((9, 33)) < 0.5).astype(kind)
+        kept = cupy.asarray(np.full((9, 33), np.nan, kind))
+        arrays = cupy.asarray(values), kept, cupy.asarray(mask)
+        sizes = (np.int64(n) for n in (mask.size, 33, 40, 33))
+        args = (*arrays, *sizes, np.float64(2))
+        launch.launch(dropout.SOURCE, dropout.KERNELS, name, kind, (2, 1), args)
+        expected = (2 * values[:, :33] * mask.astype(of)).astype(kind)
+        np.testing.assert_array_equal(cupy.asnumpy(kept), expected)
+
+
 def test_the_kernels_are_found() -> None:
     found = kernels_of_the_package()
     assert {"lstm", "gru", "gru_reset_after", "simple_rnn", "dropout"} <= found.keys()
@@ -81,6 +96,7 @@ def test_every_kernel_agrees_with_numpy(
     executor.launched.clear()
     run_everything(cupy, dtype)
     run_sums(cupy, dtype, rng)
+    run_masks(cupy, dtype, rng)
     monkeypatch.setattr(launch, "_LARGEST_GRID_Y", 2)
     agreement.agrees_with_numpy(cupy, dtype, (2, ROWS, 2, 5))
     for mode in nets.MODES:
