@@ -100,7 +100,7 @@ def _from_states(form: Any, gradient: Any, gate_order: str | None = None) -> Any
     """
     Return a function that computes a gradient from the saved states of a call.
 
-    `gate_order` is that of a raw op, which has no such argument.
+    `gate_order` is the order of a raw op, which has no argument for it.
     """
 
     # functools.wraps gives it the name that errors of `jvp` show.

@@ -63,7 +63,7 @@ _LARGE, _LARGEST = 1 << 20, 1 << 22
 
 
 def _step_of(net: Net, cell: Cell) -> Callable[..., tuple[Array, ...]]:
-    """Return a function like that of a page's `prepared_step`, for a net with skip_input."""
+    """Return the function of one step in NumPy, for a net with skip_input."""
     widths = columns_of(cell.Saved, net.H, net.P)
 
     def step(*arrays: Array) -> tuple[Array, ...]:

@@ -199,7 +199,7 @@ def conjugate_gradients(
 
 
 def costs(net: Net, T: int, B: int, repeats: int = 20) -> tuple[float, float]:
-    """Return the time of a loss and of a product over that of a gradient, the least of each."""
+    """Return the shortest times of a loss and of a product, divided by a gradient's."""
     theta, batch = net.start(0), addition(np.random.default_rng(0), T, B)
     A = GaussNewton(net, theta, batch[0], 1, 0.1)
     calls = (

@@ -72,7 +72,7 @@ def assert_close(
         a, e = np.asarray(actual), np.asarray(expected)
         dtype_name = REAL[dtype_name]
         tangents = a.imag / TANGENT, e.imag / TANGENT
-        # The terms of a sum, one for each argument, may cancel: the scale is that of their sizes.
+        # The terms of a tangent, one for each argument, may cancel: the scale is 0.1 or more.
         least = max(at_least, 0.1)
         assert_close(*tangents, dtype_name, f"tangent of {what}", at_least=least, terms=terms)
         actual, expected = a.real, e.real

@@ -165,7 +165,7 @@ _LINE = 128  # the bytes of one row of shared memory's banks
 
 
 def at_once(blocks: int, processors: int) -> int:
-    """Return how many clusters of so many blocks run at once, a block on each multiprocessor."""
+    """Return the number of clusters that run at once, with one block on each multiprocessor."""
     # As measured on an H200, whose parts have 16 or 18 multiprocessors: pairs are on all of them.
     return (processors if blocks == 2 else processors * 10 // 11) // blocks
 

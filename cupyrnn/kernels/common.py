@@ -197,15 +197,16 @@ __device__ A block_sum(A sum, A (*shared)[COLUMN_THREADS])
     return sum;
 }
 
-// Sums of columns, rounded once. They are the gradients of biases: if two biases are added, their
-// gradients share sums; after these each bias may have columns of its own.
+// Sums of columns, rounded once. They are the gradients of biases. If two biases are added, their
+// gradients share the first sums. After these, each bias may have columns of its own.
 template <typename T, typename S>
 __global__ void column_sums(
-    const T *g, const T *others,  // [rows, columns] and, behind these, [rows, columns_of_others],
-                                  // read; the second one may be null
-    S *sums, S *more,      // [gridDim.y, width], written: the sums of the first `width` columns of
-                           // each slice of the rows; unless it is null, and for one slice, those of
-                           // the first `both` columns and of those from `width` on
+    const T *g,            // [rows, columns]
+    const T *others,       // [rows, columns_of_others], which follow the columns of g; may be null
+    S *sums,               // [gridDim.y, width], written: for each slice of the rows, the sums of
+                           // the first `width` columns
+    S *more,               // written with one slice, if it is not null: the sums of the first
+                           // `both` columns, then the sums of the columns from `width` on
     long long rows, long long columns, long long columns_of_others,
     long long width, long long both,
     long long turn)        // which column of g comes first

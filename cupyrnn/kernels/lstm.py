@@ -71,7 +71,7 @@ template <typename A> struct LSTM : CellDefaults {
         const A cs_prev = state.c, most = cell_clip;
         A zi = z[0] + v.b[0] + sums[0], zci = z[1] + v.b[1] + sums[1];
         A zf = z[2] + v.b[2] + sums[2], zo = z[3] + v.b[3] + sums[3];
-        // Not with zeros in place of peepholes, which an infinite state would make NaN.
+        // Peepholes of zeros would not do: an infinite state times zero is NaN.
         if (wci) {
             zi += cs_prev * v.wci;
             zf += cs_prev * v.wcf;

@@ -3,9 +3,9 @@
     python -m pip install -e '.[oracle,notebooks]' keras
     python notebooks/data/make_framework_models.py
 
-writes framework_models.npz beside this file. Each model is one recurrent net, of which the last
-state of each direction goes through one dense layer to the nine speakers of Japanese Vowels. It is
-trained on the first half of every speaker's training utterances only, so that something is left
+writes framework_models.npz beside this file. Each model is one recurrent net and one dense layer.
+The dense layer maps the last state of each direction to the nine speakers of Japanese Vowels. Each
+model is trained on the first half of every speaker's training utterances. The rest is left
 for fine-tuning. `MODEL/weights/NAME` are the framework's own arrays by its own names;
 `MODEL/logits_float32` and `…_float64` what the framework returns for the 370 test utterances, in
 float32 and, with the same weights, in float64. The string `index` is JSON: `versions`, and for

@@ -6,7 +6,7 @@
 writes hessian_free.npz beside this file, in about ten minutes on two cores; runs that are in it
 already are not made again. For each lag T, setting and seed, `T/SETTING/SEED/rows` are the columns
 that `hessian_free.Run` names, and `T/SETTING/SEED/thetas` the parameters at the start, where the
-error first was below half of that of a constant answer (in the middle, if it never was), and at
+error first fell below half the error of a constant answer (in the middle, if it never did), and at
 the end; `T/SETTING/SEED/at` are the numbers of these rows. The string `index` is JSON: `device`,
 `date`, `versions` and `settings`.
 """

@@ -363,7 +363,7 @@ def of_replicated(name: str) -> tuple[Any, ...]:
 
 
 def over_devices(loss: Any, kind: str, **options: Any) -> Any:
-    """The loss summed over two devices, each of which has a part of B; or its gradient."""
+    """The loss summed over two devices, or its gradient. Each device has a part of B."""
     spec = jax.sharding.PartitionSpec
     mesh = jax.make_mesh((2,), ("B",), axis_types=(jax.sharding.AxisType.Auto,))
 

@@ -1,4 +1,4 @@
-"""Comparisons with the installed TensorFlow: results, signatures, and what is an error."""
+"""Comparisons with the installed TensorFlow: results, signatures and errors."""
 
 from __future__ import annotations
 

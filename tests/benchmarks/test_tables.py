@@ -13,7 +13,7 @@ from tables import RESULTS, ROOT, Row
 
 @pytest.fixture
 def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """Copies of the pages and of the results, in place of those of the project."""
+    """Replace the project's pages and results by copies."""
     found = {}
     for name in ("README", "FAQ", "INDEX"):
         found[name] = tmp_path / f"{name}.md"

@@ -210,9 +210,9 @@ def reference_forward(case: dict[str, Any], arrays: Arrays) -> Arrays:
 
 def reference_gradient(case: dict[str, Any], arrays: Arrays) -> Arrays:
     """
-    Return what the gradient op here gives in float64, x_grad to seq_len_max.
+    Return the results of this package's gradient op in float64, x_grad up to seq_len_max.
 
-    That it is that of the definitions, ops/test_plain_loops.py shows by complex step.
+    ops/test_plain_loops.py checks this op: complex step on the definitions gives the same gradient.
     """
     wide = {name: a.astype(np.float64) for name, a in arrays.items()}
     grads = getattr(raw_ops, OPS[case["op"]].gradient)(**gradient_arguments(case, wide))._asdict()

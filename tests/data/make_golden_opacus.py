@@ -4,7 +4,7 @@ Store the gradients of each example of an LSTM by Opacus, for tests/against/test
     python -m pip install torch opacus
     python tests/data/make_golden_opacus.py
 
-Opacus has LSTMs of its own, made of linear layers; their weights are those of torch.nn.LSTM.
+Opacus has LSTMs of its own, made of linear layers; their weights come from torch.nn.LSTM.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def test_a_second_run_on_one_checkpoint_stops(
 ) -> None:
     path = tmp_path / "x.npz"
     options = [*SMALL, "--steps", "3", "--out", str(tmp_path / "x.png"), "--checkpoint", str(path)]
-    with files.lock(path):  # a lock belongs to an open file, like that of another process
+    with files.lock(path):  # a lock belongs to an open file: this is as from another process
         with pytest.raises(SystemExit) as error:
             demo.main(options)
         assert error.value.code == 2

@@ -195,7 +195,7 @@ def test_where_a_part_ends(
 def test_addresses_without_looking_into_objects(
     compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The addresses equal those of the array interface, for views too."""
+    """The addresses are as in the array interface, for views too."""
     import numba
 
     addresses, simd, threads = (

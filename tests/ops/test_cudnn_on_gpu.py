@@ -72,8 +72,8 @@ def but_for_turned_slopes(a: Any, e: Any) -> Any:
     """
     Return a gradient of an input with the expected values where cuDNN has another relu slope.
 
-    In bfloat16, cuDNN 9.19 takes the slope of a relu near zero to be 1 in place of 0, or 0 in place
-    of 1, for one unit of some 10,000; the same in every call. This package's own steps do not.
+    In bfloat16, cuDNN 9.19 computes a slope of 1 instead of 0, or 0 instead of 1, for one unit in
+    about 10,000 whose relu is near zero. It does so in every call. This package's own steps do not.
     """
     off = np.abs(a - e) > tolerance("bfloat16") * np.max(np.abs(e))
     assert np.sum(off) <= 1 + a.size // 1000
@@ -189,7 +189,7 @@ def test_cudnns_mask_is_the_same_in_both_passes(cudnn_on_gpu: Ops, mode: str) ->
         np.testing.assert_array_equal(a, e)
     other = forward(cudnn_on_gpu, case, inputs, **{**drop, "seed2": 5})
     assert np.abs(other.output - out.output).max() > 1e-3
-    # Generator states are cached by seed; the masks equal those of newly set states.
+    # Generator states are cached by seed. A cached state gives the same masks as a new one.
     for _ in range(2):
         for seed2, first in ((5, other), (4, out)):
             again = forward(cudnn_on_gpu, case, inputs, **{**drop, "seed2": seed2})

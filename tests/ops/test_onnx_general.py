@@ -46,7 +46,7 @@ def test_any_node_by_the_text(op_type: Any, seed: int) -> None:
 def test_a_fast_cell_runs_where_it_fits(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its results equal those of the general cell."""
+    """Its results equal the general cell's."""
     general = onnx_node._general
     hard: dict[str, Any] = {"activations": ["HardSigmoid", "Tanh", "Tanh"]}
     single = {"activation_alpha": [float(np.float32(0.2))]}

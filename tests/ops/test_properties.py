@@ -81,7 +81,7 @@ def host_or_none(a: Any) -> Any:
 
 
 TO_THE_GATES: dict[str, Any] = SMALL | {"dtype": ["float16", "float32", "float64"]}
-# A block has only some of so many rows.
+# With 1,200 rows a block has only some of them.
 TO_THE_GATES |= {"size": [(1, 1, 1, 1), (1, 3, 4, 5), (1, 2, 33, 33), (1, 1200, 3, 33)]}
 TO_THE_GATES |= {"recurrent_activation": GATES, "gate_order": ["icfo", "ifco"]}
 

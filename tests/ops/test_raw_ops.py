@@ -37,7 +37,7 @@ LOOKED_AT |= {"num_params": 5, "num_params_weights": 5, "num_params_biases": 6}
 
 
 class Stop(Exception):
-    """Raised by the recorder in place of the function behind an op."""
+    """Raised by the recorder, which replaces the function behind an op."""
 
 
 def behind(op: str) -> str:

@@ -1,4 +1,4 @@
-"""Single steps have their own code, in NumPy and compiled; results equal those of the loops."""
+"""Single steps have their own code, in NumPy and compiled. The loops give equal results."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class ViewsForm(indrnn.IndRNNForm):
 
 
 class Views(NamedTuple):
-    """The weights of an IndRNN, of which w and v have every other number."""
+    """The weights of an IndRNN that uses every other number of w and v."""
 
     w: Any
     u: Any

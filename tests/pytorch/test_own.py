@@ -54,7 +54,7 @@ def build(kind: str, sample: Any, **kwargs: Any) -> Any:
 
 
 def with_tensors(given: Any, tensors: list[Any]) -> Any:
-    """Return arguments of a module with the tensors replaced by those of the list."""
+    """Return arguments of a module with their tensors replaced by the tensors of a list."""
     if isinstance(given, rnn.PackedSequence):
         return given._replace(data=tensors.pop(0))
     if isinstance(given, torch.Tensor):

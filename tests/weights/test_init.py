@@ -1,4 +1,4 @@
-"""Initializers: their distributions are those of Keras and PyTorch."""
+"""Initializers have the distributions of Keras and PyTorch."""
 
 from __future__ import annotations
 

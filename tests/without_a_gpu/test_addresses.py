@@ -1,7 +1,7 @@
 """
 Every address in shared memory that the kernels over all steps write or read.
 
-No kernel runs: the places are those of the functions and constants that the kernels use, compiled
+No kernel runs. The addresses come from the functions and constants of the kernels, compiled
 by g++, for every H from 1 to 128 (of rows as far as it fits), every layout, cell and direction.
 """
 

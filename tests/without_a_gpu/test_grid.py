@@ -202,7 +202,7 @@ def test_a_wait_that_is_in_vain_ends(
 def test_more_sequences_than_run_at_once(
     cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, name: str, B: int
 ) -> None:
-    """Several launches, of which each has its own sequences."""
+    """Several launches; each has its own sequences."""
     started: list[Any] = []
     driver = cupy_on_cpu.cuda.driver
     function = driver.launchCooperativeKernel

@@ -82,7 +82,7 @@ class Contest:
             self.bench.torch.cuda.empty_cache()
 
     def checked(self, calls: OpOnDevice) -> Callable[[str], Run]:
-        """Return the runs of an op, of which each is first compared with NumPy."""
+        """Return the runs of an op. Each is first compared with NumPy."""
 
         def run_of(what: str) -> Run:
             wrong = calls.wrong(what)

@@ -267,7 +267,7 @@ def _living() -> Iterator[ndarray]:
 
 
 def _expect_array(address: int, parameter: Parameter) -> None:
-    """Check that an address is that of an array to which the parameter may point."""
+    """Check that an address belongs to an array to which the parameter may point."""
 
     def fits(a: ndarray | None) -> bool:
         return a is not None and a.holds(address) and parameter.may_point_to(a.dtype)

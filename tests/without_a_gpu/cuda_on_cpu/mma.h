@@ -1,6 +1,6 @@
-// The tensor cores' product of a warp, in the place of inline PTX.
+// The tensor cores' product of a warp. It replaces inline PTX.
 //
-// Fragments are those of mma.sync.m16n8k16 in NVIDIA's manual of PTX, lane by lane. The scheduler
+// Fragments are laid out as NVIDIA's PTX manual says for mma.sync.m16n8k16. The scheduler
 // multiplies once all lanes have come: sums in float, from the first column to the last.
 #pragma once
 

@@ -13,8 +13,8 @@ g++, and CuPy with NVRTC, cuBLAS and CUDA's headers, as the extras ``cupy-cuda13
 How it is done, from the bottom up:
 
 - ``native/``: a small C library that is the CUDA driver, the functions of the CUDA runtime that
-  CuPy calls, and cublasGemmEx, over memory of the host. Its prototypes are those of NVIDIA's
-  headers. ``library`` builds it.
+  CuPy calls, and cublasGemmEx, over memory of the host. NVIDIA's headers have its
+  prototypes. ``library`` builds it.
 - CuPy's ``runtime`` extension carries a CUDA runtime that is linked statically. ``patch``
   overwrites the beginning of each of its functions with a jump into the library.
 - CuPy compiles every kernel, its own ones too, with NVRTC, as on a GPU. ``programs`` keeps what it

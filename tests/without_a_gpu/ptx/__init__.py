@@ -2,8 +2,8 @@
 Runs the PTX that NVRTC makes of the CUDA source, in NumPy: no GPU, no driver.
 
 ``compiler`` has NVRTC compile a source string as CuPy would have it compiled; ``parser`` reads
-the text; ``instructions`` is the table of what is known, with ``arithmetic`` for what NumPy does
-not have, of which the fused products are the processor's; ``memory`` holds what a kernel may touch,
+the text; ``instructions`` is the table of known instructions; ``arithmetic`` has what NumPy lacks
+(the processor computes fused products); ``memory`` holds what a kernel may touch,
 and finds races; ``machine`` runs a launch, the threads being the lanes of arrays; ``executor``
 takes the place of g++ in ``cuda_on_cpu``.
 

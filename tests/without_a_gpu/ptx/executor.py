@@ -31,7 +31,7 @@ class Executor:
     def compile_module(
         self, source: str, name_expressions: Sequence[str], *, options: Sequence[str] = (), **_: Any
     ) -> PtxModule:
-        """Return a module; the arguments are those of ``cuda_on_cpu.runner.compile_module``."""
+        """Return a module; the arguments are as in ``cuda_on_cpu.runner.compile_module``."""
         return PtxModule(self, source, tuple(name_expressions), tuple(options))
 
 

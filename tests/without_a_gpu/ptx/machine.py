@@ -130,7 +130,7 @@ class Frame(dict[str, Array]):
             self.launch.copy_groups[thread] = self.launch.copy_groups.get(thread, 0) + 1
 
     def wait_for_copies(self, groups: int) -> None:
-        """Complete all copies except those of the last groups of each thread."""
+        """Complete all copies, but not the last groups of each thread."""
         launch, threads = self.launch, self["thread"]
         order = np.argsort(threads)
         ended = np.array([launch.copy_groups.get(t, 0) for t in threads.tolist()])

@@ -109,7 +109,7 @@ class Memory:
             else:
                 pending = pending[:0]
             offsets = offsets.view(np.int64)
-            # Of words that are told and awaited too, as a plain access among them is a race.
+            # Writes for synchronization count too: a plain access to such a word is a race.
             self._written[number] |= write
             access = Access(what, write, size, offsets, threads[lanes], turn, syncs[lanes])
             self.accesses[number].append(access)
@@ -129,7 +129,7 @@ class Memory:
         )
 
     def find_races(self, block_of: Callable[[Array], Array]) -> Race | None:
-        """Return a race among the accesses of a whole launch: barriers order those of a block."""
+        """Return a race in a whole launch. Barriers order accesses within a block only."""
         for members in self._sharing():
             if any(self._written[n] for n in members):
                 base = min(self.regions[n].home for n in members)
@@ -221,7 +221,7 @@ def _race(
             ),
         )
 
-    # Barriers order the accesses of a block's threads to a word, warp barriers those of a warp,
+    # Barriers order the accesses of a block's threads to a word, warp barriers within a warp,
     for members, ids in _groups([index, block, turn], thread):
         if write[members].any() and (ids[members] != ids[members[0]]).any():
             for first in members[write[members]]:
