@@ -112,7 +112,8 @@ class PreparedStep:
         """Return the cells of a step in this dtype."""
         operands = cast(self._params, operand_dtype(self._xp, dtype))
         in_numpy = self._xp is np and self._is_real and dtype == self._params.dtype
-        form = PackedForm(self._net, single=in_numpy)
+        # With skip_input `_step_of` runs the cells, which reads hc first.
+        form = PackedForm(self._net, single=in_numpy and not self._net.skip)
         weights = weights_of(operands, self._net)
         return [form.cell(self._xp, w) for w in weights]
 

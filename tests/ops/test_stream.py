@@ -20,8 +20,10 @@ NETS = [
     ("lstm", {"input_mode": "skip_input"}),
     ("gru", {}),
     ("gru", {"recurrent_activation": "hard_sigmoid_1/6"}),
+    ("gru", {"input_mode": "skip_input"}),
     ("rnn_tanh", {}),
     ("rnn_relu", {}),
+    ("rnn_relu", {"input_mode": "skip_input"}),
 ]
 
 
