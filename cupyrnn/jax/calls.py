@@ -88,7 +88,7 @@ def _results_of(call: _OpCall, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> Tree
     )
 
 
-def _shapes(call: _OpCall, inputs: Leaves) -> Tree:
+def _shapes(call: _OpCall, inputs: Leaves | Values) -> Tree:
     return _results_of(call, tuple(_like(list(inputs))))
 
 

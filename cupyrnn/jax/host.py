@@ -48,9 +48,10 @@ def varying(arrays: Tree, along: Tree) -> Tree:
         missing = tuple(sorted(axes - _axes(a), key=str))
         if not missing:
             return a
-        if hasattr(jax.lax, "pcast"):
-            return jax.lax.pcast(a, missing, to="varying")
-        return jax.lax.pvary(a, missing)
+        lax: Any = jax.lax
+        return (
+            lax.pcast(a, missing, to="varying") if hasattr(lax, "pcast") else lax.pvary(a, missing)
+        )
 
     return jax.tree.map(cast, arrays)
 
@@ -104,16 +105,15 @@ def _run(*flat: jax.Array, call: _HostCall) -> Values:
     return tuple(jax.tree.leaves(call.function(call.static, *args)))
 
 
-def _lower(
-    ctx: mlir.LoweringRuleContext, *args: mlir.ir.Value, call: _HostCall
-) -> Sequence[mlir.ir.Value]:
+def _lower(ctx: mlir.LoweringRuleContext, *args: Any, call: _HostCall) -> Sequence[Any]:
     run, context = functools.partial(_run, call=call), ctx.module_context
     if (
         getattr(context.axis_context, "num_devices", 0) == 1
         and tuple(context.platforms) == ("cpu",)
         and hasattr(mlir, "emit_python_callback")
     ):
-        found, *_ = mlir.emit_python_callback(
+        emit: Any = mlir.emit_python_callback
+        found, *_ = emit(
             ctx, run, None, list(args), ctx.avals_in, ctx.avals_out, has_side_effect=False
         )
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -78,10 +78,10 @@ def _is_zero(tangent: jax.Array | ad.Zero) -> bool:
 
 def _linear_jvp(primals: Leaves, tangents: Tangents, *, call: _Linear) -> tuple[Leaves, Leaves]:
     res, args = primals[: call.n], primals[call.n :]
-    along = [ad.instantiate_zeros(t) for t in tangents[call.n :]]
+    along: list[Any] = [ad.instantiate_zeros(t) for t in tangents[call.n :]]
     found, moved = (_bind([*res, *a], call) for a in (args, along))
     if not all(map(_is_zero, tangents[: call.n])):
-        others = [
+        others: list[Any] = [
             jnp.zeros_like(p) if _is_zero(t) else t for p, t in zip(res, tangents, strict=False)
         ]
         again = call.again(res, args, others)

@@ -208,7 +208,8 @@ class _Runner:
         """Return the results: whole tensors, or parts that autograd does not see as views."""
         if not self._has_parts:
             return [None if v is None else memory[v[0]] for v in self._views]
-        as_strided, found = torch.as_strided, []
+        as_strided: Any = torch.as_strided
+        found: Results = []
         with _without(_VIEWS):
             for v in self._views:
                 t = None if v is None else memory[v[0]]
