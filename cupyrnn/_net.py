@@ -14,7 +14,10 @@ import numpy as np
 
 from ._typing import Array, NamedTuple, cached_property
 from .cells.contract import Cell, Form, States
+from .cells.entries import NetWeights, PackedWeights
 from .cells.lstm import LSTMStates
+from .cells.packed import DIRECTIONS, GATES, Net
+from .cells.packed_forms import PackedForm
 from .checks.arrays import compute_dtype, on_device
 from .checks.attributes import (
     check_bool,
@@ -33,10 +36,8 @@ from .driver.pages import in_cuda, in_numpy
 from .driver.reserve import Layers as Widths
 from .driver.reserve import Note, ReserveLayout, Sizes, fingerprint, make_host_reserved
 from .driver.reserve import with_sequences as fingerprint_with
-from .weights.entries import NetWeights, PackedWeights
 from .weights.packed import ResolvedNet, check_activation
-from .weights.packed_forms import PackedForm
-from .weights.params import DIRECTIONS, GATES, Net, check_net, expect_params_size
+from .weights.params import check_net, expect_params_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,13 +7,13 @@ from functools import cache
 from typing import Any
 
 from ._typing import NamedTuple
+from .cells.block_forms import PEEPHOLES
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
 from .ops.cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
 from .ops.gru import block_gru, block_gru_grad, gru_block_cell, gru_block_cell_backward
 from .ops.lstm import block_lstm, block_lstm_grad, lstm_block_cell, lstm_block_cell_backward
 from .ops.stacked_rnn import stacked_rnn, stacked_rnn_backprop
-from .weights.block_forms import PEEPHOLES
 
 
 class Record(NamedTuple):

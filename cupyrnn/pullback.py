@@ -13,7 +13,9 @@ import numpy as np
 from . import _ops
 from ._ops import Record
 from ._typing import AnyArray, ArrayT, GRUGrads, LSTMGrads, Save
+from .cells.block_forms import GRU_FORM, LSTM_FORM, default_clip, prepared
 from .cells.contract import Attributes, States
+from .cells.gradients import WeightGradients, check_weight_gradients
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs, LSTMStates
 from .checks.arrays import module_of, on_device
@@ -28,8 +30,6 @@ from .ops.block import NAMES, weights_of
 from .ops.gru import block_gru_grad
 from .ops.lstm import block_lstm_grad
 from .ops.stacked_rnn import stacked_rnn
-from .weights.block_forms import GRU_FORM, LSTM_FORM, default_clip, prepared
-from .weights.gradients import WeightGradients, check_weight_gradients
 
 if TYPE_CHECKING:
     from ._typing import CudnnRNNGrads, CudnnRNNOutputs, StackedRNNGrads, StackedRNNOutputs

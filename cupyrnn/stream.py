@@ -17,6 +17,8 @@ from ._net import reserve_layout
 from ._typing import AnyArray, Array, ArrayT, NamedTuple
 from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Cell, columns_of
+from .cells.packed import InputMode, Net, RNNMode
+from .cells.packed_forms import PACKED_COLUMNS, PackedForm, places_of, weights_of
 from .checks.arrays import cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
 from .checks.attributes import type_shown
 from .checks.calls import check_arrays, expect_rank, expect_shape
@@ -35,8 +37,6 @@ from .weights.packed import (
     check_activation,
     check_model,
 )
-from .weights.packed_forms import PACKED_COLUMNS, PackedForm, places_of, weights_of
-from .weights.params import InputMode, Net, RNNMode
 
 
 class StepOutputs(NamedTuple, Generic[ArrayT]):

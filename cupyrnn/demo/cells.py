@@ -14,7 +14,7 @@ import numpy as np
 import cupyrnn
 
 from .._typing import Array
-from ..weights.params import RNNMode
+from ..cells.packed import RNNMode
 
 Shapes: TypeAlias = "dict[str, tuple[int, ...]]"
 Parameters: TypeAlias = "dict[str, Array]"

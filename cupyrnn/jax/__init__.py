@@ -19,8 +19,8 @@ if find_spec("jax") is None:
 
 from .. import _ops
 from ..arithmetic.gates import RecurrentActivation
-from ..weights.block_forms import GateOrder
-from ..weights.params import Direction, InputMode, RNNMode
+from ..cells.block_forms import GateOrder
+from ..cells.packed import Direction, InputMode, RNNMode
 from .calls import op_of_jax
 
 if TYPE_CHECKING:

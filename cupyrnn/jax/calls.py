@@ -21,13 +21,13 @@ import numpy as np
 
 from .._ops import Record
 from .._typing import Array
+from ..cells.block_forms import LSTM_FORM, default_clip
 from ..cells.contract import Form
 from ..checks.arrays import FLOATS
 from ..checks.attributes import check_integer, check_list, misfit, shown, type_shown
 from ..checks.block import zero_states
 from ..checks.calls import check_lengths, check_resets
 from ..derivatives.duals import along
-from ..weights.block_forms import LSTM_FORM, default_clip
 from ..weights.packed import PackedParams
 from .host import Leaves, Tree, Values, on_host, varying
 from .linear import linear

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from .._typing import Array, Arrays, by_argument
 from ..arithmetic.gates import RecurrentActivation
+from ..cells.packed import RNNMode
 from ..checks.arrays import cast, compute_dtype, on_device
 from ..checks.attributes import check_choice, check_count, check_integer, check_list, shown
 from ..checks.calls import check_arrays, check_lengths, expect_rank, expect_shape
@@ -34,7 +35,6 @@ from ..weights.onnx import (
     params_to_onnx,
 )
 from ..weights.packed import PackedParams
-from ..weights.params import RNNMode
 from .attributes import GATES, NodeAttributes, check_attributes
 from .cell import NodeCell
 from .layer import Sequences, backward, forward, sequences

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array, GRUCellGrads, GRUGrads, LSTMCellGrads, LSTMGrads, NamedTuple
+from ..cells.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, prepared
 from ..cells.contract import Cell, Gradients, States, each
+from ..cells.gradients import OfWeights, check_weight_gradients, zeros_of
 from ..cells.lstm import LSTM, LSTMStates
 from ..checks.arrays import cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
 from ..checks.block import BlockCall, shape_of
@@ -20,9 +22,7 @@ from ..driver import layer as _layer
 from ..driver.by_layers import Padded
 from ..driver.layer import Layer
 from ..driver.signatures import Arguments, Checked
-from ..weights.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, prepared
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
-from ..weights.gradients import OfWeights, check_weight_gradients, zeros_of
 
 
 class _Names(NamedTuple):

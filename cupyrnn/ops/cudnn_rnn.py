@@ -16,14 +16,14 @@ import numpy as np
 from .._net import CheckedCall, PackedCall, RunArguments, check_packed, packed_states
 from .._typing import AnyArray, Array, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, Lengths, Resets, Save
 from ..arithmetic.gates import RecurrentActivation
+from ..cells.gradients import WeightGradients, check_weight_gradients
+from ..cells.packed import Direction, InputMode, Net, RNNMode
+from ..cells.packed_forms import PACKED_COLUMNS, places_of
 from ..checks.arrays import contiguous_all, in_axes_of_caller, on_device, time_major_of
 from ..checks.attributes import check_bool, check_choice, named
 from ..driver.reserve import Note, ReserveLayout, check_reserve, check_size, reserved_engine
 from ..driver.signatures import Arguments, Checked, by_signature
-from ..weights.gradients import WeightGradients, check_weight_gradients
 from ..weights.packed import NetArguments, PackedParams, ResolvedNet, resolve_net
-from ..weights.packed_forms import PACKED_COLUMNS, places_of
-from ..weights.params import Direction, InputMode, Net, RNNMode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from .._typing import AnyArray, ArrayT, GRUCellGrads, GRUGrads, Lengths, Resets
 from ..arithmetic.gates import RecurrentActivation
+from ..cells.block_forms import GRU_FORM
 from ..cells.contract import Attributes
+from ..cells.gradients import WeightGradients
 from ..cells.gru import GRUOutputs
 from ..checks.block import check_block
 from ..checks.extent import Steps
 from ..driver.signatures import by_signature
-from ..weights.block_forms import GRU_FORM
-from ..weights.gradients import WeightGradients
 from . import block
 
 

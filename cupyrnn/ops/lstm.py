@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from .._typing import AnyArray, ArrayT, Lengths, LSTMCellGrads, LSTMGrads, Resets
 from ..arithmetic.gates import RecurrentActivation
+from ..cells.block_forms import LSTM_FORM, GateOrder
 from ..cells.contract import Attributes
+from ..cells.gradients import WeightGradients
 from ..cells.lstm import LSTMOutputs
 from ..checks.block import check_block
 from ..checks.extent import Steps
 from ..driver.signatures import by_signature
-from ..weights.block_forms import LSTM_FORM, GateOrder
-from ..weights.gradients import WeightGradients
 from . import block
 
 

@@ -16,7 +16,11 @@ import numpy as np
 from .._net import NetCall, NetSizes, RunArguments, check_run, check_sequences, check_shapes
 from .._typing import AnyArray, ArrayT, Lengths, Resets, Save, StackedRNNGrads, StackedRNNOutputs
 from ..arithmetic.gates import RecurrentActivation
+from ..cells.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, GateOrder
 from ..cells.contract import Attributes, Form, FormedWeights
+from ..cells.entries import NetWeights
+from ..cells.gradients import WeightGradients, check_weight_gradients
+from ..cells.packed import DIRECTIONS, Direction
 from ..checks.arrays import in_axes_of_caller, module_of, on_device, time_major_of
 from ..checks.attributes import (
     check_bool,
@@ -31,12 +35,8 @@ from ..checks.block import check_projections, check_weights, zero_states
 from ..checks.calls import check_arrays, expect_rank
 from ..driver.reserve import Note, check_reserve, fingerprint
 from ..driver.signatures import Arguments, Checked, by_signature
-from ..weights.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, GateOrder
-from ..weights.entries import NetWeights
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
-from ..weights.gradients import WeightGradients, check_weight_gradients
 from ..weights.packed import PackedParams
-from ..weights.params import DIRECTIONS, Direction
 
 BlockParams: TypeAlias = "BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams | FormedWeights"
 # A state of layers of different H: an array [D, B, ·] for each.

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Any, TypedDict, TypeVar
 
+from ..cells.packed import Direction, InputMode, RNNMode
 from ..checks.attributes import check_bool, misfit
 from ..weights import params
-from ..weights.params import Direction, InputMode, RNNMode
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

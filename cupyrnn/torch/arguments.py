@@ -10,9 +10,9 @@ import torch
 
 from .._typing import Save
 from ..arithmetic.gates import check_gate
+from ..cells.block_forms import COLUMNS, PEEPHOLES, check_forget_bias
 from ..cells.contract import Attributes
 from ..checks.attributes import check_choice, check_real, check_save, shown, type_shown
-from ..weights.block_forms import COLUMNS, PEEPHOLES, check_forget_bias
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from .arrays import name_of
 from .definitions import block_shapes

@@ -12,14 +12,14 @@ import numpy as np
 from .. import _ops
 from .._net import reserve_layout
 from .._ops import Record
+from ..cells.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
+from ..cells.packed import Net
 from ..checks.arrays import module_of
 from ..driver.packing import Packing, Rows, count_rows
 from ..driver.reserve import NOTE_SIZE, ReserveLayout, Sizes, reserve_size
-from ..weights.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
-from ..weights.params import Net
 from .ops import Named, Op
 
 

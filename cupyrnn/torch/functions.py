@@ -9,9 +9,11 @@ import torch
 
 from .._typing import Save
 from ..arithmetic.gates import RecurrentActivation, check_gate
+from ..cells.block_forms import GateOrder
 from ..cells.contract import Attributes
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
+from ..cells.packed import DIRECTIONS, GATES, Direction, InputMode, RNNMode
 from ..checks.attributes import (
     check_bool,
     check_choice,
@@ -23,9 +25,7 @@ from ..checks.attributes import (
     named,
     shown,
 )
-from ..weights.block_forms import GateOrder
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
-from ..weights.params import DIRECTIONS, GATES, Direction, InputMode, RNNMode
 from .arguments import (
     Lengths,
     Resets,

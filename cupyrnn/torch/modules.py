@@ -11,9 +11,10 @@ import torch
 
 from .._typing import Save
 from ..arithmetic.gates import RecurrentActivation, check_gate
+from ..cells.packed import Direction, InputMode, RNNMode
 from ..checks.attributes import check_bool, check_dropout, misfit, named, type_shown
 from ..weights.init import init_params
-from ..weights.params import DEFAULTS, Direction, InputMode, RNNMode, check_net
+from ..weights.params import DEFAULTS, check_net
 from .arguments import Lengths, Resets, save_of, seeds_of
 from .functions import RNNOutputs, cudnn_rnn
 from .ops import check_tensor, refuse_torchscript

@@ -11,8 +11,8 @@ from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeigh
 from torch.nn.utils.rnn import PackedSequence
 
 from .._typing import Save
+from ..cells.packed import DIRECTIONS
 from ..checks.attributes import check_dropout, check_save, named, type_shown
-from ..weights.params import DIRECTIONS
 from .arguments import Extras, Lengths, Resets, extras, keeps, save_of, seeds_of
 from .definitions import CUDNN_RNN
 from .laid_out import Zeros

@@ -5,14 +5,15 @@ from __future__ import annotations
 from types import ModuleType
 
 from .._typing import Array
+from ..cells.block_forms import GateOrder
+from ..cells.packed import Net, layers
 from ..checks.arrays import cast_all, on_device
 from ..checks.attributes import check_choice, check_real
 from ..checks.calls import check_arrays
 from ..derivatives.traced import traceable
-from .block_forms import GateOrder
 from .forms import BLOCK, BlockLSTMParams, check_block_lstm, layer_of, refuse, rows_of
 from .packed import PackedParams, assembled, check_model, gradient_model
-from .params import Net, check_net, layers
+from .params import check_net
 
 
 @traceable

@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .._typing import Array, NamedTuple
+from ..cells.block_forms import GRU_FORM, LSTM_FORM
 from ..cells.contract import Form
+from ..cells.packed import GATES, LayerParams, Net, RNNMode
 from ..checks.arrays import array_kind, cast, contiguous, on_device, plain
 from ..checks.attributes import check_integer, named, read_first, shown, type_shown
 from ..checks.calls import check_arrays, expect_rank, expect_shape
-from .block_forms import GRU_FORM, LSTM_FORM
-from .params import GATES, LayerParams, Net, RNNMode, without_arithmetic
+from .params import without_arithmetic
 
 
 class LSTMState(NamedTuple):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation, check_gate
+from ..cells.packed import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, layers
 from ..checks.arrays import contiguous, on_device
 from ..checks.attributes import check_bool, check_choice, check_count, check_list, shown, type_shown
 from ..checks.calls import expect_rank, expect_shape
@@ -21,7 +22,7 @@ from ..derivatives.traced import traceable
 from . import forms
 from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled, check_activation, check_model
-from .params import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, check_net, layers
+from .params import check_net
 
 _PEEPHOLES = {"i": "wci", "f": "wcf", "o": "wco"}
 _ICFO = ("i", "ci", "f", "o")

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from .._typing import Array
+from ..cells.block_forms import GateOrder
+from ..cells.packed import Direction, InputMode, Net, RNNMode, layers
 from ..checks.arrays import FLOATS
 from ..checks.attributes import check_choice, check_dtype, check_integer, check_real, named, shown
-from .block_forms import GateOrder
 from .forms import BLOCK, BlockGRUParams, BlockLSTMParams, gru_of, rows_of
 from .packed import PackedParams
-from .params import Direction, InputMode, Net, RNNMode, check_elements, check_net, layers
+from .params import check_elements, check_net
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike

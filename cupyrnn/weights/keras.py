@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation, check_gate
+from ..cells.packed import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, layers
 from ..checks.arrays import on_device
 from ..checks.attributes import check_bool, check_choice, check_count, check_integer, check_list
 from ..checks.calls import expect_rank, expect_shape
@@ -22,7 +23,7 @@ from .packed import (
     gradient_model,
     refuse_gates,
 )
-from .params import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, check_net, layers
+from .params import check_net
 
 MergeMode: TypeAlias = Literal["concat", "sum", "ave"]
 

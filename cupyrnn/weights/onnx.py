@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation
+from ..cells.packed import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, layers
 from ..checks.arrays import contiguous, on_device
 from ..checks.attributes import check_choice, check_count, check_list, shown
 from ..checks.calls import check_arrays, expect_rank, expect_shape
@@ -23,7 +24,7 @@ from . import forms
 from .activations import DEFAULTS, activations_of, check_flag, gate_of, text
 from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled, check_model
-from .params import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, check_net, layers
+from .params import check_net
 
 # ONNX's places of the packed gates i, f, ci, o; r, u, c; h.
 _ONNX = {"lstm": [0, 2, 3, 1], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}

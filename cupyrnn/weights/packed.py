@@ -12,6 +12,7 @@ import numpy as np
 
 from .._typing import NamedTuple
 from ..arithmetic.gates import check_gate
+from ..cells.packed import layers
 from ..checks.arrays import array_kind, on_device
 from ..checks.attributes import check_bool, check_choice, check_integer, named, shown, type_shown
 from .params import (
@@ -20,7 +21,6 @@ from .params import (
     check_net,
     check_params,
     checked_layout,
-    layers,
     without_arithmetic,
     zeros,
 )
@@ -28,7 +28,8 @@ from .params import (
 if TYPE_CHECKING:
     from .._typing import Array
     from ..arithmetic.gates import HardSigmoid, RecurrentActivation
-    from .params import Direction, InputMode, LayerParams, Net, Piece, RNNMode
+    from ..cells.packed import Direction, InputMode, LayerParams, Net, RNNMode
+    from .params import Piece
 
 
 class InitialState(NamedTuple):

@@ -1,45 +1,29 @@
-"""
-The packed parameters of TensorFlow's CudnnRNN: their layout and conversion.
-
-TensorFlow's layout is cuDNN's. One vector holds all weights and biases of a recurrent net with L
-layers and D directions. First come the matrices. For each layer and direction these are G input
-matrices [H, K], G recurrent matrices [H, P] and, for an LSTM with projection, one matrix [P, H].
-Then come the biases: for each layer and direction G input biases and G recurrent biases [H]. There
-is no padding.
-
-G is 4 for LSTM (gates i, f, ci, o), 3 for GRU (r, u, c) and 1 for the plain RNNs. K is the size of
-the layer's input: I for the first layer (0 with skip_input), D*P for the others. P is num_proj, or
-H without a projection.
-"""
+"""The layout of the packed parameters of CudnnRNN, and their conversion: TensorFlow's ops."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from .._typing import AnyArray, Array, ArrayT, NamedTuple
-from ..arithmetic.gates import HardSigmoid
+from ..cells.packed import (
+    DIRECTIONS,
+    GATES,
+    Direction,
+    InputMode,
+    Net,
+    PieceKind,
+    RNNMode,
+    parts,
+)
 from ..checks.arrays import contiguous, on_device
 from ..checks.attributes import check_choice, check_count, check_integer, check_list, named, shown
 from ..checks.calls import check_arrays, expect_shape
 from ..derivatives.traced import traceable
 
-RNNMode: TypeAlias = Literal["rnn_relu", "rnn_tanh", "lstm", "gru"]
-InputMode: TypeAlias = Literal["linear_input", "skip_input", "auto_select"]
-Direction: TypeAlias = Literal["unidirectional", "bidirectional"]
-
-PieceKind: TypeAlias = Literal["input", "recurrent", "projection", "input_bias", "recurrent_bias"]
-GATES: dict[RNNMode, tuple[str, ...]] = {
-    "rnn_relu": ("h",),
-    "rnn_tanh": ("h",),
-    "lstm": ("i", "f", "ci", "o"),
-    "gru": ("r", "u", "c"),
-}
 _INPUT_MODES = ("linear_input", "skip_input", "auto_select")
-DIRECTIONS: tuple[Direction, ...] = ("unidirectional", "bidirectional")  # by D - 1
 # TensorFlow's defaults of the attributes.
 DEFAULTS: dict[str, object] = {
     "rnn_mode": "lstm",
@@ -47,52 +31,6 @@ DEFAULTS: dict[str, object] = {
     "direction": "unidirectional",
     "num_proj": 0,
 }
-
-
-class Net(NamedTuple):
-    """The sizes and attributes of a recurrent net after their checks."""
-
-    rnn_mode: RNNMode
-    skip: bool
-    L: int
-    H: int
-    I: int
-    D: int
-    num_proj: int  # 0 for none
-    gate: HardSigmoid | None = None  # None for the sigmoid
-
-    @property
-    def P(self) -> int:
-        """The size of the output of one direction."""
-        return self.num_proj or self.H
-
-    @property
-    def widths(self) -> tuple[tuple[int, int], ...]:
-        """H and P of each layer."""
-        return ((self.H, self.P),) * self.L
-
-    @property
-    def direction(self) -> Direction:
-        """TensorFlow's name for D."""
-        return DIRECTIONS[self.D - 1]
-
-    @property
-    def input_mode(self) -> InputMode:
-        """TensorFlow's input_mode."""
-        return "skip_input" if self.skip else "linear_input"
-
-    @property
-    def known(self) -> tuple[int, int, int, RNNMode, Direction, int, InputMode]:
-        """The fields of a PackedParams after `params`, but for recurrent_activation."""
-        sizes = self.L, self.H, self.I
-        return *sizes, self.rnn_mode, self.direction, self.num_proj, self.input_mode
-
-    @property
-    def params_size(self) -> int:
-        """The number of elements of the packed parameters."""
-        G, H, P = len(GATES[self.rnn_mode]), self.H, self.P
-        K = (0 if self.skip else self.I) + (self.L - 1) * self.D * P  # of all layers together
-        return self.D * (G * H * (K + self.L * P) + self.L * (self.num_proj * H + 2 * G * H))
 
 
 def check_net(
@@ -157,31 +95,6 @@ class Piece(NamedTuple):
     def size(self) -> int:
         """The number of elements."""
         return math.prod(self.shape)
-
-
-def parts(net: Net) -> Iterator[tuple[PieceKind, int, int, slice, tuple[int, ...]]]:
-    """
-    Yield the parts of a packed vector in order; the gates of a matrix or bias are one part.
-
-    Each part is (field of `LayerParams`, layer, direction, slice of the vector, shape).
-    """
-    G, H, P = len(GATES[net.rnn_mode]), net.H, net.P
-
-    def unplaced() -> Iterator[tuple[PieceKind, int, int, tuple[int, ...]]]:
-        for layer, d in itertools.product(range(net.L), range(net.D)):
-            K = net.D * P if layer else 0 if net.skip else net.I
-            yield "input", layer, d, (G, H, K)
-            yield "recurrent", layer, d, (G, H, P)
-            if net.num_proj:
-                yield "projection", layer, d, (P, H)
-        for layer, d in itertools.product(range(net.L), range(net.D)):
-            yield "input_bias", layer, d, (G, H)
-            yield "recurrent_bias", layer, d, (G, H)
-
-    end = 0
-    for kind, layer, d, shape in unplaced():
-        start, end = end, end + math.prod(shape)
-        yield kind, layer, d, slice(start, end), shape
 
 
 def layout(net: Net) -> list[Piece]:
@@ -369,26 +282,6 @@ def expect_params_size(op: str, params: Array, net: Net, *, alone: bool = False)
             f" {(net.params_size,)} for {net.rnn_mode} with L = {net.L}, D = {net.D}, H = {net.H},"
             f" I = {I}{more}{'; or pass a PackedParams, which has these sizes' if alone else ''}"
         )
-
-
-class LayerParams(NamedTuple):
-    """The parameters of one direction of one layer, by gate."""
-
-    input: Array  # [G, H, K]
-    recurrent: Array  # [G, H, P]
-    projection: Array | None  # [P, H]
-    input_bias: Any  # [G, H]; None is packed as zeros
-    recurrent_bias: Any  # [G, H]; None is packed as zeros
-    peepholes: Any = None  # [3, H] of i, f and o; never in a packed vector
-
-
-def layers(params: Array, net: Net) -> list[LayerParams]:
-    """Return views of the packed vector by layer and direction."""
-    views: dict[tuple[int, int], dict[str, Any]] = {}
-    for kind, layer, d, place, shape in parts(net):
-        fields = views.setdefault((layer, d), {"projection": None})
-        fields[kind] = params[place].reshape(shape)
-    return [LayerParams(**fields) for fields in views.values()]
 
 
 @traceable

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from .._typing import Array
+from ..cells.packed import DIRECTIONS, GATES, Direction, LayerParams, Net, RNNMode, layers
 from ..checks.arrays import contiguous, on_device
 from ..checks.attributes import check_bool, check_choice, check_real, shown
 from ..checks.calls import expect_rank
@@ -22,7 +23,7 @@ from ..derivatives.traced import traceable
 from . import forms, tf1_cells
 from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled, check_model, refuse_gates
-from .params import DIRECTIONS, GATES, Direction, LayerParams, Net, RNNMode, check_net, layers
+from .params import check_net
 from .tf1_cells import PROJECTION, TF1Cell, join
 
 

@@ -9,13 +9,14 @@ from types import ModuleType
 import numpy as np
 
 from .._typing import Array
+from ..cells.packed import DIRECTIONS, GATES, Direction, Net, RNNMode, layers
 from ..checks.arrays import on_device
 from ..checks.attributes import check_bool, check_choice, shown
 from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from .forms import as_arrays, check_names, mode_of, nested, refuse
 from .packed import PackedParams, check_model, gradient_model, refuse_gates
-from .params import DIRECTIONS, GATES, Direction, Net, RNNMode, check_net, layers, zeros
+from .params import check_net, zeros
 
 _FIRST = ("weight_ih_l0", "weight_ih")
 

@@ -32,10 +32,10 @@ from without_a_gpu.cudnn_stub.fixtures import forget
 from without_a_gpu.cudnn_stub.layouts import LAYOUTS, assert_layout
 
 import cupyrnn
+from cupyrnn.cells.packed import GATES
 from cupyrnn.cudnn import engine
 from cupyrnn.cudnn import library as libcudnn
 from cupyrnn.cudnn import nine as cudnn_nine
-from cupyrnn.weights.params import GATES
 
 pytestmark = pytest.mark.usefixtures("fresh_search")
 

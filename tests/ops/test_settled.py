@@ -13,8 +13,8 @@ from problems.refusals import CALLS, B, H, I, raises
 from problems.table import Case, call_of
 
 import cupyrnn
+from cupyrnn.cells import packed_forms
 from cupyrnn.driver import signatures
-from cupyrnn.weights import packed_forms
 
 
 def test_the_dtype_of_every_array_is_told() -> None:

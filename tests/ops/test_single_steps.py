@@ -13,8 +13,8 @@ from problems.table import Call, Case, call_of
 
 import cupyrnn
 from cupyrnn import _net
+from cupyrnn.cells.entries import PackedWeights
 from cupyrnn.driver import layer, signatures
-from cupyrnn.weights.entries import PackedWeights
 
 SIZES = [(1, 1, 1), (3, 5, 7), (2, 33, 31), (7, 0, 3), (2, 3, 0), (20, 300, 65), (1, 128, 130)]
 STEPS = ["lstm_block_cell", "gru_block_cell"]

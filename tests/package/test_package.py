@@ -20,7 +20,7 @@ import pytest
 import cupyrnn
 import cupyrnn.parallel
 from cupyrnn import raw_ops
-from cupyrnn.weights import block_forms
+from cupyrnn.cells import block_forms
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,8 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
-from cupyrnn.weights.params import GATES, check_net, layers
+from cupyrnn.cells.packed import GATES, layers
+from cupyrnn.weights.params import check_net
 
 CONFIGURATIONS = [
     {"rnn_mode": mode, "direction": direction, "input_mode": input_mode, "num_proj": P}

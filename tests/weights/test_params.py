@@ -12,7 +12,7 @@ from checks import assert_close
 from problems import nets
 
 import cupyrnn
-from cupyrnn.weights.params import GATES
+from cupyrnn.cells.packed import GATES
 
 CONFIGURATIONS = [
     {

@@ -10,8 +10,8 @@ from typing import Any
 from problems.nets import BI, LINEAR, SKIP, UNI, Case, params_size
 
 import cupyrnn
+from cupyrnn.cells.packed import GATES
 from cupyrnn.cudnn import library as libcudnn
-from cupyrnn.weights.params import GATES
 
 LAYOUTS = [
     Case(mode, 1, 1, I, H, L, direction, P, input_mode)

@@ -10,9 +10,9 @@ import numpy as np
 
 from .._typing import Array
 from ..arithmetic.norms import norm_of_rows, together
-from ..cells.contract import Cell, Form
 from ..checks.arrays import cast, compute_dtype, contiguous, operand_dtype
 from .block_forms import prepared
+from .contract import Cell, Form
 from .gradients import OfWeights
 from .packed_forms import PackedForm, weights_of
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from .._typing import Array
 from ..arithmetic.norms import norm_of_rows, together
-from ..cells.contract import Form, Gradients, each
 from ..checks.arrays import cast, compute_dtype
 from ..checks.attributes import check_choice
 from .block_forms import PEEPHOLES, GRUForm, LSTMForm
+from .contract import Form, Gradients, each
 from .packed_forms import PackedForm
 
 WeightGradients: TypeAlias = Literal["sum", "examples", "norms", "none"]

@@ -7,12 +7,12 @@ from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias
 
 from .._typing import Array, Arrays, NamedTuple
-from ..cells.contract import Cell, Form, Gradients, States, Weight
-from ..cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
-from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
-from ..cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
 from ..checks.arrays import cast, compute_dtype, module_of
-from .params import LayerParams, Net, parts
+from .contract import Cell, Form, Gradients, States, Weight
+from .gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
+from .lstm import LSTM, LSTMOutputs, LSTMStates
+from .packed import LayerParams, Net, parts
+from .simple_rnn import SimpleRNN, SimpleRNNOutputs
 
 # Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.
 PACKED_COLUMNS = (0, 2, 1, 3)

@@ -10,11 +10,11 @@ import numpy as np
 from .._typing import NamedTuple
 from ..arithmetic.dual import real_dtype
 from ..arithmetic.gates import HardSigmoid, check_gate
-from ..cells.contract import Attributes, Form, Gradients, States, Weight, each
-from ..cells.gru import GRU, GRUOutputs
-from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from ..checks.arrays import cast, compute_dtype, contiguous, operand_dtype
 from ..checks.attributes import check_choice, check_real, shown
+from .contract import Attributes, Form, Gradients, States, Weight, each
+from .gru import GRU, GRUOutputs
+from .lstm import LSTM, LSTMOutputs, LSTMStates
 
 GateOrder: TypeAlias = Literal["icfo", "ifco"]
 
