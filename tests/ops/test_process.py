@@ -102,7 +102,7 @@ assert threading.active_count() == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason=needs.REASONS["fork"])
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork")  # Python's, and another of JAX where it is loaded
 @each_run
 def test_a_child_computes_the_same(run: Callable[[int], list[Any]], loops: None) -> None:
     """A child has none of its parent's threads, and starts its own."""

@@ -133,7 +133,7 @@ print(cupyrnn.block_lstm(x, x[0], x[0], w, w[0]).h.shape, threads.most())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason=needs.REASONS["fork"])
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork")  # Python's, and another of JAX where it is loaded
 def test_a_child_waits_for_no_thread_of_its_parent() -> None:
     """A thread of the parent may be computing a cached property: the child must not wait for it."""
     packing = importlib.import_module("cupyrnn.driver.packing")
