@@ -287,6 +287,27 @@ def test_through_clip_is_the_gradient_that_knows_no_clip(
             )
 
 
+STEPS: dict[str, Any] = {"size": [(2, 1, 1, 1), (3, 1, 3, 5), (3, 33, 2, 33), (2, 0, 3, 4)]}
+STEPS |= {"direction": "forward", "extent": "full", "dropout": 0.0, "save": "all", "rows": None}
+STEPS |= {"time_major": True, "layers": [1, 2, 3], "memory": ["C", "fortran", "unaligned"]}
+
+
+@each(*(n for n in TABLE if n.startswith("cudnn_rnn")), **STEPS)
+def test_a_prepared_step_is_the_op(ops: Any, case: Case, rng: np.random.Generator) -> None:
+    """All steps, one after another, from given states and from None."""
+    given = call_of(case, rng)
+    for call in (given, given.without_states()):
+        due = call.forward(ops)
+        step = cupyrnn.prepare_step(ops.to_device(given.without_states().inputs["params"]))
+        states = [ops.to_device(call.inputs[n]) for n in ("input_h", "input_c")]
+        for x, output in zip(ops.to_device(call.inputs["input"]), due.output, strict=True):
+            out = step(x, *states)
+            states = [out.output_h, out.output_c]
+            assert_all_close({"output": host(out.output)}, {"output": output}, case, "a step")
+        last = dict(zip(("output_h", "output_c"), map(host_or_none, states), strict=True))
+        assert_all_close(last, {n: getattr(due, n) for n in last}, case, "the last states")
+
+
 BY_EXAMPLE = SMALL | {
     "size": [(1, 1, 1, 1), (7, 3, 3, 5), (5, 2, 0, 4), (1, 0, 3, 4), (0, 2, 3, 4)],
     "dtype": ["float16", "float32", "float64"],
