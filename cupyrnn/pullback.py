@@ -237,8 +237,12 @@ class Pullback(Generic[G]):
     def __copy__(self) -> Pullback[G]:
         return self  # the first of two to be freed would make the outputs writable
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A record has functions without a name to pickle; the op itself has one.
+        return self.__dict__ | {"_record": self._record.forward}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(state, _record=_records()[state["_record"]])
         for a in self._read_only:
             a.setflags(write=False)
 

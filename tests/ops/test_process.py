@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import _thread
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import needs
 import numpy as np
 import pytest
 from checks import run_python
-from problems.properties import numbers
-from problems.table import Case, call_of
+from problems.properties import assert_all_close, numbers
+from problems.table import TABLE, Case, call_of
 
 import cupyrnn
 
@@ -112,6 +114,30 @@ def test_a_child_computes_the_same(run: Callable[[int], list[Any]], loops: None)
         signal.alarm(60)  # there it would wait for threads that only its parent has
         os._exit(not same(run(0), expected))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_pullbacks_of_another_process(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Each op's pullback computes the same there."""
+    file, calls, expected = tmp_path / "calls", [], []
+    for name in TABLE:
+        call = call_of(Case(name), rng)
+        out, pullback = cupyrnn.vjp(call.case.op.record.forward, **call.arguments(cupyrnn))
+        calls.append((pullback, call.cotangents(rng, out)))
+        expected.append(calls[-1][0](**calls[-1][1]))
+    file.write_bytes(pickle.dumps(calls))
+    run_python("-c", _SENT, str(file))
+    results = pickle.loads(file.read_bytes())
+    for name, found, due in zip(TABLE, results, expected, strict=True):
+        assert_all_close(found, due, Case(name), name)  # with Numba there, if it is installed
+
+
+_SENT = """
+import pickle, sys
+from pathlib import Path
+file = Path(sys.argv[1])
+calls = pickle.loads(file.read_bytes())
+file.write_bytes(pickle.dumps([pullback(**given) for pullback, given in calls]))
+"""
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from typing import Any
 
 import numpy as np
@@ -265,6 +267,21 @@ def test_vjp_is_the_two_calls(
         for way, gradients in [({}, expected), *(due if save == 3 else [])]:
             found = tree_map(host_or_none, pullback(**given, **way))
             assert_all_close(found, gradients, case, f"save={save} {way}")
+
+
+SAVED = PLAIN | {"save": "all", "extent": "lengths+resets", "dropout": 0.4, "cell_clip": 0.25}
+
+
+@each(**SAVED, places=["numpy", "cupy"])
+def test_a_pullback_is_copied_and_pickled(ops: Any, case: Case, rng: np.random.Generator) -> None:
+    call, op = call_of(case, rng), case.op.record.forward
+    given = call.swap_if_batch_first(call.cotangents(rng, call.forward(ops)))
+    arguments, given = to_device(ops, call.arguments(ops)), to_device(ops, given)
+    for more in [{}] if case.op.is_cell else [{}, {"save": "states"}, {"save": 2}]:
+        _, pullback = cupyrnn.vjp(op, **arguments, **more)
+        expected = tree_map(host_or_none, pullback(**given))
+        for again in (copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))):
+            assert_same_bits(tree_map(host_or_none, again(pullback)(**given)), expected)
 
 
 @each(
