@@ -17,6 +17,17 @@ from .arrays import array_kind
 _Choice = TypeVar("_Choice", bound=str)
 
 
+class _Required:
+    """The type of `REQUIRED`."""
+
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+# The default of an argument that a call must have, though it comes after one that may be left out.
+REQUIRED: Any = _Required()
+
+
 def shown(value: object) -> str:
     """Return an argument as an error message shows it: short, even if its repr raises."""
     if isinstance(value, int) and value.bit_length() > 128:
@@ -306,7 +317,7 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
         order = f"by position: {', '.join(first)}"
         return TypeError(f"{start}{twice[0]} is passed by position and by name ({order})")
     passed = {*first[: len(args)], *kwargs}
-    needed = [p.name for p in parameters if p.default is p.empty]
+    needed = [p.name for p in parameters if p.default in (p.empty, REQUIRED)]
     missing, hint = [n for n in needed if n not in passed], ""
     for place, a in enumerate(args):
         if {*missing} <= {*getattr(a, "_fields", ())}:
@@ -318,14 +329,30 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
     return TypeError(f"{start}missing {are}{required}{hint}")
 
 
+def lacks(op: Callable[..., Any]) -> Callable[[Sequence[Any], Mapping[str, Any]], bool] | None:
+    """Return whether a call lacks an argument whose default is REQUIRED, as a function of it."""
+    defaults = op.__defaults__ or ()
+    if REQUIRED not in defaults:
+        return None
+    names = op.__code__.co_varnames[: op.__code__.co_argcount]
+    first = len(names) - len(defaults)
+    places = {names[n]: n for n, a in enumerate(defaults, first) if a is REQUIRED}
+    return lambda args, kwargs: any(
+        n >= len(args) and name not in kwargs for name, n in places.items()
+    )
+
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def named(op: _Function) -> _Function:
     """Decorate a function: the error for an unknown argument names the right one."""
+    lacking = lacks(op)
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if lacking is not None and lacking(args, kwargs):
+            raise misfit(op, args, kwargs)
         try:
             return op(*args, **kwargs)
         except TypeError as error:

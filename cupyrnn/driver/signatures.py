@@ -19,7 +19,7 @@ import numpy as np
 
 from .._typing import NamedTuple
 from ..checks.arrays import NotInPlace
-from ..checks.attributes import raise_fitting
+from ..checks.attributes import lacks, misfit, raise_fitting
 from ..derivatives.traced import active_jvp, of_traced
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -276,6 +276,7 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
     positional, last = names[: code.co_argcount], op.__defaults__ or ()
     defaults = {**dict.fromkeys(names), **(op.__kwdefaults__ or {})}
     defaults |= zip(positional[len(positional) - len(last) :], last, strict=True)
+    lacking = lacks(op)
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -287,6 +288,8 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
             if active is not None:
                 return of_traced(active, call, args, kwargs)
         if found is None:
+            if lacking is not None and lacking(args, kwargs):
+                raise misfit(op, args, kwargs)
             try:
                 checked = op(*args, **kwargs)
             except TypeError as error:

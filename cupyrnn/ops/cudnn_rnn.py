@@ -20,7 +20,7 @@ from ..cells.gradients import WeightGradients, check_weight_gradients
 from ..cells.packed import Direction, InputMode, Net, RNNMode
 from ..cells.packed_forms import PACKED_COLUMNS, places_of
 from ..checks.arrays import contiguous_all, in_axes_of_caller, on_device, time_major_of
-from ..checks.attributes import check_bool, check_choice, named
+from ..checks.attributes import REQUIRED, check_bool, check_choice, named
 from ..driver.reserve import Note, ReserveLayout, check_reserve, check_size, reserved_engine
 from ..driver.signatures import Arguments, Checked, by_signature
 from ..weights.packed import NetArguments, PackedParams, ResolvedNet, resolve_net
@@ -258,9 +258,9 @@ def _may_be_laid_out(call: PackedCall) -> bool:
 @by_signature
 def cudnn_rnn(
     input: ArrayT,
-    input_h: AnyArray | None,
-    input_c: AnyArray | None,
-    params: AnyArray | PackedParams,
+    input_h: AnyArray | None = None,
+    input_c: AnyArray | None = None,
+    params: AnyArray | PackedParams = REQUIRED,
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
@@ -299,12 +299,12 @@ def cudnn_rnn(
         complex128 array are tangents, see `cupyrnn.jvp`. They must be so small that their squares
         vanish beside 1; other complex data are refused. Real arrays of the same precision beside a
         complex one have no tangents.
-    input_h : [L*D, B, P] or None
-        h before the first step. None stands for zeros if params is a PackedParams. The order is
+    input_h : [L*D, B, P], optional
+        h before the first step. Zeros by default if params is a PackedParams. The order is
         layer 0 forward, layer 0 backward, layer 1 forward and so on. P is num_proj, or H without a
         projection. The shape of input_h determines L.
-    input_c : [L*D, B, H] or None
-        The cell states of an LSTM before the first step. None stands for zeros. The other cells
+    input_c : [L*D, B, H], optional
+        The cell states of an LSTM before the first step. Zeros by default. The other cells
         ignore it.
     params : [params_size] or PackedParams
         All weights and biases, packed as `cudnn_rnn_params_layout` says. `init_params` returns a
@@ -396,10 +396,21 @@ def cudnn_rnn(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> x, h, c = np.ones((4, 1, 2)), np.zeros((1, 1, 3)), np.zeros((1, 1, 3))
+    >>> net = cupyrnn.init_params(num_layers=2, num_units=3, input_size=2, dtype="float64")
+    >>> x = np.ones((4, 1, 2))
+    >>> out = cupyrnn.cudnn_rnn(x, params=net)
+    >>> out.output.shape, out.output_h.shape
+    ((4, 1, 3), (2, 1, 3))
+
+    The next steps begin with the states after the last one.
+
+    >>> more = cupyrnn.cudnn_rnn(x, out.output_h, out.output_c, net)
+
+    A vector of parameters has no sizes: pass states with it.
+
+    >>> h = c = np.zeros((1, 1, 3))
     >>> params = np.full(cupyrnn.cudnn_rnn_params_size(1, 3, 2), 0.1)
-    >>> out = cupyrnn.cudnn_rnn(x, h, c, params)
-    >>> out.output[:, 0, 0].round(4)
+    >>> cupyrnn.cudnn_rnn(x, h, c, params).output[:, 0, 0].round(4)
     array([0.1339, 0.2259, 0.2881, 0.33  ])
     """
     op = "cudnn_rnn"
@@ -415,9 +426,9 @@ def cudnn_rnn(
 @named
 def cudnn_rnn_engine(
     input: Array,
-    input_h: Array | None,
-    input_c: Array | None,
-    params: Array | PackedParams,
+    input_h: Array | None = None,
+    input_c: Array | None = None,
+    params: Array | PackedParams = REQUIRED,
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
@@ -442,10 +453,10 @@ def cudnn_rnn_engine(
     ----------
     input : [T, B, I]
         The sequences. Of this and the next three arrays only shape, dtype and device count.
-    input_h : [L*D, B, P] or None
-        h before the first step. None stands for zeros if params is a PackedParams.
-    input_c : [L*D, B, H] or None
-        The cell states of an LSTM before the first step. None stands for zeros. The other cells
+    input_h : [L*D, B, P], optional
+        h before the first step. Zeros by default if params is a PackedParams.
+    input_c : [L*D, B, H], optional
+        The cell states of an LSTM before the first step. Zeros by default. The other cells
         ignore it.
     params : [params_size] or PackedParams
         All weights and biases. A PackedParams also determines rnn_mode, input_mode, direction,
@@ -500,9 +511,8 @@ def cudnn_rnn_engine(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> x, h, c = np.ones((4, 1, 2)), np.zeros((1, 1, 3)), np.zeros((1, 1, 3))
-    >>> params = np.full(cupyrnn.cudnn_rnn_params_size(1, 3, 2), 0.1)
-    >>> cupyrnn.cudnn_rnn_engine(x, h, c, params)
+    >>> net = cupyrnn.init_params(num_layers=2, num_units=3, input_size=2, dtype="float64")
+    >>> cupyrnn.cudnn_rnn_engine(np.ones((4, 1, 2)), params=net)
     'numpy'
     """
     op, extent = "cudnn_rnn_engine", (sequence_lengths, resets)
@@ -516,16 +526,16 @@ def cudnn_rnn_engine(
 @by_signature
 def cudnn_rnn_backprop(
     input: ArrayT,
-    input_h: AnyArray | None,
-    input_c: AnyArray | None,
-    params: AnyArray | PackedParams,
-    output: AnyArray | None,
-    output_h: AnyArray | None,
-    output_c: AnyArray | None,
-    output_backprop: AnyArray | None,
-    output_h_backprop: AnyArray | None,
-    output_c_backprop: AnyArray | None,
-    reserve_space: AnyArray,
+    input_h: AnyArray | None = None,
+    input_c: AnyArray | None = None,
+    params: AnyArray | PackedParams = REQUIRED,
+    output: AnyArray | None = None,
+    output_h: AnyArray | None = None,
+    output_c: AnyArray | None = None,
+    output_backprop: AnyArray | None = None,
+    output_h_backprop: AnyArray | None = None,
+    output_c_backprop: AnyArray | None = None,
+    reserve_space: AnyArray = REQUIRED,
     *,
     host_reserved: NDArray[np.int8] | None = None,
     sequence_lengths: Lengths | None = None,
@@ -554,24 +564,24 @@ def cudnn_rnn_backprop(
     input : [T, B, I]
         The sequences of the forward call. All other arrays have the same dtype. Complex arrays hold
         values and tangents, see `cupyrnn.jvp`.
-    input_h : [L*D, B, P] or None
-        h before the first step. None stands for zeros if params is a PackedParams.
-    input_c : [L*D, B, H] or None
-        The cell states of an LSTM before the first step. None stands for zeros. The other cells
+    input_h : [L*D, B, P], optional
+        h before the first step. Zeros by default if params is a PackedParams.
+    input_c : [L*D, B, H], optional
+        The cell states of an LSTM before the first step. Zeros by default. The other cells
         ignore it.
     params : [params_size] or PackedParams
         All weights and biases, packed as `cudnn_rnn_params_layout` says. A PackedParams also
         determines rnn_mode, input_mode, direction, num_proj and recurrent_activation.
-    output : [T, B, D*P] or None
+    output : [T, B, D*P], optional
         The output of the forward call. Only cuDNN reads it; otherwise it may be None.
-    output_h, output_c : [L*D, B, P] and [L*D, B, H], or None
+    output_h, output_c : [L*D, B, P] and [L*D, B, H], optional
         The states that the forward call returned. Their values are not read.
-    output_backprop : [T, B, D*P] or None
-        The gradient of output. It is not read past the end of a sequence. None stands for zeros,
+    output_backprop : [T, B, D*P], optional
+        The gradient of output. It is not read past the end of a sequence. Zeros by default,
         here and in the next arguments.
-    output_h_backprop : [L*D, B, P] or None
+    output_h_backprop : [L*D, B, P], optional
         The gradient of output_h.
-    output_c_backprop : [L*D, B, H] or None
+    output_c_backprop : [L*D, B, H], optional
         The gradient of output_c. The other cells ignore it.
     reserve_space : vector
         The reserve_space of the forward call. It also holds the dropout masks.

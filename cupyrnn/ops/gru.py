@@ -13,6 +13,7 @@ from ..cells.block_forms import GRU_FORM
 from ..cells.contract import Attributes
 from ..cells.gradients import WeightGradients
 from ..cells.gru import GRUOutputs
+from ..checks.attributes import REQUIRED
 from ..checks.block import check_block
 from ..checks.extent import Steps
 from ..driver.signatures import by_signature
@@ -22,11 +23,11 @@ from . import block
 @by_signature
 def gru_block_cell(
     x: ArrayT,
-    h_prev: AnyArray | None,
-    w_ru: AnyArray,
-    w_c: AnyArray,
-    b_ru: AnyArray,
-    b_c: AnyArray,
+    h_prev: AnyArray | None = None,
+    w_ru: AnyArray = REQUIRED,
+    w_c: AnyArray = REQUIRED,
+    b_ru: AnyArray = REQUIRED,
+    b_c: AnyArray = REQUIRED,
     *,
     recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> GRUOutputs[ArrayT]:
@@ -46,8 +47,8 @@ def gru_block_cell(
         formats are computed in float32. A complex64 or complex128 array holds values and, as
         imaginary parts, tangents, whose squares vanish beside 1, see `cupyrnn.jvp`; complex data
         are refused. Real arrays of the same precision beside it have no tangents.
-    h_prev : [B, H] or None
-        The output of the previous step. None stands for zeros.
+    h_prev : [B, H], optional
+        The output of the previous step. Zeros by default.
     w_ru : [I+H, 2*H]
         The weights of r and u, rows for x above rows for h_prev.
     w_c : [I+H, H]
@@ -104,11 +105,11 @@ def gru_block_cell(
 @by_signature
 def block_gru(
     x: ArrayT,
-    h_prev: AnyArray | None,
-    w_ru: AnyArray,
-    w_c: AnyArray,
-    b_ru: AnyArray,
-    b_c: AnyArray,
+    h_prev: AnyArray | None = None,
+    w_ru: AnyArray = REQUIRED,
+    w_c: AnyArray = REQUIRED,
+    b_ru: AnyArray = REQUIRED,
+    b_c: AnyArray = REQUIRED,
     *,
     seq_len_max: int | None = None,
     sequence_lengths: Lengths | None = None,
@@ -126,8 +127,8 @@ def block_gru(
     x : [T, B, I]
         The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype. Half
         formats are computed in float32. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    h_prev : [B, H] or None
-        The output before the first step. None stands for zeros.
+    h_prev : [B, H], optional
+        The output before the first step. Zeros by default.
     w_ru : [I+H, 2*H]
         The weights of r and u, rows for x above rows for h_prev.
     w_c : [I+H, H]
@@ -191,13 +192,13 @@ def block_gru(
 
 @by_signature
 def gru_block_cell_grad(
-    h_prev: AnyArray | None,
-    w_ru: AnyArray,
-    w_c: AnyArray,
-    r: ArrayT,
-    u: AnyArray,
-    c: AnyArray,
-    d_h: AnyArray,
+    h_prev: AnyArray | None = None,
+    w_ru: AnyArray = REQUIRED,
+    w_c: AnyArray = REQUIRED,
+    r: ArrayT = REQUIRED,
+    u: AnyArray = REQUIRED,
+    c: AnyArray = REQUIRED,
+    d_h: AnyArray = REQUIRED,
     *,
     x: AnyArray | None = None,
     b_ru: AnyArray | None = None,
@@ -221,8 +222,8 @@ def gru_block_cell_grad(
 
     Parameters
     ----------
-    h_prev : [B, H] or None
-        The output of the previous step. None stands for zeros.
+    h_prev : [B, H], optional
+        The output of the previous step. Zeros by default.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
         The weights, rows for x above rows for the state.
     r, u, c : [B, H]
@@ -275,13 +276,13 @@ def gru_block_cell_grad(
 @by_signature
 def gru_block_cell_backward(
     x: ArrayT,
-    h_prev: AnyArray | None,
-    w_ru: AnyArray,
-    w_c: AnyArray,
-    r: AnyArray,
-    u: AnyArray,
-    c: AnyArray,
-    d_h: AnyArray,
+    h_prev: AnyArray | None = None,
+    w_ru: AnyArray = REQUIRED,
+    w_c: AnyArray = REQUIRED,
+    r: AnyArray = REQUIRED,
+    u: AnyArray = REQUIRED,
+    c: AnyArray = REQUIRED,
+    d_h: AnyArray = REQUIRED,
     *,
     b_ru: AnyArray | None = None,
     b_c: AnyArray | None = None,
@@ -301,8 +302,8 @@ def gru_block_cell_backward(
     x : [B, I]
         The input of the step; float16, bfloat16, float32 or float64. All other arrays have the same
         dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    h_prev : [B, H] or None
-        The output of the previous step. None stands for zeros.
+    h_prev : [B, H], optional
+        The output of the previous step. Zeros by default.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
         The weights, rows for x above rows for the state.
     r, u, c : [B, H]
@@ -351,14 +352,14 @@ def gru_block_cell_backward(
 @by_signature
 def block_gru_grad(
     x: ArrayT,
-    h_prev: AnyArray | None,
-    w_ru: AnyArray,
-    w_c: AnyArray,
-    r: AnyArray,
-    u: AnyArray,
-    c: AnyArray,
-    h: AnyArray,
-    d_h: AnyArray,
+    h_prev: AnyArray | None = None,
+    w_ru: AnyArray = REQUIRED,
+    w_c: AnyArray = REQUIRED,
+    r: AnyArray = REQUIRED,
+    u: AnyArray = REQUIRED,
+    c: AnyArray = REQUIRED,
+    h: AnyArray = REQUIRED,
+    d_h: AnyArray = REQUIRED,
     *,
     b_ru: AnyArray | None = None,
     b_c: AnyArray | None = None,
@@ -380,8 +381,8 @@ def block_gru_grad(
     x : [T, B, I]
         The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype.
         Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    h_prev : [B, H] or None
-        The output before the first step. None stands for zeros.
+    h_prev : [B, H], optional
+        The output before the first step. Zeros by default.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
         The weights, rows for x above rows for the state.
     r, u, c, h : [T, B, H]

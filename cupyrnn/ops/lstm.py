@@ -12,6 +12,7 @@ from ..cells.block_forms import LSTM_FORM, GateOrder
 from ..cells.contract import Attributes
 from ..cells.gradients import WeightGradients
 from ..cells.lstm import LSTMOutputs
+from ..checks.attributes import REQUIRED
 from ..checks.block import check_block
 from ..checks.extent import Steps
 from ..driver.signatures import by_signature
@@ -21,10 +22,10 @@ from . import block
 @by_signature
 def lstm_block_cell(
     x: ArrayT,
-    cs_prev: AnyArray | None,
-    h_prev: AnyArray | None,
-    w: AnyArray,
-    b: AnyArray,
+    cs_prev: AnyArray | None = None,
+    h_prev: AnyArray | None = None,
+    w: AnyArray = REQUIRED,
+    b: AnyArray = REQUIRED,
     *,
     wci: AnyArray | None = None,
     wcf: AnyArray | None = None,
@@ -56,8 +57,8 @@ def lstm_block_cell(
         formats are computed in float32. A complex64 or complex128 array holds values and, as
         imaginary parts, tangents, whose squares vanish beside 1, see `cupyrnn.jvp`; complex data
         are refused. Real arrays of the same precision beside it have no tangents.
-    cs_prev, h_prev : [B, H] or None
-        The cell state and the output of the previous step. None stands for zeros.
+    cs_prev, h_prev : [B, H], optional
+        The cell state and the output of the previous step. Zeros by default.
     w : [I+H, 4*H]
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     b : [4*H]
@@ -109,8 +110,8 @@ def lstm_block_cell(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> x, cs, h = np.ones((1, 2)), np.zeros((1, 3)), np.zeros((1, 3))
-    >>> out = cupyrnn.lstm_block_cell(x, cs, h, np.full((5, 12), 0.1), np.zeros(12))
+    >>> x, w, b = np.ones((1, 2)), np.full((5, 12), 0.1), np.zeros(12)
+    >>> out = cupyrnn.lstm_block_cell(x, w=w, b=b)
     >>> out.h.round(4)
     array([[0.0594, 0.0594, 0.0594]])
     """
@@ -125,10 +126,10 @@ def lstm_block_cell(
 @by_signature
 def block_lstm(
     x: ArrayT,
-    cs_prev: AnyArray | None,
-    h_prev: AnyArray | None,
-    w: AnyArray,
-    b: AnyArray,
+    cs_prev: AnyArray | None = None,
+    h_prev: AnyArray | None = None,
+    w: AnyArray = REQUIRED,
+    b: AnyArray = REQUIRED,
     *,
     wci: AnyArray | None = None,
     wcf: AnyArray | None = None,
@@ -153,8 +154,8 @@ def block_lstm(
     x : [T, B, I]
         The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype. Half
         formats are computed in float32. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    cs_prev, h_prev : [B, H] or None
-        The cell state and the output before the first step. None stands for zeros.
+    cs_prev, h_prev : [B, H], optional
+        The cell state and the output before the first step. Zeros by default.
     w : [I+H, 4*H]
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     b : [4*H]
@@ -210,8 +211,8 @@ def block_lstm(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> x, cs, h = np.ones((4, 1, 2)), np.zeros((1, 3)), np.zeros((1, 3))
-    >>> out = cupyrnn.block_lstm(x, cs, h, np.full((5, 12), 0.1), np.zeros(12))
+    >>> x, w, b = np.ones((4, 1, 2)), np.full((5, 12), 0.1), np.zeros(12)
+    >>> out = cupyrnn.block_lstm(x, w=w, b=b)
     >>> out.h[:, 0, 0].round(4)
     array([0.0594, 0.1108, 0.1547, 0.1921])
 
@@ -219,14 +220,14 @@ def block_lstm(
     concatenation, and then their gradients.
 
     >>> rng = np.random.default_rng(0)
-    >>> x, cs, h = rng.normal(size=(4, 2, 3)), np.zeros((2, 5)), np.zeros((2, 5))
+    >>> x = rng.normal(size=(4, 2, 3))
     >>> weights = [rng.normal(size=(8, 20)) for _ in range(2)]
     >>> peepholes = dict(zip(["wci", "wcf", "wco"], rng.normal(size=(3, 5))))
     >>> outs, grads = [], []
     >>> for w, reverse in zip(weights, [False, True]):
     ...     outs.append(
     ...         cupyrnn.block_lstm(
-    ...             x, cs, h, w, np.zeros(20), **peepholes, cell_clip=0,
+    ...             x, w=w, b=np.zeros(20), **peepholes, cell_clip=0,
     ...             sequence_lengths=[4, 2], reverse=reverse,
     ...         )
     ...     )
@@ -237,7 +238,7 @@ def block_lstm(
     >>> for w, out, reverse in zip(weights, outs, [False, True]):
     ...     grads.append(
     ...         cupyrnn.block_lstm_grad(
-    ...             x, cs, h, w, *out, None, dy[..., 5:] if reverse else dy[..., :5],
+    ...             x, None, None, w, *out, None, dy[..., 5:] if reverse else dy[..., :5],
     ...             **peepholes, sequence_lengths=[4, 2], reverse=reverse,
     ...         )
     ...     )
@@ -255,13 +256,13 @@ def block_lstm(
 
 @by_signature
 def lstm_block_cell_grad(
-    cs_prev: AnyArray | None,
-    i: ArrayT,
-    cs: AnyArray,
-    f: AnyArray,
-    o: AnyArray,
-    ci: AnyArray,
-    co: AnyArray,
+    cs_prev: AnyArray | None = None,
+    i: ArrayT = REQUIRED,
+    cs: AnyArray = REQUIRED,
+    f: AnyArray = REQUIRED,
+    o: AnyArray = REQUIRED,
+    ci: AnyArray = REQUIRED,
+    co: AnyArray = REQUIRED,
     cs_grad: AnyArray | None = None,
     h_grad: AnyArray | None = None,
     *,
@@ -293,13 +294,13 @@ def lstm_block_cell_grad(
 
     Parameters
     ----------
-    cs_prev : [B, H] or None
-        The cell state before the step. None stands for zeros.
+    cs_prev : [B, H], optional
+        The cell state before the step. Zeros by default.
     i, cs, f, o, ci, co : [B, H]
         What `lstm_block_cell` returned, in float16, bfloat16, float32 or float64. All arrays have
         the same dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     cs_grad, h_grad : [B, H], optional
-        The gradients of cs and h; None stands for zeros.
+        The gradients of cs and h; zeros by default.
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.
     x, h_prev, w, b : [B, I], [B, H], [I+H, 4*H], [4*H], optional
@@ -357,15 +358,15 @@ def lstm_block_cell_grad(
 @by_signature
 def lstm_block_cell_backward(
     x: ArrayT,
-    cs_prev: AnyArray | None,
-    h_prev: AnyArray | None,
-    w: AnyArray,
-    i: AnyArray,
-    cs: AnyArray,
-    f: AnyArray,
-    o: AnyArray,
-    ci: AnyArray,
-    co: AnyArray,
+    cs_prev: AnyArray | None = None,
+    h_prev: AnyArray | None = None,
+    w: AnyArray = REQUIRED,
+    i: AnyArray = REQUIRED,
+    cs: AnyArray = REQUIRED,
+    f: AnyArray = REQUIRED,
+    o: AnyArray = REQUIRED,
+    ci: AnyArray = REQUIRED,
+    co: AnyArray = REQUIRED,
     cs_grad: AnyArray | None = None,
     h_grad: AnyArray | None = None,
     *,
@@ -392,14 +393,14 @@ def lstm_block_cell_backward(
     x : [B, I]
         The input of the step; float16, bfloat16, float32 or float64. All other arrays have the same
         dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    cs_prev, h_prev : [B, H] or None
-        The states before the step. None stands for zeros.
+    cs_prev, h_prev : [B, H], optional
+        The states before the step. Zeros by default.
     w : [I+H, 4*H]
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     i, cs, f, o, ci, co : [B, H]
         What `lstm_block_cell` returned.
     cs_grad, h_grad : [B, H], optional
-        The gradients of cs and h; None stands for zeros.
+        The gradients of cs and h; zeros by default.
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.
     b : [4*H], optional
@@ -452,16 +453,16 @@ def lstm_block_cell_backward(
 @by_signature
 def block_lstm_grad(
     x: ArrayT,
-    cs_prev: AnyArray | None,
-    h_prev: AnyArray | None,
-    w: AnyArray,
-    i: AnyArray,
-    cs: AnyArray,
-    f: AnyArray,
-    o: AnyArray,
-    ci: AnyArray,
-    co: AnyArray,
-    h: AnyArray,
+    cs_prev: AnyArray | None = None,
+    h_prev: AnyArray | None = None,
+    w: AnyArray = REQUIRED,
+    i: AnyArray = REQUIRED,
+    cs: AnyArray = REQUIRED,
+    f: AnyArray = REQUIRED,
+    o: AnyArray = REQUIRED,
+    ci: AnyArray = REQUIRED,
+    co: AnyArray = REQUIRED,
+    h: AnyArray = REQUIRED,
     cs_grad: AnyArray | None = None,
     h_grad: AnyArray | None = None,
     *,
@@ -490,14 +491,14 @@ def block_lstm_grad(
     x : [T, B, I]
         The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype.
         Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    cs_prev, h_prev : [B, H] or None
-        The states before the first step. None stands for zeros.
+    cs_prev, h_prev : [B, H], optional
+        The states before the first step. Zeros by default.
     w : [I+H, 4*H]
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     i, cs, f, o, ci, co, h : [T, B, H]
         What `block_lstm` returned.
     cs_grad, h_grad : [T, B, H], optional
-        The gradients of cs and h of every step; None stands for zeros.
+        The gradients of cs and h of every step; zeros by default.
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.
     b : [4*H], optional

@@ -23,6 +23,7 @@ from ..cells.gradients import WeightGradients, check_weight_gradients
 from ..cells.packed import DIRECTIONS, Direction
 from ..checks.arrays import in_axes_of_caller, module_of, on_device, time_major_of
 from ..checks.attributes import (
+    REQUIRED,
     check_bool,
     check_choice,
     check_list,
@@ -333,9 +334,9 @@ def _lay_out(call: NetCall, arguments: Arguments) -> Any:
 @by_signature
 def stacked_rnn(
     input: ArrayT,
-    input_h: AnyArray | LayerStates | None,
-    input_c: AnyArray | LayerStates | None,
-    weights: Sequence[BlockParams],
+    input_h: AnyArray | LayerStates | None = None,
+    input_c: AnyArray | LayerStates | None = None,
+    weights: Sequence[BlockParams] = REQUIRED,
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
@@ -371,13 +372,13 @@ def stacked_rnn(
         complex128 array are tangents, see `cupyrnn.jvp`. They must be so small that their squares
         vanish beside 1; other complex data are refused. Real arrays of the same precision beside a
         complex one have no tangents.
-    input_h : [L*D, B, P] or None
-        h before the first step; None stands for zeros. The order is layer 0 forward, layer 0
+    input_h : [L*D, B, P], optional
+        h before the first step; zeros by default. The order is layer 0 forward, layer 0
         backward, layer 1 forward and so on. If the layers have different P, a list with an array
         [D, B, P] for each layer.
-    input_c : [L*D, B, H] or None
+    input_c : [L*D, B, H], optional
         The cell states of LSTMs before the first step, or a list with an array [D, B, H] for each
-        layer. None stands for zeros; GRUs have none. A cell of your own with several states beside
+        layer. Zeros by default; GRUs have none. A cell of your own with several states beside
         h takes a tuple of them.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         The weights of each of the L*D layers and directions, in the order of input_h. All are LSTMs
@@ -456,12 +457,11 @@ def stacked_rnn(
 
     >>> import numpy as np
     >>> import cupyrnn
-    >>> x, h = np.ones((4, 2, 2)), np.zeros((4, 2, 3))
-    >>> rng = np.random.default_rng(0)
+    >>> x, rng = np.ones((4, 2, 2)), np.random.default_rng(0)
     >>> sizes = [{"num_units": 3, "input_size": K, "dtype": x.dtype} for K in (2, 2, 6, 6)]
     >>> weights = [cupyrnn.init_block_gru(**size, seed=rng) for size in sizes]
     >>> out = cupyrnn.stacked_rnn(
-    ...     x, h, None, weights, direction="bidirectional", sequence_lengths=[4, 2]
+    ...     x, weights=weights, direction="bidirectional", sequence_lengths=[4, 2]
     ... )
     >>> out.output.shape, bool((out.output[2:, 1] == 0).all())
     ((4, 2, 6), True)
@@ -472,8 +472,7 @@ def stacked_rnn(
     ...     cupyrnn.init_block_lstm(num_units=H, input_size=K, dtype=x.dtype)
     ...     for K, H in ((2, 5), (5, 3))
     ... ]
-    >>> states = [np.zeros((1, 2, 5)), np.zeros((1, 2, 3))]
-    >>> out = cupyrnn.stacked_rnn(x, states, states, weights)
+    >>> out = cupyrnn.stacked_rnn(x, weights=weights)
     >>> [h.shape for h in out.output_h]
     [(1, 2, 5), (1, 2, 3)]
     """
@@ -491,16 +490,16 @@ def stacked_rnn(
 @by_signature
 def stacked_rnn_backprop(
     input: ArrayT,
-    input_h: AnyArray | LayerStates | None,
-    input_c: AnyArray | LayerStates | None,
-    weights: Sequence[BlockParams],
-    output: AnyArray | None,
-    output_h: AnyArray | LayerStates | None,
-    output_c: AnyArray | LayerStates | None,
-    output_backprop: AnyArray | None,
-    output_h_backprop: AnyArray | LayerStates | None,
-    output_c_backprop: AnyArray | LayerStates | None,
-    reserve_space: AnyArray,
+    input_h: AnyArray | LayerStates | None = None,
+    input_c: AnyArray | LayerStates | None = None,
+    weights: Sequence[BlockParams] = REQUIRED,
+    output: AnyArray | None = None,
+    output_h: AnyArray | LayerStates | None = None,
+    output_c: AnyArray | LayerStates | None = None,
+    output_backprop: AnyArray | None = None,
+    output_h_backprop: AnyArray | LayerStates | None = None,
+    output_c_backprop: AnyArray | LayerStates | None = None,
+    reserve_space: AnyArray = REQUIRED,
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
@@ -523,20 +522,20 @@ def stacked_rnn_backprop(
     input : [T, B, I]
         The sequences of the forward call. All other arrays have the same dtype. Complex arrays hold
         values and tangents, see `cupyrnn.jvp`.
-    input_h : [L*D, B, P] or None
+    input_h : [L*D, B, P], optional
         h before the first step. If it was a list in the forward call, it is a list here too, and so
-        are all other states and their gradients. None stands for zeros.
-    input_c : [L*D, B, H] or None
+        are all other states and their gradients. Zeros by default.
+    input_c : [L*D, B, H], optional
         The cell states of LSTMs before the first step, as in the forward call.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         The weights of the forward call.
-    output, output_h, output_c : [T, B, D*P], [L*D, B, P] and [L*D, B, H], or None
+    output, output_h, output_c : [T, B, D*P], [L*D, B, P] and [L*D, B, H], optional
         The results of the forward call, in the places where `cudnn_rnn_backprop` has them. Their
         values are not read, and they may be None.
-    output_backprop : [T, B, D*P] or None
-        The gradient of output. It is not read past the end of a sequence. None stands for zeros,
+    output_backprop : [T, B, D*P], optional
+        The gradient of output. It is not read past the end of a sequence. Zeros by default,
         here and in the next arguments.
-    output_h_backprop, output_c_backprop : [L*D, B, P] and [L*D, B, H] or None
+    output_h_backprop, output_c_backprop : [L*D, B, P] and [L*D, B, H], optional
         The gradients of output_h and output_c. For GRUs the second is ignored. It is a tuple where
         output_c is one.
     reserve_space : vector

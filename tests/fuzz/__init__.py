@@ -413,7 +413,9 @@ def draw_call(rng: np.random.Generator, name: str) -> Call:
             values[n] = of_layers(values[n], s)
     given = {n: values[n] for n in own if n in values}
     for n, p in own.items():
-        optional = p.default is None and n in AXES and n not in PEEPHOLES  # values never matter
+        # A vector of parameters needs input_h and input_c.
+        needed = n in PEEPHOLES or n in ("input_h", "input_c")
+        optional = p.default is None and n in AXES and not needed
         if n in given and (optional or n in MAY_BE_NONE) and rng.random() < 0.3:
             given[n] = None
     return Call(name, given, dtype, s)

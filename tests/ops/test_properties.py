@@ -181,6 +181,8 @@ def test_a_state_that_is_none_is_zero(ops: Any, case: Case, rng: np.random.Gener
     for n in zero:
         assert_same_bits(numbers(none._replace(inputs=none.inputs | zero | {n: None})), expected)
     assert_same_bits(numbers(none), expected)
+    left_out = {n: a for n, a in none.inputs.items() if n not in STATES}
+    assert_same_bits(numbers(none._replace(inputs=left_out)), expected)
 
 
 SAID = {"time_major": [True, False], "input_mode": ["linear_input", "skip_input"]}

@@ -21,6 +21,7 @@ import cupyrnn
 import cupyrnn.parallel
 from cupyrnn import raw_ops
 from cupyrnn.cells import block_forms
+from cupyrnn.checks.attributes import REQUIRED
 
 ROOT = Path(__file__).parents[2]
 
@@ -255,7 +256,7 @@ def test_every_function_says_what_does_not_fit() -> None:
         number = f"{len(first) + 1} arguments?"
         with pytest.raises(TypeError, match=rf"^{name}: {number} by position, expected .*\w$"):
             function(*range(len(first) + 1))
-        needed = [p.name for p in takes if p.default is p.empty]
+        needed = [p.name for p in takes if p.default in (p.empty, REQUIRED)]
         if needed:
             missing = f"^{name}: missing arguments? {', '.join(needed)}$"
             with pytest.raises(TypeError, match=missing):

@@ -46,7 +46,7 @@ def lstm() -> NDArray[np.floating[Any]]:
         out.hidden  # type: ignore[attr-defined] # noqa: B018
         cupyrnn.block_lstm([[[1.0]]], state, state, w, b)  # type: ignore[type-var]
         cupyrnn.block_lstm(x, state, state, [[1.0]], b)  # type: ignore[arg-type]
-    out, pullback = cupyrnn.vjp(cupyrnn.block_lstm, x, state, state, w, b, cell_clip=0)
+    out, pullback = cupyrnn.vjp(cupyrnn.block_lstm, x, w=w, b=b, cell_clip=0)
     true = pullback(h_grad=dy)
     kept, by_states = cupyrnn.vjp(cupyrnn.block_lstm, x, state, state, w, b, save="states")
     if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def lstm() -> NDArray[np.floating[Any]]:
         assert_type(true, cupyrnn.typing.LSTMGrads[NDArray[Any]])
         assert_type(kept.h, NDArray[Any])
         assert_type(by_states(h_grad=dy), cupyrnn.typing.LSTMGrads[NDArray[Any]])
-        cupyrnn.vjp(cupyrnn.block_lstm, x, state, state, w)  # type: ignore[call-overload]
+        cupyrnn.vjp(cupyrnn.block_lstm, x, state, state, w, 3)  # type: ignore[call-overload]
     return w - 0.1 * grads.w_grad - 0.1 * true.w_grad
 
 
