@@ -22,10 +22,11 @@ from ..kernels.compile import kernel
 from ..kernels.launch import BLOCK, OF_A_STEP, SUMS, BlockShape, function_of, sum_grid
 from ..kernels.products import ROWS
 from ..kernels.weight_gradients import LSTM_SUMS, OPERANDS
+from .device_call import DeviceCall
 from .device_loop import LayerLoop
 from .net import Cells, GradientPlaces, LayerPlaces
 from .places import Place, Table
-from .signatures import BY_ID, Arguments
+from .signatures import Arguments
 
 CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
 
@@ -130,6 +131,7 @@ class OnDevice:
         self._words: list[int] = []
         self._moved: list[tuple[int, int, int]] = []  # words with addresses: number, array, offset
         self.operations: list[tuple[Any, ...]] = []
+        self.one_launches: list[persistent.OneLaunch] = []
         self.rounds = False  # whether a product's result is of a half format
         self._zeros: Place | None = None  # zeros for a state, in a gradient
         self._scalars: Place | None = None  # zeros that no launch has written yet
@@ -259,7 +261,7 @@ class OnDevice:
         sequences = self.table.sequences
         plain, padded = plain and sequences is None, sequences is not None
         found = persistent.one_launch(
-            kernels, self.dtype, shape, self.T, plain=plain, padded=padded
+            kernels, self.dtype, shape, self.T, plain=plain, padded=padded, row=arrays[-1]
         )
         scalars, self._scalars = self._scalars, None
         if found is None:
@@ -275,6 +277,7 @@ class OnDevice:
         function = function_of(
             found.kernel.source, (found.name,), found.name, self.dtype, found.block
         )
+        self.one_launches.append(found)
         time, memory = self._time(layer, shape[1], scalars), None
         if found.memory:
             memory = self.table.reuse("exchanged", (found.memory,), np.dtype(np.uint8))
@@ -542,130 +545,7 @@ class OnDevice:
     def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> DeviceCall:
         """Return an object that runs these calls; its result is a `kind` of arrays and `more`."""
         return DeviceCall(self.table, (self._words, self._moved), self.operations, self.rounds,
-                    (list(returned), kind, more))  # fmt: skip
-
-
-class DeviceCall:
-    """Runs the calls of a signature."""
-
-    def __init__(
-        self, table: Table, words: Any, operations: list[Any], rounds: bool, results: Any
-    ) -> None:
-        import cupy
-
-        (self._words, self._moved), self._operations, self.draws = words, operations, table.draws
-        self.allocations = [memory[1] for memory in table.allocations.values()]  # bytes of each
-        returned, self.kind, self.more = results
-        first = table.inputs
-        # Of each result: its allocation, shape, dtype and offset in bytes. CuPy makes an array
-        # faster of a dtype's character.
-        self.returned = [
-            None
-            if p is None
-            else (p.array - first, p.shape, BY_ID.get(id(p.dtype), p.dtype), p.offset)
-            for p in returned
-        ]
-        self._rounds = rounds
-        self._cuda, self._ndarray = cupy.cuda, cupy.ndarray
-        self._device = cupy.cuda.runtime.getDevice()
-        # Memory for the words of a call: one piece for each call that runs at the same time.
-        self._free: list[Any] = []
-
-    def _ready(self) -> tuple[Any, ...]:
-        """Return memory for the words of a call, and its operations with addresses there."""
-        words = np.array(self._words, np.uint64)
-        base, kept = np.uint64(words.ctypes.data), [words]
-        sizes = [operation[2] for operation in self._operations if operation[0] == "upload"]
-        data = np.empty(sum(sizes), np.uint8)
-
-        def ready(operations: list[Any]) -> list[Any]:
-            found: list[Any] = []
-            for kind, *rest in operations:
-                if kind == "launch":
-                    head, cooperative, at = rest
-                    addresses = base + np.uint64(8) * at
-                    kept.append(addresses)
-                    found.append((3 if cooperative else 0, head, addresses.ctypes.data))
-                elif kind == "product":
-                    found.append((1, *rest))
-                elif kind == "upload":
-                    found.append((5, rest[0], data.ctypes.data, rest[1]))
-                elif kind == "fill":
-                    found.append((2, *rest))
-                else:
-                    count, inner, distances = rest
-                    back = [(n, -distance * (count - 1)) for n, distance in distances]
-                    found += [*([*ready(inner), (4, distances)] * count)[:-1], (4, back)]
-            return found
-
-        operations = ready(self._operations)
-        return memoryview(words), operations, memoryview(data), kept  # type: ignore[arg-type]
-
-    def __call__(self, arrays: Sequence[Any], data: bytes = b"", keys: Sequence[int] = ()) -> Any:
-        """Run a call of CuPy arrays, in memory of CuPy's allocator; arguments as in `run`."""
-        ndarray = self._ndarray
-        memory = [self._cuda.alloc(size) for size in self.allocations]
-        self.run([a.data.ptr for a in arrays] + [m.ptr for m in memory] + [*keys], data)
-        found: list[Any] = []
-        for returned in self.returned:
-            if returned is None:
-                found.append(None)
-            else:
-                n, shape, dtype, offset = returned
-                found.append(ndarray(shape, dtype, memory[n] + offset if offset else memory[n]))
-        found += [a.copy() for a in self.more]
-        return self.kind._make(found)
-
-    def run(self, addresses: Sequence[int], data: bytes = b"") -> None:
-        """
-        Run a call on CuPy's current stream.
-
-        It reads the addresses of its arrays, then of its memory, then the key of its masks, and the
-        bytes of its lengths and resets.
-        """
-        self._cuda.runtime.setDevice(self._device)  # A thread may have no context yet.
-        try:
-            ready = self._free.pop()
-        except IndexError:
-            ready = self._ready()
-        words, operations, uploaded, _ = ready
-        uploaded[:] = data
-        for n, array, offset in self._moved:
-            words[n] = addresses[array] + offset
-        try:
-            if self._rounds:
-                with blas.WithoutRounding():
-                    self._run(words, operations)
-            else:
-                self._run(words, operations)
-        except self._cuda.driver.CUDADriverError as error:
-            if persistent.is_refused(error):
-                raise NotInPlace("the device has no room for all blocks") from error
-            raise
-        self._free.append(ready)  # not after an error: its words may belong to any step
-
-    def _run(self, words: Any, operations: list[tuple[Any, ...]]) -> None:
-        """Start the operations on the current stream."""
-        cuda = self._cuda
-        stream, launch, gemm = cuda.get_current_stream().ptr, cuda.driver.launchKernel, None
-        for operation in operations:
-            kind = operation[0]
-            if kind == 0:
-                launch(*operation[1], stream, operation[2], 0)
-            elif kind == 1:
-                _, first, n, of_b, of_a, last = operation
-                if gemm is None:
-                    gemm, handle = cuda.cublas.gemmEx, cuda.device.get_cublas_handle()
-                gemm(handle, *first, words[n], *of_b, words[n + 1], *of_a, words[n + 2], *last)
-            elif kind == 2:
-                cuda.runtime.memsetAsync(words[operation[1]], *operation[2:], stream)
-            elif kind == 3:
-                cuda.driver.launchCooperativeKernel(*operation[1], stream, operation[2])
-            elif kind == 5:
-                cuda.runtime.memcpyAsync(words[operation[1]], *operation[2:], 1, stream)
-            else:
-                for n, distance in operation[1]:
-                    words[n] += distance
+                    (list(returned), kind, more), self.one_launches)  # fmt: skip
 
 
 def start(

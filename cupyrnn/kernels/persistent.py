@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -55,8 +55,11 @@ _LEAST_SHARED = 48
 # Pairs: the largest H, and how many blocks a multiprocessor runs at once up to it. Two sequences in
 # one block are slower, as measured on an H200 with prototypes of these kernels.
 _BLOCKS = ((32, 4), (64, 2))
-# Statuses of the driver.
-_COOPERATIVE_LAUNCH_TOO_LARGE, _INVALID_CLUSTER_SIZE = 720, 912
+# Statuses with which the driver refuses a launch, before anything runs: out of memory, out of
+# resources, cooperative launch too large, not supported, invalid cluster size.
+_REFUSALS = frozenset({2, 701, 720, 801, 912})
+# Distances between rows have to fit into 32 bits, as kernels multiply them by B there.
+_MOST_APART = 2**31
 
 
 class Kernels(NamedTuple):
@@ -89,6 +92,7 @@ class Device(NamedTuple):
     shared: int | None = None  # bytes that a block may have, None if there is no GPU to ask
     kept: Sequence[timed.Measurements] = ()  # times measured on it or on its architecture
     cooperative: bool = True  # whether blocks may wait for each other
+    number: int = 0
 
     @property
     def available(self) -> int:
@@ -179,21 +183,44 @@ def _by_times(of: Recurrence) -> LaidOut:
         return _loop(f"{why}: python -m cupyrnn.device times all kernels")
     name = f"{kernels.name} {dtype.name}"
     refused = {k: (s, kept) for kept in device.kept for k, s in kept.refused.get(name, {}).items()}
-    why = f"{name} was not timed near H = {H} and B = {B}: {device.kept[0].path}"
+    left_out: dict[str, None] = {}
     for kept, near in ((k, near) for k in device.kept for near in k.near(name, H, B)):
         where = near.where or f"on {kept.card}"
         source = f"the fastest at H = {near.H} and B = {near.B} {where}: {kept.path}"
         if near.mode == "loop":
-            return _loop(source)
+            return _loop("; ".join([*left_out, source]))
         choice, layout = _by_mode(near.mode, of)
         if choice.kernel in refused:
             seen, record = refused[choice.kernel]
-            why = f"{choice.kernel} is wrong on {record.card}, {seen}: {record.path}"
-        elif layout is not None:
-            return LaidOut(choice._replace(reason=f"{choice.reason}; {source}"), layout)
+            left_out[f"{choice.kernel} is wrong on {record.card}, {seen}: {record.path}"] = None
+        elif layout is None:
+            left_out[choice.reason] = None
+        elif _rounds(near.mode, layout, device) > _rounds_there(near.mode, of, kept):
+            why = f"{choice.kernel} needs more launches, one after the other, on this GPU's"
+            left_out[f"{why} {device.processors} multiprocessors than on {kept.card}"] = None
         else:
-            why = choice.reason
-    return _loop(why)
+            return LaidOut(choice._replace(reason=f"{choice.reason}; {source}"), layout)
+    untimed = f"{name} was not timed near H = {H} and B = {B}: {device.kept[0].path}"
+    return _loop("; ".join(left_out) or untimed)
+
+
+def _rounds(mode: str, layout: Any, device: Device) -> float:
+    """Return how many times blocks that exchange numbers fill a device, one after the other."""
+    if not isinstance(layout, grid.GridLayout):
+        return 1
+    if mode == "grid":
+        return layout.launches
+    blocks, clusters = layout.blocks
+    at_once = cluster.at_once(blocks, device.processors)
+    return -(-clusters // at_once) if at_once else math.inf
+
+
+def _rounds_there(mode: str, of: Recurrence, kept: timed.Measurements) -> float:
+    """Return `_rounds` of the card of some measurements; any number if it is not known."""
+    if not kept.processors:
+        return math.inf
+    device = of.device._replace(processors=kept.processors)
+    return _rounds(mode, _by_mode(mode, of._replace(device=device)).layout, device)
 
 
 def _by_mode(mode: str, of: Recurrence) -> LaidOut:
@@ -330,6 +357,7 @@ def _device(number: int) -> Device:
         int(device.compute_capability),
         found.get("MaxSharedMemoryPerBlockOptin"),
         cooperative=bool(found.get("CooperativeLaunch")),
+        number=number,
     )
 
 
@@ -361,6 +389,8 @@ class OneLaunch(NamedTuple):
         The words of ``Exchanged`` after the memory, by launch; empty if blocks exchange nothing.
     memory
         The bytes through which blocks exchange numbers. All have to be 0xFF before the launches.
+    of
+        What identifies it in this process, from the device to the number of steps.
     """
 
     kernel: rows.Kernel
@@ -369,13 +399,23 @@ class OneLaunch(NamedTuple):
     block: BlockShape
     exchanged: list[tuple[int, ...]]
     memory: int = 0
+    of: tuple[Any, ...] = ()
+
+
+# What identifies the launches that were refused in this process. The loop computes their calls.
+_refused: set[tuple[Any, ...]] = set()
 
 
 def is_refused(error: Exception) -> bool:
-    """Return whether a launch failed because the device has no room for all blocks at once."""
+    """Return whether the driver refused a launch, so that nothing ran."""
     # Another process may use multiprocessors, and a part of a GPU may be too small for a cluster.
-    refused = _COOPERATIVE_LAUNCH_TOO_LARGE, _INVALID_CLUSTER_SIZE
-    return getattr(error, "status", None) in refused
+    return getattr(error, "status", None) in _REFUSALS
+
+
+def refuse(launches: Iterable[OneLaunch]) -> None:
+    """Let the loop compute the calls of these launches from now on, in this process."""
+    _refused.update(launch.of for launch in launches)
+    timed.CHANGES[0] += 1  # calls that are laid out are laid out anew
 
 
 def one_launch(
@@ -386,18 +426,21 @@ def one_launch(
     *,
     plain: bool,
     padded: bool = False,
+    row: int = 0,
 ) -> OneLaunch | None:
     """
     Return the launch of all steps on the current device; None if the loop computes them.
 
     `plain` says whether all sequences have all steps and no optional member of the cell is set,
-    `padded` whether they have the lengths and resets of ``Steps``.
+    `padded` whether they have the lengths and resets of ``Steps``. `row` is the distance between
+    the rows of the output, or of its gradient.
     """
     asked = _asked()
-    if asked == "loop":
+    if asked == "loop" or shape[0] * row >= _MOST_APART:
         return None
     device = current_device()
-    if asked == "auto" and not device.kept:
+    of = device.number, kernels.name, dtype, shape, steps, plain, padded
+    if of in _refused or (asked == "auto" and not device.kept):
         return None
     choice, layout = _choose(asked, Recurrence(kernels, dtype, shape, steps, device))
     if layout is None:
@@ -407,19 +450,21 @@ def one_launch(
     if isinstance(layout, rows.ThreadLayout):
         block = BlockShape((layout.threads, 1), layout.shared)
         name = rows.template_of(kernels.rows, layout, choice.sequences, plain, padded)
-        return OneLaunch(kernels.rows, name, (-(-shape[0] // choice.sequences), 1), block, [()])
+        places = -(-shape[0] // choice.sequences), 1
+        return OneLaunch(kernels.rows, name, places, block, [()], of=of)
     kernel: rows.Kernel = getattr(kernels, choice.kernel)
     name = grid.template_of(kernel, layout, padded=padded)
     block = BlockShape((32 * grid.WARPS, 1), layout.shared, choice.kernel == "grid")
     if not block.cooperative:
-        return OneLaunch(kernel, name, layout.blocks, block, [(layout.stride, 0, 0)])
+        return OneLaunch(kernel, name, layout.blocks, block, [(layout.stride, 0, 0)], of=of)
     # If a block did not run, the others would wait for it forever.
     at_once = blocks_at_once(kernel.source, name, dtype, block)
     if math.prod(layout.blocks) > at_once * device.processors:
         return None
     # The operand of each product has a place of its own, and so have the last states.
     vectors = (len(kernel.size.vectors) * steps + 1) * shape[0]
-    return OneLaunch(kernel, name, layout.blocks, block, *grid.exchanged(layout, vectors, dtype))
+    exchanged = grid.exchanged(layout, vectors, dtype)
+    return OneLaunch(kernel, name, layout.blocks, block, *exchanged, of)
 
 
 def all_ones(size: int) -> Any:
@@ -473,7 +518,11 @@ def run(
     args.append(words(starts, len(batches), B, H, int(back), None, None, None))
     import cupy
 
-    memory = all_ones(found.memory)
+    try:
+        memory = all_ones(found.memory)
+    except cupy.cuda.memory.OutOfMemoryError:
+        refuse([found])
+        return False
     for number, exchanged in enumerate(found.exchanged):
         of_launch = [*args, words(memory, *exchanged)] if exchanged else args
         try:
@@ -482,8 +531,10 @@ def run(
                 *(found.places, of_launch, found.block),
             )
         except cupy.cuda.driver.CUDADriverError as error:
-            # After the first launch the states have changed, so the loop cannot start over.
-            if number or not is_refused(error):
+            if not is_refused(error):
+                raise
+            refuse([found])
+            if number:  # The states have changed, so the loop cannot start over.
                 raise
             return False
     return True

@@ -67,12 +67,15 @@ class Measurements:
         The fastest kernels and engines.
     refused : mapping
         The kernels that failed or whose values differ from NumPy's, each with a description.
+    processors : int
+        The multiprocessors of the card; 0 if they are not known.
     """
 
     path: Path
     card: str
     fastest: Mapping[str, Sequence[Timed]]
     refused: Mapping[str, Mapping[str, str]]
+    processors: int = 0
 
     @cache  # noqa: B019 - there are few, and the sizes of calls are few too
     def near(self, name: str, H: int, B: int) -> list[Timed]:
@@ -142,7 +145,10 @@ def read(path: Path) -> Measurements | None:
         for text in [found["card"], *(s for of in found["refused"].values() for s in of.values())]:
             if not isinstance(text, str):
                 raise TypeError(f"{text!r} is not a string")
-        return Measurements(path, found["card"], fastest, found["refused"])
+        processors = found.get("processors", 0)
+        if type(processors) is not int or processors < 0:
+            raise ValueError(f"{processors!r} is not a number of multiprocessors")
+        return Measurements(path, found["card"], fastest, found["refused"], processors)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         remedy = "python -m cupyrnn.device --forget removes it"
         reason = f"{type(error).__name__}: {error}"

@@ -25,7 +25,7 @@ from .arrays import array_of, current_stream, on_device_of
 from .batching import Op
 
 if TYPE_CHECKING:
-    from ..driver import on_device, on_host
+    from ..driver import device_call, on_host
 
 Results: TypeAlias = "list[torch.Tensor | None]"
 # Numbers and shapes of the states that are None among the tensors of a call: they are zeros.
@@ -238,7 +238,7 @@ class _OnDevice(_Runner):
 
     def __init__(
         self,
-        call: on_device.DeviceCall,
+        call: device_call.DeviceCall,
         order: list[int],
         views: list[_View | None],
         arguments: tuple[torch.Tensor, list[int]],
@@ -273,7 +273,11 @@ class _OnDevice(_Runner):
         for n, copy in copies.items():
             addresses[n] = copy.data_ptr()
         new_empty = tensors[0].new_empty
-        memory = [new_empty(shape) for shape in self._shapes]
+        try:
+            memory = [new_empty(shape) for shape in self._shapes]
+        except torch.cuda.OutOfMemoryError as error:
+            self._call.without_exchange(error)
+            raise
         used = [addresses[n] for n in self._order]
         used += [m.data_ptr() for m in memory]
         with current_stream(self._index):

@@ -100,6 +100,17 @@ def test_a_grid_that_could_not_end_does_not_start(
     assert not started
 
 
+def test_rows_that_are_too_far_apart_for_32_bits_are_the_loops(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels multiply the distance between two rows of the output by B."""
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
+    has_device(monkeypatch, 132)
+    given = lstm.FORWARD_KERNELS, np.dtype("f4"), (8, 16), 9
+    for row, taken in ((0, True), (2**28 - 1, True), (2**28, False), (2**40, False)):
+        assert (persistent.one_launch(*given, plain=True, row=row) is not None) == taken, row
+
+
 def test_nor_does_one_where_blocks_may_not_wait_for_each_other(
     cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,6 +242,28 @@ def test_what_comes_with_the_package(
     assert taken(64, 64) == ["rows"] * 2
 
 
+def test_the_table_of_a_whole_card_decides_where_as_many_launches_are_needed(
+    kept: Measurements,
+) -> None:
+    """An H100 PCIe, an H20, and parts of an H100 have fewer multiprocessors."""
+    h100 = {"architecture": 90}
+    sizes = {"grid": (64, 512, "float16"), "cluster": (32, 256, "float16"), "rows": (16, 64)}
+    expected = {
+        132: "grid grid cluster cluster rows rows",
+        114: "loop loop cluster cluster rows rows",
+        78: "loop loop cluster cluster rows rows",
+        60: "loop loop cluster cluster rows rows",
+        16: "loop loop loop loop rows rows",
+    }
+    for processors, names in expected.items():
+        found = [taken(*size, **h100, processors=processors) for size in sizes.values()]
+        assert [kernel for two in found for kernel in two] == names.split(), processors
+    reason = choices(64, 512, "float16", **h100, processors=60)[0].reason
+    assert "more launches, one after the other, on this GPU's 60 multiprocessors" in reason
+    # A card with more of them needs no more launches.
+    assert taken(64, 512, "float16", **h100, processors=148) == ["grid"] * 2
+
+
 def test_what_comes_with_the_package_was_the_fastest_on_the_device() -> None:
     """Where that was measured: eager calls of small nets say what the host needs."""
     results = Path(__file__).parents[1] / "benchmarks/results/gpu-nvidia-h100-80gb-hbm3.json"

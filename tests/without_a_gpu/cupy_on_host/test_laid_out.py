@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable
@@ -238,6 +239,7 @@ def test_launches_that_are_refused_are_the_loops(
 ) -> None:
     """As if another process had some of the multiprocessors; other errors are raised."""
     monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
+    monkeypatch.setattr(persistent, "_refused", set())
     driver = cupy.cuda.driver
     calls = calls_of(cupy, "block_lstm", (4, 3, 4, 9))
     expected = [call() for call in calls]
@@ -254,16 +256,98 @@ def test_launches_that_are_refused_are_the_loops(
 
     monkeypatch.setattr(driver, name, refuse)
     status = 720 if way == "grid" else 912
-    for call, wanted in zip(calls, expected, strict=True):
-        for a, b in zip(call(), wanted, strict=True):
-            assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
-    assert len(refused) == 4  # by the table, and again by the layers
+    for _ in range(3):
+        for call, wanted in zip(calls, expected, strict=True):
+            for a, b in zip(call(), wanted, strict=True):
+                assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
+    assert len(refused) == 2, "once for each call"
     status = 719
-    with pytest.raises(driver.CUDADriverError):
-        calls[0]()
-    monkeypatch.setattr(signatures, "signature", lambda *args: (None, []))  # by layers
-    with pytest.raises(driver.CUDADriverError):
-        calls[0]()
+    for _ in range(2):
+        monkeypatch.setattr(persistent, "_refused", set())
+        signatures.CALLS.clear()
+        with pytest.raises(driver.CUDADriverError):
+            calls[0]()
+        monkeypatch.setattr(signatures, "signature", lambda *args: (None, []))  # by layers
+
+
+@pytest.mark.parametrize("by_layers", [False, True], ids=["laid out", "by layers"])
+def test_without_memory_for_what_blocks_exchange_the_loop_computes(
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, by_layers: bool
+) -> None:
+    """It is asked for once; memory that the loop needs too is an error."""
+    monkeypatch.setattr(persistent, "_refused", set())
+    calls = calls_of(cupy, "block_lstm", (40, 3, 4, 9))
+
+    def no_signature(*args: Any) -> Any:
+        return None, []
+
+    signature = no_signature if by_layers else signatures.signature
+    out_of_memory, refused = cupy.cuda.memory.OutOfMemoryError, []
+    sizes: set[int] = set()
+
+    def allocate(size: int) -> Any:
+        if is_full and size not in sizes:
+            refused.append(size)
+            raise out_of_memory(size, 0, 0)
+        sizes.add(size)
+        return cupy.cuda.memory._malloc(size)
+
+    with cupy.cuda.using_allocator(allocate):
+        for call in calls:
+            is_full = False
+            monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
+            expected = call()
+            with monkeypatch.context() as patch:
+                patch.setattr(signatures, "signature", no_signature)
+                call()  # the loop allocates other sizes by layers
+            monkeypatch.setattr(signatures, "signature", signature)
+            is_full = True
+            monkeypatch.setenv("CUPYRNN_PERSISTENT", "grid")
+            for _ in range(3):
+                for a, b in zip(call(), expected, strict=True):
+                    assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
+        assert len(refused) == 2, refused
+        sizes.clear()
+        with pytest.raises(out_of_memory):
+            calls[0]()
+
+
+def test_lengths_are_not_overwritten_before_their_upload_has_read_them(
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that reads memory of the host late, as one without staging may."""
+    uploads, runtime = [], cupy.cuda.runtime
+    copy = runtime.memcpyAsync
+
+    def noted(to: int, source: int, size: int, *more: Any) -> None:
+        uploads.append((source, ctypes.string_at(source, size)))
+        copy(to, source, size, *more)
+
+    class Late(cupy.cuda.Event):  # type: ignore[misc, name-defined]
+        """An event that has not happened."""
+
+        done = False
+
+    def read_late() -> None:
+        for source, data in uploads:
+            assert ctypes.string_at(source, len(data)) == data
+
+    monkeypatch.setattr(runtime, "memcpyAsync", noted)
+    monkeypatch.setattr(cupy.cuda, "Event", Late)
+    signatures.CALLS.clear()
+    given = (9, 3, I, H), "float32", np.array([9, 1, 5])
+    forward, _ = calls_of(cupy, "block_lstm", *given)
+    for n in range(1, 9):
+        forward.keywords["sequence_lengths"] = np.array([n, 9, 1])
+        forward()
+        read_late()
+    assert len({source for source, _ in uploads}) == len(uploads) > 7
+    # They are freed when the device is done.
+    runs = [run for run, _ in signatures.CALLS.values() if type(run) is signatures.ByValue]
+    assert sum(len(run.run.call._uploaded) for run in runs) == len(uploads)
+    monkeypatch.setattr(Late, "done", True)
+    forward()
+    assert not any(run.run.call._uploaded for run in runs)
 
 
 @pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn-lstm"])

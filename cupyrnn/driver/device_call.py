@@ -1,0 +1,171 @@
+"""Runs the operations of a call that is laid out on a device, on CuPy's current stream."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..checks.arrays import NotInPlace
+from ..kernels import blas, persistent
+from .places import Table
+from .signatures import BY_ID
+
+
+class DeviceCall:
+    """Runs the calls of a signature."""
+
+    def __init__(
+        self,
+        table: Table,
+        words: Any,
+        operations: list[Any],
+        rounds: bool,
+        results: Any,
+        one_launches: list[persistent.OneLaunch],
+    ) -> None:
+        import cupy
+
+        self._one_launches = one_launches
+        (self._words, self._moved), self._operations, self.draws = words, operations, table.draws
+        self.allocations = [memory[1] for memory in table.allocations.values()]  # bytes of each
+        returned, self.kind, self.more = results
+        first = table.inputs
+        # Of each result: its allocation, shape, dtype and offset in bytes. CuPy makes an array
+        # faster of a dtype's character.
+        self.returned = [
+            None
+            if p is None
+            else (p.array - first, p.shape, BY_ID.get(id(p.dtype), p.dtype), p.offset)
+            for p in returned
+        ]
+        self._rounds = rounds
+        self._cuda, self._ndarray = cupy.cuda, cupy.ndarray
+        self._device = cupy.cuda.runtime.getDevice()
+        # Memory for the words of a call: one piece for each call that runs at the same time.
+        self._free: list[Any] = []
+        # Lengths and resets of calls, each with an event after their upload.
+        self._uploaded: deque[tuple[Any, bytes]] = deque()
+
+    def _ready(self) -> tuple[Any, ...]:
+        """Return memory for the words of a call, and its operations with addresses there."""
+        words = np.array(self._words, np.uint64)
+        base, kept = np.uint64(words.ctypes.data), [words]
+
+        def ready(operations: list[Any]) -> list[Any]:
+            found: list[Any] = []
+            for kind, *rest in operations:
+                if kind == "launch":
+                    head, cooperative, at = rest
+                    addresses = base + np.uint64(8) * at
+                    kept.append(addresses)
+                    found.append((3 if cooperative else 0, head, addresses.ctypes.data))
+                elif kind == "product":
+                    found.append((1, *rest))
+                elif kind == "upload":
+                    found.append((5, *rest))
+                elif kind == "fill":
+                    found.append((2, *rest))
+                else:
+                    count, inner, distances = rest
+                    back = [(n, -distance * (count - 1)) for n, distance in distances]
+                    found += [*([*ready(inner), (4, distances)] * count)[:-1], (4, back)]
+            return found
+
+        operations = ready(self._operations)
+        return memoryview(words), operations, kept  # type: ignore[arg-type]
+
+    def __call__(self, arrays: Sequence[Any], data: bytes = b"", keys: Sequence[int] = ()) -> Any:
+        """Run a call of CuPy arrays, in memory of CuPy's allocator; arguments as in `run`."""
+        ndarray = self._ndarray
+        try:
+            memory = [self._cuda.alloc(size) for size in self.allocations]
+        except self._cuda.memory.OutOfMemoryError as error:
+            self.without_exchange(error)
+            raise
+        self.run([a.data.ptr for a in arrays] + [m.ptr for m in memory] + [*keys], data)
+        found: list[Any] = []
+        for returned in self.returned:
+            if returned is None:
+                found.append(None)
+            else:
+                n, shape, dtype, offset = returned
+                found.append(ndarray(shape, dtype, memory[n] + offset if offset else memory[n]))
+        found += [a.copy() for a in self.more]
+        return self.kind._make(found)
+
+    def run(self, addresses: Sequence[int], data: bytes = b"") -> None:
+        """
+        Run a call on CuPy's current stream.
+
+        It reads the addresses of its arrays, then of its memory, then the key of its masks, and the
+        bytes of its lengths and resets.
+        """
+        self._cuda.runtime.setDevice(self._device)  # A thread may have no context yet.
+        try:
+            ready = self._free.pop()
+        except IndexError:
+            ready = self._ready()
+        words, operations, _ = ready
+        for n, array, offset in self._moved:
+            words[n] = addresses[array] + offset
+        try:
+            if self._rounds:
+                with blas.WithoutRounding():
+                    self._run(words, operations, data)
+            else:
+                self._run(words, operations, data)
+        except self._cuda.driver.CUDADriverError as error:
+            if persistent.is_refused(error) and self._one_launches:
+                persistent.refuse(self._one_launches)
+                raise NotInPlace("the driver has refused a launch") from error
+            raise
+        self._free.append(ready)  # not after an error: its words may belong to any step
+
+    def without_exchange(self, error: Exception) -> None:
+        """Raise NotInPlace if memory is missing and blocks exchange numbers there."""
+        exchanges = [launch for launch in self._one_launches if launch.memory]
+        if exchanges:
+            persistent.refuse(exchanges)
+            raise NotInPlace("there is no memory for what blocks exchange") from error
+
+    def _keep(self, data: bytes) -> None:
+        """Keep bytes alive until their upload, which was queued just now, has read them."""
+        event, uploaded = self._cuda.Event(disable_timing=True), self._uploaded
+        event.record()
+        uploaded.append((event, data))
+        while uploaded:
+            try:
+                oldest = uploaded.popleft()
+            except IndexError:  # another thread has it
+                return
+            if not oldest[0].done:
+                uploaded.appendleft(oldest)
+                return
+
+    def _run(self, words: Any, operations: list[tuple[Any, ...]], data: bytes) -> None:
+        """Start the operations on the current stream."""
+        cuda = self._cuda
+        stream, launch, gemm = cuda.get_current_stream().ptr, cuda.driver.launchKernel, None
+        for operation in operations:
+            kind = operation[0]
+            if kind == 0:
+                launch(*operation[1], stream, operation[2], 0)
+            elif kind == 1:
+                _, first, n, of_b, of_a, last = operation
+                if gemm is None:
+                    gemm, handle = cuda.cublas.gemmEx, cuda.device.get_cublas_handle()
+                gemm(handle, *first, words[n], *of_b, words[n + 1], *of_a, words[n + 2], *last)
+            elif kind == 2:
+                cuda.runtime.memsetAsync(words[operation[1]], *operation[2:], stream)
+            elif kind == 3:
+                cuda.driver.launchCooperativeKernel(*operation[1], stream, operation[2])
+            elif kind == 5:
+                source = np.frombuffer(data, np.uint8).ctypes.data
+                cuda.runtime.memcpyAsync(words[operation[1]], source, operation[2], 1, stream)
+                self._keep(data)
+            else:
+                for n, distance in operation[1]:
+                    words[n] += distance
