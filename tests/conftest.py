@@ -27,7 +27,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from checks import Ops, poisoned
 from without_a_gpu.cuda_on_cpu import fake_cupy, runner
-from without_a_gpu.cudnn_stub.fixtures import fresh_search, nowhere, stub  # noqa: F401
+from without_a_gpu.cudnn_stub.fixtures import (  # noqa: F401
+    cupy_cudnn,
+    fresh_search,
+    nowhere,
+    stub,
+)
 from without_a_gpu.ptx import compiler
 from without_a_gpu.ptx.executor import Executor
 

@@ -11,6 +11,7 @@ import pytest
 REASONS = {
     "_testcapi": "needs _testcapi, of CPython's own tests",
     "cudnn": "needs cuDNN: pip install '.[cudnn13]'",
+    "cudnn8": "needs cuDNN 8: pip install 'cupy-cuda12x<14' 'nvidia-cudnn-cu12<9'",
     "cupy": "needs CuPy: one of the extras cuda12x and cuda13x",
     "expecttest": "needs expecttest: pip install '.[oracle]'",
     "fork": "needs os.fork",

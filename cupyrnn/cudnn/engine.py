@@ -1,6 +1,6 @@
-"""CudnnRNN by cuDNN 9, on arrays.
+"""CudnnRNN by cuDNN 9, or by cuDNN 8 through CuPy 13, on arrays.
 
-It takes time-major, C-contiguous arrays with padding and returns the same results as the other
+Both take time-major, C-contiguous arrays with padding and return the same results as the other
 engines. Only the content and the size of `reserve` are cuDNN's own.
 """
 
@@ -17,28 +17,32 @@ import numpy as np
 from .._typing import Array
 from ..checks.arrays import address, tf32_allowed
 from ..kernels import gru_reset_after, lstm, persistent, simple_rnn
-from . import nine
+from . import eight, nine
 from .descriptors import CudnnCall, Lengths
+from .handles import Descriptors, handles
 from .library import PATH_VARIABLE, CudnnError, Library, find
 
 _LONGEST = 65535  # of a sequence, says cuDNN's manual
 _ALIGNMENT = 16  # bytes that cuDNN's kernels may read at once
 
 
-def _described(net: CudnnCall, dtype_name: str, lengths: Lengths) -> nine.Nine:
+def _described(net: CudnnCall, dtype_name: str, lengths: Lengths) -> Descriptors:
     """Return cuDNN's descriptors for a call that `why_not` allows, from an earlier one if any."""
     import cupy
 
-    library: Any = find()
-    handle = nine.handles(library).get(cupy.cuda.get_device_id())
+    library = find()
+    is_nine = isinstance(library, Library)
+    source: Any = library if is_nine else eight.find()
+    handle = handles(source).get(cupy.cuda.get_device_id())
     net = net._replace(seed=0, seed2=0, dropout=net.dropout if net.drops else 0.0)
     key = (
         *(net, dtype_name, None if lengths is None else lengths.tobytes(), tf32_allowed()),
         # They hold memory that was written on this stream.
         cupy.cuda.get_current_stream().ptr,
     )
-    found: nine.Nine = handle.described.get(
-        key, lambda: nine.Nine(library, handle, net, dtype_name, lengths)
+    make: Any = nine.Nine if is_nine else eight.Eight
+    found: Descriptors = handle.described.get(
+        key, lambda: make(source, handle, net, dtype_name, lengths)
     )
     return found
 
@@ -107,7 +111,10 @@ def _why_not(net: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
         return reason
     library = find()
     if not isinstance(library, Library):
-        return Fault(library) if os.environ.get(PATH_VARIABLE) else library
+        if os.environ.get(PATH_VARIABLE):
+            return Fault(library)
+        if (lack := eight.why_not(net, dtype_name, lengths)) is not None:
+            return f"{library}; {lack}"
     _described(net, dtype_name, lengths)
     return None
 
@@ -197,7 +204,7 @@ def reserve_size(net: CudnnCall, dtype_name: str, lengths: Lengths) -> int:
     return -(-_described(training, dtype_name, lengths).reserve_bytes // itemsize)
 
 
-def _workspace(rnn: nine.Nine, params: Array) -> Any:
+def _workspace(rnn: Descriptors, params: Array) -> Any:
     """Check the size of the parameters; return cuDNN's workspace, which must not be empty."""
     import cupy
 

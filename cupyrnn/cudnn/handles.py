@@ -5,9 +5,17 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from contextlib import AbstractContextManager, ExitStack
+from functools import cache
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from ..checks.arrays import address
+from .descriptors import CudnnCall, Lengths
 
 T = TypeVar("T")
+Enter: TypeAlias = Callable[[AbstractContextManager[int]], int]
 
 # The most configurations with descriptors; each may hold a few MB of generator states.
 _DESCRIBED = 8
@@ -65,3 +73,76 @@ class Handles:
         if device not in handles:
             handles[device] = Handle(self._create(), self._destroy)
         return handles[device]
+
+
+@cache
+def handles(library: Any) -> Handles:
+    """Return the handles of a library."""
+    return Handles(
+        lambda: library.create("cudnnCreate"), lambda handle: library.call("cudnnDestroy", handle)
+    )
+
+
+class Descriptors:
+    """
+    The descriptors of cuDNN for all calls that differ only in addresses and seeds.
+
+    Attributes
+    ----------
+    params_bytes, work_bytes, reserve_bytes : int
+        The sizes of the memory that a call needs; `reserve_bytes` is 0 in inference.
+    """
+
+    params_bytes: int
+    work_bytes: int
+    reserve_bytes: int
+    # The calls, which take addresses.
+    forward: Callable[..., None]
+    backward_data: Callable[..., None]
+    backward_weights: Callable[..., None]
+
+    def __init__(
+        self, library: Any, handle: Handle, net: CudnnCall, dtype_name: str, lengths: Lengths
+    ) -> None:
+        self._library, self._call = library, library.call
+        self._seeded, self.handle, self._rate = handle.seeded, handle.address, net.dropout
+        with ExitStack() as stack:
+            self._dropout = stack.enter_context(self._dropout_of(net))
+            self._describe(stack.enter_context, net, dtype_name, lengths)
+            self._open = stack.pop_all()
+
+    def _describe(self, enter: Enter, net: CudnnCall, dtype_name: str, lengths: Lengths) -> None:
+        """Make all descriptors but that of dropout."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Destroy the descriptors."""
+        self._open.close()
+
+    def _dropout_of(self, net: CudnnCall) -> Any:
+        if not net.drops:
+            return self._library.dropout(self.handle, 0.0, 0, 0, 0)
+        import cupy
+
+        size = self._library.dropout_states_size(self.handle)
+        # `begin` fills them. In a backward call nothing reads them: the mask is in the reserve.
+        self._states = cupy.empty(size, np.uint8)
+        return self._library.dropout(self.handle, net.dropout, address(self._states), size, None)
+
+    def begin(self, seed: int | None) -> None:
+        """Use the current stream for the next calls, and `seed` for the dropout masks."""
+        import cupy
+
+        stream = cupy.cuda.get_current_stream().ptr
+        self._call("cudnnSetStream", self.handle, stream)
+        if seed is not None:
+            # Drawing changes the states, and a copy costs less than new ones.
+            self._states[...] = self._seeded.get((stream, seed), lambda: self._initial(seed))
+
+    def _initial(self, seed: int) -> Any:
+        """Return the generator's states for a seed before anything is drawn."""
+        import cupy
+
+        states = cupy.empty(self._states.size, np.uint8)
+        with self._library.dropout(self.handle, self._rate, address(states), states.size, seed):
+            return states

@@ -9,7 +9,7 @@ import ctypes
 import importlib
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from ctypes import c_char_p, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
@@ -90,7 +90,52 @@ def missing_sublibrary(folder: str, names: Sequence[str]) -> str | None:
     return None
 
 
-class Library:
+class Calls:
+    """What cuDNN 8 and 9 have in common. Addresses on the host are integers too."""
+
+    call: Callable[..., Any]  # calls a function by its name
+    create: Callable[[str], int]  # calls a function that creates an object; returns its address
+
+    @contextmanager
+    def created(self, kind: str) -> Iterator[int]:
+        """Create a descriptor, and destroy it at the end."""
+        address = self.create(f"cudnnCreate{kind}Descriptor")
+        try:
+            yield address
+        finally:
+            self.call(f"cudnnDestroy{kind}Descriptor", address)
+
+    @contextmanager
+    def _descriptor(self, kind: str, name: str, *args: Any) -> Iterator[int]:
+        """Create a descriptor, and set it by a function whose first argument it is."""
+        with self.created(kind) as address:
+            self.call(name, address, *args)
+            yield address
+
+    @contextmanager
+    def data(
+        self, dtype_name: str, steps: int, vector: int, lengths: Sequence[int]
+    ) -> Iterator[int]:
+        """Make the descriptor of an array [steps, len(lengths), vector], zero in the padding."""
+        batch = len(lengths)
+        sizes = DATA[dtype_name], SEQ_MAJOR_UNPACKED, steps, batch, vector
+        of_each, fill = (c_int * batch)(*lengths), c_uint64(0)
+        addresses = ctypes.addressof(of_each), ctypes.addressof(fill)
+        name = "cudnnSetRNNDataDescriptor"
+        with self._descriptor("RNNData", name, *sizes, *addresses) as descriptor:
+            yield descriptor
+
+    @contextmanager
+    def tensor(self, dtype_name: str, shape: tuple[int, int, int]) -> Iterator[int]:
+        """Make the descriptor of a C-contiguous array."""
+        dims, strides = (c_int * 3)(*shape), (c_int * 3)(shape[1] * shape[2], shape[2], 1)
+        addresses = ctypes.addressof(dims), ctypes.addressof(strides)
+        args = "cudnnSetTensorNdDescriptor", DATA[dtype_name], 3, *addresses
+        with self._descriptor("Tensor", *args) as descriptor:
+            yield descriptor
+
+
+class Library(Calls):
     """cuDNN 9, loaded from `path`: a file, or a name for the system's search."""
 
     def __init__(self, path: str) -> None:
@@ -137,16 +182,6 @@ class Library:
         """Call a function that creates an object, and return its address."""
         return self._written(c_void_p, name)
 
-    @contextmanager
-    def _descriptor(self, kind: str, name: str, *args: Any) -> Iterator[int]:
-        """Create a descriptor, and set it by a function whose first argument it is."""
-        address = self.create(f"cudnnCreate{kind}Descriptor")
-        try:
-            self.call(name, address, *args)
-            yield address
-        finally:
-            self.call(f"cudnnDestroy{kind}Descriptor", address)
-
     def dropout_states_size(self, handle: int) -> int:
         """Return the bytes of the generator's states on the device."""
         return self._written(c_size_t, "cudnnDropoutGetStatesSize", handle)
@@ -176,23 +211,6 @@ class Library:
             *(net.I, net.H, net.P, net.L, dropout, PADDED_IO_ENABLED),
         )
 
-    def data(
-        self, dtype_name: str, steps: int, vector: int, lengths: Sequence[int]
-    ) -> AbstractContextManager[int]:
-        """Make the descriptor of an array [steps, len(lengths), vector], zero in the padding."""
-        batch = len(lengths)
-        sizes = DATA[dtype_name], SEQ_MAJOR_UNPACKED, steps, batch, vector
-        addresses = ctypes.byref((c_int * batch)(*lengths)), ctypes.byref(c_uint64(0))
-        return self._descriptor("RNNData", "cudnnSetRNNDataDescriptor", *sizes, *addresses)
-
-    def tensor(self, dtype_name: str, shape: tuple[int, int, int]) -> AbstractContextManager[int]:
-        """Make the descriptor of a C-contiguous array."""
-        dims, strides = (c_int * 3)(*shape), (c_int * 3)(shape[1] * shape[2], shape[2], 1)
-        addresses = ctypes.byref(dims), ctypes.byref(strides)
-        return self._descriptor(
-            "Tensor", "cudnnSetTensorNdDescriptor", DATA[dtype_name], 3, *addresses
-        )
-
     def weight_space_size(self, handle: int, rnn: int) -> int:
         """Return the bytes of the packed parameters."""
         return self._written(c_size_t, "cudnnGetRNNWeightSpaceSize", handle, rnn)
@@ -218,16 +236,24 @@ def _from_pathfinder() -> str:
     return found.abs_path or SONAME
 
 
-def _from_wheel() -> str:
+def in_wheel(soname: str) -> str | None:
+    """Return the path of a library in NVIDIA's wheel, None if it is not there."""
     try:
         spec = importlib.util.find_spec("nvidia.cudnn")
     except (ImportError, ValueError):
         spec = None
     for folder in (spec.submodule_search_locations if spec else None) or ():
-        path = os.path.join(folder, "lib", SONAME)
+        path = os.path.join(folder, "lib", soname)
         if os.path.exists(path):
             return path
-    raise OSError("the wheels nvidia-cudnn-cu12 and nvidia-cudnn-cu13: not installed")
+    return None
+
+
+def _from_wheel() -> str:
+    path = in_wheel(SONAME)
+    if path is None:
+        raise OSError("the wheels nvidia-cudnn-cu12 and nvidia-cudnn-cu13: not installed")
+    return path
 
 
 def _from_variable() -> str:

@@ -6,8 +6,6 @@ import contextlib
 import ctypes
 import functools
 import itertools
-import os
-import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -18,10 +16,11 @@ import needs
 import pytest
 from problems.nets import BI, Case, params_size
 
-from cupyrnn.cudnn import engine, nine
+from cupyrnn.cudnn import engine
 from cupyrnn.cudnn import library as libcudnn
 from cupyrnn.cudnn.handles import Handle
 from without_a_gpu.cuda_on_cpu import fake_cupy
+from without_a_gpu.cudnn_stub import in_a_process
 from without_a_gpu.cudnn_stub.expected import CUDNN_CASES, DTYPES, declared, given, net_of
 from without_a_gpu.cudnn_stub.layouts import LAYOUTS, assert_layout
 
@@ -54,7 +53,7 @@ class HostLibrary:
 
         vars(library)["call"] = tolerant
         handle = Handle(self.handle, lambda address: None)
-        vars(nine)["handles"] = lambda _: types.SimpleNamespace(get=lambda device: handle)
+        vars(engine)["handles"] = lambda _: types.SimpleNamespace(get=lambda device: handle)
 
     @contextlib.contextmanager
     def net(self, case: Case, dtype: str, name: str = "cudnn") -> Iterator[int]:
@@ -175,14 +174,6 @@ def probe_calls() -> None:
             engine.backward(net, args, output, (output, h, c), reserve)
             assert real.ended[-2:] == ["cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"]
     assert not refused or real.library.version < 92800, refused
-
-
-def in_a_process(code: str) -> subprocess.CompletedProcess[str]:
-    """Run Python without a visible device, in a process that may crash."""
-    path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    hidden = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(filter(None, path))}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=os.environ | hidden, capture_output=True, text=True)
 
 
 @functools.cache

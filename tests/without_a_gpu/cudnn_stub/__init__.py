@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import subprocess
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -71,3 +74,11 @@ def with_streams(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cupy, "copyto", copyto, raising=False)
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream, raising=False)
     monkeypatch.setattr(cupy.cuda, "get_device_id", fake_cupy._current, raising=False)
+
+
+def in_a_process(code: str) -> subprocess.CompletedProcess[str]:
+    """Run Python without a visible device, in a process that may crash."""
+    path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=os.environ | hidden, capture_output=True, text=True)

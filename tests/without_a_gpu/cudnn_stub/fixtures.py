@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cupyrnn.cudnn import engine, library, nine
+from cupyrnn.cudnn import eight, engine, handles, library
 from without_a_gpu.cudnn_stub import Stub, install, with_streams
+from without_a_gpu.cudnn_stub.eight import CupyCudnn
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def fresh_search(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget() -> None:
     """Drop the libraries, and with them all handles and descriptors."""
-    for cached in (library._attempt, nine.handles):
+    for cached in (library._attempt, handles.handles, eight.find):
         cached.cache_clear()
     engine._warned.clear()
 
@@ -52,3 +53,24 @@ def nowhere(fresh_search: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(library, "SONAME", "libcudnn-of-the-test.so.9")
+
+
+@pytest.fixture
+def cupy_cudnn(
+    cupy_on_cpu: Any, nowhere: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[int], CupyCudnn]]:
+    """A function that installs CuPy 13's module, for nets of so many bytes of parameters."""
+    with_streams(cupy_on_cpu, monkeypatch)
+    monkeypatch.setattr(library, "missing_sublibrary", lambda folder, names: None)
+    monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "75", raising=False)
+    made = []
+
+    def install(params_bytes: int) -> CupyCudnn:
+        forget()
+        made.append(CupyCudnn(params_bytes))
+        monkeypatch.setitem(sys.modules, "cupy.cuda.cudnn", made[-1])
+        return made[-1]
+
+    yield install
+    forget()
+    assert not any(module.texts for module in made), "descriptors were left"

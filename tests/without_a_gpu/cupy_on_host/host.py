@@ -112,6 +112,8 @@ def install(*, pool: bool = False) -> None:
     os.environ["CUPY_CACHE_DIR"] = os.environ.get(CACHE_VARIABLE, default)
     # Only CuPy's own kernels, and no libraries that are missing here.
     os.environ["CUPY_ACCELERATORS"] = ""
+    # A real cuDNN has no device here.
+    os.environ.setdefault("CUPYRNN_ENGINE", "cupy")
     _native = ctypes.CDLL(str(library.build()), mode=ctypes.RTLD_GLOBAL)
     library.preload("libnvrtc-builtins.so", "libnvrtc.so", "libcublasLt.so", "libcublas.so")
     import cupy_backends.cuda.api.runtime as runtime
