@@ -8,6 +8,7 @@ They compute what TensorFlow's BlockLSTM, GRUBlockCell and CudnnRNN compute. Whi
     layers, both directions of these       stacked_rnn, stacked_rnn_backprop
     LSTM, GRU, RNN of PyTorch, Keras       cudnn_rnn, cudnn_rnn_backprop
     lengths, packed documents              the same with sequence_lengths, resets
+    masks, lists of sequences              Mask, pad_sequences, unpad_sequences
     one step at a time                     prepare_step; lstm_block_cell, gru_block_cell
     weights of PyTorch, Keras, ONNX, TF    cupyrnn.weights
     run an ONNX node                       run_onnx_node

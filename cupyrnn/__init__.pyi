@@ -23,6 +23,9 @@ from .ops.lstm import block_lstm_grad as block_lstm_grad
 from .ops.lstm import lstm_block_cell as lstm_block_cell
 from .ops.lstm import lstm_block_cell_backward as lstm_block_cell_backward
 from .ops.lstm import lstm_block_cell_grad as lstm_block_cell_grad
+from .ops.padding import Mask as Mask
+from .ops.padding import pad_sequences as pad_sequences
+from .ops.padding import unpad_sequences as unpad_sequences
 from .ops.stacked_rnn import stacked_rnn as stacked_rnn
 from .ops.stacked_rnn import stacked_rnn_backprop as stacked_rnn_backprop
 from .pullback import Pullback as Pullback

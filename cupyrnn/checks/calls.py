@@ -225,7 +225,7 @@ def check_lengths(
         has_bools = any(isinstance(n, (bool, np.bool_)) for n in sequence_lengths)
     if has_bools or lengths.dtype.kind not in "iu":
         found = "bool" if has_bools else lengths.dtype
-        hint = "; docs/guide/lengths.md says what to do with a mask" if lengths.ndim == 2 else ""
+        hint = "; cupyrnn.Mask(mask).lengths has them" if lengths.ndim == 2 else ""
         raise TypeError(f"{op}: {name} has dtype {found}, expected integers{hint}")
     expect_shape(op, name, lengths, "(B,)", (B,))
     if B and (lengths.min() < 0 or lengths.max() > T):

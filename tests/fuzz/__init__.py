@@ -66,7 +66,7 @@ MAY_BE_NONE += ("output_backprop", "output_h_backprop", "output_c_backprop")
 NET = ("num_layers", "num_units", "input_size", "rnn_mode", "input_mode", "direction", "num_proj")
 
 # Functions that allocate as much as requested: not called with huge sizes.
-ANY_SIZE = {("cudnn_rnn_params_layout", "num_layers")}
+ANY_SIZE = {("cudnn_rnn_params_layout", "num_layers"), ("pad_sequences", "num_steps")}
 ANY_SIZE |= {(n, size) for n in FUNCTIONS if n.startswith("init_") for size in NET[:3]}
 # A function of the caller may raise anything.
 LEFT_ALONE = ANY_SIZE | {("jvp", "function")}
@@ -348,10 +348,27 @@ def draw_quantized(rng: np.random.Generator, name: str) -> Call:
     return Call(name, given, "float32", {"rnn_mode": "lstm", "size": size})
 
 
+def draw_sequences(rng: np.random.Generator, name: str) -> Call:
+    """Return a right call of a function of lists of sequences."""
+    dtype, major = DTYPES[rng.integers(len(DTYPES))], bool(rng.integers(2))
+    lengths = rng.integers(5, size=rng.integers(1, 4))
+    given: dict[str, Any] = {"time_major": major}
+    if name == "pad_sequences":
+        given["sequences"] = [finished(rng, rng.standard_normal((n, 2)), dtype) for n in lengths]
+        given["num_steps"] = (None, 7)[rng.integers(2)]
+    else:
+        shape = (5, len(lengths)) if major else (len(lengths), 5)
+        given["padded"] = finished(rng, rng.standard_normal((*shape, 2)), dtype)
+        given["sequence_lengths"] = lengths
+    return Call(name, given, dtype, {"rnn_mode": "lstm"})
+
+
 def draw_call(rng: np.random.Generator, name: str) -> Call:
     """Return a right call of a function."""
     if name == "jvp":
         return draw_jvp(rng)
+    if name.endswith("pad_sequences"):
+        return draw_sequences(rng, name)
     if name in WHOLE:
         return draw_whole(rng, name)
     if name == "dequantize" or "quantized" in name:
@@ -625,7 +642,9 @@ def check_arrays(call: Call, result: Any) -> None:
             made.append(a)
             if type(a) is not np.ndarray:
                 raise Failure(f"{n} is a {type(a).__name__}")
-            if a.dtype.name not in (*DTYPES, "complex64", "complex128", "int8", "int32", "int64"):
+            known = *DTYPES, "complex64", "complex128", "int8", "int32", "int64"
+            moved = call.name.endswith("pad_sequences") and a.dtype.kind in "biu"
+            if a.dtype.name not in known and not moved:
                 raise Failure(f"{n} has dtype {a.dtype}")
             if any(np.may_share_memory(a, b) for b in given if a.size and b.size):
                 raise Failure(f"{n} shares memory with an argument")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,15 +63,6 @@ def run(tf: Any, layer: Any, arrays: Any, cotangents: Any, lengths: Any = None) 
 MASK = np.array([[1, 0, 1, 1, 0], [0, 0, 1, 1, 1], [0, 0, 0, 0, 0]], bool).T
 
 
-@pytest.fixture(scope="module")
-def recipe() -> Any:
-    """The two functions of the guide's page on lengths."""
-    page = (Path(__file__).parents[2] / "docs/guide/lengths.md").read_text(encoding="utf-8")
-    names: Any = {"np": np}
-    exec(page[page.index("def compact") : page.index("x = ", page.index("def spread"))], names)
-    return names["compact"], names["spread"]
-
-
 def name_of(case: dict[str, Any]) -> str:
     return "-".join("mask" if a is MASK else str(a) for a in case.values())
 
@@ -82,7 +72,7 @@ CASES |= {"lengths": [None, [2, 5, 1], MASK]}
 
 
 @pytest.mark.parametrize("case", pairs(CASES), ids=name_of)
-def test_a_real_layer(tf: Any, recipe: Any, case: Any, rng: np.random.Generator) -> None:
+def test_a_real_layer(tf: Any, case: Any, rng: np.random.Generator) -> None:
     """
     All outputs, gradients in Keras's form with each bias once, and the conversion back.
 
@@ -111,20 +101,21 @@ def test_a_real_layer(tf: Any, recipe: Any, case: Any, rng: np.random.Generator)
     dy, dstates = rng.standard_normal((T, B, D * H)), [*rng.standard_normal((D * n, B, H))]
     expected, gradients = run(tf, layer, (x, *states), (dy, *dstates), lengths)
     is_mask = np.ndim(lengths) > 1
-    compact, spread = recipe if is_mask else [lambda a, _: a] * 2
-    given = (compact(x, lengths), *joined(states), packed)
-    ends = lengths.sum(0) if is_mask else lengths
+    mask = cupyrnn.Mask(lengths) if is_mask else None
+    gather, scatter = (mask.gather, mask.scatter) if mask else [lambda a: a] * 2
+    given = (gather(x), *joined(states), packed)
+    ends = mask.lengths if mask else lengths
     out = cupyrnn.cudnn_rnn(*given, sequence_lengths=ends)
     g = cupyrnn.cudnn_rnn_backprop(
-        *given, *out[:3], compact(dy, lengths), *joined(dstates), out[3], sequence_lengths=ends
+        *given, *out[:3], gather(dy), *joined(dstates), out[3], sequence_lengths=ends
     )
     for found, (a, *of_states) in ((out, expected), (g, gradients[: 1 + D * n])):
-        found = spread(found[0], lengths), *found[1 : 1 + n]
+        found = scatter(found[0]), *found[1 : 1 + n]
         for ours, theirs in zip(found, (a, *joined(of_states)), strict=False):
             assert_close(ours, theirs, "float64", "output or gradient")
-    if is_mask and not bidirectional:  # Keras's default at masked steps
+    if mask and not bidirectional:  # Keras's default at masked steps
         y = layer(x.swapaxes(0, 1), initial_state=states, mask=MASK.T)[0]
-        repeated = spread(out.output, MASK, repeat=True)
+        repeated = mask.scatter(out.output, repeat=True)
         assert_close(repeated, np.asarray(y).swapaxes(0, 1), "float64", "repeated")
     weights = cupyrnn.weights.gradient_to_keras(packed, g.params_backprop)
     if not use_bias:
