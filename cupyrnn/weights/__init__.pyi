@@ -33,6 +33,9 @@ from .tf1 import block_lstm_from_tf1 as block_lstm_from_tf1
 from .tf1 import block_lstm_to_tf1 as block_lstm_to_tf1
 from .tf1 import params_from_tf1 as params_from_tf1
 from .tf1 import params_to_tf1 as params_to_tf1
+from .tf_files import read_tf_checkpoint as read_tf_checkpoint
+from .tf_files import read_tf_frozen_graph as read_tf_frozen_graph
+from .tf_files import write_tf_checkpoint as write_tf_checkpoint
 from .torch import gradient_to_torch as gradient_to_torch
 from .torch import params_from_torch as params_from_torch
 from .torch import params_to_torch as params_to_torch
