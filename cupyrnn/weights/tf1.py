@@ -38,11 +38,10 @@ def block_lstm_from_tf1(variables: Mapping[str, object], *, prefix: str = "") ->
     Parameters
     ----------
     variables : mapping of str to array
-        The variables by their names in the checkpoint. With ``reader =
-        tf.train.load_checkpoint(path)`` they are ``{n: reader.get_tensor(n) for n in
-        reader.get_variable_to_shape_map()}``. Variables of optimizers and of other layers are
-        ignored. Names from before TensorFlow 1.2, which end in weights and biases, are accepted
-        too. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
+        The variables by their names in the checkpoint, as `read_tf_checkpoint` returns them.
+        Variables of optimizers and of other layers are ignored. Names from before TensorFlow 1.2,
+        which end in weights and biases, are accepted too. Complex arrays hold values and tangents,
+        see `cupyrnn.jvp`.
     prefix : str
         The path of the cell, such as "rnn/basic_lstm_cell", or the beginning of the path, if no
         other cell has it.

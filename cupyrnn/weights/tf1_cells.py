@@ -133,9 +133,12 @@ def cells_of(
                 " params_from_keras"
             )
     if not cells:
+        whole = _grouped(op, variables, "") if prefix else {}
+        paths = sorted(path for path, leaves in whole.items() if leaves.keys() & _MATRICES)
+        there = f"; it has {', '.join(paths[:5])}{', ...' * (len(paths) > 5)}" if paths else ""
         raise ValueError(
             f"{op}: variables has no cell under {shown(prefix)}: no name ends in kernel,"
-            f" gates/kernel or w_ru{nested('variables', variables)}"
+            f" gates/kernel or w_ru{there}{nested('variables', variables)}"
         )
     names = {path: found[path] for path in sorted(cells)}
     every = [name for leaves in names.values() for name in leaves.values()]

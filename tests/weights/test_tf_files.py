@@ -139,6 +139,19 @@ def damaged(path: Path, step: int) -> Iterator[None]:
     path.write_bytes(right)
 
 
+def test_an_unknown_prefix_is_an_error_that_lists_those_that_exist(tmp_path: Path) -> None:
+    cells = {
+        f"{path}/lstm_cell/{leaf}": np.ones(shape, "f4")
+        for path in ("encoder", "decoder")
+        for leaf, shape in (("kernel", (5, 8)), ("bias", 8))
+    }
+    write_tf_checkpoint(tmp_path / "x", cells)
+    variables = read_tf_checkpoint(tmp_path / "x")
+    with pytest.raises(ValueError, match=r"; it has decoder/lstm_cell, encoder/lstm_cell$"):
+        params_from_tf1(variables, prefix="rnn", forget_bias=1)
+    assert params_from_tf1(variables, prefix="encoder", forget_bias=1).input_size == 3
+
+
 def test_every_wrong_bit_of_a_checkpoint_is_noticed(saved: Path) -> None:
     """The blocks of the index and each array have a checksum; a string is not read."""
     expected, outcomes = outcome(read_tf_checkpoint, saved), []
