@@ -26,6 +26,9 @@ if find_spec("torch") is None:
     )
 
 # "import X as X" makes X public for type checkers too.
+from .cells import GRUCell as GRUCell
+from .cells import LSTMCell as LSTMCell
+from .cells import RNNCell as RNNCell
 from .functions import RNNOutputs as RNNOutputs
 from .functions import block_gru as block_gru
 from .functions import block_lstm as block_lstm
@@ -37,7 +40,7 @@ from .modules import CudnnRNN as CudnnRNN
 from .recurrent import GRU as GRU
 from .recurrent import LSTM as LSTM
 from .recurrent import RNN as RNN
-from .recurrent import from_torch as from_torch
+from .replace import from_torch as from_torch
 from .stacked import BlockGRU as BlockGRU
 from .stacked import PeepholeLSTM as PeepholeLSTM
 from .translations import onnx_translations as onnx_translations

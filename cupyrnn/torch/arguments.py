@@ -17,7 +17,7 @@ from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from .arrays import name_of
 from .definitions import block_shapes
 from .laid_out import Zeros
-from .ops import check_tensor
+from .ops import check_tensor, in_a_transform, is_plain
 
 Lengths: TypeAlias = "torch.Tensor | Sequence[int]"
 Resets: TypeAlias = "torch.Tensor | Sequence[Sequence[bool]]"
@@ -44,10 +44,21 @@ def extras(op: str, sequence_lengths: Any, resets: Any) -> Extras:
             dtype = name_of(sequence_lengths.dtype)
             raise TypeError(f"{op}: sequence_lengths has dtype {dtype}, expected integers")
     if resets is not None:
-        resets = _on_host(op, "resets", resets, "booleans")
-        if resets.dtype != torch.bool:
-            raise TypeError(f"{op}: resets has dtype {name_of(resets.dtype)}, expected bool")
+        resets = _marks(op, _on_host(op, "resets", resets, "booleans"))
     return sequence_lengths, resets
+
+
+def _marks(op: str, resets: torch.Tensor) -> torch.Tensor:
+    """Return resets as booleans; numbers, as `done` of an environment, must be 0 or 1."""
+    if resets.dtype == torch.bool:
+        return resets
+    marked = resets != 0
+    if torch.compiler.is_compiling() or in_a_transform() or not is_plain((resets,)):
+        return marked  # there are no values to look at
+    if not torch.equal(resets, marked.to(resets)):
+        odd = resets[marked & (resets != 1)].flatten()[0].item()
+        raise ValueError(f"{op}: resets has the value {odd}, expected booleans, or 0 and 1")
+    return marked
 
 
 def _on_host(op: str, name: str, value: Any, what: str) -> torch.Tensor:

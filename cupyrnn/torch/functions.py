@@ -194,7 +194,7 @@ def block_lstm(
         The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
     reverse : bool
         Run each sequence from its own last step to its first.
-    resets : list or tensor of [T, B] booleans on the CPU, optional
+    resets : list or tensor of [T, B] booleans, or of 0 and 1, on the CPU, optional
         No state passes between a marked step t and step t-1, in either direction.
     forget_bias : float, optional
         Added to the forget gate. The default is 1 for "icfo" and 0 for "ifco".
@@ -326,7 +326,7 @@ def block_gru(
         The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
     reverse : bool
         Run each sequence from its own last step to its first.
-    resets : list or tensor of [T, B] booleans on the CPU, optional
+    resets : list or tensor of [T, B] booleans, or of 0 and 1, on the CPU, optional
         No state passes between a marked step t and step t-1, in either direction.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         Activation of the gates r and u: see `cupyrnn.block_gru`.
@@ -396,7 +396,7 @@ def cudnn_rnn(
         All weights and biases, packed as `cupyrnn.cudnn_rnn_params_layout` says.
     sequence_lengths : list or tensor of [B] integers on the CPU, optional
         The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
-    resets : list or tensor of [T, B] booleans on the CPU, optional
+    resets : list or tensor of [T, B] booleans, or of 0 and 1, on the CPU, optional
         No state passes between a marked step t and step t-1, in either direction.
     reverse : bool
         Run each sequence from its own last step to its first, in a net of one direction.
@@ -506,7 +506,7 @@ def stacked_rnn(
         shapes of `cupyrnn.stacked_rnn`.
     sequence_lengths : list or tensor of [B] integers on the CPU, optional
         The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
-    resets : list or tensor of [T, B] booleans on the CPU, optional
+    resets : list or tensor of [T, B] booleans, or of 0 and 1, on the CPU, optional
         No state passes between a marked step t and step t-1, in either direction.
     reverse : bool
         Run each sequence from its own last step to its first, in a net of one direction.

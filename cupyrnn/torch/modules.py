@@ -82,6 +82,16 @@ class Leaf(torch.nn.Module):
         passed = {n: value for n, value in kwargs.items() if value is not None}
         return tracer.create_proxy("call_module", path, args, passed)
 
+    def flatten_parameters(self) -> None:
+        """
+        Do nothing: torch.nn's modules flatten their weights for cuDNN, these have no need to.
+
+        Examples
+        --------
+        >>> from cupyrnn.torch import PeepholeLSTM
+        >>> PeepholeLSTM(2, 3).flatten_parameters()
+        """
+
     def __prepare_scriptable__(self) -> Any:
         raise NotImplementedError(
             f"{type(self).__name__}: torch.jit.script cannot compile it, use torch.jit.trace or"
@@ -229,7 +239,7 @@ class CudnnRNN(Leaf):
             The states before the first step; zeros by default.
         sequence_lengths : list or tensor of [B] integers on the CPU, optional
             The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
-        resets : list or tensor of [T, B] booleans on the CPU, optional
+        resets : list or tensor of [T, B] booleans, or of 0 and 1, on the CPU, optional
             No state passes between a marked step t and step t-1, in either direction.
 
         Returns

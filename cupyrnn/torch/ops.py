@@ -84,7 +84,7 @@ def refuse_torchscript(op: str) -> None:
         )
 
 
-def _plain(tensors: Sequence[Any]) -> bool:
+def is_plain(tensors: Sequence[Any]) -> bool:
     """Return whether a call is not traced: PyTorch's tracers have modes or tensor subclasses."""
     first = tensors[0]
     return (
@@ -100,7 +100,7 @@ def _in_forward_mode() -> bool:
     return level >= 0
 
 
-def _in_a_transform() -> bool:
+def in_a_transform() -> bool:
     """Return whether forward mode or one of torch.func's transforms is active."""
     return torch._C._are_functorch_transforms_active() or _in_forward_mode()
 
@@ -162,6 +162,9 @@ class Op:
     axes
         The axis B of the tensors that have one, if a longer B is equivalent to more calls.
     """
+
+    # Whether `onnx_translations` was called: without its table no export to ONNX ends well.
+    translated = False
 
     def __init__(
         self,
@@ -239,8 +242,8 @@ class Op:
         if (
             torch.compiler.is_compiling()
             or torch._C._is_any_autocast_enabled()
-            or not _plain(tensors)
-            or _in_a_transform()
+            or not is_plain(tensors)
+            or in_a_transform()
         ):
             return self._call_transformed([*args], pieces, zeros)
         if _requires_grad(tensors):
@@ -314,14 +317,14 @@ class Op:
     def call(self, op_kind: str, *args: Any) -> Sequence[Any]:
         """Call an op inside a derivative, which may be differentiated itself."""
         tensors, attributes = self._split(op_kind, args)
-        if not _plain(tensors) or _in_a_transform() or _requires_grad(tensors):
+        if not is_plain(tensors) or in_a_transform() or _requires_grad(tensors):
             return self.functions[op_kind].apply(*args)  # type: ignore[no-any-return]
         return self._results(op_kind, tensors, attributes)
 
     def run(self, op_kind: str, *args: Any) -> Sequence[torch.Tensor]:
         """Run an op below autograd."""
         tensors, attributes = self._split(op_kind, args)
-        if _plain(tensors):
+        if is_plain(tensors):
             return self._whole(args[0], self._results(op_kind, tensors, attributes))
         outside = _below_autograd.set(True)
         try:
@@ -406,9 +409,17 @@ class Op:
 
             return call
 
+        def exported(*args: Any) -> Sequence[torch.Tensor]:
+            if torch.onnx.is_in_onnx_export() and not Op.translated:
+                raise NotImplementedError(
+                    f"{self.name}: torch.onnx.export needs its translation: pass"
+                    " custom_translation_table=cupyrnn.torch.onnx_translations()"
+                )
+            return fake(*args)  # type: ignore[no-any-return]
+
         whole = traced(lambda *args: self._whole(args[0], run(*args)))
         _LIBRARY.impl(name, whole, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"cupyrnn::{name}", traced(fake), lib=_LIBRARY)
+        torch.library.register_fake(f"cupyrnn::{name}", traced(exported), lib=_LIBRARY)
         return getattr(torch.ops.cupyrnn, name).default
 
     def _whole(self, like: torch.Tensor, found: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -468,7 +479,7 @@ class Op:
         The gradients of weights have an axis B in front.
         """
         tensors = args[: self._count("backward")]
-        if not _plain(tensors) or _in_a_transform() or _requires_grad(tensors):
+        if not is_plain(tensors) or in_a_transform() or _requires_grad(tensors):
             return None
         return self._whole(args[0], self._backward(*args, weight_gradients="examples"))
 
@@ -554,7 +565,7 @@ class Op:
         count, s, e = len(kept), len(self.saved), len(self.extras)
         tensors = (*kept[: count - e], *grads, *kept[count - e :])
         seen = (kept[0], *grads)
-        plain = not torch.is_grad_enabled() and _plain(seen) and not _in_a_transform()
+        plain = not torch.is_grad_enabled() and is_plain(seen) and not in_a_transform()
         if plain and not under_vectorize(grads):
             wanted = ctx.needs_input_grad[1 : 1 + count - s - e]
             found: Any = self._results("backward", tensors, attributes, zeros, wanted)

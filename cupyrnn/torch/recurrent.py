@@ -38,7 +38,26 @@ def save_shown(save: Save) -> str:
     return "" if save == "all" else f", save={save!r}"
 
 
-class Recurrent(Leaf):
+class WithStates(Leaf):
+    """A recurrent module that takes and returns states as torch.nn's do."""
+
+    _count = 1  # the number of states
+
+    def _checked_states(self, hx: Any) -> States:
+        """Return the states of `hx`, one or two."""
+        name, count = type(self).__name__, self._count
+        states = hx if count > 1 else (hx,)
+        if count > 1:
+            check_pair(name, "hx", hx, "(h_0, c_0)")
+        for n, s in enumerate(states):
+            check_tensor(name, f"hx[{n}]" if count > 1 else "hx", s)
+        return tuple(states)
+
+    def _returned(self, states: States) -> Any:
+        return states if self._count > 1 else states[0]
+
+
+class Recurrent(WithStates):
     """A recurrent module with the interface of torch.nn's; subclasses run their op."""
 
     num_layers: int
@@ -49,7 +68,6 @@ class Recurrent(Leaf):
     # torch.nn's checks of the input, and of the input and the states
     check_input: Callable[..., None]
     check_forward_args: Callable[..., None]
-    _count = 1  # the number of states
 
     def run(
         self, x: torch.Tensor, states: States | None, of_steps: Extras
@@ -78,9 +96,10 @@ class Recurrent(Leaf):
         sequence_lengths : list or tensor of [B] integers on the CPU, optional
             The length of each sequence, in [0, T]; T by default. Outputs are zero past it. A
             PackedSequence has its own lengths, none of them 0.
-        resets : list or tensor of booleans on the CPU, of the axes of input without I, optional
-            No state passes between a marked step t and step t-1, in either direction. For a
-            PackedSequence they are [T, B], the batch in the order before packing.
+        resets : list or tensor of booleans, or of 0 and 1, on the CPU, optional
+            Of the axes of input without I. No state passes between a marked step t and step t-1,
+            in either direction. For a PackedSequence they are [T, B], the batch in the order before
+            packing.
 
         Returns
         -------
@@ -188,16 +207,6 @@ class Recurrent(Leaf):
         output, last = self.run(x.view(T, B, -1), states, (is_step.sum(0), marks))
         return output.reshape(T * B, -1).index_select(0, rows), last
 
-    def _checked_states(self, hx: Any) -> States:
-        """Return the states of `hx`, one or two."""
-        name, count = type(self).__name__, self._count
-        states = hx if count > 1 else (hx,)
-        if count > 1:
-            check_pair(name, "hx", hx, "(h_0, c_0)")
-        for n, s in enumerate(states):
-            check_tensor(name, f"hx[{n}]" if count > 1 else "hx", s)
-        return tuple(states)
-
     def _check_axes(self, states: States, batched: bool) -> None:
         """Check that states have a batch if the input has one; the errors are torch.nn's."""
         axes, kind = (3, "batched 3-D") if batched else (2, "unbatched 2-D")
@@ -211,77 +220,26 @@ class Recurrent(Leaf):
             f"For {kind} input, {what} should also be {axes}-D but got {actual} {tensors}"
         )
 
-    def _returned(self, states: States) -> Any:
-        return states if self._count > 1 else states[0]
 
+class Packed(WithStates):
+    """A module with torch.nn's parameters, packed in every call of `cudnn_rnn`."""
 
-class RecurrentNet(Recurrent, torch.nn.RNNBase):
-    """
-    Base of LSTM, GRU and RNN: torch.nn's parameters, packed in every call.
-
-    It is a subclass of torch.nn's module, with the same parameters, names, reset_parameters, repr,
-    state_dict and checks.
-    """
-
+    mode: str  # torch.nn's name of the cell
+    bias: bool
+    hidden_size: int
     save: Save = "all"  # for modules pickled as torch.nn's, which have no `save`
-
-    def __init__(self, *args: Any, proj_size: int, save: Save, **kwargs: Any) -> None:
-        if proj_size:  # torch.nn refuses the name in modules without a projection
-            kwargs["proj_size"] = proj_size
-        super().__init__(*args, **kwargs)
-        self.save = save_of(type(self).__name__, save)
-
-    def extra_repr(self) -> str:
-        """
-        Return what torch.nn's modules show, and `save` unless all is kept.
-
-        Returns
-        -------
-        str
-            What repr has between the brackets.
-
-        Examples
-        --------
-        >>> from cupyrnn.torch import GRU
-        >>> GRU(2, 3, save=32).extra_repr()
-        '2, 3, save=32'
-        """
-        return super().extra_repr() + save_shown(self.save)
-
-    def flatten_parameters(self) -> None:
-        """
-        Do nothing: torch.nn's modules flatten for cuDNN, these pack in every call.
-
-        Examples
-        --------
-        >>> from cupyrnn.torch import LSTM
-        >>> LSTM(2, 3).flatten_parameters()
-        """
-
-    def forward(
-        self,
-        input: Input,
-        hx: Any = None,
-        *,
-        sequence_lengths: Lengths | None = None,
-        resets: Resets | None = None,
-    ) -> tuple[Any, Any]:
-        if isinstance(self._parameters.get("weight_ih_l0"), ExpandedWeight):
-            # PyTorch computes gradients by example through its own steps.
-            if sequence_lengths is not None or resets is not None:
-                name, extra = type(self).__name__, "resets" if resets is not None else "lengths"
-                raise NotImplementedError(f"{name}: PyTorch's ExpandedWeights have no {extra}")
-            steps: Any = super(Recurrent, self)
-            return steps.forward(input, hx)  # type: ignore[no-any-return]
-        return super().forward(input, hx, sequence_lengths=sequence_lengths, resets=resets)
+    # of torch.nn's cells, which have no such attributes
+    num_layers, proj_size, dropout, bidirectional = 1, 0, 0.0, False
+    _flat_weights_names: list[str] = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]  # noqa: RUF012
 
     def run(
         self, x: torch.Tensor, states: States | None, of_steps: Extras
     ) -> tuple[torch.Tensor, States]:
+        """Return output and last states over x [T, B, I]; None are zeros."""
         if x.shape[0] == 0:
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
         known = self._parameters  # unless a parametrization or pruning moved one
-        names = _in_packed_order(tuple(self._flat_weights_names))
+        names = _in_packed_order(tuple(self._flat_weights_names), self.bias)
         pieces: Any = [known[n] if n in known else getattr(self, n) for n in names]
         if not self.bias:
             rows, D = len(pieces[0]), 1 + self.bidirectional
@@ -306,10 +264,59 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         return output, tuple(last[: self._count])
 
 
+class RecurrentNet(Packed, Recurrent, torch.nn.RNNBase):
+    """
+    Base of LSTM, GRU and RNN.
+
+    It is a subclass of torch.nn's module, with the same parameters, names, reset_parameters, repr,
+    state_dict and checks.
+    """
+
+    def __init__(self, *args: Any, proj_size: int, save: Save, **kwargs: Any) -> None:
+        if proj_size:  # torch.nn refuses the name in modules without a projection
+            kwargs["proj_size"] = proj_size
+        super().__init__(*args, **kwargs)
+        self.save = save_of(type(self).__name__, save)
+
+    def extra_repr(self) -> str:
+        """
+        Return what torch.nn's modules show, and `save` unless all is kept.
+
+        Returns
+        -------
+        str
+            What repr has between the brackets.
+
+        Examples
+        --------
+        >>> from cupyrnn.torch import GRU
+        >>> GRU(2, 3, save=32).extra_repr()
+        '2, 3, save=32'
+        """
+        return super().extra_repr() + save_shown(self.save)
+
+    def forward(
+        self,
+        input: Input,
+        hx: Any = None,
+        *,
+        sequence_lengths: Lengths | None = None,
+        resets: Resets | None = None,
+    ) -> tuple[Any, Any]:
+        if isinstance(self._parameters.get("weight_ih_l0"), ExpandedWeight):
+            # PyTorch computes gradients by example through its own steps.
+            if sequence_lengths is not None or resets is not None:
+                name, extra = type(self).__name__, "resets" if resets is not None else "lengths"
+                raise NotImplementedError(f"{name}: PyTorch's ExpandedWeights have no {extra}")
+            steps: Any = super(Recurrent, self)
+            return steps.forward(input, hx)  # type: ignore[no-any-return]
+        return super().forward(input, hx, sequence_lengths=sequence_lengths, resets=resets)
+
+
 @cache
-def _in_packed_order(names: tuple[str, ...]) -> list[str]:
+def _in_packed_order(names: tuple[str, ...], bias: bool) -> list[str]:
     """Return the names of the parameters as cuDNN packs them: all weights before all biases."""
-    return [n for n in names if n[0] == "w"] + [n for n in names if n[0] == "b"]
+    return [n for n in names if n[0] == "w"] + [n for n in names if n[0] == "b" and bias]
 
 
 class LSTMOrGRU(RecurrentNet):
@@ -494,58 +501,3 @@ class RNN(RecurrentNet, torch.nn.RNN):
         more = {"proj_size": proj_size, "device": device, "dtype": dtype, "save": save}
         flags = (nonlinearity, bias, batch_first, dropout, bidirectional)
         super().__init__(input_size, hidden_size, num_layers, *flags, **more)
-
-
-@named
-def from_torch(module: torch.nn.Module) -> RecurrentNet:
-    """
-    Convert a `torch.nn.LSTM`, `GRU` or `RNN` to this package's module of the same name.
-
-    Parameters
-    ----------
-    module : torch.nn.LSTM, torch.nn.GRU or torch.nn.RNN
-        The module, which is not changed. Of weights made by a parametrization, a weight_norm or a
-        pruning mask, the current values are copied.
-
-    Returns
-    -------
-    LSTM, GRU or RNN
-        A module with copies of the parameters on the same device, with the same dtype,
-        requires_grad and training mode.
-
-    Raises
-    ------
-    TypeError
-        module is of another type.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import cupyrnn.torch
-    >>> cupyrnn.torch.from_torch(torch.nn.GRU(2, 3, num_layers=2, bidirectional=True))
-    GRU(2, 3, num_layers=2, bidirectional=True)
-    """
-    theirs: Any = module
-    kinds = {torch.nn.LSTM: LSTM, torch.nn.GRU: GRU, torch.nn.RNN: RNN}
-    kind: Any = next((own for kind, own in kinds.items() if isinstance(module, kind)), None)
-    if kind is None:
-        raise TypeError(
-            f"from_torch: module is {type_shown(module)}, expected a torch.nn.LSTM, GRU or RNN"
-        )
-    names = ["num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size"]
-    names += ["nonlinearity"] * (kind is RNN)
-    arguments = {name: getattr(theirs, name) for name in names}
-    arguments["save"] = getattr(theirs, "save", "all")
-    first = theirs.weight_ih_l0
-    net = torch.nn.utils.skip_init(
-        kind, theirs.input_size, theirs.hidden_size, **arguments, device=first.device,
-        dtype=first.dtype,
-    )  # fmt: skip
-    with torch.no_grad():
-        for name, parameter in net.named_parameters():
-            weight = getattr(theirs, name)
-            parameter.copy_(weight)
-            parameter.requires_grad_(weight.requires_grad)
-    net.train(theirs.training)
-    found: RecurrentNet = net
-    return found

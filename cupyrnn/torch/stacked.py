@@ -109,9 +109,11 @@ class StackedModule(Recurrent):
         --------
         >>> from cupyrnn.torch import PeepholeLSTM
         >>> PeepholeLSTM(2, 3, num_layers=2, cell_clip=0).extra_repr()
-        '2, 3, num_layers=2, cell_clip=0'
+        '2, 3, num_layers=2, forget_bias=1.0, cell_clip=0.0'
         """
         defaults = {"gate_order": "icfo", "recurrent_activation": "sigmoid", "reverse": False}
+        if self.attributes.get("gate_order") == "ifco":
+            defaults |= {"forget_bias": 0, "cell_clip": 0}
         without = self._count > 1 and "wci" not in self._names
         others = [", use_peephole=False"] * without
         others += [f", {n}={a!r}" for n, a in self.attributes.items() if a != defaults.get(n)]
@@ -147,6 +149,10 @@ class PeepholeLSTM(PeepholeNet):
     """
     LSTMs with peepholes and a clip, in layers and directions; called like `torch.nn.LSTM`.
 
+    By default they are TensorFlow's: the cell state is clipped at 3, and 1 is added to the forget
+    gate. `torch.nn.LSTM` has neither: pass ``gate_order="ifco"``, or ``cell_clip=0`` and
+    ``forget_bias=0``.
+
     Parameters
     ----------
     input_size, hidden_size, num_layers : int
@@ -155,8 +161,14 @@ class PeepholeLSTM(PeepholeNet):
         The arguments of `torch.nn.LSTM`.
     use_peephole : bool
         Whether to have wci, wcf and wco.
-    forget_bias, cell_clip, gate_order, recurrent_activation : float, float, str, str
-        The arguments of `stacked_rnn`.
+    forget_bias : float, optional
+        Added to the forget gates. The default is 1 for "icfo" and 0 for "ifco".
+    cell_clip : float, optional
+        Bound of abs(c); 0 means none. The default is 3 for "icfo" and none for "ifco".
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in w and b.
+    recurrent_activation : str
+        The argument of `stacked_rnn`.
     reverse : bool
         Run each sequence from its own last step to its first. Not with `bidirectional`.
     device, dtype : torch.device, torch.dtype
@@ -180,10 +192,12 @@ class PeepholeLSTM(PeepholeNet):
     --------
     >>> import torch
     >>> from cupyrnn.torch import PeepholeLSTM
-    >>> net = PeepholeLSTM(2, 3, num_layers=2, bidirectional=True, cell_clip=1.0)
+    >>> PeepholeLSTM(2, 3)
+    PeepholeLSTM(2, 3, forget_bias=1.0, cell_clip=3.0)
+    >>> net = PeepholeLSTM(2, 3, num_layers=2, gate_order="ifco")  # neither, as torch.nn.LSTM
     >>> output, (h, c) = net(torch.ones(4, 1, 2))
     >>> output.shape, c.shape
-    (torch.Size([4, 1, 6]), torch.Size([4, 1, 3]))
+    (torch.Size([4, 1, 3]), torch.Size([2, 1, 3]))
     """
 
     @named
@@ -208,7 +222,7 @@ class PeepholeLSTM(PeepholeNet):
         save: Save = "all",
     ) -> None:
         of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
-        lstm_attributes("PeepholeLSTM", of_cell)
+        of_cell = Attributes(*lstm_attributes("PeepholeLSTM", of_cell))
         check_bool("PeepholeLSTM", "use_peephole", use_peephole)
         super().__init__(
             (input_size, hidden_size, num_layers),

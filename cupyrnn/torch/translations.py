@@ -10,6 +10,7 @@ import torch
 from ..weights.activations import DEFAULTS, SLOPES
 from ..weights.params import check_net, layout
 from .definitions import block_shapes
+from .ops import Op
 
 # The nodes, and their gates by the names in the packed vector.
 _NODES = {
@@ -260,6 +261,7 @@ def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         raise ImportError(
             "onnx_translations: needs onnxscript, as torch.onnx.export does"
         ) from None
+    Op.translated = True
     ops: Any = torch.ops.cupyrnn
     return {
         ops.cudnn_rnn.default: _cudnn_rnn(opset18),

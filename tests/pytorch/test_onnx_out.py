@@ -9,7 +9,7 @@ import needs
 import numpy as np
 import pytest
 
-from pytorch.problem import MARKS, build, ct, flat, torch
+from pytorch.problem import MARKS, build, ct, definitions, flat, torch
 
 onnxruntime: Any
 try:
@@ -38,6 +38,9 @@ NETS: list[tuple[str, dict[str, Any], str]] = [
     ("PeepholeLSTM", {"gate_order": "ifco", "recurrent_activation": "hard_sigmoid_0.2"}, "LSTM"),
     ("BlockGRU", {**BOTH, "recurrent_activation": "hard_sigmoid_1/6"}, "GRU"),
     ("BlockGRU", {"batch_first": True}, "GRU"),
+    ("LSTMCell", {}, "LSTM"),
+    ("GRUCell", {"bias": False}, "GRU"),
+    ("RNNCell", {"nonlinearity": "relu"}, "RNN"),
 ]
 
 
@@ -56,13 +59,15 @@ def session_of(program: Any) -> Any:
 def test_nodes_with_any_t_and_b(kind: str, arguments: dict[str, Any], node: str) -> None:
     net = build(kind, 2, 3, **arguments)
     T, B = torch.export.Dim("T"), torch.export.Dim("B")
-    axes = {0: B, 1: T} if net.batch_first else {0: T, 1: B}
-    program = export(net, torch.randn(4, 3, 2), sizes=(axes,))
+    of_step, shapes = "Cell" in kind, [(4, 3, 2), (7, 5, 2), (1, 1, 2)]
+    axes = {0: B} if of_step else {0: B, 1: T} if net.batch_first else {0: T, 1: B}
+    shapes = [shape[of_step:] for shape in shapes]
+    program = export(net, torch.randn(shapes[0]), sizes=(axes,))
     nodes = [n.op_type for n in program.model.graph]
     assert nodes.count(node) == net.num_layers
     session = session_of(program)
     name = session.get_inputs()[0].name
-    for shape in ((4, 3, 2), (7, 5, 2), (1, 1, 2)):
+    for shape in shapes:
         x = torch.randn(shape)
         for a, e in zip(session.run(None, {name: x.numpy()}), flat(net(x)), strict=True):
             np.testing.assert_allclose(a, e.detach().numpy(), rtol=0, atol=1e-6)
@@ -111,6 +116,15 @@ def test_what_the_standard_cannot_say(build: Any, message: str) -> None:
     with pytest.raises(Exception, match="Failed to convert") as caught:
         export(net, torch.randn(4, 1, size))
     assert message in reason_of(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["GRU", "PeepholeLSTM", "LSTMCell"])
+def test_without_the_table_the_error_names_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(definitions.Op, "translated", False)
+    net, x = build(kind, 2, 3), torch.randn(4, 2) if "Cell" in kind else torch.randn(4, 1, 2)
+    for given, more in ((net, (x,)), (torch.export.export(net, (x,)), ())):
+        with pytest.raises(Exception, match=r"_rnn: torch.onnx.export needs its translation: pass"):
+            torch.onnx.export(given, more, dynamo=True, verbose=False)
 
 
 def test_resets_are_refused() -> None:

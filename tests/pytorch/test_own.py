@@ -27,8 +27,9 @@ pytestmark = [
     pytest.mark.skipif(
         torch is not None and common_modules is None, reason=needs.REASONS["expecttest"]
     ),
-    pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"]),
 ]
+NETS = ["LSTM", "GRU", "RNN"]
+each = pytest.mark.parametrize("kind", [*NETS, *(f"{kind}Cell" for kind in NETS)])
 
 
 def infos(kind: str) -> Any:
@@ -39,11 +40,11 @@ def infos(kind: str) -> Any:
 def samples(kind: str, training: bool = True) -> list[Any]:
     """Return PyTorch's own inputs of a module, also with packed sequences."""
     info = infos(kind)
-    more = {} if kind == "LSTM" else {"with_packed_sequence": True}
+    more = {"with_packed_sequence": True} if kind in ("GRU", "RNN") else {}
     made = info.module_inputs_func(
         info, device="cpu", dtype=torch.float64, requires_grad=True, training=training, **more
     )
-    assert len(made) >= 16
+    assert len(made) >= (2 if kind.endswith("Cell") else 16)
     return list(made)
 
 
@@ -79,6 +80,7 @@ def function_of(module: Any, given: Any) -> tuple[Callable[..., Any], tuple[Any,
 # which is refused.
 
 
+@each
 @pytest.mark.parametrize("training", [True, False])
 def test_forward(kind: str, training: bool) -> None:
     """Compare with the reference of each input."""
@@ -89,8 +91,9 @@ def test_forward(kind: str, training: bool) -> None:
             expected = sample.reference_fn(module, *given.args, **given.kwargs)
             for a, e in zip(flat(found), flat(expected), strict=True):
                 torch.testing.assert_close(a, e)
-        kwargs = sample.constructor_input.kwargs
-        other = getattr(torch.nn, kind)(**kwargs, dtype=torch.float64).train(training)
+        built = sample.constructor_input
+        other = getattr(torch.nn, kind)(*built.args, **built.kwargs, dtype=torch.float64)
+        other.train(training)
         other.load_state_dict(module.state_dict(), strict=True)
         module.load_state_dict(other.state_dict(), strict=True)
         expected = other(*given.args, **given.kwargs)
@@ -104,12 +107,13 @@ def test_forward(kind: str, training: bool) -> None:
         assert list(module.state_dict()) == list(other.state_dict())
 
 
+@each
 def test_errors(kind: str) -> None:
     info = infos(kind)
     wrong = info.module_error_inputs_func(
         info, device="cpu", dtype=torch.float64, requires_grad=False, training=False
     )
-    assert len(wrong) >= 10
+    assert len(wrong) >= (4 if kind.endswith("Cell") else 10)
     for case in wrong:
         sample, error = case.module_error_input, (case.error_type, case.error_regex)
         args, kwargs = sample.constructor_input.args, sample.constructor_input.kwargs
@@ -122,6 +126,7 @@ def test_errors(kind: str) -> None:
                 module(*sample.forward_input.args, **sample.forward_input.kwargs)
 
 
+@each
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("second", [False, True])
 def test_gradcheck(kind: str, second: bool, every: int) -> None:
@@ -132,6 +137,7 @@ def test_gradcheck(kind: str, second: bool, every: int) -> None:
         check(call, tensors, fast_mode=True, **({} if second else {"check_forward_ad": True}))
 
 
+@each
 def test_non_contiguous_tensors(kind: str) -> None:
     """The same numbers and gradients for tensors with gaps in memory."""
     for sample in samples(kind):
@@ -146,16 +152,19 @@ def test_non_contiguous_tensors(kind: str) -> None:
             torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
 
 
+@each
 def test_factory_arguments(kind: str) -> None:
     for sample in samples(kind):
         for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             module = build(kind, sample, dtype=dtype, device="cpu")
             assert {p.dtype for p in module.parameters()} == {dtype}
         assert {p.device.type for p in build(kind, sample, device="meta").parameters()} == {"meta"}
-        skipped = utils.skip_init(getattr(ct, kind), **sample.constructor_input.kwargs)
+        built = sample.constructor_input
+        skipped = utils.skip_init(getattr(ct, kind), *built.args, **built.kwargs)
         assert [p.shape for p in skipped.parameters()] == [p.shape for p in module.parameters()]
 
 
+@pytest.mark.parametrize("kind", NETS)  # torch.nn's cells have none either
 @pytest.mark.parametrize("training", [True, False])
 def test_gradients_of_each_example(kind: str, training: bool) -> None:
     """PyTorch's ExpandedWeights, which test/test_expanded_weights.py asks for of these inputs."""

@@ -158,6 +158,57 @@ def test_from_torch_keeps_the_mode_and_save() -> None:
     assert ct.from_torch(ct.GRU(3, 4, save=8)).save == 8
 
 
+def test_from_torch_of_a_model_keeps_what_the_model_shares() -> None:
+    """Layers and cells deep inside, one of them twice, a weight of two, a computed weight."""
+    nn: Any = torch.nn
+    model = nn.ModuleDict({"body": nn.Sequential(nn.Linear(4, 3), nn.LSTM(3, 4))})
+    model["again"], model["cells"] = model["body"][1], nn.ModuleList([nn.GRUCell(3, 4)])
+    model["cells"].append(nn.RNNCell(3, 4)).append(nn.LSTMCell(3, 4))
+    model["head"] = nn.Linear(3, 16)
+    model["head"].weight = model["cells"][2].weight_ih = model["again"].weight_ih_l0
+    utils.parametrizations.weight_norm(model["cells"][0], "weight_hh")
+    model.eval()["head"].train()
+    before = {n: p.clone() for n, p in model.state_dict().items()}
+    net = ct.from_torch(model)
+    ours = [net["body"][1], *net["cells"]]
+    assert [type(m).__name__ for m in ours] == ["LSTM", "GRUCell", "RNNCell", "LSTMCell"]
+    assert all(type(m).__module__.startswith("cupyrnn.torch") for m in ours)
+    assert net["again"] is ours[0]
+    assert [net["head"].training, *(m.training for m in ours)] == [True, *[False] * 4]
+    assert net["head"].weight is ours[0].weight_ih_l0 is ours[3].weight_ih
+    assert net["head"].weight is not model["head"].weight
+    assert type(model["again"]) is nn.LSTM  # the model is not changed
+    assert all(torch.equal(p, before[n]) for n, p in model.state_dict().items())
+    x = torch.randn(5, 2, 4)
+    results = []
+    for run in (net, model):
+        h = run["body"](x)[0][-1, :, :3]
+        results.append([h, *(t for cell in run["cells"] for t in flat(cell(h)))])
+    for a, e in zip(*results, strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "CudnnRNN"])
+def test_resets_are_booleans_or_numbers(kind: str) -> None:
+    """`done` of an environment is a tensor of floats: eager, compiled and under vmap."""
+    net, x = build(kind, 3, 4), torch.randn(5, 2, 3)
+    done = torch.tensor([[0, 0], [1, 0], [0, 0], [1, 1], [0, 0]])
+    expected = net(x, resets=done.bool())[0]
+    assert not torch.equal(expected, net(x)[0])
+
+    def run(x: Any, done: Any) -> Any:
+        return net(x, resets=done)[0]
+
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(allow_rnn=True):
+        compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+        for given in (done, done.float(), done.double(), done.tolist()):
+            assert torch.equal(run(x, given), expected)
+        assert torch.equal(compiled(x, done.float()), expected)
+    both = torch.func.vmap(run, in_dims=(None, 0))(x, torch.stack([done, 1 - done]).float())
+    assert torch.equal(both[0], expected)
+
+
 def test_reset_and_flatten() -> None:
     net = ct.LSTM(3, 4)
     torch.manual_seed(0)
@@ -166,7 +217,8 @@ def test_reset_and_flatten() -> None:
     other = torch.nn.LSTM(3, 4)
     for a, b in zip(net.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
-    assert net.flatten_parameters() is None
+    for kind in ("LSTM", "PeepholeLSTM", "BlockGRU", "CudnnRNN", "GRUCell"):
+        assert getattr(ct, kind)(3, 4).flatten_parameters() is None
     assert all(a is b for a, b in zip(net.all_weights[0], net.parameters(), strict=True))
 
 

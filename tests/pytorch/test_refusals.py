@@ -51,6 +51,11 @@ def marks(*shape: int) -> Any:
     return torch.zeros(shape, dtype=torch.bool)
 
 
+class Own(torch.nn.GRU if torch else object):  # type: ignore[misc]
+    def forward(self, input: Any) -> Any:
+        return super().forward(input)[0]
+
+
 REFUSED = [
     (lambda: block(w=one(4, 12)), ValueError, "block_lstm: w has shape (4, 12), expected (I+H"),
     (lambda: block(w=one(5, 12).double()), TypeError, "block_lstm: w has dtype float64, expected float32 like"),
@@ -97,7 +102,15 @@ REFUSED = [
     (lambda: called(x(), (zeros(1, 3, 4), zeros(1, 3, 4))), RuntimeError, "Expected hidden[0] size (1, 2, 4), got [1, 3, 4"),
     (lambda: called(x(), (zeros(1, 4), zeros(1, 4))), RuntimeError, "For batched 3-D input, hx and cx should also be 3-D"),
     (lambda: called(x()[:, 0], zeros(1, 1, 4), kind="GRU"), RuntimeError, "For unbatched 2-D input, hx should also be 2-D but g"),
-    (lambda: called(x(), resets=[[1, 0]] * 5), TypeError, "LSTM: resets has dtype int64, expected bool"),
+    (lambda: called(x(), resets=[[1, 2]] * 5), ValueError, "LSTM: resets has the value 2, expected booleans, or 0 and 1"),
+    (lambda: called(x(), resets=marks(5, 2) + float("nan")), ValueError, "LSTM: resets has the value nan, expected"),
+    (lambda: called(x()[0], (zeros(2, 4), zeros(1, 4)), kind="LSTMCell"), RuntimeError, "LSTMCell: Input batch size 2 doesn't match hidden1 batch"),
+    (lambda: called(x()[0], zeros(4), kind="GRUCell"), RuntimeError, "GRUCell: input is 2-D, but hidden0 is 1-D, expected the same"),
+    (lambda: called(x()[0], zeros(2, 4), kind="LSTMCell"), TypeError, "LSTMCell: hx is a torch.Tensor, expected a pair of tensors"),
+    (lambda: called(x()[0].numpy(), kind="RNNCell"), TypeError, "RNNCell: input is a numpy.ndarray, expected a torch.Tensor"),
+    (lambda: ct.RNNCell(2, 3, nonlinearity="sigmoid")(one(1, 2)), RuntimeError, "RNNCell: Unknown nonlinearity: sigmoid"),
+    (lambda: ct.from_torch(torch.nn.ModuleDict({"rnn": Own(2, 3)})), TypeError, "from_torch: module.rnn is a pytorch.test_refusals.Own, whose forward is its own, expected a torch.nn.GRU; derive"),
+    (lambda: ct.from_torch(None), TypeError, "from_torch: module is None, expected a torch.nn.LSTM, GRU, RNN, LSTMCell, GRUCell or RNNCell"),
     (lambda: called(x(), resets=marks(2, 5)), ValueError, "LSTM: resets has shape (2, 5), expected (T, B) = (5, 2)"),
     (lambda: called(x().transpose(0, 1), resets=marks(5, 2), first=True), ValueError, "LSTM: resets has shape (5, 2), expected (B, T) = (2, 5)"),
     (lambda: called(x()[:, 0], resets=marks(4), first=True), ValueError, "LSTM: resets has shape (4,), expected (T) = (5,)"),
