@@ -22,13 +22,26 @@ def stored(path: Any) -> Iterator[zipfile.ZipFile]:
     """
     Open a file of np.savez. It must be a regular file: a device or a pipe may never end.
 
-    All members must be uncompressed, so that none can be larger than the file.
+    All members must be uncompressed, so that none can be larger than the file. An OSError has the
+    path; damage is a ValueError, or an error of zipfile's.
     """
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(fd, "rb") as file:
+    try:
+        with _archive(os.fspath(path)) as archive:
+            yield archive
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        if error.errno == errno.EINVAL:  # zipfile looks for a place before the first byte
+            raise ValueError("its directory of members is damaged") from None
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+@contextmanager
+def _archive(path: Any) -> Iterator[zipfile.ZipFile]:
+    with open(path, "rb", opener=_without_waiting) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "It is not a regular file")
+            raise OSError(errno.EINVAL, "It is not a regular file", path)
         with zipfile.ZipFile(file) as archive:
             for info in archive.infolist():
                 if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
@@ -38,6 +51,11 @@ def stored(path: Any) -> Iterator[zipfile.ZipFile]:
                         f"{info.filename} has {info.file_size:,} bytes, the file {status.st_size:,}"
                     )
             yield archive
+
+
+def _without_waiting(path: Any, flags: int) -> int:
+    """Open a file; a pipe opens at once, whether it has a writer or not."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _member(archive: zipfile.ZipFile, key: str, most: int | None) -> io.BytesIO:

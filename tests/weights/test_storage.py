@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,32 @@ def test_compressed_and_damaged_files_are_refused(tmp_path: Path) -> None:
         load_params(tmp_path / "x.npz")
     with pytest.raises(FileNotFoundError):
         load_params(tmp_path / "y.npz")
+
+
+def test_every_damage_is_a_value_error_with_the_path(tmp_path: Path) -> None:
+    """One bit is changed, or the end cut off: everywhere in the directory, and here and there."""
+    path, messages = tmp_path / "x.npz", []
+    cupyrnn.init_params(num_layers=1, num_units=1, input_size=1).save(path)
+    whole = path.read_bytes()
+    places = [*range(0, len(whole) - 250, 50), *range(len(whole) - 250, len(whole))]
+    for n in places:
+        for content in whole[:n], whole[:n] + bytes([whole[n] ^ 1]) + whole[n + 1 :]:
+            path.write_bytes(content)
+            try:
+                load_params(path)  # zipfile does not read every field
+            except ValueError as error:
+                messages.append(str(error))
+    assert all(str(path) in message for message in messages)
+    assert len(messages) > 1.75 * len(places)
+
+
+def test_what_is_no_file_is_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "missing", tmp_path / "pipe"):
+        with pytest.raises(OSError, match=f": {re.escape(repr(str(path)))}$"):
+            load_params(path)
+    with pytest.raises(ValueError, match=r"^load_params: 'an int' is not a file of packed\.save: "):
+        load_params(3)  # type: ignore[arg-type]
 
 
 def claim(path: Path, name: str, size: int | None = None) -> None:
