@@ -29,7 +29,15 @@ from .checks.attributes import (
     type_shown,
     unless_zero,
 )
-from .checks.calls import check_arrays, check_lengths, check_resets, expect_rank, expect_shape
+from .checks.calls import (
+    check_arrays,
+    check_lengths,
+    check_resets,
+    expect_memory,
+    expect_rank,
+    expect_shape,
+    zero_view,
+)
 from .driver.by_layers import Stack
 from .driver.packing import Packing, Rows
 from .driver.pages import in_cuda, in_numpy
@@ -139,6 +147,7 @@ def check_shapes(
     T, B, *_ = run.sizes
     L, D, widths = net.L, net.D, net.widths
     steps, places = ((T, B), (L * D, B)) if run.time_major else ((B, T), (B, L * D))
+    expect_memory(op, "input", (*steps, run.I), T * B * D * max(map(max, widths)))
     for name, a in arrays.items():
         if name.startswith(("input_h", "output_h")):
             at, symbols = 1, symbol
@@ -246,7 +255,7 @@ def packed_states(
     op: str, states: tuple[Any, Any, Any], net: ResolvedNet, time_major: object
 ) -> tuple[Any, Any]:
     """
-    Return input_h and input_c, with zeros instead of None.
+    Return input_h and input_c, with views of zeros instead of None: for checks.
 
     Without a PackedParams no size is known. Then input_c may still be None if input_h is not, and
     the checks refuse other calls.
@@ -266,14 +275,15 @@ def packed_states(
         B = expect_rank(op, "input", input, f"({'T, B' if major else 'B, T'}, I)")[int(major)]
         leading = [known.L * known.D, B] if major else [B, known.L * known.D]
         P, H = known.P, known.H
+        expect_memory(op, "input", input.shape, B * known.D * max(P, H))
     elif h is not None and (num_proj is None or check_integer(op, "num_proj", num_proj, 0) == 0):
         *leading, P = expect_rank(op, "input_h", h, "(L*D, B, P)")
         H = P
     else:
         return h, c
     with on_device(xp, input):
-        h = xp.zeros((*leading, P), input.dtype) if h is None else h
-        c = xp.zeros((*leading, H), input.dtype) if c is None and is_lstm else c
+        h = zero_view(xp, input, *leading, P) if h is None else h
+        c = zero_view(xp, input, *leading, H) if c is None and is_lstm else c
     return h, c
 
 

@@ -21,7 +21,7 @@ from .cells.packed import InputMode, Net, RNNMode
 from .cells.packed_forms import PACKED_COLUMNS, PackedForm, places_of, weights_of
 from .checks.arrays import cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
 from .checks.attributes import type_shown
-from .checks.calls import check_arrays, expect_rank, expect_shape
+from .checks.calls import check_arrays, expect_memory, expect_rank, expect_shape
 from .derivatives.traced import enclosing_jvp, traceable
 from .driver import layer as _layer
 from .driver.by_layers import Stack
@@ -97,6 +97,7 @@ class PreparedStep:
             dtype = self._check(x, h, c)
             return Checked(partial(self._run, dtype), self._lay_out)
 
+        step.__name__ = "prepare_step"  # for errors
         self._step: Any = by_signature(step, CallCache())
 
     @property
@@ -246,6 +247,7 @@ class PreparedStep:
         _, dtype = check_arrays(op, {"params": self._params, "x": x, **passed})
         B, _ = expect_rank(op, "x", x, "(B, I)")
         expect_shape(op, "x", x, "(B, I)", (B, net.I))
+        expect_memory(op, "x", x.shape, B * net.H)
         for name, symbol, size in (("h", "P", net.P), ("c", "H", net.H)):
             if name in passed:
                 expect_shape(op, name, passed[name], f"(L, B, {symbol})", (net.L, B, size))

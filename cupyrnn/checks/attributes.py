@@ -342,6 +342,20 @@ def lacks(op: Callable[..., Any]) -> Callable[[Sequence[Any], Mapping[str, Any]]
     )
 
 
+def no_memory(op: str, error: MemoryError, arguments: Mapping[str, Any]) -> MemoryError:
+    """Return the error of a call without enough memory; it names the largest argument."""
+    if "there is no memory" in str(error):  # an op inside has named itself
+        return error
+    arrays = {n: a for n, a in arguments.items() if array_kind(a) is not None}
+    largest = max(arrays, key=lambda n: arrays[n].size, default="")
+    shape = f" with {largest} of shape {arrays[largest].shape}" if largest else ""
+    message = f"{op}: there is no memory for a call{shape}: {error}".rstrip(": ")
+    if type(error).__str__ is not MemoryError.__str__:  # NumPy's own
+        return MemoryError(message)
+    error.args = (message,)  # CuPy's type is kept
+    return error
+
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -357,5 +371,7 @@ def named(op: _Function) -> _Function:
             return op(*args, **kwargs)
         except TypeError as error:
             raise_fitting(error, op, args, kwargs)
+        except MemoryError as error:
+            raise no_memory(op.__name__, error, kwargs) from None
 
     return call  # type: ignore[return-value]

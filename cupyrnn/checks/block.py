@@ -17,7 +17,7 @@ import numpy as np
 from .._typing import NamedTuple
 from .arrays import on_device
 from .attributes import check_bool
-from .calls import check_arrays, expect_rank, expect_shape, with_zeros
+from .calls import check_arrays, expect_memory, expect_rank, expect_shape, zero_view
 
 # The states before the first step of the block ops.
 _STATES = ("cs_prev", "h_prev")
@@ -71,6 +71,8 @@ def check_block(
     shapes |= dict.fromkeys(_STATES, ("(B, H)", (leading[-1], H)))
     for name, a in arrays.items():
         expect_shape(op, name, a, *shapes.get(name, (f"({lead}, H)", (*leading, H))))
+    largest = max(arrays, key=lambda name: arrays[name].size)
+    expect_memory(op, largest, arrays[largest].shape, math.prod(leading) * H)
 
     present = [name for name in form.together if name in arrays]
     peepholes = bool(present)
@@ -85,7 +87,7 @@ def check_block(
 
 
 def _with_zeros(op: str, form: Any, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return arrays by name, with zeros for a state before the first step that is None."""
+    """Return arrays by name, with a view of zeros for a state that is None: for checks."""
     states = [name for name in _STATES if name in arrays]
     if all(arrays[name] is not None for name in states):
         return arrays
@@ -100,9 +102,11 @@ def _with_zeros(op: str, form: Any, arrays: Mapping[str, Any]) -> Mapping[str, A
             shape = arrays[name].shape
             raise ValueError(f"{op}: {name} has shape {shape}, expected at least two axes")
     like, H = arrays[names[0]], arrays[names[-1]].shape[-1] // gates
+    largest = max(names, key=lambda name: arrays[name].size)
+    expect_memory(op, largest, arrays[largest].shape, like.shape[-2] * H)
     with on_device(xp, like):
-        found = with_zeros(xp, like, H, *[arrays[name] for name in states])
-    return {**arrays, **dict(zip(states, found, strict=True))}
+        zero = zero_view(xp, like, like.shape[-2], H)
+    return {**arrays, **{name: zero for name in states if arrays[name] is None}}
 
 
 def _symbols_shown(symbols: str, K: str = "I", P: str = "H") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -123,6 +123,25 @@ def check_arrays(
         for name, a in arrays.items():
             _check_tangents(op, xp, name, a)
     return xp, with_tangents
+
+
+# Larger arrays are refused: NumPy's own errors name no argument, or it uses up all memory.
+MOST_ELEMENTS = 10**12
+
+
+def expect_memory(op: str, name: str, shape: Sequence[int], elements: int) -> None:
+    """Check the number of elements of a result; `name` is the argument that decides it."""
+    if elements >= MOST_ELEMENTS:
+        raise ValueError(
+            f"{op}: {name} has shape {tuple(shape)}: a result has {elements} elements, expected"
+            " fewer than 10**12"
+        )
+
+
+def zero_view(xp: ModuleType, like: Array, *shape: int) -> Array:
+    """Return zeros for checks alone, in the memory of one number."""
+    view: Array = xp.broadcast_to(xp.zeros((), like.dtype), shape)
+    return view
 
 
 def with_zeros(xp: ModuleType, like: Array, H: int, *states: Array | None) -> list[Any]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from .._typing import NamedTuple
 from ..checks.arrays import NotInPlace
-from ..checks.attributes import lacks, misfit, raise_fitting
+from ..checks.attributes import lacks, misfit, no_memory, raise_fitting
 from ..derivatives.traced import active_jvp, of_traced
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -63,7 +63,9 @@ def _common_length(lengths: Any) -> Any:
     """Return a signature's entry for sequence_lengths: the common length, if there is one."""
     if lengths is None:
         return None
-    if type(lengths) is np.ndarray and lengths.dtype.kind in "iu" and lengths.ndim == 1:
+    if type(lengths) is not np.ndarray or not lengths.flags.c_contiguous:
+        return _ANY  # a copy of broadcast lengths may be larger than the memory
+    if lengths.dtype.kind in "iu" and lengths.ndim == 1:
         text, B = lengths.tobytes(), lengths.size
         if B and text == text[: lengths.itemsize] * B:  # min and max take ten times as long
             return B, lengths.item(0)
@@ -74,7 +76,7 @@ def _marks(resets: Any) -> Any:
     """Return a signature's entry for resets: their shape, if none is set."""
     if resets is None:
         return None
-    if type(resets) is np.ndarray and resets.dtype.char == "?":
+    if type(resets) is np.ndarray and resets.dtype.char == "?" and resets.flags.forc:
         text = resets.tobytes()
         if text == bytes(len(text)):
             return resets.shape
@@ -169,7 +171,7 @@ CALLS = CallCache()
 
 def _reserved(a: Any, *, steps_differ: bool) -> Any:
     """Return a signature's entry for host_reserved, None if it cannot have one."""
-    if type(a) is not np.ndarray or a.dtype.char != "b" or a.ndim != 1:
+    if type(a) is not np.ndarray or a.dtype.char != "b" or a.ndim != 1 or not a.flags.c_contiguous:
         return None
     value = a.tobytes()
     return value[:1] + value[1 + FINGERPRINT_SIZE :] if steps_differ else value
@@ -287,28 +289,32 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
             active = active_jvp()  # the others have no traced arrays
             if active is not None:
                 return of_traced(active, call, args, kwargs)
-        if found is None:
-            if lacking is not None and lacking(args, kwargs):
-                raise misfit(op, args, kwargs)
-            try:
-                checked = op(*args, **kwargs)
-            except TypeError as error:
-                raise_fitting(error, op, args, kwargs)
-            laid_out = None
-            if key is not None and checked.lay_out is not None:
-                passed = {**dict(zip(names, args, strict=False)), **kwargs}
-                by_name = {**passed, **defaults, **passed}
-                laid_out = checked.lay_out(Arguments(by_name, arrays, name))
-            found = laid_out, checked.run
-            kept.keep(key, found)
-        laid_out, run = found
-        if laid_out is not None:
-            try:
-                if type(laid_out) is ByValue:
-                    return laid_out.run(arrays, kwargs)
-                return laid_out(arrays)
-            except NotInPlace:  # a device has refused a launch
-                pass
-        return run({**defaults, **dict(zip(names, args, strict=False)), **kwargs})
+        try:
+            if found is None:
+                if lacking is not None and lacking(args, kwargs):
+                    raise misfit(op, args, kwargs)
+                try:
+                    checked = op(*args, **kwargs)
+                except TypeError as error:
+                    raise_fitting(error, op, args, kwargs)
+                laid_out = None
+                if key is not None and checked.lay_out is not None:
+                    passed = {**dict(zip(names, args, strict=False)), **kwargs}
+                    by_name = {**passed, **defaults, **passed}
+                    laid_out = checked.lay_out(Arguments(by_name, arrays, name))
+                found = laid_out, checked.run
+                kept.keep(key, found)
+            laid_out, run = found
+            if laid_out is not None:
+                try:
+                    if type(laid_out) is ByValue:
+                        return laid_out.run(arrays, kwargs)
+                    return laid_out(arrays)
+                except NotInPlace:  # a device has refused a launch
+                    pass
+            return run({**defaults, **dict(zip(names, args, strict=False)), **kwargs})
+        except MemoryError as error:
+            passed = {**dict(zip(names, args, strict=False)), **kwargs}
+            raise no_memory(name, error, passed) from None
 
     return call  # type: ignore[return-value]

@@ -21,8 +21,21 @@ from .._typing import Array, Arrays, by_argument
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.packed import RNNMode
 from ..checks.arrays import cast, compute_dtype, on_device
-from ..checks.attributes import check_choice, check_count, check_integer, check_list, shown
-from ..checks.calls import check_arrays, check_lengths, expect_rank, expect_shape
+from ..checks.attributes import (
+    check_choice,
+    check_count,
+    check_integer,
+    check_list,
+    no_memory,
+    shown,
+)
+from ..checks.calls import (
+    check_arrays,
+    check_lengths,
+    expect_memory,
+    expect_rank,
+    expect_shape,
+)
 from ..derivatives.traced import traceable
 from ..ops.cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
 from ..ops.stacked_rnn import stacked_rnn
@@ -236,11 +249,15 @@ def run_onnx_node(
         "clip": clip,
         "input_forget": input_forget,
     }
-    call = _check("run_onnx_node", op_type, inputs, hidden_size, attributes)
-    with on_device(call.xp, call.tensors["X"]):
-        fast = _fast(call)
-        outputs = _general(call) if fast is None else _by_ops(call, fast)
-        return _in_layout(call, outputs)
+    op = "run_onnx_node"
+    try:
+        call = _check(op, op_type, inputs, hidden_size, attributes)
+        with on_device(call.xp, call.tensors["X"]):
+            fast = _fast(call)
+            outputs = _general(call) if fast is None else _by_ops(call, fast)
+            return _in_layout(call, outputs)
+    except MemoryError as error:
+        raise no_memory(op, error, dict(zip(_INPUTS, inputs, strict=False))) from None
 
 
 # The defaults of the attributes.
@@ -365,6 +382,7 @@ def _check(
         ("P", "(D, 3*H)", (D, 3 * H)),
     ):
         expect_shape(op, name, tensors.get(name), symbols, shape)
+    expect_memory(op, "X", tensors["X"].shape, T * B * D * H)
     lengths = check_lengths(op, sequence_lens, T, B, name="sequence_lens")
     present = frozenset(tensors)
     with on_device(xp, tensors["X"]):

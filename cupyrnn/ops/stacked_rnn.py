@@ -6,7 +6,8 @@ h, which is H without a projection.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -14,14 +15,23 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .._net import NetCall, NetSizes, RunArguments, check_run, check_sequences, check_shapes
-from .._typing import AnyArray, ArrayT, Lengths, Resets, Save, StackedRNNGrads, StackedRNNOutputs
+from .._typing import (
+    AnyArray,
+    Array,
+    ArrayT,
+    Lengths,
+    Resets,
+    Save,
+    StackedRNNGrads,
+    StackedRNNOutputs,
+)
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, GateOrder
 from ..cells.contract import Attributes, Form, FormedWeights
 from ..cells.entries import NetWeights
 from ..cells.gradients import WeightGradients, check_weight_gradients
 from ..cells.packed import DIRECTIONS, Direction
-from ..checks.arrays import in_axes_of_caller, module_of, on_device, time_major_of
+from ..checks.arrays import in_axes_of_caller, on_device, time_major_of
 from ..checks.attributes import (
     REQUIRED,
     check_bool,
@@ -33,7 +43,7 @@ from ..checks.attributes import (
     unless_zero,
 )
 from ..checks.block import check_projections, check_weights, zero_states
-from ..checks.calls import check_arrays, expect_rank
+from ..checks.calls import check_arrays, expect_memory, expect_rank, zero_view
 from ..driver.reserve import Note, check_reserve, fingerprint
 from ..driver.signatures import Arguments, Checked, by_signature
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
@@ -117,7 +127,7 @@ def _joined(xp: ModuleType, others: Sequence[Any], dtype: np.dtype[Any]) -> Any:
 def _with_zeros(
     op: str, states: tuple[Any, Any, Any], weights: Any, direction: object, run: RunArguments
 ) -> tuple[Any, Any, Any]:
-    """Return input, input_h and input_c, with zeros instead of a state that is None."""
+    """Return input, input_h and input_c, with views of zeros for None: for checks."""
     form, input = _form_of(op, weights), states[0]
     arrays = {
         f"weights[{n}].{name}": a
@@ -127,20 +137,28 @@ def _with_zeros(
     xp, _ = check_arrays(op, {"input": input}, arrays)
     D, major = 1 + (direction == "bidirectional"), check_bool(op, "time_major", run.time_major)
     B = expect_rank(op, "input", input, f"({'T, B' if major else 'B, T'}, I)")[int(major)]
+
+    def zeros(shape: tuple[int, ...]) -> Array:
+        expect_memory(op, "input", input.shape, math.prod(shape))
+        return zero_view(xp, input, *shape)
+
     with on_device(xp, input):
-        return _zeros_for_none(form, states, weights, D, (B, major))
+        return _zeros_for_none(form, states, weights, D, (B, major), zeros)
 
 
 def _zeros_for_none(
-    form: Form, states: tuple[Any, Any, Any], weights: Any, D: int, batch: tuple[int, bool]
+    form: Form,
+    states: tuple[Any, Any, Any],
+    weights: Any,
+    D: int,
+    batch: tuple[int, bool],
+    zeros: Callable[[tuple[int, ...]], Array],
 ) -> tuple[Any, Any, Any]:
-    """Return zeros for states that are None, like `_with_zeros`, from B and time_major."""
+    """Return `zeros` for states that are None, like `_with_zeros`, from B and time_major."""
     input, h, c = states
-    xp, count = module_of(input), len(form.States._fields) - 1
+    count = len(form.States._fields) - 1
     others = tuple(c) if count > 1 and c is not None else (c,) * count
-    h, *found = zero_states(
-        form, weights, D, batch, (h, *others), lambda shape: xp.zeros(shape, input.dtype)
-    )
+    h, *found = zero_states(form, weights, D, batch, (h, *others), zeros)
     return input, h, c if count == 0 else found[0] if count == 1 else tuple(found)
 
 
@@ -254,7 +272,13 @@ def _states_of(op: str, call: NetCall, arguments: Mapping[str, Any]) -> tuple[An
     if h is None or (c is None and count):
         states: Any = arguments["input"], h, c
         weights, D = arguments["weights"], call.net.D
-        _, h, c = _zeros_for_none(call.form, states, weights, D, (run.sizes.B, run.time_major))
+        batch = run.sizes.B, run.time_major
+
+        def zeros(shape: tuple[int, ...]) -> Array:
+            made: Array = run.xp.zeros(shape, states[0].dtype)
+            return made
+
+        _, h, c = _zeros_for_none(call.form, states, weights, D, batch, zeros)
     return h, *_others(op, "input_c", call.form, c)
 
 

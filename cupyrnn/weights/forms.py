@@ -18,7 +18,7 @@ from ..cells.contract import Form
 from ..cells.packed import GATES, LayerParams, Net, RNNMode
 from ..checks.arrays import array_kind, cast, contiguous, on_device, plain
 from ..checks.attributes import check_integer, named, read_first, shown, type_shown
-from ..checks.calls import check_arrays, expect_rank, expect_shape
+from ..checks.calls import MOST_ELEMENTS, check_arrays, expect_rank, expect_shape
 from .params import without_arithmetic
 
 
@@ -43,7 +43,7 @@ def _zeros(name: str, b: Array, G: int, batch_size: object, P: int | None = None
     if b.ndim != 1 or len(b) % G:
         raise ValueError(f"{op}: {name} has shape {b.shape}, expected ({f'{G}*' * (G > 1)}H,)")
     B, H = check_integer(op, "batch_size", batch_size, 0), len(b) // G
-    if B * H >= 10**12:
+    if B * H >= MOST_ELEMENTS:
         raise ValueError(
             f"{op}: batch_size is {shown(B)}, expected less, for states [B, H] of fewer than 10**12"
             " elements"

@@ -15,9 +15,9 @@ from ..arithmetic.gates import check_gate
 from ..cells.packed import layers
 from ..checks.arrays import array_kind, on_device
 from ..checks.attributes import check_bool, check_choice, check_integer, named, shown, type_shown
+from ..checks.calls import MOST_ELEMENTS
 from .params import (
     DEFAULTS,
-    MOST_ELEMENTS,
     check_net,
     check_params,
     checked_layout,

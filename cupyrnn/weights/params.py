@@ -20,7 +20,7 @@ from ..cells.packed import (
 )
 from ..checks.arrays import contiguous, on_device
 from ..checks.attributes import check_choice, check_count, check_integer, check_list, named, shown
-from ..checks.calls import check_arrays, expect_shape
+from ..checks.calls import MOST_ELEMENTS, check_arrays, expect_shape
 from ..derivatives.traced import traceable
 
 _INPUT_MODES = ("linear_input", "skip_input", "auto_select")
@@ -238,8 +238,6 @@ class CanonicalParams(NamedTuple, Generic[ArrayT]):
     biases: list[ArrayT]
 
 
-# Larger arrays are refused: NumPy's own errors name no argument, or it uses up all memory.
-MOST_ELEMENTS = 10**12
 _MOST_LAYERS = 100_000  # a layout is a list with at least 4 entries per layer
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import tracemalloc
 from typing import Any
 
 import needs
 import numpy as np
 import pytest
 from checks import assert_close, assert_gradients
+from problems.properties import assert_same_bits
 from problems.table import Call, Case, call_of
 
 import cupyrnn
@@ -51,6 +54,89 @@ def test_tanh_and_sigmoid_of_large_values(ops: Any, dtype: str) -> None:
         assert_close(out.cs[t], cs, dtype, "cs")
         assert_close(out.co[t], np.tanh(cs.astype(np.float64)), dtype, "co")
         assert_close(out.h[t], np.tanh(cs.astype(np.float64)) / 2, dtype, "h")
+
+
+def of(*shape: int, dtype: str = "float32") -> Any:
+    """Return zeros of any shape, in the memory of one number."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+GRU = {"w_ru": of(8, 10), "w_c": of(8, 5), "b_ru": of(10), "b_c": of(5)}
+NET = cupyrnn.init_params(num_layers=1, num_units=5, input_size=3)
+X, W, BIAS = of(4, 2, 3), of(8, 20), of(20)
+WEIGHTS = [cupyrnn.BlockLSTMParams(W, BIAS)]
+MANY = r"\d+ elements, expected fewer than 10\*\*12"
+ABSURD: list[tuple[Any, str]] = [
+    (lambda n: cupyrnn.block_lstm(of(n, 2, 3), w=W, b=BIAS), MANY),
+    (lambda n: cupyrnn.block_lstm(of(4, n, 3), w=W, b=BIAS), MANY),
+    (lambda n: cupyrnn.block_lstm(X, w=of(8, n), b=BIAS), r"w has shape \(8, 10+\)"),
+    (lambda n: cupyrnn.lstm_block_cell(of(n, 3), w=W, b=BIAS), MANY),
+    (lambda n: cupyrnn.block_gru(of(n, 2, 3), **GRU), MANY),
+    (lambda n: cupyrnn.gru_block_cell(of(n, 3), **GRU), MANY),
+    (lambda n: cupyrnn.cudnn_rnn(of(n, 2, 3), params=NET), MANY),
+    (lambda n: cupyrnn.cudnn_rnn(of(4, n, 3), params=NET), MANY),
+    (lambda n: cupyrnn.cudnn_rnn(X, params=NET._replace(params=of(n))), r"params has shape \(10"),
+    (lambda n: cupyrnn.stacked_rnn(of(n, 2, 3), weights=WEIGHTS), MANY),
+    (lambda n: cupyrnn.stacked_rnn(of(4, n, 3), weights=WEIGHTS), MANY),
+    (lambda n: cupyrnn.prepare_step(NET)(of(n, 3)), MANY),
+    (lambda n: cupyrnn.run_onnx_node("LSTM", [of(n, 2, 3), of(1, 20, 3), of(1, 20, 5)]), MANY),
+    *(
+        (functools.partial(call, name, of_n, dtype), rf"{name} has shape \(10+")
+        for call in (
+            lambda *of_n: cupyrnn.block_lstm(X, w=W, b=BIAS, **absurd(*of_n)),
+            lambda *of_n: cupyrnn.cudnn_rnn(X, params=NET, **absurd(*of_n)),
+            lambda *of_n: cupyrnn.stacked_rnn(X, weights=WEIGHTS, **absurd(*of_n)),
+        )
+        for name, of_n, dtype in (("sequence_lengths", (), "i8"), ("resets", (2,), "?"))
+    ),
+]
+
+
+def absurd(name: str, more: tuple[int, ...], dtype: str, n: int) -> dict[str, Any]:
+    return {name: of(n, *more, dtype=dtype)}
+
+
+@pytest.mark.parametrize(("call", "message"), ABSURD)
+def test_absurd_shapes_are_refused_before_memory_is_taken(call: Any, message: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=rf"^\w+: .*{message}"):
+            call(10**12)
+        assert tracemalloc.get_traced_memory()[1] < 1e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_broadcast_lengths_and_resets(rng: np.random.Generator) -> None:
+    call = call_of(Case("block_gru"), rng)
+    T, B, *_ = call.case.sizes
+    for name, a in (("sequence_lengths", np.full(B, 2)), ("resets", np.zeros((T, B), bool))):
+        view = np.broadcast_to(a.flat[0], a.shape)
+        for _ in range(2):
+            given = call.forward(cupyrnn, **{name: view})
+            assert_same_bits(given, call.forward(cupyrnn, **{name: a}))
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "call"),
+    [
+        ("block_lstm", "w", lambda: cupyrnn.block_lstm(X, w=W, b=BIAS)),
+        ("cudnn_rnn", "input", lambda: cupyrnn.cudnn_rnn(X, params=NET)),
+        ("stacked_rnn", "input", lambda: cupyrnn.stacked_rnn(X, weights=WEIGHTS)),
+        ("prepare_step", "x", lambda: cupyrnn.prepare_step(NET)(X[0])),
+        ("init_params", "", lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=1)),
+    ],
+)
+def test_what_there_is_no_memory_for_is_named(
+    op: str, name: str, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numpys, large = np.empty, 2**59
+    for made in ("empty", "zeros"):
+        monkeypatch.setattr(np, made, lambda *shape, **more: numpys(large))
+    shape = rf" with {name} of shape \([\d, ]+\)" if name else ""
+    message = f"^{op}: there is no memory for a call{shape}: Unable to allocate 4.00 EiB "
+    with pytest.raises(MemoryError, match=message):
+        call()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

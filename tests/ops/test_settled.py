@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from problems import grus
-from problems.refusals import CALLS, B, H, I, raises
-from problems.table import Case, call_of
+from problems.refusals import CALLS, B, H, I, T, raises
+from problems.table import Case, call_of, right_calls
 
 import cupyrnn
 from cupyrnn.cells import packed_forms
 from cupyrnn.driver import signatures
+
+STACK = right_calls("stacked_rnn-GRU", size=(T, B, I, H))["stacked_rnn"]
 
 
 def test_the_dtype_of_every_array_is_told() -> None:
@@ -91,6 +93,60 @@ def test_a_seed_of_the_type_of_a_right_one_is_checked() -> None:
     cupyrnn.cudnn_rnn(**CALLS["cudnn_rnn"], seed=np.array(1))  # type: ignore[arg-type]
     for seed in (np.array(0.5), np.array([1, 2]), np.array(True)):
         raises("cudnn_rnn", TypeError, f"seed is {seed!r}, expected an integer", seed=seed)
+
+
+LENGTHS, MARKS = np.full(B, 2), np.zeros((T, B), bool)
+# Arguments of a right call, and wrong ones in their place.
+AFTER: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    *(
+        (op, {"sequence_lengths": LENGTHS.astype(dtype)}, {"sequence_lengths": wrong})
+        for op in ("block_lstm", "block_gru_grad", "cudnn_rnn")
+        for dtype in ("int32", "int64")
+        for wrong in (np.full(B + 1, 2, dtype), np.full(1, 2, dtype), LENGTHS.astype("f8"))
+    ),
+    *(
+        (op, {"resets": MARKS}, {"resets": wrong})
+        for op in ("block_lstm", "block_gru_grad", "cudnn_rnn")
+        for wrong in (MARKS[1:], MARKS.T, MARKS.astype("i1"), MARKS.astype("u1"))
+    ),
+    ("block_lstm", {"sequence_lengths": LENGTHS}, {"sequence_lengths": [2.0] * B}),
+    ("block_lstm", {"sequence_lengths": LENGTHS}, {"sequence_lengths": 2}),
+    ("cudnn_rnn", {"seed": 1}, {"seed": True}),
+    ("cudnn_rnn", {"seed": 1}, {"seed": 1.0}),
+    ("cudnn_rnn", {"seed2": np.int64(1)}, {"seed2": np.float64(1)}),
+    ("stacked_rnn", {}, {"weights": [tuple(STACK["weights"][0])]}),
+    ("stacked_rnn", {}, {"weights": STACK["weights"][0]}),
+]
+
+
+@pytest.mark.parametrize("loops", ["NumPy", "Numba"])
+@pytest.mark.parametrize(("op", "right", "wrong"), AFTER)
+def test_what_is_refused_is_refused_after_a_right_call(
+    op: str, right: Any, wrong: Any, loops: str, request: pytest.FixtureRequest
+) -> None:
+    """With Numba the calls are laid out, and a second call is not checked."""
+    if loops == "Numba":
+        request.getfixturevalue("compiled_loops")
+    function, args = getattr(cupyrnn, op), STACK if op == "stacked_rnn" else CALLS[op]
+    function(**args | right)
+    [name] = wrong
+    with pytest.raises((ValueError, TypeError), match=rf"^{op}: {name}\b"):
+        function(**args | wrong)
+
+
+@pytest.mark.parametrize("byte", range(1, 1 + signatures.FINGERPRINT_SIZE))
+@pytest.mark.parametrize("lengths", [None, [3, 1]])
+def test_every_byte_of_a_fingerprint_is_compared(
+    byte: int, lengths: Any, rng: np.random.Generator
+) -> None:
+    call = call_of(Case("cudnn_rnn-gru", (3, 2, 3, 4)), rng)
+    more = {} if lengths is None else {"sequence_lengths": np.array(lengths)}
+    out = call.forward(cupyrnn, **more)
+    given, other = call.cotangents(rng, out), out.host_reserved.copy()
+    other[byte] ^= 1
+    call.gradient(cupyrnn, out, given, **more)
+    with pytest.raises(ValueError, match=r"^cudnn_rnn_backprop: host_reserved"):
+        call.gradient(cupyrnn, out._replace(host_reserved=other), given, **more)
 
 
 def test_the_number_of_calls_that_are_remembered_is_bounded(

@@ -48,19 +48,33 @@ def call(op: str, **changed: Any) -> Any:
 # Equal to a wrong value if a number is compared with a bool.
 RIGHT: dict[str, Any] = {"forget_bias": 1.0, "cell_clip": 1.0, "use_peephole": True}
 RIGHT |= {"is_training": True, "time_major": True, "dropout": 0.0, "seed": 0, "reverse": False}
+RIGHT |= {"seed2": 1, "gate_order": "icfo", "recurrent_activation": "sigmoid"}
+
+
+def _beside(op: str, changed: dict[str, Any]) -> dict[str, Any]:
+    """Return right arguments whose signature is as close to that of wrong ones as it can be."""
+    right = {n: RIGHT[n] for n in changed if n in RIGHT}
+    for name, of in (("sequence_lengths", np.full(B, 2)), ("resets", np.zeros((T, B), bool))):
+        wrong = changed.get(name)
+        if wrong is not None and name not in CALLS[op]:
+            if isinstance(wrong, np.ndarray) and wrong.dtype.kind == of.dtype.kind:
+                of = of.astype(wrong.dtype)
+            right[name] = of.tolist() if isinstance(wrong, list) else of
+    return right
 
 
 def raises(op: str, error: type[Exception], message: str, **changed: Any) -> None:
     """
     Check that a call fails with exactly this message, and that no argument is written.
 
-    A right call of the op comes first, so that its checks are cached.
+    It fails as the first call of its signature, and after a right one, whose checks are cached.
     """
-    call(op, **{n: RIGHT[n] for n in changed if n in RIGHT})
     args = {**CALLS[op], **changed}
     before = {n: a.copy() for n, a in args.items() if isinstance(a, np.ndarray)}
-    with pytest.raises(error, match=f"^{re.escape(f'{op}: {message}')}$"):
-        getattr(cupyrnn, op)(**args)
+    for _ in range(2):
+        with pytest.raises(error, match=f"^{re.escape(f'{op}: {message}')}$"):
+            getattr(cupyrnn, op)(**args)
+        call(op, **_beside(op, changed))
     for n, a in before.items():
         np.testing.assert_array_equal(np.asarray(args[n]), np.asarray(a))
 
