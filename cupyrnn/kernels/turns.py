@@ -39,7 +39,8 @@ template <typename Over, int CLUSTER> struct ByTurns : Over {
     float* come;          // [2][2][CLUSTER][OF_GROUP][UNITS]
     int B, steps, group;  // `group`: of the thread
     int count;            // numbers of a vector
-    int done = 0;         // products
+    int done = 0;         // products, also of a group without sequences
+    int computed = 0;     // products, which use two places for partial sums by turns
     int rows = 0;         // sequences of the block in the step
     Words<unsigned> found[CHUNKS] = {};
 
@@ -86,7 +87,7 @@ template <typename Over, int CLUSTER> struct ByTurns : Over {
 #pragma unroll
             for (int n = 0; n < CHUNKS; ++n) found[n] = {};
         wait_for(found, this->places(product, row(of, turn)));
-        float* const all = this->sums + done % 2 * Over::SIZE;
+        float* const all = this->sums + computed++ % 2 * Over::SIZE;
         this->template sums_of<1>(
             this->exchange, product, found, all + threadIdx.x / 32 * OF_WARP);
         __syncthreads();  // before a block's sums are sent

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,12 +18,12 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from checks import tolerance
+from checks import assert_close, tolerance
 from problems import nets
 from problems.nets import BI, Case
 from problems.pairs import pairs
 
-from cupyrnn.kernels import cluster, common, grid, parts, persistent, rows
+from cupyrnn.kernels import cluster, common, grid, parts, persistent, rows, turns
 from cupyrnn.kernels.rows import SPLITS, template_of
 from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
 from without_a_gpu.all_steps import (
@@ -48,10 +50,12 @@ from without_a_gpu.all_steps import (
     same,
     share,
     time_loop_of,
+    use_interpreter,
     use_order,
 )
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc
 from without_a_gpu.ptx.compiler import ARCHITECTURES
+from without_a_gpu.sizes import SIZES, Size
 from without_a_gpu.wrong_steps import WRONG
 
 slow = pytest.mark.slow
@@ -219,29 +223,89 @@ def test_the_bits_of_a_sequence_depend_on_nothing_else(
     assert all(all(found) for found in taken.values())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("rows", marks=quick_of("gru_reset_after", "simple_rnn")),
-        pytest.param("grid", marks=quick_of("lstm", "gru")),
-        pytest.param("tensor cores", marks=quick_of("lstm", "gru_reset_after")),
-        pytest.param("cluster", marks=quick_of("lstm", "gru")),
-        pytest.param("cluster of halves", marks=quick_of("gru_reset_after")),
-        pytest.param("turns", marks=quick_of("lstm", "gru_reset_after")),
-        pytest.param("hybrid", marks=slow),
-    ],
-)
-@each_cell
+# Each size of each frame with one cell, alternately; the others are slow. By turns, a GRU's two
+# matrices run by the grid.
+SIZED = [
+    pytest.param(name, size, cell, id=f"{name}-{size.what}-{cell}", marks=() if k == 0 else slow)
+    for name, sizes in SIZES.items()
+    for n, size in enumerate(sizes)
+    for k, cell in enumerate(np.roll([c for c in CELLS if (name, c) != ("turns", "gru")], -n))
+]
+each_size = pytest.mark.parametrize(("name", "size", "cell"), SIZED)
+
+
+def call_of_size(
+    monkeypatch: pytest.MonkeyPatch, name: str, size: Size, cell: str
+) -> tuple[Any, Callable[[], None]]:
+    """Return a call, and a function that fails if the frame did not run it as the table says."""
+    frame, (B, H) = FRAMES[name], size.shape
+    taken, launched, one_launch = frame.ask(monkeypatch), [], persistent.one_launch
+    has_device(monkeypatch, size.processors)
+    if (name, size.cluster) == ("turns", 4):
+        monkeypatch.setattr(turns, "_IN_PAIRS", 0)
+
+    def noted(kernels: Any, *args: Any, **more: Any) -> Any:
+        one = one_launch(kernels, *args, **more)
+        if kernels.name.endswith("backward"):
+            launched.append(one)
+        return one
+
+    monkeypatch.setattr(persistent, "one_launch", noted)
+    lengths = tuple(np.resize([2, 4, 3, 1], B).tolist()) if B % 2 else None
+    function, (sequences, weights) = calls(4, B, H, frame.dtype, lengths)[cell]
+
+    def expect_the_frame() -> None:
+        assert all(all(found) for found in taken.values())
+        assert launched
+        for one in launched:
+            kernel, *numbers = re.findall(r"^\w+|\b\d+\b", one.name)
+            assert kernel == f"steps_by_{'turns' if name == 'turns' else frame.mode}"
+            # The blocks of a cluster, if any, and what precedes the sequences of a block.
+            of_cluster = [str(size.cluster)] * bool(size.cluster)
+            assert numbers[: len(of_cluster)] == of_cluster
+            assert int(numbers[len(of_cluster) + 1]) == size.sequences
+            assert (one.places, len(one.exchanged)) == (size.places, size.launches)
+
+    scaled = [w / np.asarray(H**0.5, w.dtype) for w in weights]
+    return (function, (sequences, scaled)), expect_the_frame
+
+
+@each_size
 def test_the_order_of_threads_does_not_matter(
-    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str, name: str
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, size: Size, cell: str
 ) -> None:
-    """Reverse order, and twenty random orders of warps and blocks."""
-    taken, call = FRAMES[name].call_of_few(monkeypatch, cell)
+    """Nor does a slow warp or block: any order gives the same bits, and NumPy's numbers."""
+    call, expect_the_frame = call_of_size(monkeypatch, name, size, cell)
     expected = on(cupy_on_cpu, call)
-    for order in ("reverse", *range(20)):
+    for order in ("reverse", *range(3)):
         use_order(monkeypatch, order)
         assert same(on(cupy_on_cpu, call), expected), order
-    assert all(all(found) for found in taken.values())
+    expect_the_frame()
+    function, arrays = call
+    for a, e in zip(expected, function(*arrays), strict=True):
+        assert_close(a, e, FRAMES[name].dtype, cell)
+
+
+IN_ONE_GROUP = ("turns-one whole group", "turns-one group with few")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "cell"),
+    [
+        pytest.param(*one.values, id=one.id, marks=() if one.id.startswith(IN_ONE_GROUP) else slow)
+        for one in SIZED
+        if not one.marks
+    ],
+)
+def test_no_size_has_a_race(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, size: Size, cell: str
+) -> None:
+    """In NVRTC's code."""
+    needs.tool(nvrtc.have_nvrtc())
+    call, expect_the_frame = call_of_size(monkeypatch, name, size, cell)
+    use_interpreter(monkeypatch, "compute_90")
+    on(cupy_on_cpu, call)
+    expect_the_frame()
 
 
 @each_frame

@@ -43,6 +43,8 @@ class Block:
     """Whether it begins with a look at what another block may be about to write."""
     rank: int = 0
     """When its turn is: 2 where it begins with a meeting of warps, 1 with a look, else 0."""
+    names: str | None = None
+    """If it begins with a meeting of lanes, the register with those that each names, or -1."""
     kept: tuple[str, ...] = ()
     """Registers written here that another block reads, or this one when it comes again."""
     runs: int = 0
@@ -261,6 +263,7 @@ class Launch:
         self.stores: list[tuple[int, int, Array]] = []
         self.barriers: dict[int, list[int]] = {}  # the phase, threads and bytes still expected
         self.asked = 0  # how often groups waited since one last continued
+        self.looked: dict[int, int] = {}  # when a group last looked at each place
         self.shape = shape
         self.threads = threads = int(np.prod(shape[1]))
         self.n = threads * len(blocks)
@@ -367,13 +370,7 @@ class Launch:
         """Run groups until each has ended or has arrived at a barrier."""
         blocks = self.kernel.blocks
         while running:
-            # Those that look for others come when nobody else can go on, and then those whose
-            # warps meet, also where others look in vain.
-            ranks = {blocks[g.at].rank for g in running}
-            first = max(ranks) if self.asked > _MOST_LOOKS // 2 else min(ranks)
-            if first == _MEETS:
-                self.asked = 0
-            group = self._lowest([g for g in running if blocks[g.at].rank == first], running)
+            group = self._next(running)
             budget -= 1
             if budget < 0:
                 raise PtxError(f"{self.kernel.name} does not end")
@@ -409,18 +406,57 @@ class Launch:
                 self._branch(frame, group, running, block, following)
         return budget
 
-    def _lowest(self, some: list[Group], running: list[Group]) -> Group:
-        """Return the group of some at the lowest place, joined by the others that are there."""
-        if len(some) == 1:
-            return some[0]
-        at = min(group.at for group in some)
-        first, *others = (group for group in some if group.at == at)
+    def _next(self, running: list[Group]) -> Group:
+        """
+        Return the group whose turn it is.
+
+        Those that look for others come when nobody else can go on, the one first that looked
+        longest ago. Then come those whose warps meet, or also where others look in vain. Lanes that
+        meet go on when all that they name are there.
+        """
+        blocks = self.kernel.blocks
+        ranks = {g.at: blocks[g.at].rank for g in running}
+        if self.asked > _MOST_LOOKS // 2:
+            ranks = {at: -1 if rank == _MEETS else rank for at, rank in ranks.items()}
+        for at in sorted(ranks, key=lambda at: (ranks[at], self.looked.get(at, 0), at)):
+            group = self._joined(at, running)
+            if blocks[at].names is None:
+                break
+            complete = self._complete(group, blocks[at].names)
+            if complete.any():
+                self._part(group, ~complete, at, running)
+                self.asked = 0
+                break
+        if blocks[at].asks:
+            self.looked[at] = max(self.looked.values(), default=0) + 1
+        return group
+
+    def _complete(self, group: Group, names: str) -> Array:
+        """Return the lanes of a group for which all lanes are there that their meeting names."""
+        thread = self.file["thread"][group.lanes]
+        _, warp = np.unique(thread // 32, return_inverse=True)
+        present = np.zeros(group.lanes.size, np.uint32)
+        np.bitwise_or.at(present, warp, np.uint32(1) << (thread % 32).astype(np.uint32))
+        named = ~np.uint32(0) if names == _ALL else self.file[names][group.lanes].view(np.uint32)
+        return named & ~present[warp] == 0
+
+    def _joined(self, at: int, running: list[Group]) -> Group:
+        """Return the group at a place, joined by the others that are there."""
+        first, *others = (group for group in running if group.at == at)
         if others:
             first.lanes = np.concatenate([first.lanes, *(g.lanes for g in others)])
             for group in others:
                 running.remove(group)
                 self.groups.remove(group)
         return first
+
+    def _part(self, group: Group, leaving: Array, at: int, running: list[Group]) -> None:
+        """Make the lanes that leave a group one of their own, at a place."""
+        if leaving.any():
+            other = Group(at, group.lanes[leaving])
+            group.lanes = group.lanes[~leaving]
+            running.append(other)
+            self.groups.append(other)
 
     def _branch(
         self, frame: Frame, group: Group, running: list[Group], block: Block, following: int
@@ -435,10 +471,8 @@ class Launch:
         elif not taken.any():
             group.at = following
         else:
-            other = Group(target, group.lanes[taken])
-            group.at, group.lanes = following, group.lanes[~taken]
-            running.append(other)
-            self.groups.append(other)
+            group.at = following
+            self._part(group, taken, target, running)
 
     def _end(self, group: Group, running: list[Group]) -> None:
         """Remove ended lanes; the others are compacted, so that most frames have all lanes."""
@@ -500,6 +534,7 @@ def _refuse(kernel: Kernel, race: Race | None, name: Callable[[int], str]) -> No
 _BRANCHES = ("bra", "bra.uni")
 _OF_A_WARP = "bar.warp.sync"
 _MEETS = 2  # the rank of a block of code that begins with one
+_EXCHANGE, _ALL = "shfl.sync.bfly.b32", "-1"  # _ALL names all lanes of a warp
 _MEETINGS = ("bar.sync", "barrier.cluster.wait")
 _ENDS = ("ret", "exit", *_MEETINGS)
 _CONTROL = (*_BRANCHES, *_ENDS)
@@ -519,7 +554,7 @@ def _blocks(entry: Entry, compiler: Compiler) -> list[Block]:
     if not instructions or instructions[-1].opcode not in ("ret", "exit", "bra.uni"):
         raise PtxError(f"{entry.name} does not end with a return")
     after = (n for n, i in enumerate(instructions, 1) if i.opcode in _CONTROL)
-    looks = (n for n, i in enumerate(instructions) if i.waits or i.opcode == _OF_A_WARP)
+    looks = (n for n, i in enumerate(instructions) if i.waits or _names(i))
     starts = sorted({0, *entry.labels.values(), *after, *looks} - {len(instructions)})
     number = {start: n for n, start in enumerate(starts)}
     blocks = []
@@ -531,11 +566,20 @@ def _blocks(entry: Entry, compiler: Compiler) -> list[Block]:
         goal = number[entry.labels[end.operands[0]]] if branch else -1
         predicate, wanted = (end.guard if end else None) or (None, True)
         steps = [(i, compiler.step(i)) for i in body]
-        asks = bool(body) and body[0].waits
-        rank = _MEETS * (bool(body) and body[0].opcode == _OF_A_WARP) or int(asks)
-        blocks.append(Block(steps, end, (predicate, wanted, goal), asks, rank))
+        asks, names = bool(body) and body[0].waits, _names(body[0]) if body else None
+        rank = _MEETS if names == _ALL else int(asks)
+        blocks.append(Block(steps, end, (predicate, wanted, goal), asks, rank, names))
     _find_kept(blocks)
     return blocks
+
+
+def _names(instruction: Instruction) -> str | None:
+    """Return which lanes an instruction waits for, if these are not all of an exchange."""
+    if instruction.opcode == _OF_A_WARP:
+        return _ALL
+    if instruction.opcode == _EXCHANGE and instruction.operands[-1].startswith("%"):
+        return instruction.operands[-1]
+    return None
 
 
 def _find_kept(blocks: list[Block]) -> None:
