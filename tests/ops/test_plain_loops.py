@@ -119,7 +119,8 @@ def test_gradients_of_one_or_two_sequences(
 
 
 # The cases leave out what prevents a call on the host from being laid out.
-WHOLE: dict[str, Any] = {"extent": "full", "rows": None, "size": (5, 3, 4, 6)}
+WHOLE: dict[str, Any] = {"extent": ["full", "equal lengths"], "rows": None}
+WHOLE |= {"size": [(5, 3, 4, 6), (1, 3, 4, 6), (1, 2, 3, 128)]}
 WHOLE |= {"save": "all", "input_mode": "linear_input", "projected": False}
 WHOLE |= {"dtype": ["float32", "float64"], "memory": "C", "tapered": False, "layers": [1, 2]}
 

@@ -141,6 +141,28 @@ def test_part_of_a_reused_buffer(order: str, shape: Any, rng: np.random.Generato
         pullback(d_h=one)
 
 
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize(("B", "H"), [(2, 3), (33, 66)])
+def test_which_elements_of_the_inputs_are_compared(
+    order: Any, B: int, H: int, rng: np.random.Generator
+) -> None:
+    """All of a small array; of a large one the last, and some of each row or part of a vector."""
+    shapes = {"input": (2, B, H), "input_h": (1, B, H), "params": (2 * H * (H + 1),)}
+    given = {n: np.asarray(rng.standard_normal(shape), order=order) for n, shape in shapes.items()}
+    out, pullback = cupyrnn.vjp(cupyrnn.cudnn_rnn, **given, input_c=None, rnn_mode="rnn_tanh")
+    expected = pullback(output=out.output)
+    for a in given.values():
+        row = a.shape[-1] if a.ndim > 1 else -(-a.size // 250)
+        parts = range(a.size) if a.nbytes <= 16384 else range(0, a.size - row, row)
+        for first in (*parts, a.size - 1):
+            before = a.copy()
+            a.flat[first : first + (1 if a.nbytes <= 16384 else row)] += 1
+            with pytest.raises(ValueError, match="an input of the call has changed"):
+                pullback(output=out.output)
+            a[...] = before
+    assert_same(pullback(output=out.output), expected)
+
+
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "rows": lambda a: a.__setitem__((slice(2, None), 1), 0),
     "relu": lambda a: np.maximum(a, 0, out=a),

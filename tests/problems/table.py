@@ -171,7 +171,7 @@ def corners(name: str) -> list[Case]:
     chosen: list[dict[str, Any]] = [
         {"memory": memory} for memory in ("negative strides", "zero strides", "read-only")
     ]
-    extents = ["no lengths", "lengths+all resets"] + ["steps"] * (not op.is_net)
+    extents = ["no lengths", "lengths+all resets", "equal lengths" if op.is_net else "steps"]
     for extent in extents:
         for direction in ("forward", "both" if op.is_net else "reverse"):
             chosen += [{"extent": extent, "direction": direction}] * (not op.is_cell)
@@ -345,6 +345,8 @@ def call_of(case: Case, rng: np.random.Generator) -> Call:
         lengths = rng.integers(0, T + 1, B).astype(np.int32)
         lengths[:1], lengths[1:2] = T, 0
         lengths = rng.permutation(lengths) * (case.extent != "no lengths")
+    if "equal" in case.extent:
+        lengths = np.full(B, (T + 1) // 2, np.int32)
     if "resets" in case.extent:
         resets = rng.random((T, B)) < 0.3
         resets[:1, ::2] = True

@@ -150,6 +150,19 @@ def test_every_layout_and_a_part_that_requires_gradients(name: str) -> None:
                 assert t.grad is None
 
 
+@pytest.mark.usefixtures("compiled_loops")
+@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn, lstm", "cudnn_rnn, gru"])
+def test_a_second_call_in_another_layout(name: str) -> None:
+    """Shapes and dtypes of the tensors are those of the first call."""
+    problem = Problem(name)
+    expected = problem(*problem.tensors(False))
+    for which, t in enumerate(problem.tensors(False)):
+        tensors = problem.tensors(False)
+        tensors[which] = t.transpose(0, -1).contiguous().transpose(0, -1)
+        for a, e in zip(problem(*tensors), expected, strict=True):
+            torch.testing.assert_close(a, e, rtol=1e-13, atol=1e-13)
+
+
 def test_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """The arguments and results of the op are the memory of the tensors."""
     problem, seen = Problem("block_lstm"), []
