@@ -31,10 +31,7 @@ def page_of(readme: str, repository: str, version: str) -> str:
     repository = repository.rstrip("/")
     if not repository:
         page = PICTURE.sub("", readme)
-        page = re.sub(r"\[\]\([^)\s]*\)", "", LINK.sub(r"\1", page))
-        # A table of pictures and texts becomes a list of the texts.
-        page = re.sub(r"^\| \| \|\n\|---\|---\|\n(?=\| +\| )", "", page, flags=re.MULTILINE)
-        return re.sub(r"^\| +\| (\*\*\d.*) \|$", r"* \1", page, flags=re.MULTILINE)
+        return re.sub(r"\[\]\([^)\s]*\)", "", LINK.sub(r"\1", page))
     page = PICTURE.sub(rf'<img src="{repository}/raw/v{version}/\1"\2>', readme)
     page = LINK.sub(rf"[\1]({repository}/blob/v{version}/\2)", page.replace("](#", "](README.md#"))
     return page.replace("From a clone, each in", f"{INSTALL}From a clone, each in", 1)

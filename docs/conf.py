@@ -155,7 +155,10 @@ def list_functions(app: Sphinx, docname: str, source: list[str]) -> None:
         return
     tables = ""
     for page in re.findall(r"^   (\w+)$", source[0], re.MULTILINE):
-        text = (HERE / "reference" / f"{page}.rst").read_text(encoding="utf-8")
+        path = HERE / "reference" / f"{page}.rst"
+        if not path.exists():  # a page without functions
+            continue
+        text = path.read_text(encoding="utf-8")
         module, names = "", []
         for directive, name in re.findall(r"^\.\. (\w+):: (\S+)$", text, re.MULTILINE):
             if directive == "currentmodule":

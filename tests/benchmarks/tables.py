@@ -16,9 +16,6 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from statistics import median
-
-import gpu_picture
 
 HERE = Path(__file__).parent
 ROOT, RESULTS = HERE.parents[1], HERE / "results"
@@ -120,25 +117,6 @@ def table(results: Results, columns: Columns, numba: bool, labels: Iterable[str]
     return lines
 
 
-def speed_table(results: Results) -> list[str]:
-    """Return the lines of README's table: ranges on a CPU, counts and medians on a GPU."""
-    on_gpu = gpu_picture.ratios()
-    lines = []
-    for name, op, cell in (
-        ("TensorFlow's LSTM", BLOCK, ""),
-        ("PyTorch's LSTM", lstm(), "lstm"),
-        ("PyTorch's GRU", lstm(mode="gru"), "gru"),
-    ):
-        cells = [" to ".join(span(of_sequences(results, op, numba))) for numba in (True, False)]
-        for time in gpu_picture.TIMES:
-            of_cell = [row[time] for row in on_gpu if row["cell"] == cell]
-            faster = sum(ratio > 1 for ratio in of_cell)
-            middle = rounded(median(of_cell)) if of_cell else ""
-            cells.append(f"{faster} of {len(of_cell)} rows, median {middle}" if of_cell else "–")
-        lines.append(f"| {' | '.join([name, *cells])} |")
-    return lines
-
-
 def of_sequences(results: Results, op: str, numba: bool) -> list[str]:
     """Return the ratios of forward and backward of plain sequences, on one thread."""
     found = results.ratios(1, op, BOTH, numba).items()
@@ -183,12 +161,13 @@ def fill() -> None:
     """Write what is shown of the results."""
     results = Results(RESULTS / "cpu.md")
     readme, index = README.read_text(), INDEX.read_text()
-    readme = replaced(readme, "compared with", 0, lambda _: speed_table(results))
-    spans = [span(of_sequences(results, op, numba=True)) for op in OPS[1:]]
+    compiled, plain = (
+        [span(of_sequences(results, op, numba)) for op in OPS] for numba in (True, False)
+    )
+    README.write_text(with_spans(readme, "**Fast on a CPU.**", compiled + plain))
+    start = "On a CPU, yes in most cases with Numba"
+    FAQ.write_text(with_spans(FAQ.read_text(), start, compiled[1:]))
     name = results.processor
-    readme = re.sub(r"one thread of an? [^.]*\. The", f"one thread of an {name}. The", readme)
-    README.write_text(readme)
-    FAQ.write_text(with_spans(FAQ.read_text(), "On a CPU, yes in most cases with Numba", spans))
     for title, columns in TABLES.items():
         for which, numba in enumerate((False, True)):
 
