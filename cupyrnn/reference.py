@@ -65,12 +65,14 @@ def lstm(
     cell_clip: float | None = None,
     gate_order: str = "icfo",
     recurrent_activation: str = "sigmoid",
+    proj_clip: float | None = None,
 ) -> LSTMOutputs[Any]:
     """
     Return an LSTM's i, cs, f, o, ci, co and h [T, B, H].
 
     It has the arguments of `cupyrnn.block_lstm`. By default forget_bias is 0 and there is no
-    clip. With a projection w_p [H, P], w is [K+P, 4*H] and h [T, B, P]. CudnnRNN's LSTM is this one
+    clip. With a projection w_p [H, P], w is [K+P, 4*H] and h [T, B, P], clipped to the bounds of
+    proj_clip. CudnnRNN's LSTM is this one
     with the gate order "ifco" and the sum of its two biases.
     """
     sigmoid, names = _ACTIVATIONS[recurrent_activation], _GATES[gate_order]
@@ -87,6 +89,8 @@ def lstm(
         o = sigmoid(z["o"] + cs * wco)
         co = np.tanh(cs)
         h = o * co if w_p is None else (o * co) @ w_p
+        if w_p is not None and proj_clip:
+            h = _between(-proj_clip, h, proj_clip)
         for to, value in zip(out, (i, cs, f, o, ci, co, h), strict=True):
             to[t] = value
         cs_prev, h_prev = cs, h

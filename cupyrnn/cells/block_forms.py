@@ -33,6 +33,7 @@ class LSTMAttributes(NamedTuple):
     gate_order: GateOrder
     gate: HardSigmoid | None
     forget_bias: float = 0.0
+    proj_clip: float | None = None
 
 
 class LSTMForm(Form):
@@ -49,19 +50,20 @@ class LSTMForm(Form):
     def attributes(
         self, op: str, attributes: Attributes, dtype: np.dtype[Any], *, forward: bool
     ) -> LSTMAttributes:
-        """Check all four. Backward, cell_clip None means no clip, and forget_bias is ignored."""
-        bias, clip, order, activation = attributes
+        """Check them all. Backward, cell_clip None means no clip, and forget_bias is ignored."""
+        bias, clip, order, activation, proj_clip = attributes
         check_choice(op, "gate_order", order, tuple(COLUMNS))
         return LSTMAttributes(
             check_clip(op, clip, order, dtype, forward=forward),
             order,
             check_gate(op, activation),
             check_forget_bias(op, bias, order) if forward else 0.0,
+            check_bound(op, "proj_clip", 0 if proj_clip is None else proj_clip, dtype),
         )
 
     def cell(self, xp: ModuleType, weights: Any, attributes: LSTMAttributes) -> LSTM:
         """Return the cell. Backward, b may be None."""
-        clip, order, gate, forget_bias = attributes
+        clip, order, gate, forget_bias, proj_clip = attributes
         w, b, *others = weights
         wci, wcf, wco, w_p = (*others, None, None, None, None)[:4]
         H = w.shape[1] // 4
@@ -75,7 +77,7 @@ class LSTMForm(Form):
         if w_p is not None:
             recurrent, widths = (*recurrent, Weight(w_p, P, delta=1)), (4 * H, P)
         peephole = None if wci is None else (wci, wcf, wco)
-        return LSTM(inputs, recurrent, widths, b, COLUMNS[order], peephole, clip, gate)
+        return LSTM(inputs, recurrent, widths, b, COLUMNS[order], peephole, clip, gate, proj_clip)
 
     def gradients(self, xp: ModuleType, grads: Any) -> Gradients:
         """Return views of w, b and w_p, and zeros for the peepholes."""
@@ -110,8 +112,8 @@ class GRUForm(Form):
     def attributes(
         self, op: str, attributes: Attributes, dtype: np.dtype[Any], *, forward: bool
     ) -> HardSigmoid | None:
-        """Return the gates' activation; refuse forget_bias and cell_clip."""
-        for name in ("forget_bias", "cell_clip"):
+        """Return the gates' activation; refuse forget_bias and the clips."""
+        for name in ("forget_bias", "cell_clip", "proj_clip"):
             if (value := getattr(attributes, name)) is not None:
                 raise ValueError(f"{op}: {name} is {shown(value)}, expected None for a GRU")
         check_choice(op, "gate_order", attributes.gate_order, tuple(COLUMNS))
@@ -169,7 +171,12 @@ def check_clip(
     """
     if cell_clip is None:
         cell_clip = default_clip(op, gate_order) if forward else 0.0
-    clip = check_real(op, "cell_clip", cell_clip)
+    return check_bound(op, "cell_clip", cell_clip, dtype)
+
+
+def check_bound(op: str, name: str, value: object, dtype: np.dtype[Any]) -> float | None:
+    """Return a clip rounded to the dtype; None for 0, a negative number and NaN: no clip."""
+    clip = check_real(op, name, value)
     with np.errstate(over="ignore", under="ignore"):
         if real_dtype(dtype).itemsize < 8:
             clip = float(np.float32(clip))  # TensorFlow's attribute is a float32

@@ -191,6 +191,7 @@ class Attributes(NamedTuple):
     cell_clip: Any = None
     gate_order: Any = "icfo"
     recurrent_activation: Any = "sigmoid"
+    proj_clip: Any = None
 
 
 class Form(Protocol):

@@ -9,7 +9,7 @@ Forward::
     cs = clip(i*ci + f*cs_prev)
     co = tanh(cs)
     o  = sigmoid(zo + cs*wco)
-    h  = o*co                             (o*co) @ w_p with a projection
+    h  = o*co                             clip((o*co) @ w_p) with a projection
 
 With a hard sigmoid its slope replaces i*(1-i), f*(1-f) and o*(1-o): see
 ``arithmetic/gates.py``.
@@ -24,7 +24,8 @@ whole recurrence; the factors k depend on saved values only::
     df   = dcs * k_f                      k_f    = f*(1-f)*cs_prev
     dcs  = dcs * k_next                   k_next = f + k_i*wci + k_f*wcf
 
-With the true gradient of a clip, k_i, k_ci, k_f and k_next are zero where abs(cs) reached it.
+With the true gradient of a clip, k_i, k_ci, k_f and k_next are zero where abs(cs) reached it, and
+dh is zero where abs(h) reached the clip of a projection.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class LSTM(NamedTuple):
     peephole: tuple[Array, Array, Array] | None = None  # wci, wcf, wco [H]
     cell_clip: float | None = None
     gate: HardSigmoid | None = None  # None for the sigmoid
+    proj_clip: float | None = None
 
     @property
     def Saved(self) -> type[LSTMOutputs]:
@@ -129,6 +131,8 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
         wci, wcf, wco = (v[None].repeat(B, 0) for v in cell.peephole)
     if cell.cell_clip is not None:
         low, high = np.array(-cell.cell_clip, dtype), np.array(cell.cell_clip, dtype)
+    if cell.proj_clip is not None:
+        bounds = np.array(-cell.proj_clip, dtype), np.array(cell.proj_clip, dtype)
     for z_t, i, cs, f, o, ci, co, h in zip(z, *run.saved, strict=True):
         dot(h_prev, w_h, zh)
         np.subtract(z_t, zh, zh)
@@ -160,6 +164,8 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
             np.multiply(o, co, h)  # h = o*co
         else:
             dot(np.multiply(o, co, tmp), w_p[0], h)
+            if cell.proj_clip is not None:
+                clip(h, *bounds, h)
         h_prev, cs_prev = h, cs
     run.carried.h[...], run.carried.c[...] = h_prev, cs_prev
 
@@ -217,6 +223,8 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     dot = arithmetic_of(dtype).dot
     k = _factors(cell, run.saved, run.before.c, run.work)
     dm = dh if w_p is None else np.empty((B, H), dtype)  # of o*co
+    if cell.proj_clip is not None:
+        kept = np.abs(run.saved.h.real) < cell.proj_clip
     u = np.empty((B, H), dtype)
     gates = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
     # Iterating over arrays makes the views of a step faster than indexing does.
@@ -226,6 +234,8 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     ):
         if h_grad is not None:
             np.add(dh, h_grad[s], dh)
+        if cell.proj_clip is not None:
+            np.multiply(dh, kept[s], dh)
         if w_p is not None:
             dh_steps[0][s] = dh
             dot(dh, w_p, dm)
@@ -279,6 +289,9 @@ def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) ->
         np.multiply(o, co, h)  # h = o*co
     else:
         np.dot(o * co, w_p[0].w, h)
+        if cell.proj_clip is not None:
+            np.minimum(h, cell.proj_clip, out=h)
+            np.maximum(h, -cell.proj_clip, out=h)
 
 
 @functools.lru_cache(maxsize=16)
@@ -289,7 +302,7 @@ def _ones(n: int, dtype: np.dtype[Any]) -> Array:
 
 def backward_step(cell: LSTM, step: BackwardStep) -> None:
     """One step backward, in as few calls as possible."""
-    (i, cs, f, o, ci, co, _), cs_prev, (dh, dcs) = step.saved, step.before.c, step.carried
+    (i, cs, f, o, ci, co, h), cs_prev, (dh, dcs) = step.saved, step.before.c, step.carried
     (dz, *dh_step), (w_h, w_p) = step.deltas, (*cell.recurrent, None, None)[:2]
     H, dtype = dcs.shape[1], dcs.dtype
     unity, slope = unity_of(dtype), slope_of(cell.gate, dtype)
@@ -298,6 +311,8 @@ def backward_step(cell: LSTM, step: BackwardStep) -> None:
         gates = np.empty(by_gate.shape, dtype)
     di, dci, df, do = (gates[column] for column in cell.columns)
     dm = dh  # of o*co
+    if cell.proj_clip is not None:
+        dh *= np.abs(h) < cell.proj_clip
     if w_p is not None:
         dh_step[0][...] = dh
         dm = np.dot(dh, w_p.w.T)

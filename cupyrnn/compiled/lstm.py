@@ -127,4 +127,9 @@ def in_place(
     return HostCell(takes, spec_of, _PEEPHOLES, (("sums", "b_more"),), 4)
 
 
-takes, forward_layer, backward_layer, forward_step, backward_step = entry_points(_CODE, _spec_of)
+_takes, forward_layer, backward_layer, forward_step, backward_step = entry_points(_CODE, _spec_of)
+
+
+def takes(cell: LSTM | None, dtype: np.dtype[Any], entry: str = "") -> bool:
+    """Return whether an entry point is compiled. The clip of a projection is NumPy's."""
+    return getattr(cell, "proj_clip", None) is None and _takes(cell, dtype, entry)

@@ -246,7 +246,7 @@ class BlockLayer(NamedTuple):
         """Return the machine's cell for this layer."""
         if self.columns is None:
             return cells.gru(self.attributes)
-        clip, _, gate, forget_bias = self.attributes  # backwards 0
+        clip, _, gate, forget_bias, _ = self.attributes  # backwards 0
         return cells.lstm(self.columns, clip, gate, forget_bias)
 
     def peepholes(self, entry: Mapping[str, Any]) -> list[Place | None]:

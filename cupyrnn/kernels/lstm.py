@@ -133,7 +133,7 @@ CELL = CudaCell(
         **{"forget_bias": "real", "stored": "?"},
     },
     widths=(4,),
-    more=(step.TOTAL,),
+    more=(step.TOTAL, step.CLIP),
     optional=("wci", "clipped", "gate"),
 )
 FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
@@ -149,13 +149,14 @@ def _struct(cell: LSTM, compute: np.dtype[Any]) -> np.void:
 
 def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    forward(FORWARD_KERNELS, _struct(cell, run.xw[0].dtype), run)
+    forward(FORWARD_KERNELS, _struct(cell, run.xw[0].dtype), run, cell.proj_clip)
 
 
 def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
     read = (*run.saved[:6], run.before.c)
-    backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)
+    struct = _struct(cell, run.carried[0].dtype)
+    backward(BACKWARD_KERNELS, struct, run, read, cell.proj_clip)
 
 
 add_sums = weight_gradients.add_lstm_sums

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._typing import Array
+from ..arithmetic.dual import real_dtype
 from . import persistent, step
 from .cell import words
 from .launch import StepLauncher
@@ -16,11 +17,17 @@ if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
 
 
-def forward(kernels: persistent.Kernels, struct: np.void, run: ForwardRun) -> None:
+def forward(
+    kernels: persistent.Kernels,
+    struct: np.void,
+    run: ForwardRun,
+    proj_clip: float | None = None,
+) -> None:
     """
     Compute the steps of a run: a product and a kernel for each recurrent matrix.
 
-    With a projection the kernel writes the operand of the projection, and a last product is h.
+    With a projection the kernel writes the operand of the projection, and a last product is h,
+    which proj_clip bounds.
     """
     import cupy
 
@@ -55,6 +62,9 @@ def forward(kernels: persistent.Kernels, struct: np.void, run: ForwardRun) -> No
         )
         operand, before = following, None
     stages += [loop.product(left, w, h) for w in projections]
+    if proj_clip is not None:
+        most = real_dtype(compute).type(proj_clip)
+        stages.append(loop.pointwise(step.CLIP, h.dtype, (h, most), np.int64(h.shape[1])))
     loop.run(*stages)
     if not of.carries_h:
         last = run.batches[-1]
@@ -62,13 +72,18 @@ def forward(kernels: persistent.Kernels, struct: np.void, run: ForwardRun) -> No
 
 
 def backward(
-    kernels: persistent.Kernels, struct: np.void, run: BackwardRun, read: Sequence[Array]
+    kernels: persistent.Kernels,
+    struct: np.void,
+    run: BackwardRun,
+    read: Sequence[Array],
+    proj_clip: float | None = None,
 ) -> None:
     """
     Compute the gradient of a run: a kernel and a product for each recurrent matrix.
 
     With a projection the gradient of h is stored, rounded, before each step, and another product
-    computes from it the gradient of the projection's operand. `read` is ``Read`` of the cell.
+    computes from it the gradient of the projection's operand. It is zero where h reached
+    proj_clip. `read` is ``Read`` of the cell.
     """
     import cupy
 
@@ -85,7 +100,10 @@ def backward(
     for total, w in zip(run.deltas[products:], run.w[products:], strict=False):
         gradients[0] = cupy.empty((B, H), compute)
         P = np.int64(dh.shape[1])
-        stages.append(loop.pointwise(step.TOTAL, dtype, (dh, cotangents[0], total), P))
+        clipped = None if proj_clip is None else run.saved[-1]
+        most = real_dtype(compute).type(proj_clip or 0)
+        total_of = dh, cotangents[0], total, clipped, most
+        stages.append(loop.pointwise(step.TOTAL, dtype, total_of, P))
         stages.append(loop.product(total, w, gradients[0]))
         cotangents[0] = None
     nulls, deltas = (None,) * (3 * products), run.deltas[:products]

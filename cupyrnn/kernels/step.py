@@ -112,12 +112,33 @@ __global__ void backward_step(
     }
 }
 
+// Clips each step's h, for a projection.
+template <typename T>
+__global__ void clip_h(
+    T* h,                              // [n, P], changed
+    typename Acc<T>::real most,
+    long long first, long long B,      // the first row of the step, and its rows
+    long long P)
+{
+    typedef typename Acc<T>::type A;
+    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= P) return;
+    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
+         row += (long long)gridDim.y * blockDim.y) {
+        T* const at = h + (first + row) * P + column;
+        const A v = wide(*at), bound = most;
+        store(at, v >= bound ? bound : v <= -bound ? -bound : v);
+    }
+}
+
 // The whole gradient of each step's h, for a projection: the caller's and the next step's.
 template <typename T>
 __global__ void total_gradient(
     const typename Acc<T>::type* dh,   // [B, P], read: the gradient of h from the next step
     const T* h_grad,                   // [n, P], read; null: zeros
     T* total,                          // [n, P], written
+    const T* h,                        // [n, P], read; null: no clip
+    typename Acc<T>::real most,        // zero where abs(h) reached it
     long long first, long long B,      // the first row of the step, and its rows
     long long P)
 {
@@ -128,13 +149,18 @@ __global__ void total_gradient(
          row += (long long)gridDim.y * blockDim.y) {
         const long long state = row * P + column;
         const long long at = first * P + state;
-        store(total + at, dh[state] + (h_grad ? wide(h_grad[at]) : A(0)));
+        A d = dh[state] + (h_grad ? wide(h_grad[at]) : A(0));
+        if (h) {
+            const A v = wide(h[at]);
+            d *= A((v < A(0) ? -v : v) < most);
+        }
+        store(total + at, d);
     }
 }
 """
 )
 
-TOTAL = "total_gradient<{T}>"
+TOTAL, CLIP = "total_gradient<{T}>", "clip_h<{T}>"
 
 
 class Module(NamedTuple):

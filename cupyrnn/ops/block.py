@@ -178,7 +178,7 @@ def _results(call: BlockCall, kind: Any, grads: tuple[Array, ...]) -> Any:
 def run_lstm_gates(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
     """lstm_block_cell_grad without a compiled step: a step up to its gates."""
     xp, dtype, H, c = call.xp, call.dtype, call.H, arrays["cs_prev"]
-    compute, (clip, order, gate, _) = compute_dtype(dtype), call.attributes
+    compute, (clip, order, gate, *_) = compute_dtype(dtype), call.attributes
     peephole: Any = None
     # h is not an argument: the gradient does not depend on it.
     saved = call.form.Saved._make(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ..arithmetic.dual import real_dtype
 from ..checks.arrays import FLOATS, array_kind, module_of, on_device, plain
 from ..checks.attributes import check_bool, check_integer, check_list, counted, type_shown
 from ..checks.calls import check_lengths
@@ -39,6 +40,11 @@ def _module_of(op: str, name: str, a: Any) -> Any:
         known = f"bool, integers or one of {', '.join(FLOATS)}"
         raise TypeError(f"{op}: {name} has dtype {dtype}, expected {known}")
     return np if kind == "numpy" else sys.modules["cupy"]
+
+
+def _real(dtype: Any) -> Any:
+    """Return a dtype without tangents; anything else as it is."""
+    return real_dtype(dtype) if isinstance(dtype, np.dtype) else dtype
 
 
 def _at_home(a: Any) -> Any:
@@ -267,7 +273,8 @@ def _padded(sequences: Sequence[Any], steps: int, major: bool) -> Any:
     shape = (steps, B) if major else (B, steps)
     with _at_home(first):
         zeros = first.new_zeros if array_kind(first) is None else module_of(first).zeros
-        x = zeros((*shape, *first.shape[1:]), dtype=first.dtype)
+        of_duals = (a.dtype for a in sequences if getattr(a.dtype, "kind", "") == "c")
+        x = zeros((*shape, *first.shape[1:]), dtype=next(of_duals, first.dtype))
         for n, a in enumerate(sequences):
             x[(slice(len(a)), n) if major else (n, slice(len(a)))] = a
         return x
@@ -336,7 +343,7 @@ def pad_sequences(
                 f"{op}: {name} is {type_shown(a)}, expected {type_shown(first)} like sequences[0]"
             )
         for what in ("dtype", "device"):
-            if getattr(a, what, None) != getattr(first, what, None):
+            if _real(getattr(a, what, None)) != _real(getattr(first, what, None)):
                 raise TypeError(
                     f"{op}: {name} has {what} {getattr(a, what)}, expected {getattr(first, what)}"
                     " like sequences[0]"

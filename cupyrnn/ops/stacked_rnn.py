@@ -209,6 +209,11 @@ def _check(
             " bidirectional"
         )
     projects = check_projections(op, form, entries)
+    if not projects and getattr(checked, "proj_clip", None) is not None:
+        raise ValueError(
+            f"{op}: proj_clip is {shown(attributes.proj_clip)}, expected None without a projection:"
+            f" weights[0] has no {form.projection}"
+        )
     symbol = "P" if projects else "H"
     layered, L = _is_layered(input_h), len(entries) // D
     if layered and len(input_h) != L:
@@ -239,7 +244,7 @@ def _fingerprint_of(call: NetCall, weights: Sequence[Any], attributes: Attribute
     """Return a checksum of the call's sizes, attributes, lengths and resets."""
     run, net = call.run, call.net
     shapes = [[None if a is None else a.shape for a in entry] for entry in weights]
-    named = attributes.gate_order, attributes.recurrent_activation
+    named = attributes.gate_order, attributes.recurrent_activation, attributes.proj_clip
     sizes = run.sizes[:2], net, shapes
     return fingerprint(run, run.sizes.drops(net), sizes, call.form.name, named)
 
@@ -371,6 +376,7 @@ def stacked_rnn(
     seed2: int = 0,
     forget_bias: float | None = None,
     cell_clip: float | None = None,
+    proj_clip: float | None = None,
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
     is_training: bool = True,
@@ -434,6 +440,9 @@ def stacked_rnn(
     cell_clip : float, optional
         The bound of abs(cs) of LSTMs. 0, a negative number or NaN mean no bound. The default is 3
         if gate_order is "icfo", and no bound if it is "ifco". GRUs have none.
+    proj_clip : float, optional
+        The bound of abs(h) of LSTMs with a projection, as in TensorFlow 1's LSTMCell. No bound by
+        default.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b of an LSTM.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
@@ -501,7 +510,7 @@ def stacked_rnn(
     [(1, 2, 5), (1, 2, 3)]
     """
     op = "stacked_rnn"
-    attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
+    attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation, proj_clip)
     run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
     run = run._replace(save=save, reverse=reverse)
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run)
@@ -531,6 +540,7 @@ def stacked_rnn_backprop(
     direction: Direction = "unidirectional",
     dropout: float = 0.0,
     cell_clip: float | None = None,
+    proj_clip: float | None = None,
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
     time_major: bool = True,
@@ -579,6 +589,8 @@ def stacked_rnn_backprop(
     cell_clip : float, optional
         With the value of the forward call the gradient is the true one. By default a clipped cell
         state of an LSTM counts as not clipped, as in TensorFlow's gradient.
+    proj_clip : float, optional
+        The bound of the forward call. The gradient of h is zero where h reached it.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b of an LSTM, and in their gradients.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
@@ -627,7 +639,7 @@ def stacked_rnn_backprop(
     array([0.0091, 0.0091, 0.0091])
     """
     op = "stacked_rnn_backprop"
-    attributes = Attributes(None, cell_clip, gate_order, recurrent_activation)
+    attributes = Attributes(None, cell_clip, gate_order, recurrent_activation, proj_clip)
     run = RunArguments(sequence_lengths, resets, dropout, True, time_major, reverse=reverse)
     of_gradient = {"output": output, "output_h": output_h, "output_c": output_c}
     of_gradient |= {"output_backprop": output_backprop, "output_h_backprop": output_h_backprop}

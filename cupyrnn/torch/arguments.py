@@ -119,7 +119,7 @@ def block_zeros(op: str, x: Any, named: tuple[str, Any], gates: int, *states: An
 
 def lstm_attributes(op: str, attributes: Attributes) -> tuple[float, float, str, str]:
     """Return the attributes with TensorFlow's defaults."""
-    forget_bias, cell_clip, gate_order, recurrent_activation = attributes
+    forget_bias, cell_clip, gate_order, recurrent_activation, _ = attributes
     check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
     check_gate(op, recurrent_activation)
     if cell_clip is None:

@@ -40,8 +40,8 @@ def block_lstm_from_tf1(variables: Mapping[str, object], *, prefix: str = "") ->
     variables : mapping of str to array
         The variables by their names in the checkpoint, as `read_tf_checkpoint` returns them.
         Variables of optimizers and of other layers are ignored. Names from before TensorFlow 1.2,
-        which end in weights and biases, are accepted too. Complex arrays hold values and tangents,
-        see `cupyrnn.jvp`.
+        which end in weights and biases or in W_0 and B, are accepted too. Complex arrays hold
+        values and tangents, see `cupyrnn.jvp`.
     prefix : str
         The path of the cell, such as "rnn/basic_lstm_cell", or the beginning of the path, if no
         other cell has it.
@@ -64,9 +64,9 @@ def block_lstm_from_tf1(variables: Mapping[str, object], *, prefix: str = "") ->
     Notes
     -----
     A checkpoint does not contain ``forget_bias``, which all these cells add at run time (1 by
-    default, 0 in CudnnCompatibleLSTMCell). Neither does it contain ``cell_clip`` (none by default)
-    and ``proj_clip``, which this package does not have. `block_lstm` clips at 3 by default: pass
-    ``cell_clip=0`` if the cell had no clip.
+    default, 0 in CudnnCompatibleLSTMCell). Neither does it contain ``cell_clip`` and ``proj_clip``
+    (none by default): pass them to `stacked_rnn`. `block_lstm` and `stacked_rnn` clip cs at 3 by
+    default: pass ``cell_clip=0`` if the cell had no clip.
 
     Examples
     --------

@@ -37,6 +37,9 @@ _MATRICES = {"kernel", "gates/kernel", "w_ru"}
 
 # Before TensorFlow 1.2 a kernel was "weights" and a bias "biases".
 _OLD = {"weights": "kernel", "biases": "bias"}
+# And before TensorFlow 1.0, as in the files of ELMo.
+_OLDEST = {"W_0": "kernel", "B": "bias", "W_P_0": PROJECTION}
+_OLDEST |= {f"W_{gate.upper()}_diag": f"w_{gate}_diag" for gate in "ifo"}
 
 _CELL = re.compile(r"(.*_)?(cell|lstm|gru|rnn)(_.*)?|.*cell", re.IGNORECASE)
 _PLACE = re.compile(r"cell_[0-9]+|fw|bw")
@@ -168,7 +171,7 @@ def _grouped(op: str, names: Iterable[str], prefix: str) -> dict[str, dict[str, 
         # Variables of optimizers have another last part, such as kernel/Adam.
         whole = name.removesuffix(":0").removesuffix("/read")  # frozen graphs add these
         *above, last = whole.split("/")
-        whole = "/".join([*above, _OLD.get(last, last)])
+        whole = "/".join([*above, (_OLD | _OLDEST).get(last, last)])
         leaf = next((leaf for leaf in _LEAVES if f"/{whole}".endswith(f"/{leaf}")), None)
         if leaf is None or not whole.startswith(start):
             continue

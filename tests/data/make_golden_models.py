@@ -29,14 +29,23 @@ class Golden(NamedTuple):
     x: Any
     y: Any
     variables: dict[str, Any]
+    dy: Any = None
+    gradients: dict[str, Any] | None = None  # of x and of the variables
 
 
 def load(name: str) -> Golden:
     """Return a case of models.npz."""
     with np.load(PATH) as stored:
         arrays = {k.removeprefix(f"{name}/"): stored[k] for k in stored if k.startswith(f"{name}/")}
-    x, y = arrays.pop("x"), arrays.pop("y")
-    return Golden(x, y, {k.removeprefix("variables/"): a for k, a in arrays.items()})
+    x, y, dy = arrays.pop("x"), arrays.pop("y"), arrays.pop("dy", None)
+    slopes = {k: arrays.pop(k) for k in [*arrays] if k.startswith("gradients/")}
+    return Golden(
+        x,
+        y,
+        {k.removeprefix("variables/"): a for k, a in arrays.items()},
+        dy,
+        {k.removeprefix("gradients/"): a for k, a in slopes.items()},
+    )
 
 
 def keras_case(tf_keras: Any, name: str, rng: np.random.Generator) -> dict[str, Any]:
@@ -66,6 +75,9 @@ def tf1_case(v1: Any, name: str, rng: np.random.Generator) -> dict[str, Any]:
         "basic_lstm": basic,
         "peepholes": lambda: cells.LSTMCell(H, use_peepholes=True, cell_clip=0.3, dtype=float64),
         "projection": lambda: cells.LSTMCell(H, num_proj=P, forget_bias=0.5, dtype=float64),
+        "clips": lambda: cells.LSTMCell(
+            H, num_proj=P, use_peepholes=True, cell_clip=0.4, proj_clip=0.5, dtype=float64
+        ),
         "gru": lambda: cells.GRUCell(H, dtype=float64),
         "rnn": lambda: cells.BasicRNNCell(H, dtype=float64),
         "layers": lambda: cells.MultiRNNCell([basic(), basic()]),
@@ -83,6 +95,9 @@ def tf1_case(v1: Any, name: str, rng: np.random.Generator) -> dict[str, Any]:
                     with v1.variable_scope(f"cell_{layer}"):
                         y, _ = v1.nn.bidirectional_dynamic_rnn(basic(), basic(), y, **options)
                     y = v1.concat(y, 2)
+        elif name == "clips":  # without a loop, through which gradients do not pass
+            y, _ = v1.nn.static_rnn(make[name](), v1.unstack(x), dtype=float64)
+            y = v1.stack(y)
         else:
             y, _ = v1.nn.dynamic_rnn(make[name](), x, **options)
         variables = v1.global_variables()
@@ -90,8 +105,14 @@ def tf1_case(v1: Any, name: str, rng: np.random.Generator) -> dict[str, Any]:
             variable.load(rng.standard_normal(variable.shape.as_list()), session)
         arrays = {"x": rng.standard_normal((T, B, I))}
         arrays["y"] = session.run(y, {x: arrays["x"]})
-        for variable in variables:
-            arrays[f"variables/{variable.name.removesuffix(':0')}"] = session.run(variable)
+        names = [variable.name.removesuffix(":0") for variable in variables]
+        for variable, n in zip(variables, names, strict=True):
+            arrays[f"variables/{n}"] = session.run(variable)
+        if name == "clips":
+            arrays["dy"] = rng.standard_normal(arrays["y"].shape)
+            slopes = v1.gradients(y, [x, *variables], arrays["dy"])
+            found = session.run(slopes, {x: arrays["x"]})
+            arrays |= {f"gradients/{n}": a for n, a in zip(["x", *names], found, strict=True)}
     return arrays
 
 
@@ -104,6 +125,7 @@ TF1 = (
     "layers",
     "bidirectional",
     "stack",
+    "clips",
 )
 
 

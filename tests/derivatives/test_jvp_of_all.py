@@ -227,6 +227,15 @@ def test_raw_conversions(rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(a, e)
 
 
+def test_sequences_of_a_list(rng: np.random.Generator) -> None:
+    def there_and_back(*given: Any) -> Any:
+        x, lengths = cupyrnn.pad_sequences(given)
+        return cupyrnn.unpad_sequences(2 * x, lengths)
+
+    for only in range(2):
+        assert_jvp(there_and_back, [rng.standard_normal((n, 2)) for n in (3, 1)], rng, only)
+
+
 def test_nothing_is_left_out() -> None:
     """Every public function is called in one of these two files, or has no numbers as arguments."""
     text = Path(__file__).read_text() + Path(__file__).with_name("test_jvp.py").read_text()

@@ -91,17 +91,6 @@ def test_lists_there_and_back(dtype: str, major: bool) -> None:
         assert x.astype(float).sum() == pytest.approx(sum(a.sum(dtype=float) for a in sequences))
 
 
-def test_along_a_direction() -> None:
-    given, v = ([RNG.standard_normal((n, 2)) for n in (3, 1)] for _ in range(2))
-
-    def both_ways(a: Any, b: Any) -> Any:
-        x, lengths = cupyrnn.pad_sequences([a, b])
-        return cupyrnn.unpad_sequences(2 * x, lengths)
-
-    out, along = cupyrnn.jvp(both_ways, given, v)
-    assert_same_bits([out, along], [[2 * a for a in given], [2 * a for a in v]])
-
-
 @pytest.mark.gpu
 def test_on_a_device() -> None:
     cupy = needs.module("cupy")

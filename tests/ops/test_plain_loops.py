@@ -118,6 +118,17 @@ def test_gradients_of_one_or_two_sequences(
     test_gradients(ops, case, rng, monkeypatch)
 
 
+# Few of the cases above have a projection, its clip and a dtype without rounding of gradients.
+@each("stacked_rnn-LSTM", projected=True, proj_clip=0.125, size=(3, 2, 3, 5), memory="C",
+      rows=None, layers=2, dropout=0.0, dtype=["float32", "float64"], save=["all", 2],
+      recurrent_activation="sigmoid", gate_order="icfo", mostly_slow="cuda_on_cpu")  # fmt: skip
+def test_the_clip_of_a_projection(
+    ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_outputs(ops, case, rng, monkeypatch)
+    test_gradients(ops, case, rng, monkeypatch)
+
+
 # The cases leave out what prevents a call on the host from being laid out.
 WHOLE: dict[str, Any] = {"extent": ["full", "equal lengths"], "rows": None}
 WHOLE |= {"size": [(5, 3, 4, 6), (1, 3, 4, 6), (1, 2, 3, 128)]}

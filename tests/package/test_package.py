@@ -260,6 +260,11 @@ def test_every_function_says_what_does_not_fit() -> None:
             missing = f"^{name}: missing arguments? {', '.join(needed)}$"
             with pytest.raises(TypeError, match=missing):
                 function()
+        late = [n for n, p in enumerate(first) if p.default is REQUIRED]
+        if late:  # all arguments before it, by position
+            missing = f"^{name}: missing arguments? {first[late[0]].name}"
+            with pytest.raises(TypeError, match=missing):
+                function(*range(late[0]))
         if first:
             with pytest.raises(TypeError, match=f"^{name}: {first[0].name} is passed by position"):
                 function(1, **{first[0].name: 1})

@@ -126,13 +126,14 @@ class Case(NamedTuple):
         """Whether a slope has jumps. A number that is rounded across a jump has another slope."""
         attributes = dict(self.attributes)
         gate = attributes.get("recurrent_activation", "sigmoid")
-        return bool(attributes.get("cell_clip")) or gate != "sigmoid"
+        clip = self.projected and attributes.get("proj_clip")
+        return bool(attributes.get("cell_clip") or clip) or gate != "sigmoid"
 
     @property
     def without_kinks(self) -> Case:
         """The same without clip and hard sigmoids."""
         kept = [(n, v) for n, v in self.attributes if n != "recurrent_activation"]
-        return self._replace(attributes=tuple((n, 0.0 if n == "cell_clip" else v) for n, v in kept))
+        return self._replace(attributes=tuple((n, 0.0 if "clip" in n else v) for n, v in kept))
 
     def within(self, ops: Any) -> Case:
         """Return the case with few steps if a CPU stands in for a GPU, which is slow."""
@@ -221,7 +222,10 @@ class Call(NamedTuple):
             if case.op.record.name == "cudnn_rnn":
                 kwargs["rnn_mode"] = _net_of(case).rnn_mode
                 kwargs["num_proj"] = case.P if case.projected else 0
-        return kwargs | dict(case.attributes)
+        attributes = dict(case.attributes)
+        if not case.projected:
+            attributes.pop("proj_clip", None)
+        return kwargs | attributes
 
     def swap_if_batch_first(self, arrays: Any) -> Any:
         """Exchange the first two axes if the call is batch first. Twice changes nothing."""
@@ -663,6 +667,7 @@ _LSTM: dict[str, list[Any]] = {
     "gate_order": ["icfo", "ifco"],
     "recurrent_activation": GATES,
 }
+_OF_H: dict[str, list[Any]] = {"proj_clip": [0.0, 0.125]}
 _GRU: dict[str, list[Any]] = {"recurrent_activation": GATES}
 _BLOCK_LSTM = Op(_ops.BLOCK_LSTM, _draw_lstm, _parts_of_block, _lstm, _SEQUENCES | _LSTM, states=2)
 _BLOCK_GRU = Op(_ops.BLOCK_GRU, _draw_gru, _parts_of_block, _gru, _SEQUENCES | _GRU)
@@ -673,7 +678,7 @@ _OF_PACKED: dict[str, dict[str, list[Any]]] = {
     "rnn_relu": {},
 }
 _STACKED: dict[str, tuple[Any, Step, int, dict[str, list[Any]]]] = {
-    "LSTM": (PeepholeLSTMParams, _lstm, 2, {"projected": [False, True], **_LSTM}),
+    "LSTM": (PeepholeLSTMParams, _lstm, 2, {"projected": [False, True], **_LSTM, **_OF_H}),
     "GRU": (BlockGRUParams, _gru, 1, _GRU),
     "sLSTM": (SLSTMParams, _slstm, 4, {}),
     "layer-norm LSTM": (LayerNormLSTMParams, _layer_norm, 2, {"dtype": ["float64"]}),

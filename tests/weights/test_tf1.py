@@ -66,6 +66,31 @@ def test_stored_lstm_cells(name: str, options: Any) -> None:
         assert a is not golden.variables[n]
 
 
+OLD = {"kernel": "W_0", "bias": "B", "projection/kernel": "W_P_0"}
+OLD |= {f"w_{gate}_diag": f"W_{gate.upper()}_diag" for gate in "ifo"}
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_stored_cell_with_both_clips(old: bool) -> None:
+    """LSTMCell(num_proj, use_peepholes, cell_clip, proj_clip): outputs and all gradients."""
+    golden, path = models.load("clips"), "rnn/lstm_cell/"
+    variables, prefix = golden.variables, ""
+    if old:
+        prefix = "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell"
+        variables = {f"{prefix}/{OLD[n.removeprefix(path)]}": a for n, a in variables.items()}
+        variables |= {n.replace("Cell0", "Cell1"): a for n, a in variables.items()}
+    weights = cupyrnn.weights.block_lstm_from_tf1(variables, prefix=prefix)
+    clips = {"cell_clip": 0.4, "proj_clip": 0.5}
+    out, pullback = cupyrnn.vjp(cupyrnn.stacked_rnn, golden.x, weights=[weights], **clips)
+    assert_close(out.output, golden.y, "float64", "output")
+    assert (abs(golden.y) == 0.5).any()
+    assert golden.gradients is not None
+    grads = pullback(output=golden.dy)
+    found = cupyrnn.weights.block_lstm_to_tf1(*grads.weights_backprop[0], prefix=path)
+    for n, a in {"x": grads.input_backprop, **found}.items():
+        assert_close(a, golden.gradients[n], "float64", n)
+
+
 @pytest.mark.parametrize("own_names", [False, True])
 def test_a_stored_gru_cell(own_names: bool) -> None:
     """GRUCell and GRUBlockCellV2 by their names, and GRUBlockCell by its own."""

@@ -77,6 +77,27 @@ def run_masks(cupy: Any, dtype: str, rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(cupy.asnumpy(kept), expected)
 
 
+def run_clip(cupy: Any, dtype: str, rng: np.random.Generator) -> None:
+    """The clip of a projection, forward and backward."""
+    kind = agreement.numpy_dtype(dtype)
+    shapes = {"x": (2, 9, 2), "h": (1, 9, 4), "c": (1, 9, 5)}
+    shapes |= {"w": (2 + 4, 20), "b": (20,), "w_p": (5, 4)}
+    drawn = {n: rng.standard_normal(shape).astype(kind) for n, shape in shapes.items()}
+    arrays = with_tangents(rng, drawn)
+
+    def run(xp: Any) -> list[Any]:
+        x, h, c, w, b, w_p = map(xp.asarray, arrays.values())
+        weights = [cupyrnn.PeepholeLSTMParams(w, b, None, None, None, w_p)]
+        out, pullback = cupyrnn.vjp(cupyrnn.stacked_rnn, x, h, c, weights, proj_clip=0.25)
+        g = pullback(output=out.output)
+        return [out.output, g.input_backprop, g.weights_backprop[0].w_p]
+
+    found, expected = map(cupy.asnumpy, run(cupy)), run(np)
+    assert (abs(expected[0].real) == 0.25).any()
+    for a, e in zip(found, expected, strict=True):
+        assert_close(a, e.astype(np.result_type(e, np.float32)), dtype, "clip", at_least=1.0)
+
+
 def test_the_kernels_are_found() -> None:
     found = kernels_of_the_package()
     assert {"lstm", "gru", "gru_reset_after", "simple_rnn", "dropout"} <= found.keys()
@@ -97,6 +118,7 @@ def test_every_kernel_agrees_with_numpy(
     run_everything(cupy, dtype)
     run_sums(cupy, dtype, rng)
     run_masks(cupy, dtype, rng)
+    run_clip(cupy, dtype, rng)
     monkeypatch.setattr(launch, "_LARGEST_GRID_Y", 2)
     agreement.agrees_with_numpy(cupy, dtype, (2, ROWS, 2, 5))
     for mode in nets.MODES:
