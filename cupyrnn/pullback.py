@@ -350,13 +350,13 @@ class Pullback(Generic[G]):
             words = ", ".join((*self.names, *outputs))
             raise TypeError(f"{self.__name__}: no gradient was passed, expected some of {words}")
         found: dict[str, Any] = {}
+        said: dict[str, str] = {}
         for n, gradient in gradients.items():
             if n not in names:
                 raise misfit(self, (), gradients)
-            if names[n] in found:
-                raise TypeError(
-                    f"{self.__name__}: {names[n]} and {n} are the same, pass one of them"
-                )
+            first = said.setdefault(names[n], n)
+            if first != n:
+                raise TypeError(f"{self.__name__}: {first} and {n} are the same, pass one of them")
             found[names[n]] = gradient
         return found
 

@@ -206,10 +206,9 @@ for _words, *_here in (
      ("reverse", "a second call with reverse=True, or stacked_rnn")),
     ("lengths seq_len seq_lens seq_lengths sequence_length sequence_lens input_lengths"
      " sequence_lengths",
-     ("sequence_lengths", ""), ("hx", "a PackedSequence as input")),
+     ("sequence_lengths", "")),
     ("mask padding_mask",
-     ("sequence_lengths", "sequence_lengths; if it has holes see docs/guide/lengths.md"),
-     ("hx", "a PackedSequence as input")),
+     ("sequence_lengths", "sequence_lengths; if it has holes see docs/guide/lengths.md")),
     ("batch", ("batch_size", "")),
     ("time_major",
      ("batch_first", "batch_first, which means the opposite"), ("seq_len_max", "; x is [T, B, I]")),
@@ -217,9 +216,12 @@ for _words, *_here in (
     ("hidden_size units hidden_dim num_hidden n_hidden num_units",
      ("num_units", ""), ("hidden_size", ""), ("params", "; params has this size"),
      ("w", "; the shape of w has this size")),
-    ("input_dim in_features", ("input_size", ""), ("x", "; the shape of x has this size")),
+    ("input_dim in_features input_size",
+     ("input_size", ""), ("x", "; the shape of x has this size"),
+     ("input", "; the shape of input has this size")),
     ("layers n_layers num_layers",
      ("num_layers", ""), ("weights", "weights, one entry for each layer and direction"),
+     ("params", "; params has this number"),
      ("x", "stacked_rnn for several layers")),
     ("return_sequences return_state",
      ("input_h", "; output has every step, output_h the last"),
@@ -242,10 +244,11 @@ for _words, *_here in (
     ("go_backwards backward reversed is_reverse",
      ("reverse", ""), ("merge_mode", "reverse=True in the call of cudnn_rnn")),
     ("training train", ("is_training", "")),
-    ("initial_state h0 h_0 hx initial_h state",
+    ("initial_state h0 h_0 hx initial_h state input_h",
      ("input_h", ""), ("h_prev", ""), ("hx", ""), ("state", "")),
-    ("c0 c_0 cx initial_c c_prev cell_state",
-     ("input_c", ""), ("cs_prev", ""), ("hx", "hx, the pair of h and c"),
+    ("c0 c_0 cx initial_c c_prev cs_prev cell_state input_c",
+     ("input_c", ""), ("cs_prev", ""), ("h_prev", "; a GRU has no cell state"),
+     ("hx", "hx, the pair of h and c"),
      ("state", "state, the pair of both")),
     ("peephole peepholes use_peepholes", ("use_peephole", ""), ("wci", "wci, wcf and wco")),
     ("unit_forget_bias forget_gate_bias bias_forget", ("forget_bias", "")),
@@ -258,6 +261,9 @@ for _words, *_here in (
     ("inputs", ("x", ""), ("input", "")),
     ("x", ("input", "")),
     ("input", ("x", "")),
+    ("input_mode", ("input_mode", "")),
+    ("input_forget", ("input_forget", "")),
+    ("input_gradient", ("input_gradient", "")),
 ):  # fmt: skip
     for _word in _words.split():
         _OTHER_WORDS[_word] = tuple(_here)
@@ -265,12 +271,18 @@ for _words, *_here in (
 
 def _word_for(word: str, names: Sequence[str]) -> str:
     """Return the end of the error for an unknown argument: what to use instead."""
-    for name, text in _OTHER_WORDS.get(word.lower(), ()):
+    known = _OTHER_WORDS.get(word.lower())
+    for name, text in known or ():
         if name in names or not name:
             return text if text.startswith(";") else f", expected {text or name}"
     import difflib  # imported here because it is slow
 
-    close = difflib.get_close_matches(word.lower(), names, 1, 0.7)
+    close = [] if known else difflib.get_close_matches(word.lower(), names, 1, 0.7)
+    of = word.removeprefix("d_").removeprefix("grad_").removesuffix("_grad")
+    for gradient in (f"{of}_grad", f"d_{of}", f"{of}_backprop", of) if of != word else ():
+        if gradient in names:  # likeness alone would find another output's
+            close = [gradient]
+            break
     return f", expected {close[0] if close else 'one of ' + ', '.join(names)}"
 
 
@@ -320,7 +332,9 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
     needed = [p.name for p in parameters if p.default in (p.empty, REQUIRED)]
     missing, hint = [n for n in needed if n not in passed], ""
     for place, a in enumerate(args):
-        if {*missing} <= {*getattr(a, "_fields", ())}:
+        if type(a).__name__ == "PackedParams" and missing == ["params"]:
+            hint = f"; {type_shown(a)} comes after the states: {name}({', '.join(first)})"
+        elif {*missing} <= {*getattr(a, "_fields", ())}:
             weights = "**weights.arguments" if hasattr(type(a), "arguments") else "*weights"
             call = ", ".join([*first[:place], weights])
             hint = f"; {type_shown(a)} holds them: {name}({call})"

@@ -41,8 +41,8 @@ def _instead(op: str, name: str, value: object) -> str:
         if op.startswith("cudnn_rnn"):
             return f"; params has no sizes: pass zeros of shape {shape}, or params as PackedParams"
         return f"; pass zeros of shape {shape}"
-    if kind.__module__ == "torch" or kind.__module__.startswith("torch."):
-        return f"; pass {name}.numpy(), or use cupyrnn.torch"
+    if kind.__module__.partition(".")[0] == "torch":
+        return f"; {_numpys(name, value)}use cupyrnn.torch"
     if kind.__module__.startswith("jaxlib."):
         return f"; pass numpy.asarray({name}), or use cupyrnn.jax"
     if kind.__name__ == "PackedParams":
@@ -52,6 +52,20 @@ def _instead(op: str, name: str, value: object) -> str:
     if kind.__module__.startswith("cupyrnn.") and isinstance(value, tuple):
         return f"; pass its arrays: {', '.join(getattr(value, '_fields', ()))}"
     return ""
+
+
+def _numpys(name: str, value: Any) -> str:
+    """Return how to make an array of a tensor, if it can be one."""
+    if not hasattr(value, "detach"):  # a module, for example
+        return ""
+    steps = (
+        (".detach()", value.requires_grad),
+        (".to_dense()", "sparse" in str(value.layout)),
+        (".float()", "bfloat16" in str(value.dtype)),  # NumPy has none
+        (".cpu()", not value.is_cpu),
+        (".resolve_conj().resolve_neg()", value.is_conj() or value.is_neg()),
+    )
+    return f"pass {name}{''.join(step for step, needed in steps if needed)}.numpy(), or "
 
 
 def check_arrays(

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from .._typing import Save
 from ..cells.packed import DIRECTIONS
 from ..checks.attributes import check_dropout, check_save, named, type_shown
+from ..checks.calls import check_lengths
 from .arguments import Extras, Lengths, Resets, extras, keeps, save_of, seeds_of
 from .definitions import CUDNN_RNN
 from .laid_out import Zeros
@@ -155,7 +156,11 @@ class Recurrent(WithStates):
         if self.batch_first:
             input = input.transpose(0, 1)
             marks = None if marks is None else marks.t()
-        output, last = self.run(input, states, (lengths, marks))
+        try:
+            output, last = self.run(input, states, (lengths, marks))
+        except ValueError:
+            check_lengths(type(self).__name__, lengths, *input.shape[:2])  # named after the module
+            raise
         if self.batch_first:
             output = output.transpose(0, 1)
         if not batched:

@@ -310,22 +310,12 @@ def test_arrays_of_two_modules(cupy_on_cpu: Any, op: str) -> None:
 
 
 def test_what_to_pass_instead() -> None:
-    """For frequent mistakes the message says what to pass."""
+    """For frequent mistakes the message says what to pass; package/test_hints.py follows it."""
     tensor = type("Tensor", (), {"__module__": "torch"})()
     of_jax = type("ArrayImpl", (), {"__module__": "jaxlib._jax"})()
-    packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
     for wrong, what in (
-        (tensor, "a torch.Tensor{}; pass w.numpy(), or use cupyrnn.torch"),
+        (tensor, "a torch.Tensor{}; use cupyrnn.torch"),
         (of_jax, "a jax.Array{}; pass numpy.asarray(w), or use cupyrnn.jax"),
-        (
-            packed,
-            "a cupyrnn.PackedParams{}; pass it to cudnn_rnn, or pass the weights that"
-            " params_to_block_lstm returns",
-        ),
-        (
-            cupyrnn.init_block_lstm(num_units=2, input_size=3),
-            "a cupyrnn.BlockLSTMParams{}; pass its arrays: w, b",
-        ),
     ):
         message = f"w is {what.format(', expected a numpy.ndarray like x')}"
         raises("block_lstm", TypeError, message, w=wrong)
