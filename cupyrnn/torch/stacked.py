@@ -222,13 +222,13 @@ class PeepholeLSTM(PeepholeNet):
         save: Save = "all",
     ) -> None:
         of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
-        of_cell = Attributes(*lstm_attributes("PeepholeLSTM", of_cell))
+        values = lstm_attributes("PeepholeLSTM", of_cell)  # all that `stacked_rnn` of tensors has
         check_bool("PeepholeLSTM", "use_peephole", use_peephole)
         super().__init__(
             (input_size, hidden_size, num_layers),
             (batch_first, dropout, bidirectional, proj_size),
             ("w", "b", *PEEPHOLES * use_peephole, *("w_p",) * bool(proj_size)),
-            {**of_cell._asdict(), "reverse": reverse},
+            {**dict(zip(Attributes._fields, values, strict=False)), "reverse": reverse},
             {"device": device, "dtype": dtype},
             save,
         )
