@@ -1,9 +1,8 @@
 """ONNX's LSTM, GRU and RNN: `run_onnx_node` computes a node from its inputs and attributes.
 
-Nodes that `cudnn_rnn` or `stacked_rnn` can compute use these ops. The other files of this folder
-compute all other nodes, one direction at a time, step by step, over NumPy and CuPy. `lstm`, `gru`
-and `rnn` have the equations, in the standard's names; `activations` has the eleven functions,
-`layer` runs the steps, and `attributes` checks a node.
+Nodes that `cudnn_rnn` or `stacked_rnn` can compute use these ops. The other nodes are cells of the
+contract in `cells`, as users' own cells are, and `stacked_rnn` runs them. `activations` has the
+eleven functions, and `attributes` checks a node.
 
 Symbols: T time steps, B batch, I input size, H hidden_size, D directions.
 """
@@ -17,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .._typing import Array, Arrays, by_argument
+from .._typing import Array, by_argument
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.packed import RNNMode
 from ..checks.arrays import cast, compute_dtype, on_device
@@ -29,33 +28,19 @@ from ..checks.attributes import (
     no_memory,
     shown,
 )
-from ..checks.calls import (
-    check_arrays,
-    check_lengths,
-    expect_memory,
-    expect_rank,
-    expect_shape,
-)
+from ..checks.calls import check_arrays, check_lengths, expect_memory, expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from ..ops.cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
-from ..ops.stacked_rnn import stacked_rnn
+from ..ops.stacked_rnn import stacked_rnn, stacked_rnn_backprop
+from ..weights import onnx
 from ..weights.activations import gate_of
 from ..weights.forms import as_arrays
-from ..weights.onnx import (
-    block_gru_from_onnx,
-    block_lstm_from_onnx,
-    params_from_onnx,
-    params_to_onnx,
-)
-from ..weights.packed import PackedParams
 from .attributes import GATES, NodeAttributes, check_attributes
-from .cell import NodeCell
-from .layer import Sequences, backward, forward, sequences
+from .cells import NodeWeights, kinds
 
 OpType: TypeAlias = Literal["LSTM", "GRU", "RNN"]
 
-_VARYING = ("X", "initial_h", "initial_c")  # the inputs whose axes `layout` exchanges
-_OUTPUT_GRADS = ("Y_grad", "Y_h_grad", "Y_c_grad")
+_VARYING = ("X", "initial_h", "initial_c")
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
@@ -102,37 +87,18 @@ class OnnxGrads(NamedTuple):
         return by_argument(self, key)
 
 
-class _OpAttributes(NamedTuple):
-    """The attributes of `cudnn_rnn` for a node."""
-
-    rnn_mode: RNNMode
-    recurrent_activation: RecurrentActivation
-
-
 class _Node(NamedTuple):
-    """A node after its checks, with the time axis first."""
+    """A node after its checks; missing inputs are left out."""
 
     xp: ModuleType
     op_type: str
     tensors: dict[str, Array]
     lengths: NDArray[np.int32] | None
     attributes: NodeAttributes
-    present: frozenset[str]  # the inputs that are not None
 
-    @property
-    def weights(self) -> list[Array | None]:
-        """W, R and B."""
-        return [self.tensors.get(name) for name in ("W", "R", "B")]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of inputs and outputs."""
-        dtype: np.dtype[Any] = self.tensors["X"].dtype
-        return dtype
-
-    def backwards(self, d: int) -> bool:
-        """Return whether a direction reads its sequences backward."""
-        return d == 1 or self.attributes.direction == "reverse"
+    def exchanged(self, a: Array) -> Array:
+        """Exchange D and B in Y or in the ops' output [T, B, D, H], unless layout is 1."""
+        return a if self.attributes.batch_first else self.xp.ascontiguousarray(a.swapaxes(1, 2))
 
 
 @traceable
@@ -218,7 +184,8 @@ def run_onnx_node(
     Affine and ScaledTanh; their defaults here are 1 and 0, and 1 and 1. The guide's page on ONNX
     lists the ambiguities of the standard and how this function resolves them.
 
-    Nodes that neither `cudnn_rnn` nor the block ops can compute run step by step, which is slower.
+    Nodes that neither `cudnn_rnn` nor the block ops can compute are cells of their own, which are
+    slower.
 
     Some exporters write a wrong ``linear_before_reset``, which no check of the file can detect. The
     guide's page describes how to recognize it.
@@ -240,22 +207,21 @@ def run_onnx_node(
     [-0.0933  0.0163  0.4057  0.7961]
     """
     attributes = {
-        "direction": direction,
-        "layout": layout,
-        "linear_before_reset": linear_before_reset,
-        "activations": activations,
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "clip": clip,
-        "input_forget": input_forget,
-    }
+        "direction": direction, "layout": layout, "linear_before_reset": linear_before_reset,
+        "activations": activations, "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta, "clip": clip, "input_forget": input_forget,
+        "hidden_size": hidden_size,
+    }  # fmt: skip
     op = "run_onnx_node"
     try:
-        call = _check(op, op_type, inputs, hidden_size, attributes)
-        with on_device(call.xp, call.tensors["X"]):
-            fast = _fast(call)
-            outputs = _general(call) if fast is None else _by_ops(call, fast)
-            return _in_layout(call, outputs)
+        call = _check(op, op_type, inputs, attributes)
+        X, (D, _, H) = call.tensors["X"], call.tensors["R"].shape
+        with on_device(call.xp, X):
+            forward, _, arguments = _op(call)
+            output, *states = forward(**arguments, is_training=False)[:3]
+            Y = call.exchanged(output.reshape(*X.shape[:2], D, H))
+            Y, Y_h, Y_c = (a if a is None else cast(a, X.dtype) for a in (Y, *states))
+            return OnnxOutputs(Y, Y_h, Y_c if op_type == "LSTM" else None)
     except MemoryError as error:
         raise no_memory(op, error, dict(zip(_INPUTS, inputs, strict=False))) from None
 
@@ -271,78 +237,97 @@ def onnx_node_gradients(
     Y_grad: Array | None = None,
     Y_h_grad: Array | None = None,
     Y_c_grad: Array | None = None,
-    *,
-    hidden_size: int | None = None,
     **attributes: Any,
 ) -> OnnxGrads:
     """
     Return the gradients of a node's inputs, from the gradients of its outputs: for `vjp`.
 
     A gradient of None means zeros. `cudnn_rnn_backprop` computes the gradients of nodes that
-    `cudnn_rnn` computes; the general cell computes the others.
+    `cudnn_rnn` computes, `stacked_rnn_backprop` the others.
     """
     op = "run_onnx_node"
-    call = _check(op, op_type, inputs, hidden_size, _DEFAULTS | attributes)
+    call = _check(op, op_type, inputs, _DEFAULTS | attributes)
     if op_type != "LSTM" and Y_c_grad is not None:
         raise ValueError(f"{op}: Y_c_grad is an array, expected None: {op_type} has no Y_c")
-    xp, (T, B, _), (D, _, H) = call.xp, call.tensors["X"].shape, call.tensors["R"].shape
-    batch_first, sizes = call.attributes.batch_first, {"T": T, "B": B, "D": D, "H": H}
-    output_grads = dict(zip(_OUTPUT_GRADS, (Y_grad, Y_h_grad, Y_c_grad), strict=True))
-    check_arrays(op, {"X": call.tensors["X"]}, output_grads)
-    gradients = {}
-    with on_device(xp, call.tensors["X"]):
-        for name, a in output_grads.items():
-            axes = "BDH" if batch_first else "DBH"
-            if name == "Y_grad":
-                axes = "BTDH" if batch_first else "TDBH"
-            shape = tuple(sizes[axis] for axis in axes)
-            expect_shape(op, name, a, f"({', '.join(axes)})", shape)
-            a = xp.zeros(shape, call.dtype) if a is None else a
-            if batch_first:
-                a = a.transpose(1, 2, 0, 3) if name == "Y_grad" else a.swapaxes(0, 1)
-            gradients[name] = cast(a, compute_dtype(call.dtype))
-        fast = _fast(call)
-        of_block = op_type == "GRU" and not call.attributes.linear_before_reset
-        if fast is None or of_block or "P" in call.tensors:
-            return _general_gradients(call, gradients)
-        return _gradients_by_op(call, fast, gradients)
+    X, (D, _, H) = call.tensors["X"], call.tensors["R"].shape
+    batch_first = call.attributes.batch_first
+    sizes = dict(zip("BTDH" if batch_first else "TBDH", (*X.shape[:2], D, H), strict=True))
+    output_grads = {"Y_grad": Y_grad, "Y_h_grad": Y_h_grad, "Y_c_grad": Y_c_grad}
+    check_arrays(op, {"X": X}, output_grads)
+    for name, a in output_grads.items():
+        axes = ("TDBH", "DBH", "BTDH", "BDH")[2 * batch_first + (name != "Y_grad")]
+        shape = tuple(sizes[axis] for axis in axes)
+        expect_shape(op, name, a, f"({', '.join(axes)})", shape)
+    with on_device(call.xp, X):
+        forward, backward, arguments = _op(call, gradient=True)
+        dtype = arguments["input"].dtype
+        dY, dh, dc = (a if a is None else cast(a, dtype) for a in output_grads.values())
+        *varying, of_weights = backward(
+            **arguments, **forward(**arguments)._asdict(),
+            output_backprop=dY if dY is None else call.exchanged(dY).reshape(*X.shape[:2], D * H),
+            output_h_backprop=dh, output_c_backprop=dc,
+        )  # fmt: skip
+        found = dict(zip(_VARYING, varying, strict=True))
+        if isinstance(of_weights, list):
+            parts = zip(NodeWeights._fields, zip(*of_weights, strict=True), strict=True)
+            found |= {name: call.xp.stack(a) for name, a in parts if a[0] is not None}
+        else:
+            packed = arguments["params"]._replace(params=of_weights, recurrent_activation="sigmoid")
+            found |= onnx.params_to_onnx(packed)._asdict()
+        names = (field.removesuffix("_grad") for field in OnnxGrads._fields)
+        present = (found[name] if name in call.tensors else None for name in names)
+        return OnnxGrads(*(a if a is None else cast(a, X.dtype) for a in present))
 
 
-def _in_layout(call: _Node, outputs: OnnxOutputs) -> OnnxOutputs:
-    """Return the outputs in the node's layout."""
-    if not call.attributes.batch_first:
-        return outputs
-    Y, Y_h, Y_c = outputs
-    return OnnxOutputs(
-        call.xp.ascontiguousarray(Y.transpose(2, 0, 1, 3)),
-        _exchanged(call.xp, Y_h),
-        None if Y_c is None else _exchanged(call.xp, Y_c),
-    )
+def _op(call: _Node, *, gradient: bool = False) -> tuple[Any, Any, dict[str, Any]]:
+    """Return the op that computes a node, its gradient, and the arguments of both."""
+    a, fast, names = call.attributes, _fast(call), ("input", "input_h", "input_c")
+    W, R, B, P = map(call.tensors.get, NodeWeights._fields)
+    arguments: dict[str, Any] = dict(zip(names, map(call.tensors.get, _VARYING), strict=True))
+    arguments |= {"sequence_lengths": call.lengths, "time_major": not a.batch_first}
+    arguments["reverse"] = a.direction == "reverse"
+    before_product = call.op_type == "GRU" and not a.linear_before_reset
+    if fast is not None and P is None and not before_product:
+        packed = onnx.params_from_onnx(W, R, B, rnn_mode=fast[0], linear_before_reset=1)
+        arguments["params"] = packed._replace(recurrent_activation=fast[1])
+        return cudnn_rnn, cudnn_rnn_backprop, arguments
+    arguments["direction"] = "bidirectional" if a.D == 2 else "unidirectional"
+    if fast is None or gradient:
+        # In the dtype of the computation, from the first product to the last.
+        dtype = compute_dtype(call.tensors["X"].dtype)
+        given = {n: cast(t, dtype) for n, t in call.tensors.items()}
+        given.setdefault("B", call.xp.zeros((a.D, 2 * len(given["W"][0])), dtype))
+        arguments |= {n: given.get(name) for n, name in zip(names, _VARYING, strict=True)}
+        arguments["weights"] = [
+            kind(*(given[n][d] if n in given else None for n in kind._fields))
+            for d, kind in enumerate(kinds(call.op_type, a))
+        ]
+    elif before_product:
+        arguments["weights"] = onnx.block_gru_from_onnx(W, R, B)
+        arguments["recurrent_activation"] = fast[1]
+    else:
+        arguments["weights"] = onnx.block_lstm_from_onnx(W, R, B, P)
+        arguments |= {"recurrent_activation": fast[1], "forget_bias": 0, "cell_clip": 0}
+    return stacked_rnn, stacked_rnn_backprop, arguments
 
 
-def _fast(call: _Node) -> _OpAttributes | None:
-    """Return the attributes of `cudnn_rnn` for this node; None if no op computes it."""
-    a, op_type = call.attributes, call.op_type
-    first = a.activations[0]
-    if a.clip is not None or a.input_forget or any(names != first for names in a.activations):
+def _fast(call: _Node) -> tuple[RNNMode, RecurrentActivation] | None:
+    """Return the `rnn_mode` and the gates of this node in the ops; None if they do not have it."""
+    a, op_type, (f, *others) = call.attributes, call.op_type, call.attributes.activations[0]
+    is_empty = not all(call.tensors["W"].shape)  # no units, or no inputs
+    if is_empty or a.clip is not None or a.input_forget or len({*a.activations}) > 1:
         return None
-    if not all(call.tensors["W"].shape):  # no units, or no inputs
-        return None
-    f, *others = first
     if any(other.name != "tanh" for other in others):
         return None
     if op_type == "RNN":
         modes: dict[str, RNNMode] = {"tanh": "rnn_tanh", "relu": "rnn_relu"}
-        return _OpAttributes(modes[f.name], "sigmoid") if f.name in modes else None
+        return (modes[f.name], "sigmoid") if f.name in modes else None
     # Attributes in a file are float32.
-    exactly = compute_dtype(call.dtype).char in "dD"
-    gate = gate_of(f, 0 if exactly else 1e-8)
-    return None if gate is None else _OpAttributes("lstm" if op_type == "LSTM" else "gru", gate)
+    gate = gate_of(f, 0 if compute_dtype(call.tensors["X"].dtype).char in "dD" else 1e-8)
+    return None if gate is None else ("lstm" if op_type == "LSTM" else "gru", gate)
 
 
-def _check(
-    op: str, op_type: Any, inputs: Any, hidden_size: object, attributes: dict[str, Any]
-) -> _Node:
+def _check(op: str, op_type: Any, inputs: Any, attributes: dict[str, Any]) -> _Node:
     """Check a node."""
     if type(op_type).__name__ == "NodeProto":
         raise TypeError(
@@ -352,7 +337,6 @@ def _check(
     check_choice(op, "op_type", op_type, tuple(GATES))
     node = check_attributes(op, op_type, attributes)
     check_list(op, "inputs", inputs)
-    batch_first = node.batch_first
     names = _INPUTS if op_type == "LSTM" else _INPUTS[:6]
     expected = f"3 to {len(names)} for {op_type}: {', '.join(names)}"
     check_count(op, "inputs", inputs, 3 <= len(inputs) <= len(names), expected)
@@ -363,6 +347,7 @@ def _check(
     )
     D, G = node.D, GATES[op_type]
     gates = f"{G}*H" if G > 1 else "H"
+    batch_first, hidden_size = node.batch_first, attributes["hidden_size"]
     steps, states = ("B, T", "B, D") if batch_first else ("T, B", "D, B")
     *sizes, I = expect_rank(op, "X", tensors["X"], f"({steps}, I)")
     T, B = sizes[::-1] if batch_first else sizes
@@ -384,138 +369,4 @@ def _check(
         expect_shape(op, name, tensors.get(name), symbols, shape)
     expect_memory(op, "X", tensors["X"].shape, T * B * D * H)
     lengths = check_lengths(op, sequence_lens, T, B, name="sequence_lens")
-    present = frozenset(tensors)
-    with on_device(xp, tensors["X"]):
-        for name in ("initial_h", "initial_c"):
-            if name not in tensors:
-                tensors[name] = xp.zeros((D, B, H), tensors["X"].dtype)
-            elif batch_first:
-                tensors[name] = _exchanged(xp, tensors[name])
-        if batch_first:
-            tensors["X"] = _exchanged(xp, tensors["X"])
-    return _Node(xp, op_type, tensors, lengths, node, present)
-
-
-def _exchanged(xp: ModuleType, a: Array) -> Array:
-    """Return an array with its first two axes exchanged."""
-    return xp.ascontiguousarray(a.swapaxes(0, 1))
-
-
-def _by_ops(call: _Node, fast: _OpAttributes) -> OnnxOutputs:
-    """Run a node by `cudnn_rnn`, or by `stacked_rnn` if CudnnRNN cannot compute it."""
-    W, R, B = call.weights
-    x, h, c = (call.tensors[name] for name in _VARYING)
-    block: Any = None
-    options = _options(call) | {"is_training": False}
-    if call.op_type == "GRU" and not call.attributes.linear_before_reset:
-        block = block_gru_from_onnx(W, R, B)
-    elif "P" in call.tensors:
-        block = block_lstm_from_onnx(W, R, B, call.tensors["P"])
-        options |= {"forget_bias": 0, "cell_clip": 0}
-    out: Any
-    if block is not None:
-        options["direction"] = "bidirectional" if len(block) == 2 else "unidirectional"
-        options["recurrent_activation"] = fast.recurrent_activation
-        out = stacked_rnn(x, h, c, block, **options)
-    else:
-        out = cudnn_rnn(x, h, c, _packed(call, fast), **options)
-    (T, B, _), (D, _, H) = x.shape, h.shape
-    Y = call.xp.ascontiguousarray(out.output.reshape(T, B, D, H).transpose(0, 2, 1, 3))
-    return OnnxOutputs(Y, out.output_h, out.output_c if fast.rnn_mode == "lstm" else None)
-
-
-def _options(call: _Node) -> dict[str, Any]:
-    """Return the arguments that `cudnn_rnn` and `stacked_rnn` share."""
-    reverse = call.attributes.direction == "reverse"
-    return {"sequence_lengths": call.lengths, "reverse": reverse}
-
-
-def _packed(call: _Node, fast: _OpAttributes) -> PackedParams:
-    """Convert the weights of a node that CudnnRNN computes."""
-    packed = params_from_onnx(*call.weights, rnn_mode=fast.rnn_mode, linear_before_reset=1)
-    return packed._replace(recurrent_activation=fast.recurrent_activation)
-
-
-def _gradients_by_op(call: _Node, fast: _OpAttributes, gradients: dict[str, Array]) -> OnnxGrads:
-    """Return the gradients of a node by `cudnn_rnn_backprop`."""
-    (T, B, _), (D, _, H) = call.tensors["X"].shape, call.tensors["R"].shape
-    x, h, c = (call.tensors[name] for name in _VARYING)
-    packed, has_c = _packed(call, fast), fast.rnn_mode == "lstm"
-    net: Any = _options(call) | {"input": x, "input_h": h, "params": packed}
-    net["input_c"] = c if has_c else None
-    Y, Y_h, Y_c = (cast(gradients[name], call.dtype) for name in _OUTPUT_GRADS)
-    g: Any = cudnn_rnn_backprop(
-        **net,
-        **cudnn_rnn(**net)._asdict(),
-        output_backprop=Y.transpose(0, 2, 1, 3).reshape(T, B, D * H),
-        output_h_backprop=Y_h,
-        output_c_backprop=Y_c if has_c else None,
-    )
-    params = packed._replace(params=g.params_backprop, recurrent_activation="sigmoid")
-    found = dict(zip(_VARYING, g, strict=False))
-    return _of_present(call, found | params_to_onnx(params)._asdict())
-
-
-def _of_present(call: _Node, found: dict[str, Array]) -> OnnxGrads:
-    """Return the gradients of the inputs that are not None, in the layout of the node."""
-    if call.attributes.batch_first:
-        for name in {*_VARYING} & call.present & found.keys():
-            found[name] = _exchanged(call.xp, found[name])
-    names = [field.removesuffix("_grad") for field in OnnxGrads._fields]
-    every = {n: cast(found[n], call.dtype) for n in names if n in found and n in call.present}
-    return OnnxGrads(*(every.get(name) for name in names))
-
-
-def _cells(call: _Node) -> list[tuple[NodeCell, Sequences]]:
-    """Return the general cell and the sequences of each direction."""
-    xp, a = call.xp, call.attributes
-    dtype = compute_dtype(call.dtype)
-    X, W, R = (cast(call.tensors[name], dtype) for name in "XWR")
-    D, GH, H = R.shape
-    B, P = (cast(call.tensors[name], dtype) if name in call.tensors else None for name in "BP")
-    if B is None:
-        B = xp.zeros((D, 2 * GH), dtype)
-    return [
-        (
-            NodeCell(
-                xp, W[d], R[d], B[d, :GH], B[d, GH:],
-                None if P is None else P[d].reshape(3, H),
-                a.activations[d], a.clip, a.input_forget, a.linear_before_reset,
-            ),
-            sequences(xp, X, call.lengths, call.backwards(d)),
-        )
-        for d in range(D)
-    ]  # fmt: skip
-
-
-def _states(call: _Node, d: int) -> Arrays:
-    """Return the initial states of a direction, in the dtype of the computation."""
-    names = ("initial_h", "initial_c") if call.op_type == "LSTM" else ("initial_h",)
-    return tuple(cast(call.tensors[name][d], compute_dtype(call.dtype)) for name in names)
-
-
-def _general(call: _Node) -> OnnxOutputs:
-    """Run a node that no op computes, direction by direction."""
-    cells = enumerate(_cells(call))
-    done = [forward(call.op_type, cell, x, _states(call, d)) for d, (cell, x) in cells]
-    Y = call.xp.stack([direction.Y for direction in done], axis=1)
-    states = map(call.xp.stack, zip(*(direction.states for direction in done), strict=True))
-    Y, Y_h, *Y_c = (cast(a, call.dtype) for a in (Y, *states))
-    return OnnxOutputs(Y, Y_h, Y_c[0] if Y_c else None)
-
-
-def _general_gradients(call: _Node, gradients: dict[str, Array]) -> OnnxGrads:
-    """Return the gradients of a node by the general cell; arrays have the time axis first."""
-    xp, directions = call.xp, []
-    for d, (cell, x) in enumerate(_cells(call)):
-        steps = forward(call.op_type, cell, x, _states(call, d), keep=True).steps
-        last = tuple(gradients[n][d] for n in ("Y_h_grad", "Y_c_grad")[: len(_states(call, d))])
-        directions.append(backward(call.op_type, cell, x, steps, gradients["Y_grad"][:, d], last))
-    found: dict[str, Array] = {"X": sum(g.X for g in directions)}
-    for name in ("W", "R", "B", "P"):
-        if name in call.present:
-            found[name] = xp.stack([getattr(g, name) for g in directions])
-    for n, name in enumerate(("initial_h", "initial_c")):
-        if name in call.present:
-            found[name] = xp.stack([g.states[n] for g in directions])
-    return _of_present(call, found)
+    return _Node(xp, op_type, tensors, lengths, node)

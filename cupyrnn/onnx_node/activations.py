@@ -33,17 +33,13 @@ from ..derivatives.duals import dual
 from ..weights.activations import Activation
 
 
-def activate(
-    xp: ModuleType, activation: Activation, clip: float | None, z: Array
-) -> tuple[Array, Array]:
+def activate(xp: ModuleType, f: Activation, clip: float | None, z: Array) -> tuple[Array, Array]:
     """Return the value and the slope of an activation at z, clipped to [-clip, clip]."""
     x = z.real
     bounded = x if clip is None else xp.clip(x, -clip, clip)
-    formulas = FUNCTIONS[activation.name]
+    found = FUNCTIONS[f.name](xp, bounded, f.alpha, f.beta)
     # A number times a mask is float64 in NumPy.
-    value, slope, curvature = (
-        a.astype(x.dtype) for a in formulas(xp, bounded, activation.alpha, activation.beta)
-    )
+    value, slope, curvature = (a.astype(x.dtype) for a in found)
     if clip is not None:
         inside = abs(x) < clip
         slope, curvature = slope * inside, curvature * inside

@@ -46,14 +46,14 @@ def test_any_node_by_the_text(op_type: Any, seed: int) -> None:
 def test_a_fast_cell_runs_where_it_fits(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its results equal the general cell's."""
-    general = onnx_node._general
+    """Its results equal those of the cell of any node."""
+    kinds = onnx_node.kinds
     hard: dict[str, Any] = {"activations": ["HardSigmoid", "Tanh", "Tanh"]}
     single = {"activation_alpha": [float(np.float32(0.2))]}
     for op_type, attributes in (*KINDS, ("RNN", {"activations": ["Tanh", "Tanh"]})):
         inputs = node(rng, op_type, 1)
         with monkeypatch.context() as patch:
-            patch.setattr(onnx_node, "_general", None)
+            patch.setattr(onnx_node, "kinds", None)
             out = cupyrnn.run_onnx_node(op_type, inputs, **attributes)
         monkeypatch.setattr(onnx_node, "_fast", lambda call: None)
         expected = cupyrnn.run_onnx_node(op_type, inputs, **attributes)
@@ -62,7 +62,7 @@ def test_a_fast_cell_runs_where_it_fits(
             if a is not None:
                 assert_close(a, e, "float64", f"{op_type} {attributes}")
     calls = []
-    monkeypatch.setattr(onnx_node, "_general", lambda call: calls.append(1) or general(call))
+    monkeypatch.setattr(onnx_node, "kinds", lambda *of: calls.append(1) or kinds(*of))
     inputs = node(rng, "LSTM", 1)
     # The float32 number 0.2 is another number in float64.
     cupyrnn.run_onnx_node("LSTM", inputs, **hard, **single)
@@ -159,8 +159,14 @@ def test_slopes_and_curvatures(a: Activation, clip: float | None) -> None:
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.parametrize("op_type", GATES)
 def test_on_a_device(each_cupy: Any, op_type: Any) -> None:
+    lengths, names = np.array([1, 5, 3], np.int32), ["Tanh", "Softsign", "Elu"]
+    more: dict[str, Any] = {"linear_before_reset": 1} if op_type == "GRU" else {}
+    ragged = node(np.random.default_rng(0), op_type, 1)
+    ragged[4] = lengths
+    nodes = [(ragged, {"activations": names[: ACTIVATIONS[op_type]]} | more)]
     for seed in range(20):
-        inputs, attributes = drawn(np.random.default_rng([seed, 5, GATES[op_type]]), op_type)
+        nodes.append(drawn(np.random.default_rng([seed, 5, GATES[op_type]]), op_type))
+    for inputs, attributes in nodes:
         device = [a if a is None or n == 4 else each_cupy.asarray(a) for n, a in enumerate(inputs)]
         found = []
         for given in (device, inputs):

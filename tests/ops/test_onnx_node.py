@@ -192,8 +192,8 @@ def test_errors_of_weights(call: Any, error: Any, message: str) -> None:
 
 
 def test_an_ordinary_nodes_gradient_is_the_ops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The general cell, which is several times slower, is not used."""
-    monkeypatch.setattr(cupyrnn.onnx_node, "_general_gradients", None)
+    """The cell of any node, which is several times slower, is not used."""
+    monkeypatch.setattr(cupyrnn.onnx_node, "kinds", None)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((4, 2, 3))
     nodes: tuple[tuple[Any, int, dict[str, Any]], ...] = (

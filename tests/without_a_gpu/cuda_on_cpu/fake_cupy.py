@@ -206,6 +206,11 @@ def stack(arrays: Any, axis: int = 0) -> ndarray:
     return asarray(np.stack([get(a) for a in arrays], axis))
 
 
+def broadcast_to(a: ndarray, shape: tuple[int, ...]) -> ndarray:
+    _expect_of_device("broadcast_to", a)
+    return asarray(np.broadcast_to(get(a), shape))
+
+
 def where(condition: Any, a: Any, b: Any) -> ndarray:
     _expect_of_device("where", *(x for x in (condition, a, b) if isinstance(x, np.ndarray)))
     return asarray(np.where(*(get(x) if isinstance(x, ndarray) else x for x in (condition, a, b))))
@@ -405,6 +410,7 @@ def module() -> types.ModuleType:
         empty,
         zeros,
         ascontiguousarray,
+        broadcast_to,
         concatenate,
         stack,
         RawModule,
