@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -15,11 +15,14 @@ from ..checks.attributes import check_choice, check_real, shown
 from .contract import Attributes, Form, Gradients, States, Weight, each
 from .gru import GRU, GRUOutputs
 from .lstm import LSTM, LSTMOutputs, LSTMStates
+from .packed import gate_places
 
 GateOrder: TypeAlias = Literal["icfo", "ifco"]
 
 # Which quarter of the columns of w, b and the gate gradients belongs to i, ci, f and o.
-COLUMNS = {"icfo": (0, 1, 2, 3), "ifco": (0, 2, 1, 3)}
+COLUMNS = {
+    order: (*gate_places(order, "lstm", ("i", "ci", "f", "o")),) for order in get_args(GateOrder)
+}
 PEEPHOLES = ("wci", "wcf", "wco")
 
 # TensorFlow's defaults of (forget_bias, cell_clip): BlockLSTM's and BlockLSTMV2's.

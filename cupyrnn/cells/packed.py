@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from .._typing import Array, NamedTuple
@@ -34,6 +34,24 @@ GATES: dict[RNNMode, tuple[str, ...]] = {
     "gru": ("r", "u", "c"),
 }
 DIRECTIONS: tuple[Direction, ...] = ("unidirectional", "bidirectional")  # by D - 1
+_PACKED: dict[str, tuple[str, ...]] = {str(mode): gates for mode, gates in GATES.items()}
+# The gates in the order of each form of weights: of `block_lstm` with each gate_order, and of other
+# frameworks. PyTorch's order is GATES. Keras and ONNX write z for u and h for a GRU's c.
+GATE_ORDERS: dict[str, Mapping[str, tuple[str, ...]]] = {
+    "packed": _PACKED,
+    "icfo": {"lstm": ("i", "ci", "f", "o")},
+    "ifco": {"lstm": ("i", "f", "ci", "o")},
+    "block_gru": {"gru": ("r", "u", "c")},
+    "keras": {**_PACKED, "gru": ("u", "r", "c")},
+    "keras 1": {"lstm": ("i", "ci", "f", "o"), "gru": ("u", "r", "c")},
+    "onnx": {**_PACKED, "lstm": ("i", "o", "f", "ci"), "gru": ("u", "r", "c")},
+}
+
+
+def gate_places(form: str, rnn_mode: str, gates: Sequence[str] = ()) -> list[int]:
+    """Return the place of each of these gates in a form, by default of the packed gates."""
+    order = GATE_ORDERS[form][rnn_mode]
+    return [order.index(gate) for gate in gates or GATE_ORDERS["packed"][rnn_mode]]
 
 
 class Net(NamedTuple):

@@ -11,11 +11,11 @@ from ..checks.arrays import cast, compute_dtype, module_of
 from .contract import Cell, Form, Gradients, States, Weight
 from .gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 from .lstm import LSTM, LSTMOutputs, LSTMStates
-from .packed import LayerParams, Net, parts
+from .packed import LayerParams, Net, gate_places, parts
 from .simple_rnn import SimpleRNN, SimpleRNNOutputs
 
 # Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.
-PACKED_COLUMNS = (0, 2, 1, 3)
+PACKED_COLUMNS = (*gate_places("packed", "lstm", ("i", "ci", "f", "o")),)
 
 # The NamedTuple of the results of each cell's steps.
 _SAVED: dict[str, Any] = {

@@ -240,7 +240,6 @@ for _words, *_here in (
     ("gate_activation inner_activation", ("recurrent_activation", "")),
     ("recurrent_dropout zoneout", ("", "; there is only dropout between layers")),
     ("proj_clip", ("", "; a projection is not clipped")),
-    ("reset_after", ("merge_mode", "block_gru_from_keras, if it is False")),
     ("go_backwards backward reversed is_reverse",
      ("reverse", ""), ("merge_mode", "reverse=True in the call of cudnn_rnn")),
     ("training train", ("is_training", "")),

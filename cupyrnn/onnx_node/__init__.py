@@ -175,7 +175,7 @@ def run_onnx_node(
 
     See Also
     --------
-    params_from_onnx, block_lstm_from_onnx, block_gru_from_onnx : Convert the weights, to train.
+    params_from_onnx, block_lstm_from_onnx : Convert the weights, to train.
 
     Notes
     -----
@@ -303,7 +303,7 @@ def _op(call: _Node, *, gradient: bool = False) -> tuple[Any, Any, dict[str, Any
             for d, kind in enumerate(kinds(call.op_type, a))
         ]
     elif before_product:
-        arguments["weights"] = onnx.block_gru_from_onnx(W, R, B)
+        arguments["weights"] = onnx.params_from_onnx(W, R, B, linear_before_reset=0)
         arguments["recurrent_activation"] = fast[1]
     else:
         arguments["weights"] = onnx.block_lstm_from_onnx(W, R, B, P)

@@ -479,7 +479,7 @@ def stacked_rnn(
     --------
     stacked_rnn_backprop : The gradient of every input.
     block_lstm, block_gru : One layer in one direction, which also returns the gates of every step.
-    block_gru_from_keras, block_lstm_from_tf1, block_lstm_from_onnx : Weights of models made
+    params_from_keras, block_lstm_from_tf1, block_lstm_from_onnx : Weights of models made
         elsewhere.
     init_block_lstm, init_block_gru : Initial weights.
 

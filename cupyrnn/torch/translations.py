@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..cells.packed import GATE_ORDERS
 from ..weights.activations import DEFAULTS, SLOPES
 from ..weights.params import check_net, layout
 from .definitions import block_shapes
@@ -14,11 +15,9 @@ from .ops import Op
 
 # The nodes, and their gates by the names in the packed vector.
 _NODES = {
-    "lstm": ("LSTM", ("i", "o", "f", "ci")),
-    "gru": ("GRU", ("u", "r", "c")),
-    **dict.fromkeys(("rnn_tanh", "rnn_relu"), ("RNN", ("h",))),
+    mode: (mode.upper() if gates[1:] else "RNN", gates)
+    for mode, gates in GATE_ORDERS["onnx"].items()
 }
-_BLOCK_LSTM = {"icfo": ("i", "ci", "f", "o"), "ifco": ("i", "f", "ci", "o")}
 
 
 def _refuse(function: str, problem: str, why: str) -> None:
@@ -165,7 +164,7 @@ def _block_direction(
     """Return the weights of a direction as the inputs of a node."""
     op = write.op
     if "w" in entry:
-        gates, names = _NODES["lstm"][1], _BLOCK_LSTM[order]
+        gates, names = _NODES["lstm"][1], GATE_ORDERS[order]["lstm"]
         columns = {g: (entry["w"], n * H) for n, g in enumerate(names)}
         sums = {g: write.part(entry["b"], n * H, (n + 1) * H) for n, g in enumerate(names)}
         if bias:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 from .._typing import Array
-from ..cells.block_forms import GateOrder
-from ..cells.packed import Net, layers
+from ..cells.block_forms import COLUMNS, GateOrder
+from ..cells.packed import gate_places, layers
 from ..checks.arrays import cast_all, on_device
 from ..checks.attributes import check_choice, check_real
 from ..checks.calls import check_arrays
 from ..derivatives.traced import traceable
-from .forms import BLOCK, BlockLSTMParams, check_block_lstm, layer_of, refuse, rows_of
-from .packed import PackedParams, assembled, check_model, gradient_model
+from .forms import BlockLSTMParams, check_block_lstm, layer_of, refuse, rows_of, with_one_bias
+from .packed import PackedParams, assembled, check_packed
 from .params import check_net
 
 
@@ -70,7 +68,7 @@ def params_from_block_lstm(
     """
     op = "params_from_block_lstm"
     xp, dtype = check_arrays(op, {"w": w, "b": b})
-    check_choice(op, "gate_order", gate_order, tuple(BLOCK))
+    check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
     for name, a in (("wci", wci), ("wcf", wcf), ("wco", wco)):
         if a is not None:
             raise ValueError(f"{op}: {name} is an array, expected None: CudnnRNN has no peepholes")
@@ -81,35 +79,37 @@ def params_from_block_lstm(
     bias_of_f = check_real(op, "forget_bias", forget_bias)
     with on_device(xp, w):
         w, b = cast_all(dtype, w, b)
-        layer = layer_of(w, b, BLOCK[gate_order])
+        layer = layer_of(w, b, gate_places(gate_order, "lstm"))
         layer.recurrent_bias[1] += bias_of_f
         return assembled(op, xp, net, w, [layer])
 
 
 @traceable
 def params_to_block_lstm(
-    params: Array | PackedParams,
-    num_units: int | None = None,
-    input_size: int | None = None,
+    params: PackedParams,
     *,
     gate_order: GateOrder = "icfo",
+    forget_bias: float = 0.0,
+    gradient: bool = False,
 ) -> BlockLSTMParams:
     """
     Convert the packed parameters of one LSTM layer to weights of `block_lstm`.
 
-    Call `block_lstm` with ``forget_bias=0`` and ``cell_clip=0``: CudnnRNN has neither. If the net
-    has a hard sigmoid, pass its `recurrent_activation` too.
+    Call `block_lstm` with the same `forget_bias` and with ``cell_clip=0``: CudnnRNN has neither. If
+    the net has a hard sigmoid, pass its `recurrent_activation` too.
 
     Parameters
     ----------
-    params : [params_size] or PackedParams
-        The packed parameters of one unidirectional layer without projection. For their gradient use
-        `gradient_to_block_lstm`: this function would add the two equal gradients of the biases.
-        Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    num_units, input_size : int
-        H and I; a PackedParams determines them.
+    params : PackedParams
+        A net of one unidirectional LSTM layer without projection. Complex arrays hold values and
+        tangents, see `cupyrnn.jvp`.
     gate_order : {"icfo", "ifco"}
         The order of the gates in the result.
+    forget_bias : float
+        The value that `block_lstm` will add to the forget gate. It is subtracted from b.
+    gradient : bool
+        Whether params holds a gradient: ``packed._replace(params=grads.params_backprop)``. The
+        gradients of the two packed biases are equal, and b's is one of them, not their sum.
 
     Returns
     -------
@@ -119,81 +119,27 @@ def params_to_block_lstm(
     Raises
     ------
     TypeError, ValueError
-        An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
-        params is not an array of the right length, or the net is not one unidirectional LSTM layer
-        without projection.
+        An argument has a wrong type, params is not a PackedParams of the right length, or the net
+        is not one unidirectional LSTM layer without projection.
 
     Examples
     --------
-    >>> import numpy as np
     >>> import cupyrnn
-    >>> w, b = cupyrnn.weights.params_to_block_lstm(np.arange(56.0), 2, 3)
-    >>> w.shape, b.shape
+    >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+    >>> weights = cupyrnn.weights.params_to_block_lstm(packed)
+    >>> weights.w.shape, weights.b.shape
     ((5, 8), (8,))
     """
     op = "params_to_block_lstm"
-    num_layers = None if isinstance(params, PackedParams) else 1
-    model = check_model(op, params, num_layers, num_units, input_size)
-    return _as_block_lstm(op, *model, gate_order)
-
-
-@traceable
-def gradient_to_block_lstm(
-    params: PackedParams, params_backprop: Array, *, gate_order: GateOrder = "icfo"
-) -> BlockLSTMParams:
-    """
-    Convert the gradient of the packed parameters of one LSTM layer to gradients of w and b.
-
-    The gradients of the two packed biases are equal. The gradient of b is one of them, not their
-    sum, as in `gradient_to_keras`.
-
-    Parameters
-    ----------
-    params : PackedParams
-        The net: one unidirectional LSTM layer. Complex arrays hold values and tangents, see
-        `cupyrnn.jvp`.
-    params_backprop : [params_size]
-        The gradient of its parameters, as `cudnn_rnn_backprop` returns it.
-    gate_order : {"icfo", "ifco"}
-        The order of the gates in the result.
-
-    Returns
-    -------
-    BlockLSTMParams
-        The gradients of w [I+H, 4*H] and b [4*H].
-
-    Raises
-    ------
-    TypeError, ValueError
-        params is not a PackedParams of such a net, or the gradient is not an array of the length of
-        the parameters.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import cupyrnn
-    >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
-    >>> w_grad, b_grad = cupyrnn.weights.gradient_to_block_lstm(packed, np.ones(56))
-    >>> w_grad.shape, b_grad.shape
-    ((5, 8), (8,))
-    """
-    op = "gradient_to_block_lstm"
-    model = gradient_model(op, params, params_backprop)
-    return _as_block_lstm(op, *model, gate_order, sum_biases=False)
-
-
-def _as_block_lstm(
-    op: str, xp: ModuleType, net: Net, params: Array, gate_order: object, *, sum_biases: bool = True
-) -> BlockLSTMParams:
-    """Convert the packed parameters of one LSTM layer to weights of `block_lstm`."""
-    order = BLOCK[check_choice(op, "gate_order", gate_order, tuple(BLOCK))]
+    order = check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
+    xp, net, vector = check_packed(op, params)
     refuse(op, "block_lstm", net)
     if net.rnn_mode != "lstm" or net.L > 1 or net.D > 1:
         raise ValueError(
             f"{op}: params is of a net with rnn_mode = {net.rnn_mode}, L = {net.L} and"
             f" D = {net.D}, expected lstm, 1 and 1: block_lstm is one layer in one direction"
         )
-    (layer,) = layers(params, net)
-    with on_device(xp, params):
-        layer = layer if sum_biases else layer._replace(input_bias=None)
-        return BlockLSTMParams(*rows_of(xp, layer, order))
+    added = check_real(op, "forget_bias", forget_bias)
+    with on_device(xp, vector):
+        (layer,) = with_one_bias(op, layers(vector, net), gradient, added)
+        return BlockLSTMParams(*rows_of(xp, layer, gate_places(order, "lstm")))

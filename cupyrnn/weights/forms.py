@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from .._typing import Array, NamedTuple
 from ..cells.block_forms import GRU_FORM, LSTM_FORM
 from ..cells.contract import Form
-from ..cells.packed import GATES, LayerParams, Net, RNNMode
+from ..cells.packed import GATES, LayerParams, Net, RNNMode, layers
 from ..checks.arrays import array_kind, cast, contiguous, on_device, plain
-from ..checks.attributes import check_integer, named, read_first, shown, type_shown
+from ..checks.attributes import check_bool, check_integer, named, read_first, shown, type_shown
 from ..checks.calls import MOST_ELEMENTS, check_arrays, expect_rank, expect_shape
+from .packed import check_packed
 from .params import without_arithmetic
 
 
@@ -265,11 +266,6 @@ class BlockGRUParams(NamedTuple):
         return GRU_FORM
 
 
-# The places of the packed gates i, f, ci, o in each gate_order of the block ops.
-BLOCK = {"icfo": [0, 2, 1, 3], "ifco": [0, 1, 2, 3]}
-IN_ORDER = [0, 1, 2, 3]
-
-
 def as_arrays(op: str, tensors: Mapping[str, object]) -> tuple[ModuleType, dict[str, Array]]:
     """
     Return arrays of one module, in the widest of their dtypes.
@@ -373,9 +369,6 @@ def mode_of(
     )
 
 
-_Gates: TypeAlias = "slice | Sequence[int]"  # an index of gates
-
-
 def by_gate(a: Array, G: int) -> Array:
     """Return [K, G*H], gates side by side, as [G, H, K]."""
     return a.reshape(a.shape[0], G, -1).transpose(1, 2, 0)
@@ -389,26 +382,16 @@ def side_by_side(a: Array) -> Array:
 
 def layer_of(rows: Array, bias: Array, order: Sequence[int], P: int | None = None) -> LayerParams:
     """Convert rows [K+P, G*H] and a bias [G*H], gates in this order, to the packed layout."""
-    gates, places = by_gate(rows, len(order)), _places(order)
+    gates = by_gate(rows, len(order))
     K = gates.shape[2] - (P or gates.shape[1])
+    gates = gates if order == sorted(order) else gates[order]
     biases = bias.reshape(len(order), -1)[order]
-    return LayerParams(gates[places, :, :K], gates[places, :, K:], None, None, biases)
+    return LayerParams(gates[:, :, :K], gates[:, :, K:], None, None, biases)
 
 
 def rows_of(xp: ModuleType, layer: LayerParams, order: Sequence[int]) -> tuple[Array, Array]:
     """Invert `layer_of`: return copies; two biases are added."""
-    return _side_by_side(xp, layer, _places(own_order(order)))
-
-
-def _places(order: Sequence[int]) -> _Gates:
-    """Return an index that reorders gates: a slice, which makes no copy, if the order is theirs."""
-    return slice(None) if order == IN_ORDER[: len(order)] else order
-
-
-def _side_by_side(
-    xp: ModuleType, layer: LayerParams, gates: slice | Sequence[int]
-) -> tuple[Array, Array]:
-    """Return the rows [K+P, G*H] and the bias [G*H] of some gates."""
+    gates = own_order(order)
     rows = xp.concatenate([layer.input[gates], layer.recurrent[gates]], axis=2)
     bias = layer.recurrent_bias[gates]
     if layer.input_bias is not None:
@@ -420,14 +403,60 @@ def layer_of_gru(xp: ModuleType, weights: BlockGRUParams) -> LayerParams:
     """Convert weights of `block_gru` to the packed layout."""
     w_ru, w_c, b_ru, b_c = (contiguous(xp, a) for a in weights)
     rows, bias = xp.concatenate([w_ru, w_c], axis=1), xp.concatenate([b_ru, b_c])
-    return layer_of(rows, bias, IN_ORDER[:3])
+    return layer_of(rows, bias, [0, 1, 2])
 
 
 def gru_of(xp: ModuleType, layer: LayerParams) -> BlockGRUParams:
     """Invert `layer_of_gru`: return copies; two biases are added."""
-    both = slice(2), slice(2, None)
-    (w_ru, b_ru), (w_c, b_c) = (_side_by_side(xp, layer, gates) for gates in both)
-    return BlockGRUParams(w_ru, w_c, b_ru, b_c)
+    rows, bias = rows_of(xp, layer, [0, 1, 2])
+    H = len(bias) // 3
+    parts = rows[:, : 2 * H], rows[:, 2 * H :], bias[: 2 * H], bias[2 * H :]
+    return BlockGRUParams(*(a.copy() for a in parts))
+
+
+def with_one_bias(
+    op: str, places: Sequence[LayerParams], gradient: object, forget_bias: float = 0.0
+) -> list[LayerParams]:
+    """
+    Return layers for a form whose bias is the sum of the packed ones, less `forget_bias`.
+
+    A gradient has no forget_bias, and the gradients of the two biases are equal: one is left.
+    """
+    if check_bool(op, "gradient", gradient):
+        return [place._replace(input_bias=None) for place in places]
+    if not forget_bias:
+        return [*places]
+    biases = [place.recurrent_bias.copy() for place in places]
+    for bias in biases:
+        bias[1] -= forget_bias
+    return [p._replace(recurrent_bias=b) for p, b in zip(places, biases, strict=True)]
+
+
+class Opened(NamedTuple):
+    """The weights that a converter writes, by layer and direction."""
+
+    xp: ModuleType
+    mode: RNNMode
+    net: Net | None  # None for GRUs that reset before the product
+    like: Array
+    places: list[LayerParams]
+
+
+def opened(op: str, params: Any) -> Opened:
+    """Check a PackedParams, a BlockGRUParams or a list of these; return their parts."""
+    entries = {"params": params} if isinstance(params, BlockGRUParams) else {}
+    if type(params) in (list, tuple):
+        entries = {f"params[{n}]": entry for n, entry in enumerate(params)}
+    if entries and all(isinstance(entry, BlockGRUParams) for entry in entries.values()):
+        for name, entry in entries.items():
+            check_block_gru(op, {f"{name}.{n}": a for n, a in entry._asdict().items()})
+        xp, _ = check_arrays(op, {f"{name}.w_c": entry.w_c for name, entry in entries.items()})
+        like = next(iter(entries.values())).w_c
+        with on_device(xp, like):
+            places = [layer_of_gru(xp, entry) for entry in entries.values()]
+        return Opened(xp, "gru", None, like, places)
+    xp, net, vector = check_packed(op, params, " or a list of BlockGRUParams")
+    return Opened(xp, net.rnn_mode, net, vector, layers(vector, net))
 
 
 def own_order(columns: Sequence[int]) -> list[int]:

@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation, check_gate
-from ..cells.packed import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, layers
+from ..cells.packed import DIRECTIONS, GATE_ORDERS, GATES, Direction, LayerParams, RNNMode
 from ..checks.arrays import contiguous, on_device
 from ..checks.attributes import check_bool, check_choice, check_count, check_list, shown, type_shown
 from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from . import forms
 from .forms import BlockGRUParams, PeepholeLSTMParams
-from .packed import PackedParams, assembled, check_activation, check_model
+from .packed import PackedParams, assembled, check_activation
 from .params import check_net
 
 _PEEPHOLES = {"i": "wci", "f": "wcf", "o": "wco"}
-_ICFO = ("i", "ci", "f", "o")
+_ICFO = GATE_ORDERS["icfo"]["lstm"]
 
 
 class Gate(NamedTuple):
@@ -84,10 +84,18 @@ def _mode(op: str, gates: Sequence[object], rnn_mode: object) -> RNNMode:
 
 
 def _oriented_arrays(
-    op: str, tensors: Mapping[str, object], transposed: bool
+    op: str, tensors: Mapping[str, object], transposed: bool | None
 ) -> tuple[ModuleType, dict[str, Array]]:
     """Return the module and the arrays, matrices as [H, K]."""
+    if transposed is not None:
+        check_bool(op, "transposed", transposed)
     xp, arrays = forms.as_arrays(op, tensors)
+    shapes = [a.shape for a in arrays.values() if a.ndim == 2]
+    if transposed is None and shapes and all(rows == columns for rows, columns in shapes):
+        raise ValueError(
+            f"{op}: transposed is None, expected True or False: all matrices are square, which"
+            " shows no order of their axes"
+        )
     return xp, {name: a.T if transposed and a.ndim == 2 else a for name, a in arrays.items()}
 
 
@@ -97,12 +105,13 @@ def params_from_gates(
     *,
     projections: Sequence[object] | None = None,
     rnn_mode: RNNMode | None = None,
-    direction: Direction = "unidirectional",
+    direction: Direction | None = None,
     recurrent_activation: RecurrentActivation = "sigmoid",
-    transposed: bool = False,
-) -> PackedParams:
+    transposed: bool | None = None,
+    reset_after: bool | None = None,
+) -> PackedParams | Any:  # a list of BlockGRUParams; a union would need a test in every typed call
     """
-    Pack weights that have separate arrays for each gate.
+    Convert weights that have separate arrays for each gate.
 
     Parameters
     ----------
@@ -116,18 +125,24 @@ def params_from_gates(
         The projection of each layer and direction of an LSTM. Without projections, P is H.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
         The cell. It follows from the names of the gates, except an RNN's activation.
-    direction : {"unidirectional", "bidirectional"}
-        D is 1 or 2.
+    direction : {"unidirectional", "bidirectional"}, optional
+        D is 1, the default, or 2. It is required where two layers and one bidirectional layer have
+        the same shapes.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         Activation of the gates: see `cudnn_rnn`.
-    transposed : bool
-        If True, the matrices are [K, H], [P, H] and [H, P].
+    transposed : bool, optional
+        If True, the matrices are [K, H], [P, H] and [H, P]; by default they are not. It is required
+        if all matrices are square.
+    reset_after : bool, optional
+        For a GRU, where it is required: whether r multiplies the state's product, as in cuDNN's
+        GRU, or the state before it.
 
     Returns
     -------
-    PackedParams
+    PackedParams or list of BlockGRUParams
         The packed vector, in the widest of the dtypes, and the configuration that follows from the
-        shapes.
+        shapes. GRUs that reset before the product become a list of weights of `block_gru`, one for
+        each layer and direction, as `stacked_rnn` takes it; two biases are added.
 
     Raises
     ------
@@ -135,8 +150,8 @@ def params_from_gates(
         An argument has a wrong type, or a weight is not an array, does not have a floating dtype,
         or is on another device than the first.
     ValueError
-        A gate is missing or unknown, a shape does not fit the others, or there are peepholes:
-        CudnnRNN has none.
+        A gate is missing or unknown, a shape does not fit the others, there are peepholes, which
+        CudnnRNN does not have, or the arrays do not show something that only an argument can say.
 
     See Also
     --------
@@ -149,18 +164,22 @@ def params_from_gates(
     >>> import numpy as np
     >>> import cupyrnn
     >>> gate = cupyrnn.weights.Gate(np.ones((2, 3)), np.ones((2, 2)), np.zeros(2))
-    >>> packed = cupyrnn.weights.params_from_gates([{"r": gate, "u": gate, "c": gate}])
+    >>> packed = cupyrnn.weights.params_from_gates(
+    ...     [{"r": gate, "u": gate, "c": gate}], reset_after=True
+    ... )
     >>> packed[1:5]
     (1, 2, 3, 'gru')
     """
     op = "params_from_gates"
     check_list(op, "gates", gates, "mappings to Gates")
-    D = 1 + (check_choice(op, "direction", direction, DIRECTIONS) == "bidirectional")
-    transposed = check_bool(op, "transposed", transposed)
+    if direction is not None:
+        check_choice(op, "direction", direction, DIRECTIONS)
+    D = 1 + (direction == "bidirectional")
     check_gate(op, recurrent_activation)
     check_count(op, "gates", gates, gates and len(gates) % D == 0, f"L*D with D = {D}")
     mode = _mode(op, gates, rnn_mode)
     check_activation(op, mode, recurrent_activation)
+    _check_reset(op, mode, reset_after, recurrent_activation)
     tensors: dict[str, object] = {}
     for n, layer_gates in enumerate(gates):
         tensors |= _named(op, layer_gates, f"gates[{n}]", GATES[mode])
@@ -175,7 +194,7 @@ def params_from_gates(
     P = 0
     if projections is not None:
         P = expect_rank(op, "projections[0]", arrays["projections[0]"], "(P, H)")[0]
-    net = check_net(op, len(gates) // D, H, I, mode, "linear_input", direction, P)
+    net = check_net(op, len(gates) // D, H, I, mode, "linear_input", DIRECTIONS[D - 1], P)
     checked: list[list[Gate]] = []
     for n in range(len(gates)):
         K = I if n < D else D * net.P
@@ -185,11 +204,36 @@ def params_from_gates(
         _refuse_peepholes(op, names, checked[n], why)
         expect_shape(op, f"projections[{n}]", arrays.get(f"projections[{n}]"), "(P, H)", (P, H))
 
+    if direction is None and len(gates) == 2 and net.P == I:
+        raise ValueError(
+            f"{op}: direction is None, expected 'bidirectional' for one layer or 'unidirectional'"
+            f" for two: both fit where I = {I} is the size of h"
+        )
+    if mode == "gru" and not reset_after:
+        with on_device(xp, arrays[f"{first}.input"]):
+            return [forms.gru_of(xp, _stacked(xp, layer_gates)) for layer_gates in checked]
     parts = (
         _stacked(xp, layer_gates)._replace(projection=arrays.get(f"projections[{n}]"))
         for n, layer_gates in enumerate(checked)
     )
     return assembled(op, xp, net, next(iter(arrays.values())), parts, recurrent_activation)
+
+
+def _check_reset(op: str, mode: str, reset_after: object, activation: str) -> None:
+    """Check that reset_after is a bool for a GRU, and None for the other cells."""
+    if mode != "gru":
+        if reset_after is not None:
+            raise ValueError(f"{op}: reset_after is {shown(reset_after)}, expected None for {mode}")
+    elif reset_after is None:
+        raise ValueError(
+            f"{op}: reset_after is None, expected True or False: whether r multiplies the product"
+            " with the state, or the state"
+        )
+    elif not check_bool(op, "reset_after", reset_after) and activation != "sigmoid":
+        raise ValueError(
+            f"{op}: recurrent_activation is {activation!r}, expected sigmoid: weights of block_gru"
+            " do not hold it; pass it to block_gru or stacked_rnn"
+        )
 
 
 def _gate(
@@ -224,41 +268,31 @@ def _stacked(xp: ModuleType, gates: Sequence[Gate]) -> LayerParams:
 
 @traceable
 def params_to_gates(
-    params: Array | PackedParams,
-    num_layers: int | None = None,
-    num_units: int | None = None,
-    input_size: int | None = None,
-    *,
-    rnn_mode: RNNMode | None = None,
-    direction: Direction | None = None,
+    params: PackedParams | BlockGRUParams | Sequence[BlockGRUParams], *, gradient: bool = False
 ) -> list[dict[str, Gate]]:
     """
-    Convert packed parameters to separate arrays for each gate.
+    Convert weights to separate arrays for each gate.
 
     Parameters
     ----------
-    params : [params_size] or PackedParams
-        The packed parameters of a net without projection, or a gradient of them. Complex arrays
-        hold values and tangents, see `cupyrnn.jvp`.
-    num_layers, num_units, input_size : int, optional
-        L, H and I; a PackedParams determines them and the next two.
-    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell; "lstm" by default.
-    direction : {"unidirectional", "bidirectional"}, optional
-        D is 1, the default, or 2.
+    params : PackedParams, BlockGRUParams or sequence of BlockGRUParams
+        What `params_from_gates` returns: packed parameters without projection, or weights of
+        `block_gru`. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
+    gradient : bool
+        Whether params holds a gradient: ``packed._replace(params=grads.params_backprop)``. It is
+        converted as the parameters are, with both biases.
 
     Returns
     -------
     list of dict of str to Gate
-        The gates of each of the L*D layers and directions by name, with both biases: copies.
+        The gates of each of the L*D layers and directions by name, with all biases: copies.
         `params_from_gates` inverts this; pass it the net's `recurrent_activation` too.
 
     Raises
     ------
     TypeError, ValueError
-        An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
-        params is not an array of the right length, or the net has a projection or skip_input. For
-        such nets use `cudnn_rnn_params_to_canonical`.
+        An argument has a wrong type, an array has a wrong shape, or the net has a projection or
+        skip_input. For such nets use `cudnn_rnn_params_to_canonical`.
 
     Examples
     --------
@@ -270,37 +304,23 @@ def params_to_gates(
     ['i', 'f', 'ci', 'o'] (3, 3)
     """
     op = "params_to_gates"
-    xp, net, vector = check_model(
-        op, params, num_layers, num_units, input_size, rnn_mode=rnn_mode, direction=direction
-    )
-    forms.refuse(op, "this form", net)
-    with on_device(xp, vector):
-        return [_as_gates(GATES[net.rnn_mode], place) for place in layers(vector, net)]
+    xp, mode, net, like, places = forms.opened(op, params)
+    check_bool(op, "gradient", gradient)
+    if net is not None:
+        forms.refuse(op, "this form", net)
+    with on_device(xp, like):
+        return [_as_gates(GATES[mode], place) for place in places]
 
 
 def _as_gates(names: Sequence[str], layer: LayerParams) -> dict[str, Gate]:
     """Return copies of a layer's input and recurrent matrices and biases, gate by gate."""
-    w, r, _, *biases, _ = layer
-    arrays = [w, r, *(b for b in biases if b is not None)]
+    arrays = [a for a in (*layer[:2], *layer[3:5]) if a is not None]
     return {name: Gate(*(a[g].copy() for a in arrays)) for g, name in enumerate(names)}
-
-
-def _one_cell(
-    op: str, gates: object, names: Sequence[str], transposed: object
-) -> tuple[ModuleType, list[Gate]]:
-    """Check the gates of one cell of the block ops; return module and gates."""
-    is_transposed = check_bool(op, "transposed", transposed)
-    xp, arrays = _oriented_arrays(op, _named(op, gates, "gates", names), is_transposed)
-    first = f"gates[{names[0]!r}].input"
-    H, I = expect_rank(op, first, arrays[first], "(H, I)")
-    if not H or not I:
-        raise ValueError(f"{op}: {first} has shape {(H, I)}, expected (H, I), neither of them 0")
-    return xp, [_gate(op, f"gates[{name!r}]", arrays, ("I", I), H, H) for name in names]
 
 
 @traceable
 def block_lstm_from_gates(
-    gates: Mapping[str, Sequence[object]], *, transposed: bool = False
+    gates: Mapping[str, Sequence[object]], *, transposed: bool | None = None
 ) -> PeepholeLSTMParams:
     """
     Convert an LSTM with separate arrays for each gate to weights of `block_lstm`.
@@ -312,8 +332,9 @@ def block_lstm_from_gates(
         and peephole [H]; a missing one of the last three, or None, is zero. Either i, f and o all
         have peepholes or none has; ci never has one. Complex arrays hold values and tangents, see
         `cupyrnn.jvp`.
-    transposed : bool
-        If True, the matrices are transposed, [I, H] and [H, H], as in madmom.
+    transposed : bool, optional
+        If True, the matrices are transposed, [I, H] and [H, H], as in madmom; by default they are
+        not. It is required if I = H.
 
     Returns
     -------
@@ -342,7 +363,13 @@ def block_lstm_from_gates(
     ((5, 8), (2,))
     """
     op = "block_lstm_from_gates"
-    xp, found = _one_cell(op, gates, _ICFO, transposed)
+    xp, arrays = _oriented_arrays(op, _named(op, gates, "gates", _ICFO), transposed)
+    H, I = expect_rank(op, "gates['i'].input", arrays["gates['i'].input"], "(H, I)")
+    if not H or not I:
+        raise ValueError(
+            f"{op}: gates['i'].input has shape {(H, I)}, expected (H, I), neither of them 0"
+        )
+    found = [_gate(op, f"gates[{name!r}]", arrays, ("I", I), H, H) for name in _ICFO]
     peepholes = {n: gate.peephole for n, gate in zip(_ICFO, found, strict=True)}
     if peepholes.pop("ci") is not None:
         raise ValueError(f"{op}: gates['ci'] has a peephole, expected one in i, f and o only")
@@ -353,7 +380,7 @@ def block_lstm_from_gates(
     with on_device(xp, found[0].input):
         diagonals = {_PEEPHOLES[name]: xp.array(peepholes[name]) for name in present}
         return PeepholeLSTMParams(
-            *forms.rows_of(xp, _stacked(xp, found), forms.IN_ORDER), **diagonals
+            *forms.rows_of(xp, _stacked(xp, found), [0, 1, 2, 3]), **diagonals
         )
 
 
@@ -394,92 +421,8 @@ def block_lstm_to_gates(
     diagonals = {"wci": wci, "wcf": wcf, "wco": wco}
     xp, _, _ = forms.check_block_lstm(op, {"w": w, "b": b, **diagonals})
     with on_device(xp, w):
-        gates = _as_gates(
-            _ICFO, forms.layer_of(contiguous(xp, w), contiguous(xp, b), forms.IN_ORDER)
-        )
+        gates = _as_gates(_ICFO, forms.layer_of(contiguous(xp, w), contiguous(xp, b), [0, 1, 2, 3]))
         for name, peephole in _PEEPHOLES.items():
             if (a := diagonals[peephole]) is not None:
                 gates[name] = gates[name]._replace(peephole=contiguous(xp, a).copy())
         return gates
-
-
-@traceable
-def block_gru_from_gates(
-    gates: Mapping[str, Sequence[object]], *, transposed: bool = False
-) -> BlockGRUParams:
-    """
-    Convert a GRU with separate arrays for each gate to weights of `block_gru`.
-
-    This GRU resets before the product. For a GRU that resets after it, use `params_from_gates`.
-
-    Parameters
-    ----------
-    gates : mapping of str to Gate
-        The gates r, u and c. Each holds input [H, I], recurrent [H, H], bias and recurrent_bias
-        [H]; a missing bias, or None, is zero. Complex arrays hold values and tangents, see
-        `cupyrnn.jvp`.
-    transposed : bool
-        If True, the matrices are transposed, [I, H] and [H, H].
-
-    Returns
-    -------
-    BlockGRUParams
-        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H]. Two biases are added.
-
-    Raises
-    ------
-    TypeError
-        An argument has a wrong type, or a weight is not an array, does not have a floating dtype,
-        or is on another device than the first.
-    ValueError
-        A gate is missing or unknown, has a peephole, or a shape does not fit the others.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import cupyrnn
-    >>> gate = cupyrnn.weights.Gate(np.ones((2, 3)), np.ones((2, 2)))
-    >>> [a.shape for a in cupyrnn.weights.block_gru_from_gates({"r": gate, "u": gate, "c": gate})]
-    [(5, 4), (5, 2), (4,), (2,)]
-    """
-    op = "block_gru_from_gates"
-    xp, found = _one_cell(op, gates, GATES["gru"], transposed)
-    names = [f"gates[{name!r}]" for name in GATES["gru"]]
-    _refuse_peepholes(op, names, found, "a GRU does not have")
-    with on_device(xp, found[0].input):
-        return forms.gru_of(xp, _stacked(xp, found))
-
-
-@traceable
-def block_gru_to_gates(w_ru: Array, w_c: Array, b_ru: Array, b_c: Array) -> dict[str, Gate]:
-    """
-    Convert weights of `block_gru` to separate arrays for each gate.
-
-    Parameters
-    ----------
-    w_ru, w_c, b_ru, b_c : [I+H, 2*H], [I+H, H], [2*H], [H]
-        The weights and biases. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-
-    Returns
-    -------
-    dict of str to Gate
-        r, u and c, each with one bias. They are copies.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An argument is not an array, or a shape does not fit.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import cupyrnn
-    >>> weights = np.ones((5, 4)), np.ones((5, 2)), np.ones(4), np.ones(2)
-    >>> cupyrnn.weights.block_gru_to_gates(*weights)["u"].recurrent.shape
-    (2, 2)
-    """
-    op = "block_gru_to_gates"
-    weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
-    xp, _, _ = forms.check_block_gru(op, weights._asdict())
-    with on_device(xp, w_ru):
-        return _as_gates(GATES["gru"], forms.layer_of_gru(xp, weights))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from .._typing import Array
-from ..cells.block_forms import GateOrder
-from ..cells.packed import Direction, InputMode, Net, RNNMode, layers
+from ..cells.block_forms import COLUMNS, GateOrder
+from ..cells.packed import Direction, InputMode, Net, RNNMode, gate_places, layers
 from ..checks.arrays import FLOATS
 from ..checks.attributes import check_choice, check_dtype, check_integer, check_real, named, shown
-from .forms import BLOCK, BlockGRUParams, BlockLSTMParams, gru_of, rows_of
+from .forms import BlockGRUParams, BlockLSTMParams, gru_of, rows_of
 from .packed import PackedParams
 from .params import check_elements, check_net
 
@@ -233,7 +233,7 @@ def init_block_lstm(
     ((24, 64), False)
     """
     op = "init_block_lstm"
-    columns = BLOCK[check_choice(op, "gate_order", gate_order, tuple(BLOCK))]
+    columns = gate_places(check_choice(op, "gate_order", gate_order, tuple(COLUMNS)), "lstm")
     net = check_net(op, 1, num_units, input_size, "lstm", "linear_input", "unidirectional", 0)
     draw = _checked(op, scheme, dtype, seed, xp)
     if forget_bias is not None:

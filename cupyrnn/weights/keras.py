@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias, get_args
+from types import ModuleType
+from typing import Any, Literal, TypeAlias, get_args
 
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation, check_gate
-from ..cells.packed import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, layers
+from ..cells.packed import (
+    DIRECTIONS,
+    GATE_ORDERS,
+    GATES,
+    Direction,
+    LayerParams,
+    RNNMode,
+    gate_places,
+)
 from ..checks.arrays import on_device
-from ..checks.attributes import check_bool, check_choice, check_count, check_integer, check_list
+from ..checks.attributes import check_bool, check_choice, check_count, check_list, shown
 from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from . import forms
 from .forms import BlockGRUParams
-from .packed import (
-    CheckedParams,
-    PackedParams,
-    assembled,
-    check_activation,
-    check_model,
-    gradient_model,
-    refuse_gates,
-)
+from .packed import PackedParams, assembled, check_activation, refuse_gates
 from .params import check_net
 
 MergeMode: TypeAlias = Literal["concat", "sum", "ave"]
 
-# Keras's places of the packed gates i, f, ci, o; r, u, c; h.
-_KERAS = {"lstm": [0, 1, 2, 3], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
 _PARTS = ("kernel", "recurrent kernel", "bias")
+# The number of arrays of a layer of Keras 1: kernel, recurrent kernel and bias of each gate.
+_OF_KERAS_1: dict[RNNMode, int] = {"lstm": 12, "gru": 9}
 
 
 @traceable
@@ -37,39 +38,44 @@ def params_from_keras(
     weights: Sequence[object],
     *,
     rnn_mode: RNNMode | None = None,
-    direction: Direction = "unidirectional",
-    use_bias: bool = True,
-    recurrent_activation: RecurrentActivation = "sigmoid",
+    direction: Direction | None = None,
+    use_bias: bool | None = None,
+    reset_after: bool | None = None,
+    recurrent_activation: RecurrentActivation | None = None,
     merge_mode: MergeMode = "concat",
-) -> PackedParams:
+) -> PackedParams | Any:  # a list of BlockGRUParams; a union would need a test in every typed call
     """
-    Pack the weights of Keras LSTM, GRU or SimpleRNN layers, or of CuDNNLSTM and CuDNNGRU.
+    Convert the weights of Keras LSTM, GRU or SimpleRNN layers, or of CuDNNLSTM and CuDNNGRU.
 
     Parameters
     ----------
     weights : sequence of arrays
         The result of ``layer.get_weights()`` of each layer, one after the other: kernel [K, G*H],
         recurrent kernel [H, G*H] and bias; for a Bidirectional layer the forward three, then the
-        backward three. The bias is [4*H] for an LSTM, [2, 3*H] for a GRU and [H] for a SimpleRNN.
-        CuDNNLSTM and CuDNNGRU, as in files of Keras 2 written on a GPU, have biases [8*H] and
-        [6*H] and kernels in another order; they are converted. Variables and other objects with
-        ``numpy()`` or ``__array__`` are accepted too. Complex arrays hold values and tangents, see
-        `cupyrnn.jvp`.
+        backward three. The bias is [4*H] for an LSTM, [2, 3*H] for a GRU, [3*H] for a GRU that
+        resets before the product, and [H] for a SimpleRNN. CuDNNLSTM and CuDNNGRU, as in files of
+        Keras 2 written on a GPU, have biases [8*H] and [6*H] and kernels in another order; they are
+        converted. So are the 12 arrays of an LSTM and the 9 of a GRU in files of Keras 1, if
+        `rnn_mode` says which. Variables and other objects with ``numpy()`` or ``__array__`` are
+        accepted too. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell. The shapes identify LSTMs and GRUs. For a SimpleRNN this argument must give the
-        activation: "rnn_tanh" is Keras's default.
-    direction : {"unidirectional", "bidirectional"}
-        "bidirectional" for Bidirectional layers. If I = H, the arrays of such a layer look like
-        the arrays of two layers in one direction.
-    use_bias : bool
-        Whether the layers have biases. Without biases a layer has two arrays, not three. The arrays
-        of a GRU without biases do not show ``reset_after``. If it is False, do not use this
-        function: its results would be wrong by tenths, without an error.
-    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        The layers' activation, as in `cudnn_rnn`. Look it up in the layer's configuration; the
-        arrays do not show it. The default before Keras 2.3 is ``hard_sigmoid``, here
-        "hard_sigmoid_0.2"; the ``hard_sigmoid`` of Keras 3 is "hard_sigmoid_1/6". With a wrong one
-        the outputs are wrong by tenths, without an error.
+        The cell. The shapes identify LSTMs and GRUs of Keras 2 and 3. For a SimpleRNN this argument
+        must give the activation: "rnn_tanh" is Keras's default. For a file of Keras 1 it must be
+        "lstm" or "gru": one LSTM has the arrays of four SimpleRNN layers.
+    direction : {"unidirectional", "bidirectional"}, optional
+        "bidirectional" for Bidirectional layers, by default "unidirectional". It is required where
+        two layers and one Bidirectional layer have the same shapes, which is so if I = H.
+    use_bias : bool, optional
+        Whether the layers have biases, by default True. Without biases a layer has two arrays, not
+        three. It is required where both readings fit, for GRUs with H = 2.
+    reset_after : bool, optional
+        The GRUs' argument of that name. Their biases show it; without biases it is required.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}, optional
+        The layers' activation, as in `cudnn_rnn`; "sigmoid" by default, and required for an LSTM of
+        Keras 1. Look it up in the layer's configuration; the arrays do not show it. The default
+        before Keras 2.3 is ``hard_sigmoid``, here "hard_sigmoid_0.2"; the ``hard_sigmoid`` of Keras
+        3 is "hard_sigmoid_1/6". With a wrong one the outputs are wrong by tenths, without an error.
+        Weights of `block_gru` do not hold it: pass it to `block_gru` or `stacked_rnn`.
     merge_mode : {"concat", "sum", "ave"}
         The merge_mode of Bidirectional layers. With "sum" and "ave" a Keras layer reads [T, B, H]
         from the layer below, but CudnnRNN reads both directions side by side. To compute the same,
@@ -78,10 +84,11 @@ def params_from_keras(
 
     Returns
     -------
-    PackedParams
+    PackedParams or list of BlockGRUParams
         The packed vector, in the widest of the dtypes, and the configuration that follows from the
         shapes. If Keras has one bias and cuDNN two, it becomes the recurrent bias; the input bias
-        is zero.
+        is zero. GRUs that reset before the product, unlike cuDNN's, become a list of weights of
+        `block_gru`, one for each layer and direction, as `stacked_rnn` takes it.
 
     Raises
     ------
@@ -89,18 +96,14 @@ def params_from_keras(
         weights is not a list, an entry is not an array, or the arrays do not have floating dtypes
         or are not on one device.
     ValueError
-        The number of arrays or a shape does not fit, a GRU's bias belongs to
-        ``reset_after=False``, or the shapes are a SimpleRNN's and rnn_mode is missing.
-
-    See Also
-    --------
-    block_gru_from_keras : For a GRU with ``reset_after=False``, the default before TensorFlow 2.0.
-        It resets before the product; cuDNN's GRU resets after it.
+        The number of arrays or a shape does not fit, or the arrays do not show something that only
+        an argument can say.
 
     Notes
     -----
     CuDNNLSTM and CuDNNGRU always use the sigmoid. ``activation`` must be "tanh", or for a SimpleRNN
-    "tanh" or "relu": `cudnn_rnn` has no others.
+    "tanh" or "relu": `cudnn_rnn` has no others. A GRU resets before the product by default before
+    TensorFlow 2.0.
 
     Examples
     --------
@@ -109,44 +112,73 @@ def params_from_keras(
     >>> packed = cupyrnn.weights.params_from_keras([np.ones((3, 8)), np.ones((2, 8)), np.ones(8)])
     >>> packed.rnn_mode, packed.num_units, packed.input_size
     ('lstm', 2, 3)
+    >>> arrays = [np.ones((3, 6)), np.ones((2, 6)), np.ones(6)]  # reset_after=False
+    >>> (weights,) = cupyrnn.weights.params_from_keras(arrays)
+    >>> cupyrnn.block_gru(np.ones((4, 1, 3)), np.zeros((1, 2)), *weights).h.shape
+    (4, 1, 2)
     """
     op = "params_from_keras"
     if rnn_mode is not None:
         check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
-    check_choice(op, "direction", direction, DIRECTIONS)
+    if direction is not None:
+        check_choice(op, "direction", direction, DIRECTIONS)
     D = 1 + (direction == "bidirectional")
-    each = 2 + check_bool(op, "use_bias", use_bias)
-    check_gate(op, recurrent_activation)
+    each = 2 + check_bool(op, "use_bias", True if use_bias is None else use_bias)
+    if reset_after is not None:
+        check_bool(op, "reset_after", reset_after)
+    activation: RecurrentActivation = "sigmoid"
+    if recurrent_activation is not None:
+        check_gate(op, activation := recurrent_activation)
     merged = check_choice(op, "merge_mode", merge_mode, get_args(MergeMode)) != "concat"
     check_list(op, "weights", weights)
     expected = f"{each} for each layer and direction with D = {D}: {', '.join(_PARTS[:each])}"
-    expected += "; use_bias=False if the layers have none" if use_bias else ""
+    expected += "; use_bias=False if the layers have none" if each == 3 else ""
     fits = weights and len(weights) % (each * D) == 0
     check_count(op, "weights", weights, fits, expected, "array")
     xp, named = forms.as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})
     arrays = list(named.values())
     I, width = expect_rank(op, "weights[0]", arrays[0], "(K, G*H)")
     H, _ = expect_rank(op, "weights[1]", arrays[1], "(H, G*H)")
-    if rnn_mode is None and arrays[1].shape[1] != width:
-        raise ValueError(
-            f"{op}: weights[0] has shape {(I, width)} and weights[1] {arrays[1].shape}, expected a"
-            " kernel (K, G*H) and a recurrent kernel (H, G*H); pass layer.get_weights() of each"
-            " recurrent layer, not the weights of a whole model"
-        )
+    if each == 3 and width == H and rnn_mode in _OF_KERAS_1:
+        arrays = _as_keras_2(op, xp, rnn_mode, arrays, D)
+        width = arrays[0].shape[1]
+        if rnn_mode == "lstm" and recurrent_activation is None:
+            raise ValueError(
+                f"{op}: recurrent_activation is None, expected the layer's inner_activation, such"
+                " as 'hard_sigmoid_0.2', the default of Keras 1"
+            )
+    if rnn_mode is None:
+        if arrays[1].shape[1] != width:
+            raise ValueError(
+                f"{op}: weights[0] has shape {(I, width)} and weights[1] {arrays[1].shape},"
+                " expected a kernel (K, G*H) and a recurrent kernel (H, G*H); pass"
+                " layer.get_weights() of each recurrent layer, not the weights of a whole model"
+            )
+        if width == H and any(len(arrays) % count == 0 for count in _OF_KERAS_1.values()):
+            raise ValueError(
+                f"{op}: rnn_mode is None, expected 'rnn_tanh' or 'rnn_relu' for SimpleRNN layers,"
+                " or 'lstm' or 'gru' for a file of Keras 1, which has three arrays for each gate"
+            )
     problem = f"weights[0] has shape {(I, width)}, expected (K, G*H)"
     rnn_mode, _ = forms.mode_of(op, rnn_mode, width, H, problem)
-    L = len(arrays) // (each * D)
-    net = check_net(op, L, H, I, rnn_mode, "linear_input", direction, 0)
-    check_activation(op, rnn_mode, recurrent_activation)
     G = len(GATES[rnn_mode])
+    L = len(arrays) // (each * D)
+    net = check_net(op, L, H, I, rnn_mode, "linear_input", DIRECTIONS[D - 1], 0)
+    check_activation(op, rnn_mode, activation)
+    after = _resets_after(op, arrays, each, rnn_mode, reset_after)
+    if not after and activation != "sigmoid":
+        raise ValueError(
+            f"{op}: recurrent_activation is {activation!r}, expected None: weights of block_gru do"
+            " not hold it; pass it to block_gru or stacked_rnn"
+        )
     # All checks before the layers are allocated and filled.
     for n, a in enumerate(arrays):
         kind, layer = n % each, n // (each * D)
         if kind == 2:
-            _check_bias(op, f"weights[{n}]", a, rnn_mode, H)
-            if a.shape == (2 * G * H,) and G > 1 and recurrent_activation != "sigmoid":
+            _check_bias(op, f"weights[{n}]", a, rnn_mode, H, after)
+            if a.shape == (2 * G * H,) and G > 1 and activation != "sigmoid":
                 raise ValueError(
-                    f"{op}: recurrent_activation is {recurrent_activation!r}, expected sigmoid:"
+                    f"{op}: recurrent_activation is {activation!r}, expected sigmoid:"
                     f" weights[{n}] has shape {a.shape}, so the layer is CuDNN{rnn_mode.upper()}"
                 )
         else:
@@ -156,11 +188,25 @@ def params_from_keras(
                 raise ValueError(
                     f"{op}: weights[{n}] has shape {a.shape}, expected {symbols} = {(K, G * H)} of"
                     " a second layer; for a Bidirectional layer pass direction='bidirectional'"
+                    + ", for a layer of Keras 1 rnn_mode='lstm' or 'gru'"
+                    * (G == 1)
                 )
             expect_shape(op, f"weights[{n}]", a, symbols, (K, G * H))
-    columns = _KERAS[rnn_mode]
+    if direction is None and (merged or (L == 2 and I == H)):
+        why = f"merge_mode is {merge_mode!r}" if merged else f"both fit where I = H = {H}"
+        raise ValueError(
+            f"{op}: direction is None, expected 'bidirectional' for a Bidirectional layer or"
+            f" 'unidirectional' for layers in one direction: {why}"
+        )
+    rows = {a.shape[0] if a.ndim == 2 else 0 for a in arrays[1:]}
+    if use_bias is None and rnn_mode == "gru" and rows == {2} and len(arrays) % 6 == 0:
+        raise ValueError(
+            f"{op}: use_bias is None, expected True or False: with H = 2 the arrays of GRUs with"
+            " and without biases have the same shapes"
+        )
+    columns = gate_places("keras", rnn_mode)
 
-    def packed() -> Iterator[LayerParams]:
+    def by_layer() -> Iterator[LayerParams]:
         for n in range(L * D):
             kernel, recurrent, *biases = arrays[each * n : each * (n + 1)]
             as_gates = forms.by_gate
@@ -170,11 +216,60 @@ def params_from_keras(
             if merged and n >= D and D == 2:
                 matrices = xp.concatenate([matrices, matrices], axis=2)
                 matrices = matrices * 0.5 if merge_mode == "ave" else matrices
-            bias = [b.reshape(-1, G, H)[:, columns] for b in biases]
-            of_input = bias[0][0] if bias and len(bias[0]) == 2 else None
-            yield LayerParams(matrices, recurrent, None, of_input, bias[0][-1] if bias else None)
+            bias = xp.zeros((1, G, H), kernel.dtype)
+            if biases:
+                bias = biases[0].reshape(-1, G, H)[:, columns]
+            of_input = bias[0] if len(bias) == 2 else None
+            yield LayerParams(matrices, recurrent, None, of_input, bias[-1])
 
-    return assembled(op, xp, net, arrays[0], packed(), recurrent_activation)
+    if after:
+        return assembled(op, xp, net, arrays[0], by_layer(), activation)
+    with on_device(xp, arrays[0]):
+        return [forms.gru_of(xp, layer) for layer in by_layer()]
+
+
+def _as_keras_2(
+    op: str, xp: ModuleType, rnn_mode: RNNMode, arrays: Sequence[Array], D: int
+) -> list[Array]:
+    """Join the arrays of each gate in a file of Keras 1, W, U and b, as Keras 2 has them."""
+    number, H = _OF_KERAS_1[rnn_mode], len(arrays[1])
+    expected = f"{number * D} for each layer of a file of Keras 1"
+    check_count(op, "weights", arrays, len(arrays) % (number * D) == 0, expected, "array")
+    for n, a in enumerate(arrays):
+        K = len(arrays[n - n % number])
+        shape = ((K, H), (H, H), (H,))[n % 3]
+        expect_shape(op, f"weights[{n}]", a, ("(K, H)", "(H, H)", "(H,)")[n % 3], shape)
+    order = gate_places("keras 1", rnn_mode, GATE_ORDERS["keras"][rnn_mode])
+    with on_device(xp, arrays[0]):
+        return [
+            xp.concatenate([arrays[start + 3 * gate + part] for gate in order], axis=-1)
+            for start in range(0, len(arrays), number)
+            for part in range(3)
+        ]
+
+
+def _resets_after(
+    op: str, arrays: Sequence[Array], each: int, rnn_mode: RNNMode, reset_after: bool | None
+) -> bool:
+    """Return False for GRUs that reset before the product, True for all other layers."""
+    if rnn_mode != "gru":
+        if reset_after is not None:
+            raise ValueError(f"{op}: reset_after is {reset_after}, expected None for {rnn_mode}")
+        return True
+    if each == 3:
+        after = arrays[2].shape != (3 * len(arrays[1]),)
+        if reset_after not in (None, after):
+            raise ValueError(
+                f"{op}: reset_after is {reset_after}, expected {after}: weights[2], the bias, has"
+                f" shape {arrays[2].shape}"
+            )
+        return after
+    if reset_after is None:
+        raise ValueError(
+            f"{op}: reset_after is None, expected True or False: a GRU without biases does not show"
+            " it; Keras's default is True, before TensorFlow 2.0 False"
+        )
+    return reset_after
 
 
 def _by_gate_of_cudnn(a: Array, G: int) -> Array:
@@ -193,15 +288,10 @@ def _side_by_side_of_cudnn(a: Array) -> Array:
     return a.reshape(G, K, H).swapaxes(0, 1).reshape(K, G * H)
 
 
-def _check_bias(op: str, name: str, b: Array, rnn_mode: str, H: int) -> None:
+def _check_bias(op: str, name: str, b: Array, rnn_mode: str, H: int, after: bool) -> None:
     """Check the shape of a bias, which depends on the kind of layer."""
-    if rnn_mode == "gru" and b.shape == (3 * H,):
-        raise ValueError(
-            f"{op}: {name} has shape {b.shape}, expected (2, 3*H) = {(2, 3 * H)}: a GRU with"
-            " reset_after=False resets before the matmul, unlike cuDNN's; use block_gru_from_keras"
-        )
     symbols, shape, of_cudnn = {
-        "gru": ("(2, 3*H)", (2, 3 * H), (6 * H,)),
+        "gru": ("(2, 3*H)", (2, 3 * H), (6 * H,)) if after else ("(3*H,)", (3 * H,), None),
         "lstm": ("(4*H,)", (4 * H,), (8 * H,)),
     }.get(rnn_mode, ("(H,)", (H,), None))
     if b.shape != of_cudnn:
@@ -210,32 +300,21 @@ def _check_bias(op: str, name: str, b: Array, rnn_mode: str, H: int) -> None:
 
 @traceable
 def params_to_keras(
-    params: Array | PackedParams,
-    num_layers: int | None = None,
-    num_units: int | None = None,
-    input_size: int | None = None,
+    params: PackedParams | BlockGRUParams | Sequence[BlockGRUParams],
     *,
-    rnn_mode: RNNMode | None = None,
-    direction: Direction | None = None,
     use_bias: bool = True,
     cudnn: bool = False,
     merge_mode: MergeMode = "concat",
+    gradient: bool = False,
 ) -> list[Array]:
     """
-    Convert packed parameters to weights of Keras LSTM, SimpleRNN or GRU(``reset_after=True``).
+    Convert weights to those of Keras LSTM, SimpleRNN or GRU layers.
 
     Parameters
     ----------
-    params : [params_size] or PackedParams
-        The packed parameters. For their gradient use `gradient_to_keras`: this function would add
-        the gradients of the two biases and return twice the gradient of Keras's bias. Complex
-        arrays hold values and tangents, see `cupyrnn.jvp`.
-    num_layers, num_units, input_size : int
-        L, H and I; a PackedParams determines them and the next two.
-    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell.
-    direction : {"unidirectional", "bidirectional"}
-        Whether the layers are Bidirectional.
+    params : PackedParams, BlockGRUParams or sequence of BlockGRUParams
+        What `params_from_keras` returns: packed parameters, or weights of `block_gru` for GRUs with
+        ``reset_after=False``. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     use_bias : bool
         Whether the layers have biases. If not, all biases in params must be zero.
     cudnn : bool
@@ -243,6 +322,10 @@ def params_to_keras(
     merge_mode : {"concat", "sum", "ave"}
         The merge_mode of Bidirectional layers. With "sum" and "ave" the input matrices for the two
         directions of the layer below must be equal. `params_from_keras` returns such nets.
+    gradient : bool
+        Whether params holds a gradient: ``packed._replace(params=grads.params_backprop)``. Then the
+        result is the gradient of Keras's arrays. The gradients of cuDNN's two biases are equal, and
+        each is the gradient of the one bias that Keras's LSTM and SimpleRNN have.
 
     Returns
     -------
@@ -254,239 +337,67 @@ def params_to_keras(
     Raises
     ------
     TypeError, ValueError
-        An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
-        params is not an array of the right length, or Keras cannot have such a net.
+        An argument has a wrong type, an array has a wrong shape, or Keras cannot have such a net.
 
     Examples
     --------
-    >>> import numpy as np
     >>> import cupyrnn
-    >>> [a.shape for a in cupyrnn.weights.params_to_keras(np.arange(56.0), 1, 2, 3)]
+    >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+    >>> [a.shape for a in cupyrnn.weights.params_to_keras(packed)]
     [(3, 8), (2, 8), (8,)]
     """
     op = "params_to_keras"
-    model = check_model(
-        op, params, num_layers, num_units, input_size, rnn_mode=rnn_mode, direction=direction
-    )
+    xp, rnn_mode, net, like, places = forms.opened(op, params)
     biased = check_bool(op, "use_bias", use_bias)
     check_choice(op, "merge_mode", merge_mode, get_args(MergeMode))
-    in_cudnns = check_bool(op, "cudnn", cudnn)
-    net, merged = model.net, merge_mode != "concat" and model.net.D == 2
-    if in_cudnns and merged:
-        raise ValueError(f"{op}: cudnn is True, expected False with merge_mode = {merge_mode}")
+    merged = merge_mode != "concat" and (net is None or net.D == 2)
+    in_cudnns, of_gradient = check_bool(op, "cudnn", cudnn), check_bool(op, "gradient", gradient)
+    if net is not None:
+        forms.refuse(op, "Keras", net)
     if in_cudnns:
-        if net.rnn_mode not in ("lstm", "gru") or not biased:
+        if merged:
+            raise ValueError(f"{op}: cudnn is True, expected False with merge_mode = {merge_mode}")
+        if not isinstance(params, PackedParams) or rnn_mode not in ("lstm", "gru") or not biased:
             raise ValueError(
-                f"{op}: cudnn is True with rnn_mode = {net.rnn_mode} and use_bias = {biased},"
-                " expected lstm or gru and True: CuDNNLSTM and CuDNNGRU"
+                f"{op}: cudnn is True with rnn_mode = {rnn_mode} and use_bias = {biased}, expected"
+                " a PackedParams with lstm or gru and True: CuDNNLSTM and CuDNNGRU"
             )
-        refuse_gates(op, f"CuDNN{net.rnn_mode.upper()}", params)
-        return _as_keras(op, model, cudnn=True)
-    arrays = _as_keras(op, model)
-    if merged:
-        _halve(op, net.H, arrays, merge_mode)
-    if biased:
+        refuse_gates(op, f"CuDNN{rnn_mode.upper()}", params)
+    with on_device(xp, like):
+        if not biased and not of_gradient:
+            for of_input, recurrent in (place[3:5] for place in places):
+                if recurrent.any() or (of_input is not None and of_input.any()):
+                    raise ValueError(
+                        f"{op}: use_bias is False, but params has biases that are not zero"
+                    )
+        if rnn_mode != "gru" and not in_cudnns:
+            places = forms.with_one_bias(op, places, of_gradient)
+        columns = _side_by_side_of_cudnn if in_cudnns else forms.side_by_side
+        order = forms.own_order(gate_places("keras", rnn_mode))
+        arrays: list[Array] = []
+        for n, place in enumerate(places):
+            kernel, recurrent = (columns(a[order]) for a in place[:2])
+            if merged and n > 1:
+                kernel = _unmerged(op, kernel, merge_mode, n // 2, of_gradient)
+            biases = [b[order].reshape(-1) for b in place[3:5] if b is not None]
+            if in_cudnns:
+                biases = [xp.concatenate(biases)]
+            elif len(biases) == 2:
+                biases = [xp.stack(biases) if rnn_mode == "gru" else biases[0] + biases[1]]
+            arrays += [kernel, recurrent, *biases[:biased]]
         return arrays
-    if any(place.input_bias.any() or place.recurrent_bias.any() for place in layers(*model[:0:-1])):
-        raise ValueError(f"{op}: use_bias is False, but params has biases that are not zero")
-    return [a for n, a in enumerate(arrays) if n % 3 < 2]
 
 
-def _halve(op: str, H: int, arrays: list[Array], merge_mode: str) -> None:
-    """Convert the arrays to layers that read the sum or the mean of both directions."""
-    for n in range(6, len(arrays), 3):  # the kernels of all layers but the first
-        below = arrays[n][:H], arrays[n][H:]
-        if (below[0] != below[1]).any():
-            raise ValueError(
-                f"{op}: merge_mode is {merge_mode!r}, but in layer {n // 6} of params the input"
-                " matrices for the two directions below differ"
-            )
-        arrays[n] = below[0] * 2 if merge_mode == "ave" else below[0].copy()
-
-
-def _as_keras(
-    op: str, model: CheckedParams, *, sum_biases: bool = True, cudnn: bool = False
-) -> list[Array]:
-    """
-    Convert packed parameters to the list ``layer.get_weights()``; with cudnn, of CuDNNLSTM's form.
-
-    If Keras has one bias and cuDNN two, it is their sum, or the recurrent one.
-    """
-    xp, net, params = model
-    forms.refuse(op, "Keras", net)
-    order = forms.own_order(_KERAS[net.rnn_mode])
-    columns = _side_by_side_of_cudnn if cudnn else forms.side_by_side
-    arrays: list[Array] = []
-    with on_device(xp, params):
-        for layer in layers(params, net):
-            arrays += [columns(a[order]) for a in (layer.input, layer.recurrent)]
-            of_input, recurrent = (
-                b[order].reshape(-1) for b in (layer.input_bias, layer.recurrent_bias)
-            )
-            if cudnn:
-                arrays.append(xp.concatenate([of_input, recurrent]))
-            elif net.rnn_mode == "gru":
-                arrays.append(xp.stack([of_input, recurrent]))
-            else:
-                arrays.append(of_input + recurrent if sum_biases else recurrent)
-    return arrays
-
-
-@traceable
-def gradient_to_keras(params: PackedParams, params_backprop: Array) -> list[Array]:
-    """
-    Convert the gradient of packed parameters to the gradient of Keras's weights.
-
-    Keras's LSTM and SimpleRNN have one bias, cuDNN has two. The gradients of these two are equal,
-    and each is the gradient of Keras's bias. This function returns it once. `params_to_keras` would
-    add the two and return twice the gradient.
-
-    Parameters
-    ----------
-    params : PackedParams
-        The net. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    params_backprop : [params_size]
-        The gradient of its parameters, as `cudnn_rnn_backprop` returns it.
-
-    Returns
-    -------
-    list of arrays
-        In the order of ``layer.trainable_weights``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        params is not a PackedParams, the net has a projection, or the gradient is not an array of
-        the length of the parameters.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import cupyrnn
-    >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
-    >>> d_kernel, d_recurrent, d_bias = cupyrnn.weights.gradient_to_keras(packed, np.ones(56))
-    >>> d_bias
-    array([1., 1., 1., 1., 1., 1., 1., 1.])
-    """
-    op = "gradient_to_keras"
-    return _as_keras(op, gradient_model(op, params, params_backprop), sum_biases=False)
-
-
-@traceable
-def block_gru_from_keras(weights: Sequence[object], *, use_bias: bool = True) -> BlockGRUParams:
-    """
-    Convert a Keras GRU with ``reset_after=False`` to weights of `block_gru`.
-
-    This is the default GRU of Keras 1 and of TensorFlow 1's Keras. Like `block_gru` and unlike
-    cuDNN, it resets before the product.
-
-    Parameters
-    ----------
-    weights : sequence of arrays
-        The result of ``layer.get_weights()``: kernel [I, 3*H], recurrent kernel [H, 3*H] and bias
-        [3*H]. For a Bidirectional layer call this function for the first half of its weights and
-        for the second. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    use_bias : bool
-        Whether the layer has a bias. If not, the biases are zero.
-
-    Returns
-    -------
-    BlockGRUParams
-        Copies: w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H].
-
-    Raises
-    ------
-    TypeError
-        An entry of weights cannot be converted to an array, the arrays differ in module or device,
-        or use_bias is not a bool.
-    ValueError
-        The number of arrays or a shape does not fit, or the bias belongs to ``reset_after=True``.
-
-    Notes
-    -----
-    The default recurrent activation of such old layers is ``hard_sigmoid``. Look for
-    ``recurrent_activation`` in the layer's configuration; if it is ``hard_sigmoid``, pass
-    ``recurrent_activation="hard_sigmoid_0.2"`` to `block_gru`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import cupyrnn
-    >>> arrays = [np.ones((3, 6)), np.ones((2, 6)), np.ones(6)]
-    >>> weights = cupyrnn.weights.block_gru_from_keras(arrays)
-    >>> out = cupyrnn.block_gru(np.ones((4, 1, 3)), np.zeros((1, 2)), *weights)
-    >>> out.h.shape
-    (4, 1, 2)
-    """
-    op = "block_gru_from_keras"
-    each = 2 + check_bool(op, "use_bias", use_bias)
-    check_list(op, "weights", weights)
-    expected = f"{each}: {', '.join(_PARTS[:each])} of one layer and direction"
-    check_count(op, "weights", weights, len(weights) == each, expected, "array")
-    xp, named = forms.as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})
-    kernel, recurrent, *biases = named.values()
-    H = expect_rank(op, "weights[1]", recurrent, "(H, 3*H)")[0]
-    I = expect_rank(op, "weights[0]", kernel, "(I, 3*H)")[0]
-    check_integer(op, "num_units", H, 1)
-    check_integer(op, "input_size", I, 1)
-    expect_shape(op, "weights[0]", kernel, "(I, 3*H)", (I, 3 * H))
-    expect_shape(op, "weights[1]", recurrent, "(H, 3*H)", (H, 3 * H))
-    for b in biases:
-        if b.shape in ((2, 3 * H), (6 * H,)):
-            raise ValueError(
-                f"{op}: weights[2] has shape {b.shape}, expected (3*H,) = {(3 * H,)}: a GRU with"
-                " reset_after=True is cuDNN's; use params_from_keras"
-            )
-        expect_shape(op, "weights[2]", b, "(3*H,)", (3 * H,))
-    order = _KERAS["gru"]
-    with on_device(xp, kernel):
-        b = biases[0] if biases else xp.zeros(3 * H, kernel.dtype)
-        matrices = [forms.by_gate(a, 3)[order] for a in (kernel, recurrent)]
-        bias = b.reshape(3, H)[order]
-        return forms.gru_of(xp, LayerParams(matrices[0], matrices[1], None, None, bias))
-
-
-@traceable
-def block_gru_to_keras(
-    w_ru: Array, w_c: Array, b_ru: Array, b_c: Array, *, use_bias: bool = True
-) -> list[Array]:
-    """
-    Convert weights of `block_gru` to the weights of a Keras GRU with ``reset_after=False``.
-
-    Parameters
-    ----------
-    w_ru, w_c, b_ru, b_c : [I+H, 2*H], [I+H, H], [2*H], [H]
-        The weights and biases, or their gradients. Complex arrays hold values and tangents, see
-        `cupyrnn.jvp`.
-    use_bias : bool
-        Whether the layer has a bias. If not, b_ru and b_c must be zero.
-
-    Returns
-    -------
-    list of arrays
-        Kernel [I, 3*H], recurrent kernel [H, 3*H] and bias [3*H], for ``layer.set_weights(...)``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An argument is not an array, a shape does not fit, or a bias would be lost.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import cupyrnn
-    >>> weights = np.ones((5, 4)), np.ones((5, 2)), np.ones(4), np.ones(2)
-    >>> [a.shape for a in cupyrnn.weights.block_gru_to_keras(*weights)]
-    [(3, 6), (2, 6), (6,)]
-    """
-    op = "block_gru_to_keras"
-    biased = check_bool(op, "use_bias", use_bias)
-    weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
-    xp, _, _ = forms.check_block_gru(op, weights._asdict())
-    if not biased and (b_ru.any() or b_c.any()):
-        raise ValueError(f"{op}: use_bias is False, but b_ru or b_c is not zero")
-    order = forms.own_order(_KERAS["gru"])
-    with on_device(xp, w_ru):
-        input, recurrent, *_, bias, _ = forms.layer_of_gru(xp, weights)
-        matrices = [forms.side_by_side(a[order]) for a in (input, recurrent)]
-        return matrices + [bias[order].reshape(-1)] * biased
+def _unmerged(op: str, kernel: Array, merge_mode: str, layer: int, gradient: bool) -> Array:
+    """Convert a kernel for both directions below to one for their sum or mean."""
+    H = len(kernel) // 2
+    forward, backward = kernel[:H], kernel[H:]
+    if gradient:  # Keras's kernel is in both
+        total: Array = forward + backward
+        return total * 0.5 if merge_mode == "ave" else total
+    if (forward != backward).any():
+        raise ValueError(
+            f"{op}: merge_mode is {shown(merge_mode)}, but in layer {layer} of params the input"
+            " matrices for the two directions below differ"
+        )
+    return forward * 2 if merge_mode == "ave" else forward.copy()

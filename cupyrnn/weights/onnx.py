@@ -9,27 +9,33 @@ LSTM and z, r, h in a GRU; the order of the peepholes is i, o, f.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation
-from ..cells.packed import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, layers
+from ..cells.packed import DIRECTIONS, GATE_ORDERS, GATES, LayerParams, RNNMode, gate_places
 from ..checks.arrays import contiguous, on_device
-from ..checks.attributes import check_choice, check_count, check_list, shown
+from ..checks.attributes import (
+    check_bool,
+    check_choice,
+    check_count,
+    check_integer,
+    check_list,
+    shown,
+    type_shown,
+)
 from ..checks.calls import check_arrays, expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from . import forms
 from .activations import DEFAULTS, activations_of, check_flag, gate_of, text
 from .forms import BlockGRUParams, PeepholeLSTMParams
-from .packed import PackedParams, assembled, check_model
+from .packed import PackedParams, assembled
 from .params import check_net
 
-# ONNX's places of the packed gates i, f, ci, o; r, u, c; h.
-_ONNX = {"lstm": [0, 2, 3, 1], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
-# ONNX's places of the gates i, ci, f, o of block_lstm, and of the peepholes of i, f and o.
-_ICFO, _PEEPHOLES = [0, 3, 2, 1], [0, 2, 1]
+# ONNX's places of the gates of block_lstm, and of the peepholes i, f and o, in the order i, o, f.
+_ICFO, _PEEPHOLES = gate_places("onnx", "lstm", GATE_ORDERS["icfo"]["lstm"]), [0, 2, 1]
 _ROUNDING = 1e-6  # attributes are float32, or decimals with few digits
 
 
@@ -103,15 +109,24 @@ def params_from_onnx(
     W: Array,
     R: Array,
     B: Array | None = None,
+    P: Array | None = None,
     *,
     rnn_mode: RNNMode | None = None,
-    linear_before_reset: int = 0,
+    linear_before_reset: int | None = None,
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
-) -> PackedParams:
+    clip: float | None = None,
+    input_forget: int = 0,
+    direction: str | None = None,
+    hidden_size: int | None = None,
+    layout: int = 0,
+) -> PackedParams | Any:  # a list of BlockGRUParams; a union would need a test in every typed call
     """
-    Pack the weights of an ONNX LSTM without peepholes, a GRU or an RNN.
+    Convert the weights of an ONNX LSTM without peepholes, a GRU or an RNN.
+
+    Pass all attributes of the node: ``params_from_onnx(W, R, B, **attributes)``. What a net cannot
+    hold is refused.
 
     Parameters
     ----------
@@ -122,24 +137,32 @@ def params_from_onnx(
         The recurrent matrices.
     B : [D, 2*G*H], optional
         The biases; zero by default.
+    P : optional
+        The peepholes. Must be None: CudnnRNN has none.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
         The cell. The shapes identify LSTMs and GRUs. For an RNN, this argument or `activations`
         must give the activation: "rnn_tanh" is ONNX's default.
     linear_before_reset : {0, 1}
-        The GRU's attribute of that name; a node without it has 0. A GRU with 0 is refused: it
-        resets before the product, unlike cuDNN's.
+        The GRU's attribute of that name, required for a GRU; a node without it has 0.
     activations : sequence of str, optional
         The node's attribute of that name, for each direction: for a GRU Sigmoid or HardSigmoid,
         then Tanh; for an LSTM the same and another Tanh; for an RNN Tanh or Relu.
     activation_alpha, activation_beta : sequence of float, optional
         The slope of each direction's HardSigmoid, 0.2 (the default) or 1/6, and its offset, 0.5.
         They are ignored if there is no HardSigmoid: exporters write them anyway.
+    clip, input_forget : optional
+        Must be None and 0: CudnnRNN has neither.
+    direction : {"forward", "bidirectional"}, optional
+        Must fit D. "reverse" is refused: leave it out, and call `cudnn_rnn` with ``reverse=True``.
+    hidden_size, layout : int, optional
+        H, which must fit R; the layout of the inputs and states, which is ignored.
 
     Returns
     -------
-    PackedParams
-        One layer, whose `recurrent_activation` follows from the activations. A "reverse" node
-        becomes a net of one forward direction: call `cudnn_rnn` with ``reverse=True``.
+    PackedParams or list of BlockGRUParams
+        One layer, whose `recurrent_activation` follows from the activations. A GRU with
+        ``linear_before_reset=0`` resets before the product, unlike cuDNN's: it becomes a list of
+        weights of `block_gru`, one for each direction, as `stacked_rnn` takes it.
 
     Raises
     ------
@@ -147,14 +170,13 @@ def params_from_onnx(
         An argument is not an array, or the arrays do not have floating dtypes or are not on one
         device.
     ValueError
-        A shape does not fit, linear_before_reset is 0 for a GRU, CudnnRNN does not have the
-        activations, or the shapes are an RNN's and its activation is missing.
+        A shape does not fit, linear_before_reset is missing for a GRU, CudnnRNN cannot compute the
+        node, or the shapes are an RNN's and its activation is missing.
 
     See Also
     --------
     run_onnx_node : Computes a node from its attributes and inputs.
-    block_lstm_from_onnx, block_gru_from_onnx : For an LSTM with peepholes, and for a GRU that
-        resets before the product.
+    block_lstm_from_onnx : For an LSTM with peepholes.
 
     Examples
     --------
@@ -173,18 +195,48 @@ def params_from_onnx(
     problem = f"W has shape {arrays['W'].shape}, expected (D, G*H, I)"
     rnn_mode = rnn_mode or _mode_of_rnn(activations, width, H)
     rnn_mode, _ = forms.mode_of(op, rnn_mode, width, H, problem)
-    xp, directions = _directions(op, _ONNX[rnn_mode], W=W, R=R, B=B)
+    xp, directions = _directions(op, gate_places("onnx", rnn_mode), W=W, R=R, B=B)
     gate = _gate(
         op, rnn_mode, D, activations=activations,
         activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip
-    after = check_flag(op, "linear_before_reset", linear_before_reset)
-    if not after and rnn_mode == "gru":
-        raise ValueError(
-            f"{op}: linear_before_reset is 0, expected 1: cuDNN's GRU resets after the product; use"
-            " block_gru_from_onnx"
-        )
     _, H, I = directions[0].input.shape
+    if P is not None:
+        raise ValueError(
+            f"{op}: P is {type_shown(P)}, expected None: CudnnRNN has no peepholes; use"
+            " block_lstm_from_onnx"
+        )
+    check_flag(op, "layout", layout)
+    if clip is not None or check_flag(op, "input_forget", input_forget):
+        raise ValueError(
+            f"{op}: clip is {shown(clip)} and input_forget {shown(input_forget)}, expected None and"
+            " 0: CudnnRNN has neither; use run_onnx_node"
+        )
+    fits = ("forward", "bidirectional")[D - 1]
+    if direction is not None:
+        given = check_choice(op, "direction", text(direction), (fits, "reverse"))
+        if given == "reverse":
+            raise ValueError(
+                f"{op}: direction is 'reverse', expected {fits!r}: a net does not hold it; leave it"
+                " out, and call cudnn_rnn with reverse=True"
+            )
+    if hidden_size is not None and check_integer(op, "hidden_size", hidden_size) != H:
+        raise ValueError(f"{op}: hidden_size is {shown(hidden_size)}, expected H = {H}")
+    if rnn_mode == "gru":
+        if linear_before_reset is None:
+            raise ValueError(
+                f"{op}: linear_before_reset is None, expected the node's attribute: 0 if it has"
+                " none"
+            )
+        if not check_flag(op, "linear_before_reset", linear_before_reset):
+            if gate != "sigmoid":
+                raise ValueError(
+                    f"{op}: activations is {shown(activations)}, expected None: weights of"
+                    f" block_gru do not hold them; pass recurrent_activation={gate!r} to block_gru"
+                    " or stacked_rnn"
+                )
+            with on_device(xp, directions[0].input):
+                return [forms.gru_of(xp, d) for d in directions]
     net = check_net(op, 1, H, I, rnn_mode, "linear_input", DIRECTIONS[D - 1], 0)
     return assembled(op, xp, net, directions[0].input, directions, gate)
 
@@ -226,62 +278,57 @@ def _gate(op: str, mode: str, D: int, **attributes: Any) -> RecurrentActivation:
 
 @traceable
 def params_to_onnx(
-    params: Array | PackedParams,
-    num_units: int | None = None,
-    input_size: int | None = None,
-    *,
-    rnn_mode: RNNMode | None = None,
-    direction: Direction | None = None,
+    params: PackedParams | BlockGRUParams | Sequence[BlockGRUParams], *, gradient: bool = False
 ) -> OnnxParams:
     """
-    Convert the packed parameters of one layer to the weights of an ONNX LSTM, GRU or RNN.
+    Convert the weights of one layer to those of an ONNX LSTM, GRU or RNN.
 
     Parameters
     ----------
-    params : [params_size] or PackedParams
-        The packed parameters of one layer without projection, or their gradient: ONNX has both
-        biases, too. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    num_units, input_size : int, optional
-        H and I; a PackedParams determines them and the next two.
-    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell; "lstm" by default.
-    direction : {"unidirectional", "bidirectional"}, optional
-        D is 1, the default, or 2.
+    params : PackedParams, BlockGRUParams or sequence of BlockGRUParams
+        What `params_from_onnx` returns: packed parameters of one layer, or for each direction the
+        weights of `block_gru`. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
+    gradient : bool
+        Whether params holds a gradient: ``packed._replace(params=grads.params_backprop)``. ONNX has
+        cuDNN's two biases, so the gradient is converted as the parameters are.
 
     Returns
     -------
     OnnxParams
-        W, R and B. A GRU node needs the attribute ``linear_before_reset=1``, an rnn_relu needs
-        ``activations=["Relu"]``, repeated for a second direction. A net with hard sigmoids needs
-        ``activations=["HardSigmoid", "Tanh", "Tanh"]`` (a GRU has one Tanh),
-        ``activation_alpha=[0.2]`` or ``[1/6]`` and ``activation_beta=[0.5]``.
+        W, R and B. A GRU of packed parameters needs the attribute ``linear_before_reset=1``, an
+        rnn_relu needs ``activations=["Relu"]``, repeated for a second direction. A net with hard
+        sigmoids needs ``activations=["HardSigmoid", "Tanh", "Tanh"]`` (a GRU has one Tanh),
+        ``activation_alpha=[0.2]`` or ``[1/6]`` and ``activation_beta=[0.5]``. The second half of
+        the B of `block_gru` is zero.
 
     Raises
     ------
     TypeError, ValueError
-        An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
-        params is not an array of the right length, or no single ONNX node can hold the net.
+        An argument has a wrong type, an array has a wrong shape, or no single ONNX node can hold
+        the net.
 
     Examples
     --------
-    >>> import numpy as np
     >>> import cupyrnn
-    >>> W, R, B, _ = cupyrnn.weights.params_to_onnx(np.arange(56.0), 2, 3)
+    >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+    >>> W, R, B, _ = cupyrnn.weights.params_to_onnx(packed)
     >>> W.shape, R.shape, B.shape
     ((1, 8, 3), (1, 8, 2), (1, 16))
     """
     op = "params_to_onnx"
-    num_layers = None if isinstance(params, PackedParams) else 1
-    xp, net, vector = check_model(
-        op, params, num_layers, num_units, input_size, rnn_mode=rnn_mode, direction=direction
-    )
-    forms.refuse(op, "ONNX", net)
-    if net.L > 1:
-        raise ValueError(
-            f"{op}: params is of a net with L = {net.L}, expected 1: a node is one layer"
-        )
-    with on_device(xp, vector):
-        return _node(xp, _ONNX[net.rnn_mode], layers(vector, net))
+    xp, rnn_mode, net, like, places = forms.opened(op, params)
+    check_bool(op, "gradient", gradient)
+    if net is not None:
+        forms.refuse(op, "ONNX", net)
+        if net.L > 1:
+            raise ValueError(
+                f"{op}: params is of a net with L = {net.L}, expected 1: a node is one layer"
+            )
+    check_count(op, "params", places, len(places) < 3, "1 or 2, one for each direction")
+    if any(place.input.shape != places[0].input.shape for place in places):
+        raise ValueError(f"{op}: params[1] has other shapes than params[0]")
+    with on_device(xp, like):
+        return _node(xp, gate_places("onnx", rnn_mode), places)
 
 
 @traceable
@@ -332,7 +379,7 @@ def block_lstm_from_onnx(
     with on_device(xp, directions[0].input):
         return [
             PeepholeLSTMParams(
-                *forms.rows_of(xp, d, forms.IN_ORDER),
+                *forms.rows_of(xp, d, [0, 1, 2, 3]),
                 *([] if d.peepholes is None else [a.copy() for a in d.peepholes]),
             )
             for d in directions
@@ -371,122 +418,30 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     ((1, 8, 3), (1, 8, 2), (1, 16), None)
     """
     op = "block_lstm_to_onnx"
-
-    def check(op: str, arrays: dict[str, Array]) -> tuple[ModuleType, int, int]:
-        name, w_p = arrays.popitem()
-        if w_p is not None:
-            raise ValueError(f"{op}: {name} is an array, expected None: ONNX has no projection")
-        return forms.check_block_lstm(op, arrays)
-
-    xp, whole = _checked(op, weights, (2, 5, 6), PeepholeLSTMParams, check)
-    directions = []
-    with on_device(xp, whole[0].w):
-        for w, b, *peepholes, _ in whole:
-            layer = forms.layer_of(contiguous(xp, w), contiguous(xp, b), forms.IN_ORDER)
-            P = None if peepholes[0] is None else xp.stack(peepholes)
-            directions.append(layer._replace(peepholes=P))
-        return _node(xp, _ICFO, directions)
-
-
-@traceable
-def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[BlockGRUParams]:
-    """
-    Convert an ONNX GRU with ``linear_before_reset=0`` to weights of `block_gru`.
-
-    Parameters
-    ----------
-    W, R : [D, 3*H, I], [D, 3*H, H]
-        The input and the recurrent matrices. Complex arrays hold values and tangents, see
-        `cupyrnn.jvp`.
-    B : [D, 6*H], optional
-        The biases; zero by default.
-
-    Returns
-    -------
-    list of BlockGRUParams
-        One entry for each direction: w_ru [I+H, 2*H], w_c [I+H, H], and the sums of the two biases,
-        b_ru [2*H] and b_c [H]. If the node's activations begin with HardSigmoid, pass
-        ``recurrent_activation`` to `block_gru`.
-
-    Raises
-    ------
-    TypeError
-        An argument is not an array, or the arrays do not have floating dtypes or are not on one
-        device.
-    ValueError
-        A shape does not fit.
-
-    See Also
-    --------
-    params_from_onnx : For a GRU with ``linear_before_reset=1``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import cupyrnn
-    >>> (weights,) = cupyrnn.weights.block_gru_from_onnx(np.ones((1, 6, 3)), np.ones((1, 6, 2)))
-    >>> cupyrnn.block_gru(np.ones((4, 1, 3)), np.zeros((1, 2)), *weights).h.shape
-    (4, 1, 2)
-    """
-    xp, directions = _directions("block_gru_from_onnx", _ONNX["gru"], W=W, R=R, B=B)
-    with on_device(xp, directions[0].input):
-        return [forms.gru_of(xp, d) for d in directions]
-
-
-@traceable
-def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
-    """
-    Convert weights of `block_gru` to the weights of an ONNX GRU with ``linear_before_reset=0``.
-
-    Parameters
-    ----------
-    weights : sequence of BlockGRUParams or other tuples
-        For each of one or two directions w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H].
-        Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-
-    Returns
-    -------
-    OnnxParams
-        W, R and B. The second half of B is zero.
-
-    Raises
-    ------
-    TypeError, ValueError
-        weights is not a list of one or two such tuples, an entry is not an array, or a shape does
-        not fit the others.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import cupyrnn
-    >>> weights = np.ones((5, 4)), np.ones((5, 2)), np.ones(4), np.ones(2)
-    >>> node = cupyrnn.weights.block_gru_to_onnx([weights])
-    >>> node.W.shape, node.R.shape, node.B.shape
-    ((1, 6, 3), (1, 6, 2), (1, 12))
-    """
-    op = "block_gru_to_onnx"
-    xp, whole = _checked(op, weights, (4,), BlockGRUParams, forms.check_block_gru)
-    with on_device(xp, whole[0].w_ru):
-        return _node(xp, _ONNX["gru"], [forms.layer_of_gru(xp, entry) for entry in whole])
-
-
-def _checked(
-    op: str, weights: Any, lengths: tuple[int, ...], kind: Any, check: Callable[..., Any]
-) -> tuple[ModuleType, list[Any]]:
-    """Check the weights of one or two directions, which have the same shapes."""
     check_list(op, "weights", weights)
     expected = "1 or 2, one for each direction"
     check_count(op, "weights", weights, len(weights) in (1, 2), expected)
-    found = []
+    whole: list[PeepholeLSTMParams] = []
+    shapes: list[Any] = []
     for d, entry in enumerate(weights):
         check_list(op, f"weights[{d}]", entry)
-        expected = " or ".join(map(str, lengths))
-        check_count(op, f"weights[{d}]", entry, len(entry) in lengths, expected, "array")
-        whole = kind(*entry)
-        named = zip(kind._fields, whole, strict=True)
-        xp, *sizes = check(op, {f"weights[{d}].{name}": a for name, a in named})
-        found.append((whole, sizes, [a is None for a in whole]))
-        if found[d][1:] != found[0][1:]:
+        fits = len(entry) in (2, 5, 6)
+        check_count(op, f"weights[{d}]", entry, fits, "2 or 5 or 6", "array")
+        arrays: Any = PeepholeLSTMParams(*entry)
+        named = {f"weights[{d}].{n}": a for n, a in zip(arrays._fields, arrays, strict=True)}
+        name, w_p = named.popitem()
+        if w_p is not None:
+            raise ValueError(f"{op}: {name} is an array, expected None: ONNX has no projection")
+        xp, *sizes = forms.check_block_lstm(op, named)
+        whole.append(arrays)
+        shapes.append((sizes, arrays.wci is None))
+        if shapes[d] != shapes[0]:
             raise ValueError(f"{op}: weights[{d}] has other shapes than weights[0]")
-    check_arrays(op, {f"weights[{d}][0]": whole[0] for d, (whole, *_) in enumerate(found)})
-    return xp, [whole for whole, *_ in found]
+    check_arrays(op, {f"weights[{d}].w": arrays.w for d, arrays in enumerate(whole)})
+    directions = []
+    with on_device(xp, whole[0].w):
+        for w, b, *peepholes, _ in whole:
+            layer = forms.layer_of(contiguous(xp, w), contiguous(xp, b), [0, 1, 2, 3])
+            P = None if peepholes[0] is None else xp.stack(peepholes)
+            directions.append(layer._replace(peepholes=P))
+        return _node(xp, _ICFO, directions)

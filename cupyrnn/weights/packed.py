@@ -93,9 +93,9 @@ class PackedParams(NamedTuple):
     num_layers: int
     num_units: int
     input_size: int
-    rnn_mode: RNNMode
-    direction: Direction
-    num_proj: int
+    rnn_mode: RNNMode = "lstm"
+    direction: Direction = "unidirectional"
+    num_proj: int = 0
     input_mode: InputMode = "linear_input"
     recurrent_activation: RecurrentActivation = "sigmoid"
 
@@ -277,11 +277,15 @@ def assembled(
     return PackedParams(params, *net.known)._replace(recurrent_activation=activation)
 
 
-def gradient_model(op: str, params: object, params_backprop: Array) -> CheckedParams:
-    """Check a gradient of packed parameters, which has the form of the parameters."""
+def check_packed(op: str, params: object, others: str = "") -> CheckedParams:
+    """Check a PackedParams; `others` are what the op takes instead."""
     if not isinstance(params, PackedParams):
-        raise TypeError(f"{op}: params is {type_shown(params)}, expected a PackedParams")
-    return check_model(op, params._replace(params=params_backprop))
+        fields = ", ".join(PackedParams._fields[:6])
+        hint = f"; pass cupyrnn.PackedParams({fields})" if array_kind(params) else ""
+        raise TypeError(
+            f"{op}: params is {type_shown(params)}, expected a PackedParams{others}{hint}"
+        )
+    return check_model(op, params)
 
 
 def _refuse_params(op: str, params: object, missing: str) -> NoReturn:
@@ -349,9 +353,9 @@ def check_activation(op: str, rnn_mode: str, activation: object) -> HardSigmoid 
     return gate
 
 
-def refuse_gates(op: str, framework: str, params: object) -> None:
+def refuse_gates(op: str, framework: str, params: PackedParams) -> None:
     """Refuse hard sigmoids, for a framework that does not have them."""
-    if isinstance(params, PackedParams) and params.recurrent_activation != "sigmoid":
+    if params.recurrent_activation != "sigmoid":
         raise ValueError(
             f"{op}: params is of a net with recurrent_activation ="
             f" {shown(params.recurrent_activation)}, which {framework} does not have"

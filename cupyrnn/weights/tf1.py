@@ -11,18 +11,19 @@ candidate/kernel and candidate/bias.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 from .._typing import Array
-from ..cells.packed import DIRECTIONS, GATES, Direction, LayerParams, Net, RNNMode, layers
+from ..cells.packed import DIRECTIONS, GATES, LayerParams, Net, RNNMode, gate_places
 from ..checks.arrays import contiguous, on_device
-from ..checks.attributes import check_bool, check_choice, check_real, shown
+from ..checks.attributes import check_bool, check_choice, check_count, check_real, shown
 from ..checks.calls import expect_rank
 from ..derivatives.traced import traceable
 from . import forms, tf1_cells
 from .forms import BlockGRUParams, PeepholeLSTMParams
-from .packed import PackedParams, assembled, check_model, refuse_gates
+from .packed import PackedParams, assembled, refuse_gates
 from .params import check_net
 from .tf1_cells import PROJECTION, TF1Cell, join
 
@@ -165,118 +166,20 @@ def _named(
 
 
 @traceable
-def block_gru_from_tf1(variables: Mapping[str, object], *, prefix: str = "") -> BlockGRUParams:
-    """
-    Convert the variables of a GRU cell of TensorFlow 1 to weights of `block_gru`.
-
-    Accepted are GRUCell, GRUBlockCell and GRUBlockCellV2.
-
-    Parameters
-    ----------
-    variables : mapping of str to array
-        The variables by their names in the checkpoint, as in `block_lstm_from_tf1`: gates/kernel,
-        gates/bias, candidate/kernel and candidate/bias, or GRUBlockCell's w_ru, b_ru, w_c and b_c.
-        Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    prefix : str
-        The path of the cell, or its beginning, if no other cell has it.
-
-    Returns
-    -------
-    BlockGRUParams
-        Copies, in the widest of the dtypes: w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H].
-
-    Raises
-    ------
-    TypeError
-        variables is not a mapping of strings to arrays, or the arrays do not have floating dtypes.
-    ValueError
-        There is no cell or more than one, a variable is missing, appears twice or has a wrong
-        shape, or the cell is a CudnnCompatibleGRUCell, whose math is cuDNN's.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import cupyrnn
-    >>> variables = {"gates/kernel": np.ones((5, 4)), "gates/bias": np.ones(4)}
-    >>> variables |= {"candidate/kernel": np.ones((5, 2)), "candidate/bias": np.ones(2)}
-    >>> weights = cupyrnn.weights.block_gru_from_tf1(variables)
-    >>> cupyrnn.block_gru(np.ones((4, 1, 3)), np.zeros((1, 2)), *weights).h.shape
-    (4, 1, 2)
-    """
-    op = "block_gru_from_tf1"
-    xp, cell = tf1_cells.one_cell(op, variables, prefix)
-    if set(tf1_cells.CUDNN_GRU) & cell.names.keys():
-        raise ValueError(
-            f"{op}: {cell.path} is a CudnnCompatibleGRUCell, which resets after the product;"
-            " use params_from_tf1"
-        )
-    leaves = tf1_cells.BLOCK_GRU
-    if "w_ru" not in cell.names:
-        leaves = ("gates/kernel", "candidate/kernel", "gates/bias", "candidate/bias")
-    weights = cell.need(op, *leaves)
-    names = [cell.names[leaf] for leaf in leaves]
-    forms.check_block_gru(op, dict(zip(names, weights, strict=True)))
-    cell.only(op, *leaves)
-    with on_device(xp, weights[0]):
-        return BlockGRUParams(*(a.copy() for a in weights))
-
-
-@traceable
-def block_gru_to_tf1(
-    w_ru: Array, w_c: Array, b_ru: Array, b_c: Array, *, prefix: str = "", old_names: bool = False
-) -> dict[str, Array]:
-    """
-    Convert weights of `block_gru` to variables of TensorFlow 1's GRUCell and GRUBlockCellV2.
-
-    Parameters
-    ----------
-    w_ru, w_c, b_ru, b_c : [I+H, 2*H], [I+H, H], [2*H], [H]
-        The weights and biases. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    prefix : str
-        The path of the cell.
-    old_names : bool
-        Whether to use the names from before TensorFlow 1.2: weights and biases instead of kernel
-        and bias.
-
-    Returns
-    -------
-    dict of str to array
-        Copies: gates/kernel, gates/bias, candidate/kernel and candidate/bias.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An argument is not an array, or a shape does not fit.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import cupyrnn
-    >>> weights = np.ones((5, 4)), np.ones((5, 2)), np.ones(4), np.ones(2)
-    >>> list(cupyrnn.weights.block_gru_to_tf1(*weights))
-    ['gates/kernel', 'gates/bias', 'candidate/kernel', 'candidate/bias']
-    """
-    op = "block_gru_to_tf1"
-    xp, _, _ = forms.check_block_gru(op, {"w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c})
-    arrays = {"gates/kernel": w_ru, "gates/bias": b_ru}
-    arrays |= {"candidate/kernel": w_c, "candidate/bias": b_c}
-    return _named(op, xp, prefix, arrays, old_names)
-
-
-@traceable
 def params_from_tf1(
     variables: Mapping[str, object],
     *,
     rnn_mode: RNNMode | None = None,
     forget_bias: float | None = None,
     prefix: str = "",
-) -> PackedParams:
+) -> PackedParams | Any:  # a list of BlockGRUParams; a union would need a test in every typed call
     """
-    Pack the layers and directions of TensorFlow 1 cells that compute the same as CudnnRNN.
+    Convert the layers and directions of TensorFlow 1 cells.
 
     Accepted are LSTM cells without peepholes, with or without a projection,
-    CudnnCompatibleLSTMCell, CudnnCompatibleGRUCell and BasicRNNCell. Checkpoints of CudnnLSTM,
-    CudnnGRU, CudnnRNNTanh and CudnnRNNRelu are accepted too: TensorFlow saves them as such cells.
+    CudnnCompatibleLSTMCell, CudnnCompatibleGRUCell and BasicRNNCell, and GRUCell, GRUBlockCell and
+    GRUBlockCellV2, which reset before the product. Checkpoints of CudnnLSTM, CudnnGRU, CudnnRNNTanh
+    and CudnnRNNRelu are accepted too: TensorFlow saves them as such cells.
 
     Parameters
     ----------
@@ -286,7 +189,7 @@ def params_from_tf1(
         and tangents, see `cupyrnn.jvp`.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
         The cell. By default a GRU if the names are a GRU's, else an LSTM. For a basic_rnn_cell
-        this argument must give the activation.
+        this argument must give the activation. It must not contradict the names.
     forget_bias : float, optional
         The value that the LSTM cells add at run time. No checkpoint contains it; TensorFlow's
         default is 1. It is required, except for CudnnLSTM and CudnnCompatibleLSTMCell, which add
@@ -296,9 +199,11 @@ def params_from_tf1(
 
     Returns
     -------
-    PackedParams
+    PackedParams or list of BlockGRUParams
         The packed vector, in the widest of the dtypes, and the configuration that follows from the
         names and shapes. If the cell has one bias and cuDNN two, it becomes the recurrent bias.
+        Cells that reset before the product become a list of weights of `block_gru`, one for each
+        layer and direction, as `stacked_rnn` takes it.
 
     Raises
     ------
@@ -306,8 +211,14 @@ def params_from_tf1(
         variables is not a mapping of strings to arrays, or the arrays do not have floating dtypes.
     ValueError
         forget_bias is missing, or is not 0 for cells that add none. A cell or variable is missing
-        or appears twice, a shape does not fit the others, or CudnnRNN cannot compute the same: it
-        has no peepholes, no GRUCell, and no two separate stacks of layers, one per direction.
+        or appears twice, a shape does not fit the others, there are a mask or averages beside the
+        weights, or no op computes the same: CudnnRNN has no peepholes, and no two separate stacks
+        of layers, one per direction.
+
+    See Also
+    --------
+    params_to_tf1 : The inverse.
+    block_lstm_from_tf1 : For one LSTM with peepholes.
 
     Examples
     --------
@@ -320,32 +231,12 @@ def params_from_tf1(
     op = "params_from_tf1"
     if rnn_mode is not None:
         check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
-    xp, cells = tf1_cells.cells_of(op, variables, prefix)
-    places = _places(op, cells, prefix)
-    D = 1 + any(d == 1 for _, d in places)
-    for layer in range(1 + max(layer for layer, _ in places)):
-        for d in range(D):
-            if (layer, d) not in places:
-                name = ("fw", "bw")[d] if D == 2 else "forward"
-                raise ValueError(f"{op}: variables has no cell for layer {layer}, {name}")
-    ordered = [places[place] for place in sorted(places)]
+    xp, ordered, D = _ordered(op, variables, prefix)
     rnn_mode = _mode(op, rnn_mode, ordered)
-    added = 0.0
-    if forget_bias is not None:
-        added = check_real(op, "forget_bias", forget_bias)
-        whole = [cell.path for cell in ordered if cell.own_name == _CELLS["lstm"]]
-        if whole and added != 0:
-            raise ValueError(
-                f"{op}: forget_bias is {shown(forget_bias)}, expected 0 or None for {whole[0]}:"
-                " CudnnLSTM adds no forget_bias at run time"
-            )
-    elif rnn_mode == "lstm" and any(cell.own_name != _CELLS["lstm"] for cell in ordered):
-        raise ValueError(
-            f"{op}: forget_bias is None, expected the cells' forget_bias, which is not in the"
-            " checkpoint; TensorFlow's default is 1"
-        )
+    added = _forget_bias(op, rnn_mode, forget_bias, ordered)
     P = ordered[0].projection_size(op)
-    sizes = [_sizes(op, cell, rnn_mode, P) for cell in ordered]
+    before = _resets_before(ordered[0])
+    sizes = [_sizes(op, cell, rnn_mode, P, before) for cell in ordered]
     I, H = sizes[0]
     L = len(ordered) // D
     net = check_net(op, L, H, I, rnn_mode, "linear_input", DIRECTIONS[D - 1], P)
@@ -356,12 +247,14 @@ def params_from_tf1(
                 f"{op}: {cell.path} is a cell with I = {size[0]} and H = {size[1]}, expected"
                 f" {expected[0]} and {expected[1]}"
             )
-    parts = (_part(xp, cell, net, added) for cell in ordered)
-    return assembled(op, xp, net, next(iter(ordered[0].arrays.values())), parts)
+    like = next(iter(ordered[0].arrays.values()))
+    if before:
+        with on_device(xp, like):
+            weights = ([cell.arrays[leaf] for leaf in _leaves_of_gru(cell)] for cell in ordered)
+            return [BlockGRUParams(*(a.copy() for a in arrays)) for arrays in weights]
+    return assembled(op, xp, net, like, (_part(xp, cell, net, added) for cell in ordered))
 
 
-# The places of the packed gates in TensorFlow's cells with one kernel.
-_ORDERS = {"lstm": forms.BLOCK["icfo"], "rnn_tanh": [0], "rnn_relu": [0]}
 # TensorFlow 1's names of the cells that compute the same as CudnnRNN.
 _CELLS = {
     "lstm": "cudnn_compatible_lstm_cell",
@@ -369,6 +262,36 @@ _CELLS = {
     "rnn_tanh": "basic_rnn_cell",
     "rnn_relu": "basic_rnn_cell",
 }
+
+
+def _ordered(
+    op: str, variables: Mapping[str, object], prefix: str
+) -> tuple[ModuleType, list[TF1Cell], int]:
+    """Return the module, the cells of all layers and directions in their order, and D."""
+    xp, cells = tf1_cells.cells_of(op, variables, prefix)
+    places = _places(op, cells, prefix)
+    D = 1 + any(d == 1 for _, d in places)
+    for layer in range(1 + max(layer for layer, _ in places)):
+        for d in range(D):
+            if (layer, d) not in places:
+                name = ("fw", "bw")[d] if D == 2 else "forward"
+                raise ValueError(f"{op}: variables has no cell for layer {layer}, {name}")
+    return xp, [places[place] for place in sorted(places)], D
+
+
+def _order(mode: RNNMode) -> list[int]:
+    """Return the places of the packed gates in TensorFlow's cells with one kernel."""
+    return gate_places("icfo" if mode == "lstm" else "packed", mode)
+
+
+def _resets_before(cell: TF1Cell) -> bool:
+    """Return whether a cell is a GRU that resets before the product."""
+    return bool({"candidate/kernel", "w_ru"} & cell.names.keys())
+
+
+def _leaves_of_gru(cell: TF1Cell) -> tuple[str, ...]:
+    """Return the names that a GRUCell or a GRUBlockCell has for the weights of `block_gru`."""
+    return tf1_cells.BLOCK_GRU if "w_ru" in cell.names else tf1_cells.OF_GRU_CELL
 
 
 def _places(op: str, cells: list[TF1Cell], prefix: str) -> dict[tuple[int, int], TF1Cell]:
@@ -409,24 +332,31 @@ def _mode(op: str, rnn_mode: RNNMode | None, cells: list[TF1Cell]) -> RNNMode:
                 f"{op}: {cell.path} has peepholes, which CudnnRNN does not have;"
                 " use block_lstm_from_tf1"
             )
-        if {"candidate/kernel", "w_ru"} & cell.names.keys():
+        expected = cell.named_mode
+        if rnn_mode is not None and expected and not rnn_mode.startswith(expected):
+            expected = "rnn_tanh or rnn_relu" if expected == "rnn" else expected
             raise ValueError(
-                f"{op}: {cell.path} is a GRUCell, which resets before the product, unlike"
-                " CudnnRNN's; use block_gru_from_tf1"
+                f"{op}: rnn_mode is {shown(rnn_mode)}, expected {expected} for {cell.path}"
             )
     if rnn_mode is None:
-        if "gates/kernel" in cells[0].names:
+        if cells[0].named_mode == "gru":
             return "gru"
-        if cells[0].own_name == "basic_rnn_cell":
+        if cells[0].named_mode == "rnn":
             raise forms.unclear_rnn(op, f"{cells[0].path} does")
         return "lstm"
     return rnn_mode
 
 
-def _sizes(op: str, cell: TF1Cell, rnn_mode: RNNMode, P: int) -> tuple[int, int]:
+def _sizes(op: str, cell: TF1Cell, rnn_mode: RNNMode, P: int, before: bool) -> tuple[int, int]:
     """Check the variables of a cell; return K and H."""
     if rnn_mode != "gru":
         return tf1_cells.kernel_sizes(op, cell, len(GATES[rnn_mode]), P)
+    if before:
+        leaves = _leaves_of_gru(cell)
+        weights = cell.need(op, *leaves)
+        cell.only(op, *leaves)
+        names = [cell.names[leaf] for leaf in leaves]
+        return forms.check_block_gru(op, dict(zip(names, weights, strict=True)))[1:]
     cell.need(op, *tf1_cells.GATES, *tf1_cells.CUDNN_GRU)
     cell.only(op, *tf1_cells.GATES, *tf1_cells.CUDNN_GRU)
     leaf = "candidate/input_projection/kernel"
@@ -449,8 +379,7 @@ def _part(xp: ModuleType, cell: TF1Cell, net: Net, forget_bias: float) -> LayerP
         c = kernel, recurrent, bias, recurrent_bias
         parts = [xp.concatenate(pair) for pair in zip(both, c, strict=True)]
         return LayerParams(parts[0], parts[1], None, parts[2], parts[3])
-    order = _ORDERS[net.rnn_mode]
-    layer = forms.layer_of(a["kernel"], a["bias"], order, net.P)
+    layer = forms.layer_of(a["kernel"], a["bias"], _order(net.rnn_mode), net.P)
     if net.rnn_mode == "lstm":
         layer.recurrent_bias[1] += forget_bias
     return layer._replace(projection=a[PROJECTION].T if net.num_proj else None)
@@ -458,84 +387,156 @@ def _part(xp: ModuleType, cell: TF1Cell, net: Net, forget_bias: float) -> LayerP
 
 @traceable
 def params_to_tf1(
-    params: Array | PackedParams,
-    num_layers: int | None = None,
-    num_units: int | None = None,
-    input_size: int | None = None,
+    params: PackedParams | BlockGRUParams | Sequence[BlockGRUParams],
     *,
-    rnn_mode: RNNMode | None = None,
-    direction: Direction | None = None,
-    num_proj: int | None = None,
+    like: Mapping[str, object] | None = None,
+    forget_bias: float | None = None,
     prefix: str = "",
+    gradient: bool = False,
 ) -> dict[str, Array]:
     """
-    Convert packed parameters to the variables that TensorFlow 1 saves of a CudnnLSTM, CudnnGRU or
-    CudnnRNN.
+    Convert weights to the variables of TensorFlow 1's cells, by name.
 
     Parameters
     ----------
-    params : [params_size] or PackedParams
-        The packed parameters. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    num_layers, num_units, input_size : int, optional
-        L, H and I; a PackedParams determines them and the next three.
-    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell; "lstm" by default.
-    direction : {"unidirectional", "bidirectional"}, optional
-        D is 1, the default, or 2.
-    num_proj : int, optional
-        P, the size to which an LSTM projects its output; 0, the default, for none.
+    params : PackedParams, BlockGRUParams or sequence of BlockGRUParams
+        What `params_from_tf1` returns: packed parameters, or weights of `block_gru`. Complex arrays
+        hold values and tangents, see `cupyrnn.jvp`.
+    like : mapping of str to array, optional
+        The variables that `params_from_tf1` read: the result has the names of its cells. By
+        default, the names are those that TensorFlow 1 saves of a CudnnLSTM, CudnnGRU or CudnnRNN,
+        and for one GRU that resets before the product those of a GRUCell.
+    forget_bias : float, optional
+        The value that the LSTM cells of `like` add at run time, as in `params_from_tf1`. It is
+        subtracted from the biases. The cells of a CudnnLSTM add nothing.
     prefix : str
-        The beginning of all names, such as "cudnn_lstm".
+        The beginning of all names, such as "cudnn_lstm"; with `like` the same prefix as in
+        `params_from_tf1`.
+    gradient : bool
+        Whether params holds a gradient: ``packed._replace(params=grads.params_backprop)``. Then the
+        result is the gradient of the variables. The gradients of cuDNN's two biases are equal, and
+        each is the gradient of the one bias of a cell.
 
     Returns
     -------
     dict of str to array
-        The variables of CudnnCompatibleLSTMCell, CudnnCompatibleGRUCell or BasicRNNCell, for every
-        layer and direction. Their ``forget_bias`` is 0. A bias is the sum of the two packed ones,
-        except for a GRU's candidate.
+        The variables of every layer and direction: copies. A bias is the sum of the two packed
+        ones, except for the candidate of a CudnnGRU.
 
     Raises
     ------
     TypeError, ValueError
-        An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
-        params is not an array of the right length, or the net has skip_input: the cells have none.
+        An argument has a wrong type, an array has a wrong shape, the cells of `like` are others
+        than the net's, forget_bias is missing, or the net has skip_input: the cells have none.
 
     Examples
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> for name, a in cupyrnn.weights.params_to_tf1(np.arange(56.0), 1, 2, 3).items():
+    >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+    >>> for name, a in cupyrnn.weights.params_to_tf1(packed).items():
     ...     print(name, a.shape)
     rnn/multi_rnn_cell/cell_0/cudnn_compatible_lstm_cell/kernel (5, 8)
     rnn/multi_rnn_cell/cell_0/cudnn_compatible_lstm_cell/bias (8,)
+    >>> variables = {"rnn/lstm_cell/kernel": np.ones((5, 8)), "rnn/lstm_cell/bias": np.ones(8)}
+    >>> packed = cupyrnn.weights.params_from_tf1(variables, forget_bias=1)
+    >>> back = cupyrnn.weights.params_to_tf1(packed, like=variables, forget_bias=1)
+    >>> all((back[name] == a).all() for name, a in variables.items())
+    True
     """
     op = "params_to_tf1"
     path = prefix_of(op, prefix)
-    sizes, others = (num_layers, num_units, input_size), {"num_proj": num_proj}
-    model = check_model(op, params, *sizes, rnn_mode=rnn_mode, direction=direction, **others)
-    xp, net, vector = model
-    forms.refuse(op, "TensorFlow 1", net, projection=True)
-    refuse_gates(op, "TensorFlow 1", params)
+    xp, mode, net, vector, places = forms.opened(op, params)
+    if isinstance(params, PackedParams):
+        assert net is not None
+        forms.refuse(op, "TensorFlow 1", net, projection=True)
+        refuse_gates(op, "TensorFlow 1", params)
+    check_bool(op, "gradient", gradient)
+    cells = None if like is None else _cells_like(op, like, prefix, net, places)
+    added = _forget_bias(op, mode, forget_bias, cells or [])
+    if cells is None and net is None:
+        check_count(op, "params", places, len(places) == 1, "1, or the variables read as like")
     arrays: dict[str, Array] = {}
     with on_device(xp, vector):
-        for pl, place in enumerate(layers(vector, net)):
-            layer, d = divmod(pl, net.D)
-            where = f"rnn/multi_rnn_cell/cell_{layer}/"
-            if net.D == 2:
-                where = f"stack_bidirectional_rnn/cell_{layer}/bidirectional_rnn/{('fw', 'bw')[d]}/"
-            where = join(path, where + _CELLS[net.rnn_mode])
-            arrays |= {join(where, leaf): a for leaf, a in _taken(xp, net, place).items()}
+        if mode != "gru":
+            places = forms.with_one_bias(op, places, gradient, added)
+        for pl, place in enumerate(places):
+            D = 1 if net is None else net.D
+            names = path if net is None else join(path, _path_of(mode, D, *divmod(pl, D)))
+            taken = _taken(xp, mode, place, gradient)
+            if cells is None:
+                arrays |= {join(names, leaf): a for leaf, a in taken.items()}
+                continue
+            cell = cells[pl]
+            if "w_ru" in cell.names and net is None:  # a GRUBlockCell
+                taken = dict(zip(tf1_cells.BLOCK_GRU, taken.values(), strict=True))
+            if taken.keys() != cell.names.keys():
+                raise ValueError(
+                    f"{op}: like has {', '.join(cell.names.values())}, expected a cell with"
+                    f" {', '.join(taken)}, as params has"
+                )
+            for leaf, a in taken.items():
+                cell.expect(op, leaf, "the shape in params", a.shape)
+                arrays[cell.names[leaf]] = a
     return arrays
 
 
-def _taken(xp: ModuleType, net: Net, place: LayerParams) -> dict[str, Array]:
+def _cells_like(
+    op: str,
+    like: Mapping[str, object],
+    prefix: str,
+    net: Net | None,
+    places: Sequence[LayerParams],
+) -> list[TF1Cell]:
+    """Return the cells among the variables that were read; refuse another net's."""
+    _, cells, D = _ordered(op, like, prefix)
+    if len(cells) != len(places) or (net is not None and net.D != D):
+        raise ValueError(
+            f"{op}: like has {len(cells)} cells in {D} directions, expected those of params"
+        )
+    return cells
+
+
+def _forget_bias(op: str, mode: str, forget_bias: float | None, cells: Sequence[TF1Cell]) -> float:
+    """Return the value that cells add at run time; it must be passed for those that do."""
+    of_lstm = [cell for cell in cells if mode == "lstm" and cell.named_mode in ("", "lstm")]
+    adds = [cell.path for cell in of_lstm if cell.own_name != _CELLS["lstm"]]
+    if forget_bias is None:
+        if adds:
+            raise ValueError(
+                f"{op}: forget_bias is None, expected the forget_bias of {adds[0] or 'the cell'},"
+                " which is not in the checkpoint; TensorFlow's default is 1"
+            )
+        return 0.0
+    value = check_real(op, "forget_bias", forget_bias)
+    if value != 0 and (not adds or len(adds) < len(cells)):
+        name = next((cell.path for cell in cells if cell.path not in adds), "") or "the cell"
+        raise ValueError(
+            f"{op}: forget_bias is {shown(forget_bias)}, expected 0 or None: {name} adds no"
+            " forget_bias at run time"
+        )
+    return value
+
+
+def _path_of(mode: RNNMode, D: int, layer: int, d: int) -> str:
+    """Return the path of a cell as TensorFlow 1 saves a CudnnRNN."""
+    where = f"rnn/multi_rnn_cell/cell_{layer}/"
+    if D == 2:
+        where = f"stack_bidirectional_rnn/cell_{layer}/bidirectional_rnn/{('fw', 'bw')[d]}/"
+    return where + _CELLS[mode]
+
+
+def _taken(xp: ModuleType, mode: RNNMode, place: LayerParams, gradient: bool) -> dict[str, Array]:
     """Return the variables of one cell."""
-    if net.rnn_mode == "gru":
-        weights = forms.gru_of(xp, place)
+    if mode == "gru":
+        both = place.input_bias is not None
+        weights = forms.gru_of(xp, place._replace(input_bias=None) if gradient else place)
+        if not both:
+            return dict(zip(tf1_cells.OF_GRU_CELL, weights, strict=True))
         c = (place.input[2].T, place.input_bias[2], place.recurrent[2].T, place.recurrent_bias[2])
         candidate = {leaf: a.copy() for leaf, a in zip(tf1_cells.CUDNN_GRU, c, strict=True)}
         return {"gates/kernel": weights.w_ru, "gates/bias": weights.b_ru, **candidate}
-    kernel, bias = forms.rows_of(xp, place, _ORDERS[net.rnn_mode])
+    kernel, bias = forms.rows_of(xp, place, _order(mode))
     taken = {"kernel": kernel, "bias": bias}
     if place.projection is not None:
         taken[PROJECTION] = place.projection.T.copy()

@@ -22,6 +22,7 @@ PEEPHOLES = {"wci": "w_i_diag", "wcf": "w_f_diag", "wco": "w_o_diag"}
 GATES = ("gates/kernel", "gates/bias")
 CANDIDATE = ("candidate/kernel", "candidate/bias")
 BLOCK_GRU = ("w_ru", "w_c", "b_ru", "b_c")
+OF_GRU_CELL = ("gates/kernel", "candidate/kernel", "gates/bias", "candidate/bias")
 CUDNN_GRU = tuple(
     f"candidate/{part}_projection/{kind}"
     for part in ("input", "hidden")
@@ -56,6 +57,17 @@ _OPTIMIZER = re.compile(
 )
 
 
+# Cells of tf.contrib whose variables have the names and often shapes of an LSTM's or a GRU's.
+_UNKNOWN_CELL = re.compile(
+    r"(ugrnn|nas|intersection_rnn|coupled_input_forget_gate_lstm|(bidirectional_)?grid\d?_?lstm"
+    r"|(masked_)?layer_norm(_basic)?_lstm|time_freq_lstm|phased_lstm|g_?lstm|conv(_?[123]d)?_lstm"
+    r"|ind(y|_?rnn)(_lstm|_gru)?|sru|minimal_rnn|cfn|weight_norm_lstm|attention_cell_wrapper"
+    r"|highway_wrapper)(_cell)?(_[0-9]+)?",
+    re.IGNORECASE,
+)
+_AVERAGE = "/ExponentialMovingAverage"
+
+
 class TF1Cell(NamedTuple):
     """A cell's variables, by their names without its path."""
 
@@ -67,6 +79,14 @@ class TF1Cell(NamedTuple):
     def own_name(self) -> str:
         """The last part of the path."""
         return _own_name(self.path)
+
+    @property
+    def named_mode(self) -> str:
+        """The rnn_mode that the names tell, "rnn" for both plain ones, "" if they do not."""
+        if {"gates/kernel", "w_ru"} & self.names.keys():
+            return "gru"
+        kinds = ("lstm", "gru", "basic_rnn")
+        return next((k[-3:] if k != "lstm" else k for k in kinds if k in self.own_name.lower()), "")
 
     def need(self, op: str, *leaves: str) -> list[Array]:
         """Return variables of the cell; raise an error if one is missing."""
@@ -141,15 +161,62 @@ def cells_of(
         there = f"; it has {', '.join(paths[:5])}{', ...' * (len(paths) > 5)}" if paths else ""
         raise ValueError(
             f"{op}: variables has no cell under {shown(prefix)}: no name ends in kernel,"
-            f" gates/kernel or w_ru{there}{nested('variables', variables)}"
+            f" gates/kernel or w_ru{there}"
+            f"{_averages(variables) or nested('variables', variables)}"
         )
     names = {path: found[path] for path in sorted(cells)}
+    for path in names:
+        if _UNKNOWN_CELL.fullmatch(_own_name(path)):
+            raise ValueError(
+                f"{op}: {path} is a cell that this package does not have; write it as a cell of"
+                " your own, as docs/guide/own_cell.md shows"
+            )
+    _check_beside(op, variables, names)
     every = [name for leaves in names.values() for name in leaves.values()]
     xp, arrays = as_arrays(op, {name: variables[name] for name in every})
     return xp, [
         TF1Cell(path, leaves, {leaf: arrays[name] for leaf, name in leaves.items()})
         for path, leaves in names.items()
     ]
+
+
+def _averages(variables: Mapping[str, object]) -> str:
+    """Return the end of an error if all that is left of the weights is their moving averages."""
+    if not any(name.endswith(_AVERAGE) for name in variables):
+        return ""
+    return (
+        f", only averages: pass {{n.removesuffix('{_AVERAGE}'): a for n, a in variables.items() if"
+        f" n.endswith('{_AVERAGE}')}}"
+    )
+
+
+def _check_beside(
+    op: str, variables: Mapping[str, object], cells: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Refuse variables beside a cell's that change what it computes, or that no such cell has."""
+    for path, leaves in cells.items():
+        start = f"{path}/" if path else ""
+        for name in variables:
+            leaf = _whole_name(name).removeprefix(start)
+            if name in leaves.values() or not _whole_name(name).startswith(start):
+                continue
+            if leaf.endswith(_AVERAGE) and leaf.removesuffix(_AVERAGE) in leaves:
+                raise ValueError(
+                    f"{op}: variables has {name} beside the weight itself: pass one of both, {{n: a"
+                    f" for n, a in variables.items() if not n.endswith('{_AVERAGE}')}} for the"
+                    " weights"
+                )
+            if leaf == "mask":
+                raise ValueError(
+                    f"{op}: variables has {name}: multiply {leaves.get('kernel', 'kernel')} by it,"
+                    " and leave it out"
+                )
+            if leaf.rpartition("/")[2] in ("gamma", "beta") and (path or "/" not in leaf):
+                raise ValueError(
+                    f"{op}: variables has {name}: the cell is layer-normalized, which the cells of"
+                    " this package are not; write a cell of your own, as docs/guide/own_cell.md"
+                    " shows"
+                )
 
 
 def _is_dense(leaves: Mapping[str, str], variables: Mapping[str, object]) -> bool:
@@ -169,9 +236,7 @@ def _grouped(op: str, names: Iterable[str], prefix: str) -> dict[str, dict[str, 
     found: dict[str, dict[str, str]] = {}
     for name in names:
         # Variables of optimizers have another last part, such as kernel/Adam.
-        whole = name.removesuffix(":0").removesuffix("/read")  # frozen graphs add these
-        *above, last = whole.split("/")
-        whole = "/".join([*above, (_OLD | _OLDEST).get(last, last)])
+        whole = _whole_name(name)
         leaf = next((leaf for leaf in _LEAVES if f"/{whole}".endswith(f"/{leaf}")), None)
         if leaf is None or not whole.startswith(start):
             continue
@@ -187,6 +252,13 @@ def _grouped(op: str, names: Iterable[str], prefix: str) -> dict[str, dict[str, 
             )
         leaves[leaf] = name
     return found
+
+
+def _whole_name(name: str) -> str:
+    """Return the name of a variable as TensorFlow 1.2 and later save it."""
+    whole = name.removesuffix(":0").removesuffix("/read")  # frozen graphs add these
+    *above, last = whole.split("/")
+    return "/".join([*above, (_OLD | _OLDEST).get(last, last)])
 
 
 def _own_name(path: str) -> str:

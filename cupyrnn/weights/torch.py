@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from types import ModuleType
 
 import numpy as np
 
 from .._typing import Array
-from ..cells.packed import DIRECTIONS, GATES, Direction, Net, RNNMode, layers
+from ..cells.packed import DIRECTIONS, GATES, Net, RNNMode, layers
 from ..checks.arrays import on_device
 from ..checks.attributes import check_bool, check_choice, shown
 from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from .forms import as_arrays, check_names, mode_of, nested, refuse
-from .packed import PackedParams, check_model, gradient_model, refuse_gates
+from .packed import PackedParams, check_packed, refuse_gates
 from .params import check_net, zeros
 
-_FIRST = ("weight_ih_l0", "weight_ih")
+_FIRST = ("weight_ih_l0", "weight_ih", "weight_ih_l0_raw")
 
 
 @traceable
@@ -35,8 +34,9 @@ def params_from_torch(
         ``_reverse`` for the second direction, and ``weight_hr_l0`` with a projection; the names of
         a cell have no ``_l0``. The values are arrays, or tensors on the host, or anything with
         ``numpy()`` or ``__array__``. PyTorch's bfloat16 becomes float32. Missing biases
-        (``bias=False``) are zero. PyTorch's order of the gates is the same. Complex arrays hold
-        values and tangents, see `cupyrnn.jvp`.
+        (``bias=False``) are zero. A ``weight_hh_l0_raw`` of weight drop replaces the weight beside
+        it. PyTorch's order of the gates is the same. Complex arrays hold values and tangents, see
+        `cupyrnn.jvp`.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
         The cell. The shapes identify LSTMs and GRUs. For an RNN this argument must give the
         nonlinearity.
@@ -127,8 +127,16 @@ def _under(op: str, state_dict: Mapping[str, object], prefix: str) -> tuple[str,
     check_names(op, "state_dict", state_dict, prefix)
     for whole in (prefix, prefix.removesuffix(".") + "." if prefix else ""):
         if any(whole + first in state_dict for first in _FIRST):
-            named = [name for name in state_dict if name.startswith(whole)]
-            return whole, {name[len(whole) :]: state_dict[name] for name in named}
+            names = {name[len(whole) :]: name for name in state_dict if name.startswith(whole)}
+            # Weight drop keeps a weight as NAME_raw here, or in the module that wraps this one; the
+            # weight beside it has zeros of the last training step.
+            for above in {whole, whole.removesuffix("module.")}:
+                for name in (name for name in state_dict if name.endswith("_raw")):
+                    leaf = name.removeprefix(above).removesuffix("_raw")
+                    if name == f"{above}{leaf}_raw" and "." not in leaf:
+                        names.pop(f"{leaf}_raw", None)
+                        names[leaf] = name
+            return whole, {leaf: state_dict[name] for leaf, name in names.items()}
     ends = re.compile(r"(.*?)weight_ih(_l0)?", re.DOTALL)
     others = sorted({match[1] for name in state_dict if (match := ends.fullmatch(name))})
     if not others:
@@ -140,113 +148,56 @@ def _under(op: str, state_dict: Mapping[str, object], prefix: str) -> tuple[str,
 
 @traceable
 def params_to_torch(
-    params: Array | PackedParams,
-    num_layers: int | None = None,
-    num_units: int | None = None,
-    input_size: int | None = None,
-    *,
-    rnn_mode: RNNMode | None = None,
-    direction: Direction | None = None,
-    num_proj: int | None = None,
-    cell: bool = False,
+    params: PackedParams, *, cell: bool = False, gradient: bool = False
 ) -> dict[str, Array]:
     """
     Convert packed parameters to the state_dict of a torch.nn.LSTM, GRU or RNN, or of a cell.
 
     Parameters
     ----------
-    params : [params_size] or PackedParams
-        The packed parameters, or their gradient: PyTorch has both biases, too. Complex arrays hold
-        values and tangents, see `cupyrnn.jvp`.
-    num_layers, num_units, input_size : int, optional
-        L, H and I; a PackedParams determines them and the next three.
-    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell; "lstm" by default.
-    direction : {"unidirectional", "bidirectional"}, optional
-        D is 1, the default, or 2.
-    num_proj : int, optional
-        P, the size to which an LSTM projects its output; 0, the default, for none.
+    params : PackedParams
+        The net. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     cell : bool
         Whether to use the names of an LSTMCell, GRUCell or RNNCell. The net must have one layer and
         one direction.
+    gradient : bool
+        Whether params holds a gradient: ``packed._replace(params=grads.params_backprop)``. PyTorch
+        has cuDNN's two biases, so the gradient is converted as the parameters are.
 
     Returns
     -------
     dict of str to array
-        Copies, for ``module.load_state_dict({k: torch.from_numpy(a) ...})``.
+        Copies, for ``module.load_state_dict({k: torch.from_numpy(a) ...})``; of a gradient, the
+        ``grad`` of each parameter.
 
     Raises
     ------
     TypeError, ValueError
-        An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
-        params is not an array of the right length, the net has skip_input or hard sigmoids (PyTorch
-        has neither), or cell is True and the net is not one cell.
+        An argument has a wrong type, params is not a PackedParams of the right length, the net has
+        skip_input or hard sigmoids (PyTorch has neither), or cell is True and the net is not one
+        cell.
 
     Examples
     --------
-    >>> import numpy as np
     >>> import cupyrnn
-    >>> state = cupyrnn.weights.params_to_torch(np.arange(56.0), 1, 2, 3)
+    >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+    >>> state = cupyrnn.weights.params_to_torch(packed)
     >>> {name: a.shape for name, a in state.items() if "weight" in name}
     {'weight_ih_l0': (8, 3), 'weight_hh_l0': (8, 2)}
     """
     op = "params_to_torch"
-    sizes, others = (num_layers, num_units, input_size), {"num_proj": num_proj}
-    model = check_model(op, params, *sizes, rnn_mode=rnn_mode, direction=direction, **others)
-    net = model.net
+    xp, net, vector = check_packed(op, params)
+    refuse(op, "PyTorch", net, projection=True)
     refuse_gates(op, "PyTorch", params)
-    if not check_bool(op, "cell", cell):
-        return _as_torch(op, *model)
-    if net.L > 1 or net.D > 1 or net.num_proj:
+    check_bool(op, "gradient", gradient)
+    if check_bool(op, "cell", cell) and (net.L > 1 or net.D > 1 or net.num_proj):
         raise ValueError(
             f"{op}: cell is True, but params is of a net with L = {net.L}, D = {net.D} and"
             f" num_proj = {net.num_proj}, expected 1, 1 and 0"
         )
-    return _as_torch(op, *model, end="")
-
-
-@traceable
-def gradient_to_torch(params: PackedParams, params_backprop: Array) -> dict[str, Array]:
-    """
-    Convert the gradient of packed parameters to the gradients of PyTorch's parameters.
-
-    PyTorch has cuDNN's two biases, so this is `params_to_torch` of the gradient.
-
-    Parameters
-    ----------
-    params : PackedParams
-        The net. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
-    params_backprop : [params_size]
-        The gradient of its parameters, as `cudnn_rnn_backprop` returns it.
-
-    Returns
-    -------
-    dict of str to array
-        The ``grad`` of each of PyTorch's parameters, by name.
-
-    Raises
-    ------
-    TypeError, ValueError
-        params is not a PackedParams, or the gradient is not an array of the length of the
-        parameters.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import cupyrnn
-    >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype="float64")
-    >>> x, dy = np.ones((4, 1, 3)), np.ones((4, 1, 2))
-    >>> out, pullback = cupyrnn.vjp(cupyrnn.cudnn_rnn, x, *packed.zero_state(1), packed)
-    >>> g = pullback(output_backprop=dy)
-    >>> for name, a in cupyrnn.weights.gradient_to_torch(packed, g.params_backprop).items():
-    ...     print(name, a.shape)
-    weight_ih_l0 (8, 3)
-    weight_hh_l0 (8, 2)
-    bias_ih_l0 (8,)
-    bias_hh_l0 (8,)
-    """
-    op = "gradient_to_torch"
-    return _as_torch(op, *gradient_model(op, params, params_backprop))
+    with on_device(xp, vector):
+        places = _places(net, vector, "" if cell else "_l0")
+        return {name: place.copy() for name, _, place in places}
 
 
 def _places(net: Net, params: Array, end: str = "_l0") -> Iterator[tuple[str, str, Array]]:
@@ -265,12 +216,3 @@ def _places(net: Net, params: Array, end: str = "_l0") -> Iterator[tuple[str, st
         yield "bias_hh" + end, "(G*H,)", layer.recurrent_bias.reshape(G * H)
         if layer.projection is not None:
             yield "weight_hr" + end, "(P, H)", layer.projection
-
-
-def _as_torch(
-    op: str, xp: ModuleType, net: Net, params: Array, end: str = "_l0"
-) -> dict[str, Array]:
-    """Convert packed parameters to a state_dict."""
-    refuse(op, "PyTorch", net, projection=True)
-    with on_device(xp, params):
-        return {name: place.copy() for name, _, place in _places(net, params, end)}

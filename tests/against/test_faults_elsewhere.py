@@ -32,10 +32,10 @@ def cases(*, printed: bool, memory: bool = False) -> list[object]:
     for title, script, expected in SCRIPTS:
         if bool(expected) == printed and (title == MEMORY) == memory:
             libraries = re.findall(
-                r"^import (tensorflow|onnxruntime|torch)\b", script, re.MULTILINE
+                r"^(?:import|from) (tensorflow|onnxruntime|torch|thinc)\b", script, re.MULTILINE
             )
             assert libraries, title
-            marks = [needs.without(name) for name in libraries]
+            marks = [needs.without(name) for name in {*libraries}]
             found.append(pytest.param(script, expected, id=title, marks=marks))
     return found
 

@@ -45,7 +45,9 @@ def test_lstm(ops: Ops, stored: dict[str, Any]) -> None:
 
     expected = of(stored, "grad_")
     for b, gradient in enumerate(backprop("examples")):
-        for name, a in cupyrnn.weights.gradient_to_torch(packed, gradient).items():
+        for name, a in cupyrnn.weights.params_to_torch(
+            packed._replace(params=gradient), gradient=True
+        ).items():
             assert_close(a, expected[name][b], "float64", f"{name}, example {b}", at_least=1.0)
     squares = sum((a.reshape(B, -1) ** 2).sum(1) for a in expected.values())
     assert_close(backprop("norms"), np.sqrt(squares), "float64", "norms")

@@ -47,7 +47,8 @@ def sizes_of(arguments: dict[str, Any]) -> tuple[int, int, int]:
 def weights_of(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the weights of a call by the names that PyTorch has for them."""
     kind = {n: arguments[n] for n in ("rnn_mode", "direction", "num_proj") if n in arguments}
-    weights = cupyrnn.weights.params_to_torch(arguments["params"], *sizes_of(arguments), **kind)
+    packed = cupyrnn.PackedParams(arguments["params"], *sizes_of(arguments), **kind)
+    weights = cupyrnn.weights.params_to_torch(packed)
     return {name: np.asarray(a) for name, a in weights.items()}
 
 

@@ -33,6 +33,9 @@ NO_FLOATS = {
     # Functions of integers: their scales are constants.
     "dequantize",
     "params_from_quantized_onnx",
+    "read_tf_checkpoint",
+    "read_tf_frozen_graph",
+    "write_tf_checkpoint",
     "vjp",  # tests/ops/test_vjp.py
 }
 

@@ -43,8 +43,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     n: getattr(module, n)
     for module in (cupyrnn, cupyrnn.weights, cupyrnn.device)
     for n in module.__all__
-    # vjp is in `surroundings`, forget_kernels has no arguments, and load_params reads a file.
-    if inspect.isfunction(getattr(module, n)) and n not in ("vjp", "forget_kernels", "load_params")
+    # vjp is in `surroundings`, forget_kernels has no arguments, and the others read or write files.
+    if inspect.isfunction(getattr(module, n))
+    and n not in ("vjp", "forget_kernels", "load_params")
+    and not n.startswith(("read_", "write_"))
 } | {n: getattr(raw_ops, n) for n in raw_ops.__all__}
 
 # The axes of arrays by the names of arguments and results. S is T, B for a sequence and B for one
@@ -180,6 +182,7 @@ def draw_attribute(rng: np.random.Generator, n: str, name: str, s: Mapping[str, 
     choices: dict[str, list[Any]] = {
         "name": [None, "any"],
         "engine": ["auto"],
+        "transposed": [False],
         "prefix": ["", "encoder.rnn."],
         "cell": ["lstm", "gru", "block_gru"] if name == "recurrence_kernels" else [False],
         "batch_size": [s["B"]],
@@ -250,18 +253,19 @@ def draw_onnx(rng: np.random.Generator, name: str) -> Call:
     s |= {"S": (s["T"], s["B"])}
     H, D, I = max(s["H"], 1), s["D"], max(s["I"], 1)
     s |= {"H": H, "I": I}
-    kind = "GRU" if "gru" in name else "LSTM"
+    kind = "LSTM"
     if name.startswith(("run", "params")):
         kind = ("LSTM", "GRU", "RNN")[rng.integers(3)]
     if re.search("block_.*_to_", name):
-        names = ("w", "b", *PEEPHOLES) if kind == "LSTM" else ("w_ru", "w_c", "b_ru", "b_c")
+        names = ("w", "b", *PEEPHOLES)
         weights = [tuple(draw_array(rng, n, s, dtype) for n in names) for _ in range(D)]
-        if kind == "LSTM" and rng.random() < 0.5:
+        if rng.random() < 0.5:
             weights = [of[:2] for of in weights]
         return Call(name, {"weights": weights}, dtype, s)
     if name != "run_onnx_node":
         forms = dict(zip("XWRB", onnx_nodes.node(rng, kind, D, s["T"], s["B"], I, H), strict=False))
-        forms["P"] = rng.standard_normal((D, 3 * H))
+        if not name.startswith("params"):
+            forms["P"] = rng.standard_normal((D, 3 * H))
         given = {n: finished(rng, forms[n], dtype) for n in signature(name) if n in forms}
         if name.startswith("params"):
             s["size"] = sum(forms[n].size for n in "WRB")
@@ -297,19 +301,20 @@ def draw_jvp(rng: np.random.Generator) -> Call:
 
 
 WHOLE = ("reverse_update_gate", "join_params", "split_params")
-WHOLE += ("gradient_to_torch", "gradient_to_keras", "gradient_to_block_lstm")
+WHOLE += tuple(n for n in FUNCTIONS if n.startswith("params_to_"))
+WHOLE += ("params_from_torch", "params_from_keras", "params_from_tf1", "params_from_gates")
 
 
 def draw_whole(rng: np.random.Generator, name: str) -> Call:
-    """Return a right call of a function that takes whole nets."""
+    """Return a right call of a function that takes whole nets, or their other forms."""
     dtype = DTYPES[rng.integers(len(DTYPES))]
-    s = draw_symbols(rng, "params_to_torch", {"num_layers", "direction", "params"})
-    s["rnn_mode"] = "gru" if name.startswith("reverse") else "lstm"
-    if name == "gradient_to_block_lstm":
-        s |= {"D": 1, "direction": "unidirectional"}
-    if name.startswith("gradient") and not name.endswith("torch"):
+    s = draw_symbols(rng, name, {"num_layers", "direction", "params", "rnn_mode", "num_proj"})
+    if name == "params_to_block_lstm" or name.startswith("reverse"):
+        s |= {"rnn_mode": "gru" if name.startswith("reverse") else "lstm", "D": 1}
+        s |= {"num_proj": 0, "P": s["H"], "direction": "unidirectional"}
+    if re.search("keras|onnx|gates", name):
         s |= {"num_proj": 0, "P": s["H"]}
-    if name in ("split_params", "gradient_to_block_lstm"):
+    if name in ("split_params", "params_to_block_lstm", "params_to_onnx"):
         s["L"] = s["num_layers"] = 1
     s["size"] = cupyrnn.cudnn_rnn_params_size(**{n: s[n] for n in NET})
     net = (s[n] for n in (*NET[:4], "direction", "num_proj"))
@@ -318,9 +323,19 @@ def draw_whole(rng: np.random.Generator, name: str) -> Call:
         return Call(name, {"nets": cupyrnn.weights.split_params(packed)}, dtype, s)
     if name == "reverse_update_gate" and rng.random() < 0.5:
         packed = draw_weights(rng, {**s, "L": 1, "D": 1}, dtype)[0]
-    given = {next(iter(signature(name))): packed}
-    if name.startswith("gradient"):
-        given["params_backprop"] = draw_array(rng, "params", s, dtype)
+    if name in ("params_to_keras", "params_to_gates") and s["rnn_mode"] == "gru":
+        packed = packed if rng.random() < 0.7 else draw_weights(rng, s, dtype)
+    own = signature(name)
+    given = {next(iter(own)): packed}
+    if "_from_" in name:
+        to = FUNCTIONS[name.replace("_from_", "_to_")]
+        options = {"use_bias": True, "transposed": False, "reset_after": None, "forget_bias": None}
+        options |= {n: s[n] for n in ("rnn_mode", "direction")}
+        if s["rnn_mode"] == "gru":
+            options["reset_after"] = True
+        given = {next(iter(own)): to(packed), **{n: options[n] for n in own if n in options}}
+    elif "gradient" in own:
+        given["gradient"] = bool(rng.integers(2))
     return Call(name, given, dtype, s)
 
 
@@ -406,8 +421,6 @@ def draw_call(rng: np.random.Generator, name: str) -> Call:
     if "BlockLSTM" not in name and "LSTMBlock" not in name and rng.random() < 0.5:
         values |= dict.fromkeys(PEEPHOLES)
         values["use_peephole"] = False
-    if name == "params_from_tf1" and s["rnn_mode"] == "lstm":
-        values["forget_bias"] = 0  # for the cells whose names params_to_tf1 writes
     if name == "params_from_block_lstm":
         values |= dict.fromkeys(PEEPHOLES)
     if "seq_len_max" in takes and "sequence_lengths" in takes:

@@ -161,36 +161,6 @@ def test_errors_of_nodes(call: Any, error: Any, message: str) -> None:
         call()
 
 
-GRU_WEIGHTS = GRU[1:]
-LSTM = zeros((1, 8, 3), (1, 8, 2))
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: cupyrnn.weights.params_from_onnx(*GRU_WEIGHTS), ValueError, "params_from_onnx: linear_before_reset is 0, expected 1: cuDNN's GRU resets after the product; use block_gru_from_onnx"),
-        (lambda: cupyrnn.weights.params_from_onnx(*zeros((1, 2, 3), (1, 2, 2))), ValueError, "params_from_onnx: rnn_mode is None, expected 'rnn_tanh' or 'rnn_relu': the shapes do not tell them apart"),
-        (lambda: cupyrnn.weights.params_from_onnx(*zeros((0, 99, 3), (1, 99, 33)), rnn_mode="gru", linear_before_reset=1), ValueError, "params_from_onnx: W has shape (0, 99, 3) and R (1, 99, 33), expected (D, 3*H, I) and (D, 3*H, H) with D = 1 or 2"),
-        (lambda: cupyrnn.weights.params_from_onnx(*LSTM, activations=["Sigmoid"]), ValueError, "params_from_onnx: activations has 1 entry, expected 3 for lstm with D = 1"),
-        (lambda: cupyrnn.weights.params_from_onnx(*LSTM, activations=["Elu", "Tanh", "Tanh"]), ValueError, "params_from_onnx: activations[0] is 'Elu', expected Sigmoid or HardSigmoid: lstm of CudnnRNN has no others, and the same in all directions"),
-        (lambda: cupyrnn.weights.params_from_onnx(*LSTM, activations=["HardSigmoid", "Tanh", "Relu"]), ValueError, "params_from_onnx: activations[2] is 'Relu', expected Tanh: lstm of CudnnRNN has no others, and the same in all directions"),
-        (lambda: cupyrnn.weights.params_from_onnx(*LSTM, activations=[b"HardSigmoid", b"Tanh", b"Tanh"], activation_alpha=[0.3]), ValueError, "params_from_onnx: HardSigmoid has activation_alpha = [0.3] and activation_beta = [0.5], expected 0.2 or 1/6, and 0.5"),
-        (lambda: cupyrnn.weights.block_lstm_to_onnx([zeros((5, 8), (8,), (2,), (2,), (2,)), zeros((5, 8), (8,))]), ValueError, "block_lstm_to_onnx: weights[1] has other shapes than weights[0]"),
-        (lambda: cupyrnn.weights.block_lstm_from_onnx(*GRU_WEIGHTS), ValueError, "block_lstm_from_onnx: W has shape (1, 6, 3), expected (D, 4*H, I) = (1, 8, 3)"),
-        (lambda: cupyrnn.weights.params_to_onnx(cupyrnn.init_params(num_layers=2, num_units=3, input_size=4)), ValueError, "params_to_onnx: params is of a net with L = 2, expected 1: a node is one layer"),
-        (lambda: cupyrnn.weights.params_to_onnx(cupyrnn.init_params(num_layers=1, num_units=3, input_size=4, num_proj=2)), ValueError, "params_to_onnx: params is of a net with num_proj, which ONNX does not have"),
-        (lambda: cupyrnn.weights.block_lstm_to_onnx([]), ValueError, "block_lstm_to_onnx: weights has 0 entries, expected 1 or 2, one for each direction"),
-        (lambda: cupyrnn.weights.block_lstm_to_onnx([zeros((5, 8))]), ValueError, "block_lstm_to_onnx: weights[0] has 1 array, expected 2 or 5 or 6"),
-        (lambda: cupyrnn.weights.block_lstm_to_onnx([zeros((5, 8), (7,))]), ValueError, "block_lstm_to_onnx: weights[0].b has shape (7,), expected (4*H,) = (8,)"),
-        (lambda: cupyrnn.weights.block_lstm_to_onnx([[*zeros((5, 8), (8,)), None, np.zeros(2), None]]), ValueError, "block_lstm_to_onnx: weights[0].wci is None, expected all of wci, wcf, wco or none"),
-        (lambda: cupyrnn.weights.block_gru_to_onnx([zeros((5, 4), (5, 2), (4,), (3,))]), ValueError, "block_gru_to_onnx: weights[0].b_c has shape (3,), expected (H,) = (2,)"),
-    ],
-)  # fmt: skip
-def test_errors_of_weights(call: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=f"^{re.escape(message)}$"):
-        call()
-
-
 def test_an_ordinary_nodes_gradient_is_the_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cell of any node, which is several times slower, is not used."""
     monkeypatch.setattr(cupyrnn.onnx_node, "kinds", None)

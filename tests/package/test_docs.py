@@ -93,7 +93,7 @@ def test_the_ten_lines_and_the_five(
         assert np.isfinite(names["g"].params_backprop).all()
 
 
-def test_recipes_for_flax_and_chainer(
+def test_recipes_for_other_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
     """The converters of the page on weights, compared with the equations of these libraries."""
@@ -132,6 +132,30 @@ def test_recipes_for_flax_and_chainer(
         h = sigmoid(o) * np.tanh(c)
     out = cupyrnn.cudnn_rnn(x, None, None, names["from_chainer"](state, 1))
     assert np.abs(out.output[-1] - h).max() < 1e-12
+
+    cell, h = {"weight_ih": draw(3 * H, I), "weight_hh": draw(3 * H, H)}, np.zeros((B, H))
+    cell |= {"bias": draw(3 * H), "bias_n": draw(H)}
+    for x_t in x:  # Equinox's GRUCell
+        r, z, i = np.split(x_t @ cell["weight_ih"].T + cell["bias"], 3, axis=1)
+        r_h, z_h, n = np.split(h @ cell["weight_hh"].T, 3, axis=1)
+        n = np.tanh(i + sigmoid(r + r_h) * (n + cell["bias_n"]))
+        h = n + sigmoid(z + z_h) * (h - n)
+    out = cupyrnn.cudnn_rnn(x, None, None, names["from_equinox"](cell))
+    assert np.abs(out.output[-1] - h).max() < 1e-12
+
+    arrays = {f"{d}0_{n}": draw(*s) for d in "lr" for n, s in names["shapes"].items()}
+    h, c, w = (
+        np.zeros((B, H)),
+        np.zeros((B, H)),
+        {n[3:]: a for n, a in arrays.items() if n[0] == "r"},
+    )
+    for x_t in x[::-1]:  # Gluon's LSTM from right to left
+        z = x_t @ w["i2h_weight"].T + w["i2h_bias"] + h @ w["h2h_weight"].T + w["h2h_bias"]
+        i, f, g, o = np.split(z, 4, axis=1)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+    out = cupyrnn.cudnn_rnn(x, None, None, names["from_gluon"](arrays))
+    assert np.abs(out.output[0, :, H:] - h).max() < 1e-12
 
 
 def test_a_wrong_example_is_noticed() -> None:

@@ -13,12 +13,7 @@ from problems.table import right_calls
 
 import cupyrnn
 from cupyrnn.checks import attributes
-from cupyrnn.weights import (
-    block_gru_from_keras,
-    block_lstm_to_gates,
-    params_from_keras,
-    params_to_block_lstm,
-)
+from cupyrnn.weights import block_lstm_to_gates, params_from_keras, params_to_block_lstm
 
 T, B, I, H = 4, 2, 3, 5
 RNG = np.random.default_rng(0)
@@ -109,7 +104,6 @@ WORDS: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = [
     ("; it is always tanh; run_onnx_node has activations", lambda: lstm(activation="relu"), lambda: node(activations=["Sigmoid", "Relu", "Tanh"])),
     ("; there is only dropout between layers", lambda: net(recurrent_dropout=0.5), lambda: net(dropout=0.5)),
     ("; a projection is not clipped", lambda: net(proj_clip=1), net),
-    ("block_gru_from_keras, if it is False", lambda: params_from_keras([KERAS], reset_after=False), lambda: block_gru_from_keras(KERAS)),
     ("reverse=True in the call of cudnn_rnn", lambda: params_from_keras([KERAS], go_backwards=True), lambda: net(reverse=True)),
     ("hx, the pair of h and c", lambda: module("PeepholeLSTM")(tensor(X), c0=pair()[1]), lambda: module("PeepholeLSTM")(tensor(X), hx=pair())),
     ("state, the pair of both", lambda: module("CudnnRNN")(tensor(X), cx=pair()[1]), lambda: module("CudnnRNN")(tensor(X), state=pair())),

@@ -47,82 +47,62 @@ BI = {"direction": "bidirectional"}
 def conversions(rng: np.random.Generator) -> dict[str, tuple[Callable[..., Any], Any]]:
     """Return functions and their arguments by name; the weights have all optional parts."""
     gru, lstm = block_weights(rng, "gru", 3, 4), block_weights(rng, "peephole", 3, 4)
-    keras = cupyrnn.weights.params_to_keras(packed(rng, **BI))
-    state = cupyrnn.weights.params_to_torch(packed(rng, 2, rnn_mode="gru", **BI))
-    node = cupyrnn.weights.params_to_onnx(packed(rng, rnn_mode="gru", **BI))
-    lstm_node = cupyrnn.weights.block_lstm_to_onnx([lstm, lstm])
-    gru_node = cupyrnn.weights.block_gru_to_onnx([gru])
-    variables = cupyrnn.weights.params_to_tf1(packed(rng, 2))
-    one = packed(rng)
+    W, one = cupyrnn.weights, packed(rng)
+    both, two_layers = packed(rng, **BI), packed(rng, 2, rnn_mode="gru", **BI)
+    node = packed(rng, rnn_mode="gru", **BI)
     canonical = cupyrnn.cudnn_rnn_params_to_canonical(1, 4, 3, one.params)
+    lstm_node = W.block_lstm_to_onnx([lstm, lstm])
+    of_node = {"after": lambda a: W.params_from_onnx(*a, linear_before_reset=1)}
+    of_node["before"] = lambda a: W.params_from_onnx(*a, linear_before_reset=0)
+    of_gates = {
+        "after": lambda a: W.params_from_gates(a, reset_after=True, **BI),
+        "before": lambda a: W.params_from_gates(a, reset_after=False),
+    }
     return {
-        "params_to_keras": (cupyrnn.weights.params_to_keras, packed(rng, **BI)),
-        "params_from_keras": (lambda a: cupyrnn.weights.params_from_keras(a, **BI), keras),
-        "params_to_torch": (cupyrnn.weights.params_to_torch, packed(rng, 2, rnn_mode="gru", **BI)),
-        "params_from_torch": (cupyrnn.weights.params_from_torch, state),
-        "params_to_onnx": (cupyrnn.weights.params_to_onnx, packed(rng, rnn_mode="gru", **BI)),
-        "params_from_onnx": (
-            lambda a: cupyrnn.weights.params_from_onnx(a.W, a.R, a.B, linear_before_reset=1),
-            node,
-        ),
-        "params_to_tf1": (cupyrnn.weights.params_to_tf1, packed(rng, 2)),
-        "params_from_tf1": (cupyrnn.weights.params_from_tf1, variables),
+        "params_to_keras": (W.params_to_keras, both),
+        "params_from_keras": (lambda a: W.params_from_keras(a, **BI), W.params_to_keras(both)),
+        "params_to_torch": (W.params_to_torch, two_layers),
+        "params_from_torch": (W.params_from_torch, W.params_to_torch(two_layers)),
+        "params_to_onnx": (W.params_to_onnx, node),
+        "params_from_onnx": (of_node["after"], W.params_to_onnx(node)),
+        "params_to_tf1": (W.params_to_tf1, packed(rng, 2)),
+        "params_from_tf1": (W.params_from_tf1, W.params_to_tf1(packed(rng, 2))),
+        "params_to_gates": (W.params_to_gates, two_layers),
+        "params_from_gates": (of_gates["after"], W.params_to_gates(two_layers)),
         "params_to_block_lstm": (lstm_to_block, one),
-        "params_from_block_lstm": (lstm_from_block, cupyrnn.weights.params_to_block_lstm(one)),
-        "block_gru_to_keras": (lambda a: cupyrnn.weights.block_gru_to_keras(*a), gru),
-        "block_gru_from_keras": (
-            cupyrnn.weights.block_gru_from_keras,
-            cupyrnn.weights.block_gru_to_keras(*gru),
-        ),
-        "block_gru_to_onnx": (cupyrnn.weights.block_gru_to_onnx, [gru]),
-        "block_gru_from_onnx": (
-            lambda a: cupyrnn.weights.block_gru_from_onnx(a.W, a.R, a.B),
-            gru_node,
-        ),
-        "block_gru_to_tf1": (lambda a: cupyrnn.weights.block_gru_to_tf1(*a), gru),
-        "block_gru_from_tf1": (
-            cupyrnn.weights.block_gru_from_tf1,
-            cupyrnn.weights.block_gru_to_tf1(*gru),
-        ),
-        "block_lstm_to_onnx": (cupyrnn.weights.block_lstm_to_onnx, [lstm, lstm]),
-        "block_lstm_from_onnx": (
-            lambda a: cupyrnn.weights.block_lstm_from_onnx(a.W, a.R, a.B, a.P),
-            lstm_node,
-        ),
-        "block_lstm_to_tf1": (lambda a: cupyrnn.weights.block_lstm_to_tf1(*a), lstm),
-        "block_lstm_from_tf1": (
-            cupyrnn.weights.block_lstm_from_tf1,
-            cupyrnn.weights.block_lstm_to_tf1(*lstm),
-        ),
+        "params_from_block_lstm": (lstm_from_block, W.params_to_block_lstm(one)),
+        "params_to_keras of block_gru": (W.params_to_keras, [gru]),
+        "params_from_keras of block_gru": (W.params_from_keras, W.params_to_keras(gru)),
+        "params_to_onnx of block_gru": (W.params_to_onnx, [gru, gru]),
+        "params_from_onnx of block_gru": (of_node["before"], W.params_to_onnx([gru, gru])),
+        "params_to_tf1 of block_gru": (W.params_to_tf1, [gru]),
+        "params_from_tf1 of block_gru": (W.params_from_tf1, W.params_to_tf1(gru)),
+        "params_to_gates of block_gru": (W.params_to_gates, [gru]),
+        "params_from_gates of block_gru": (of_gates["before"], W.params_to_gates(gru)),
+        "block_lstm_to_onnx": (W.block_lstm_to_onnx, [lstm, lstm]),
+        "block_lstm_from_onnx": (lambda a: W.block_lstm_from_onnx(*a), lstm_node),
+        "block_lstm_to_tf1": (lambda a: W.block_lstm_to_tf1(*a), lstm),
+        "block_lstm_from_tf1": (W.block_lstm_from_tf1, W.block_lstm_to_tf1(*lstm)),
+        "block_lstm_to_gates": (lambda a: W.block_lstm_to_gates(*a[:5]), lstm),
+        "block_lstm_from_gates": (W.block_lstm_from_gates, W.block_lstm_to_gates(*lstm[:5])),
+        **{
+            f"{name} of a gradient": (partial(getattr(W, name), gradient=True), net)
+            for name, net in (
+                ("params_to_keras", both),
+                ("params_to_torch", two_layers),
+                ("params_to_onnx", node),
+                ("params_to_tf1", node),
+                ("params_to_gates", node),
+                ("params_to_block_lstm", one),
+            )
+        },
         "cudnn_rnn_params_to_canonical": (
             lambda p: cupyrnn.cudnn_rnn_params_to_canonical(1, 4, 3, p),
             one.params,
         ),
-        "block_gru_from_gates": (
-            cupyrnn.weights.block_gru_from_gates,
-            cupyrnn.weights.block_gru_to_gates(*gru),
-        ),
-        "block_gru_to_gates": (lambda a: cupyrnn.weights.block_gru_to_gates(*a), gru),
-        "block_lstm_from_gates": (
-            cupyrnn.weights.block_lstm_from_gates,
-            cupyrnn.weights.block_lstm_to_gates(*lstm[:5]),
-        ),
-        "block_lstm_to_gates": (lambda a: cupyrnn.weights.block_lstm_to_gates(*a[:5]), lstm),
-        **{
-            name: (partial(getattr(cupyrnn.weights, name), one), random(rng, one.params.size))
-            for name in ("gradient_to_block_lstm", "gradient_to_keras", "gradient_to_torch")
-        },
-        "join_params": (
-            cupyrnn.weights.join_params,
-            cupyrnn.weights.split_params(packed(rng, 2, I=4)),
-        ),
-        "split_params": (cupyrnn.weights.split_params, packed(rng, 2)),
-        "params_from_gates": (
-            cupyrnn.weights.params_from_gates,
-            cupyrnn.weights.params_to_gates(one),
-        ),
-        "params_to_gates": (cupyrnn.weights.params_to_gates, packed(rng, 2, rnn_mode="gru", **BI)),
-        "reverse_update_gate": (cupyrnn.weights.reverse_update_gate, gru),
+        "join_params": (W.join_params, W.split_params(packed(rng, 2, I=4))),
+        "split_params": (W.split_params, packed(rng, 2)),
+        "reverse_update_gate": (W.reverse_update_gate, gru),
         "cudnn_rnn_canonical_to_params": (
             lambda a: cupyrnn.cudnn_rnn_canonical_to_params(1, 4, 3, a.weights, a.biases),
             canonical,
@@ -162,12 +142,17 @@ FORMATS = {
     ),
     "onnx": Format(
         weights.params_to_onnx,
-        lambda a, net: weights.params_from_onnx(*a[:3], rnn_mode=_mode(net), linear_before_reset=1),
+        lambda a, net: weights.params_from_onnx(*a, rnn_mode=_mode(net), linear_before_reset=1),
         lambda net: net.num_layers == 1 and not net.num_proj,
     ),
     "gates": Format(
         weights.params_to_gates,
-        lambda a, net: weights.params_from_gates(a, rnn_mode=_mode(net), direction=net.direction),
+        lambda a, net: weights.params_from_gates(
+            a,
+            rnn_mode=_mode(net),
+            direction=net.direction,
+            reset_after=True if net.rnn_mode == "gru" else None,
+        ),
         lambda net: not net.num_proj,
     ),
     "parts": Format(weights.split_params, lambda a, net: weights.join_params(a)),

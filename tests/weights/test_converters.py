@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,9 @@ def test_no_subclass_is_returned(name: str, rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(found[n], a)
 
 
-@pytest.mark.parametrize("name", [n for n in CONVERSIONS if n.startswith("block") and "_to_" in n])
+@pytest.mark.parametrize(
+    "name", [n for n in CONVERSIONS if re.match("block|.*block_gru", n) and "_to_" in n]
+)
 def test_weights_of_a_block_op_there_and_back(name: str, rng: np.random.Generator) -> None:
     """The same bits."""
     known = conversions(rng)
@@ -78,6 +81,34 @@ def test_a_net_there_and_back(name: str, net: Any, rng: np.random.Generator) -> 
     x = rng.standard_normal((3, 2, net.input_size))
     found, expected = (cupyrnn.cudnn_rnn(x, None, None, of).output for of in (again, net))
     assert_close(found, expected, "float64", "output")
+
+
+@pytest.mark.parametrize(
+    ("name", "net"), [case for case in THERE_AND_BACK if case.values[0] != "parts"]
+)
+def test_a_gradient_is_the_transpose(name: str, net: Any, rng: np.random.Generator) -> None:
+    """Conversion to packed parameters is linear, so <to(g), v> = <g, from(v)> for any g and v."""
+    there, back, _ = FORMATS[name]
+    v = tree_map(lambda a: rng.standard_normal(a.shape) if hasattr(a, "shape") else a, there(net))
+    g = net._replace(params=rng.standard_normal(net.params.shape))
+    found = arrays(there(g, gradient=True))
+    total = sum(float(np.sum(found[n] * a)) for n, a in arrays(v).items())
+    assert_close(total, float(g.params @ back(v, net).params), "float64", "product")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("gradient_to_keras", "params_to_keras(packed._replace(params=gradient), gradient=True)"),
+        ("gradient_to_torch", "params_to_torch(packed._replace(params=gradient), gradient=True)"),
+        ("block_gru_from_onnx", "params_from_onnx"),
+        ("block_gru_to_tf1", "params_to_tf1"),
+    ],
+)
+def test_old_names_name_the_new_ones(old: str, new: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{old}'; use {re.escape(new)}$"):
+        getattr(cupyrnn.weights, old)
+    assert hasattr(cupyrnn.weights, new.partition("(")[0])
 
 
 @pytest.mark.cuda_on_cpu

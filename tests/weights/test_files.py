@@ -21,14 +21,14 @@ I, H = 3, 2
 NET = cupyrnn.init_params(num_layers=1, num_units=H, input_size=I, scheme="torch", seed=3)
 
 
-def recipe(heading: str, **names: Any) -> cupyrnn.PackedParams:
+def recipe(heading: str, most: int = 5, **names: Any) -> cupyrnn.PackedParams:
     """Run the lines below a heading and return the net that they end in."""
     _, found, rest = PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}\n")
     assert found, heading
     match = re.search(r"^```py\n(.*?)^```", rest.partition("\n## ")[0], re.DOTALL | re.MULTILINE)
     assert match is not None, heading
     lines = [line for line in match[1].splitlines() if line and not line.startswith("import ")]
-    assert len([line for line in lines if not line.startswith("from ")]) <= 5
+    assert len([line for line in lines if not line.startswith("from ")]) <= most
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the frameworks
         scope: dict[str, Any] = {"np": np, "cupyrnn": cupyrnn, **names}
@@ -226,27 +226,64 @@ def test_a_frozen_graph(tf: Any) -> None:
     same_outputs(recipe("TensorFlow 1: a frozen graph"))
 
 
+def onnx_model(nodes: list[Any], arrays: dict[str, Any], output: str, **inputs: Any) -> Any:
+    """Return a model of these nodes, whose inputs have shapes."""
+    onnx = needs.module("onnx")
+    value, kind = onnx.helper.make_tensor_value_info, onnx.TensorProto
+    given = [value("X", kind.FLOAT, [5, 2, I])]
+    given += [value(name, kind.BOOL, shape) for name, shape in inputs.items()]
+    initializers = [onnx.numpy_helper.from_array(a, name) for name, a in arrays.items()]
+    outputs = [value(output, kind.FLOAT, None)]
+    graph = onnx.helper.make_graph(nodes, "net", given, outputs, initializers)
+    opset = onnx.helper.make_opsetid("", 17)
+    return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9)
+
+
 def test_onnx() -> None:
     """Two nodes, one above the other, become one net."""
     onnx = needs.module("onnx")
     nets = [NET, cupyrnn.init_params(num_layers=1, num_units=H, input_size=H, seed=5)]
-    nodes, initializers, before = [], [], "X"
+    nodes, arrays, before = [], {}, "X"
     for n, net in enumerate(nets):
-        names = []
-        for name, a in zip("WRB", cupyrnn.weights.params_to_onnx(net), strict=False):
-            names.append(f"{name}{n}")
-            initializers.append(onnx.numpy_helper.from_array(a, names[-1]))
+        parts = cupyrnn.weights.params_to_onnx(net)
+        names = {f"{name}{n}": a for name, a in zip("WRB", parts, strict=False)}
+        arrays |= names
         nodes.append(onnx.helper.make_node("LSTM", [before, *names], [f"Y{n}"], hidden_size=H))
         nodes.append(onnx.helper.make_node("Squeeze", [f"Y{n}"], [f"h{n}"]))
         before = f"h{n}"
-    value = onnx.helper.make_tensor_value_info
-    kind = onnx.TensorProto.FLOAT
-    graph = onnx.helper.make_graph(
-        nodes, "net", [value("X", kind, None)], [value("h1", kind, None)], initializers
-    )
-    onnx.save(onnx.helper.make_model(graph), "model.onnx")
-    packed = recipe(".onnx")
+    onnx.save(onnx_model(nodes, arrays, before), "model.onnx")
+    packed = recipe(".onnx", 20)
     np.testing.assert_array_equal(packed.params, cupyrnn.weights.join_params(nets).params)
+
+
+def test_onnx_nodes_in_an_if_with_computed_weights() -> None:
+    """As in files of torch.jit models: ONNX Runtime computes the weights first."""
+    onnx, runtime = needs.module("onnx"), needs.module("onnxruntime")
+    make, arrays = onnx.helper.make_node, {}
+    for name, a in zip("WRB", cupyrnn.weights.params_to_onnx(NET), strict=False):
+        arrays[name] = a[0]
+
+    def branch(name: str) -> Any:
+        nodes = [make("Unsqueeze", [n, "zero"], [f"{n}{name}"]) for n in "WRB"]
+        given = ["X", *(f"{n}{name}" for n in "WRB")]
+        nodes.append(make("LSTM", given, [f"Y{name}"], hidden_size=H))
+        result = onnx.helper.make_tensor_value_info(f"Y{name}", onnx.TensorProto.FLOAT, None)
+        return onnx.helper.make_graph(nodes, name, [], [result])
+
+    either = make("If", ["flag"], ["Y"], then_branch=branch("1"), else_branch=branch("2"))
+    model = onnx_model([either], arrays | {"zero": np.array([0])}, "Y", flag=[])
+    onnx.save(model, "model.onnx")
+    with pytest.raises(KeyError):
+        recipe(".onnx", 20)
+    section = PAGE.read_text(encoding="utf-8").partition("\n## .onnx\n")[2].partition("\n## ")[0]
+    read, fold = re.findall(r"^```py\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    runtime.set_default_logger_severity(4)
+    exec(fold, {})
+    scope: dict[str, Any] = {"np": np, "cupyrnn": cupyrnn}
+    exec(read.replace("model.onnx", "folded.onnx").rpartition("packed = ")[0], scope)
+    assert len(scope["nets"]) == 2
+    for net in scope["nets"].values():
+        same_outputs(net)
 
 
 def test_tensorflow_lite() -> None:

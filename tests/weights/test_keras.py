@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,6 @@ from data import make_golden_models as models
 from problems.pairs import pairs
 
 import cupyrnn
-
-# ruff: noqa: E501 - a case a line
-
 
 T, B, I, H = 5, 3, 4, 2
 # Keras's layer, its arguments, rnn_mode
@@ -89,6 +85,7 @@ def test_a_real_layer(tf: Any, case: Any, rng: np.random.Generator) -> None:
         rnn_mode=rnn_mode,
         direction=direction,
         use_bias=use_bias,
+        reset_after=options.get("reset_after"),
         recurrent_activation=gates,
     )
     assert packed[1:] == (1, H, I, mode, direction, 0, "linear_input", gates)
@@ -117,9 +114,9 @@ def test_a_real_layer(tf: Any, case: Any, rng: np.random.Generator) -> None:
         y = layer(x.swapaxes(0, 1), initial_state=states, mask=MASK.T)[0]
         repeated = mask.scatter(out.output, repeat=True)
         assert_close(repeated, np.asarray(y).swapaxes(0, 1), "float64", "repeated")
-    weights = cupyrnn.weights.gradient_to_keras(packed, g.params_backprop)
-    if not use_bias:
-        weights = [a for n, a in enumerate(weights) if n % 3 < 2]
+    weights = cupyrnn.weights.params_to_keras(
+        packed._replace(params=g.params_backprop), use_bias=use_bias, gradient=True
+    )
     for a, e in zip(weights, gradients[1 + D * n :], strict=True):
         assert_close(a, e, "float64", "gradient")
     back = cupyrnn.weights.params_to_keras(packed, use_bias=use_bias)
@@ -142,17 +139,20 @@ def test_a_real_gru_that_resets_before_the_product(
     tf: Any, use_bias: bool, rng: np.random.Generator
 ) -> None:
     layer = real_layer(tf, "GRU", {"reset_after": False}, use_bias, False, rng)
-    weights = cupyrnn.weights.block_gru_from_keras(layer.get_weights(), use_bias=use_bias)
+    (weights,) = cupyrnn.weights.params_from_keras(
+        layer.get_weights(), use_bias=use_bias, reset_after=False
+    )
     x, dy, h_prev = (rng.standard_normal(s) for s in ((T, B, I), (T, B, H), (B, H)))
     (expected, _), (_, dh, *gradients) = run(tf, layer, (x, h_prev), (dy, np.zeros((B, H))))
     out = cupyrnn.block_gru(x, h_prev, *weights)
     assert_close(out.h, expected, "float64", "h")
     g = cupyrnn.block_gru_grad(x, h_prev, weights.w_ru, weights.w_c, *out, dy)
     assert_close(g.d_h_prev, dh, "float64", "h_prev")
-    ours = cupyrnn.weights.block_gru_to_keras(g.d_w_ru, g.d_w_c, g.d_b_ru, g.d_b_c)
-    for a, e in zip(ours[: 2 + use_bias], gradients, strict=True):
+    grads = cupyrnn.BlockGRUParams(g.d_w_ru, g.d_w_c, g.d_b_ru, g.d_b_c)
+    ours = cupyrnn.weights.params_to_keras(grads, use_bias=use_bias, gradient=True)
+    for a, e in zip(ours, gradients, strict=True):
         assert_close(a, e, "float64", "gradient")
-    back = cupyrnn.weights.block_gru_to_keras(*weights, use_bias=use_bias)
+    back = cupyrnn.weights.params_to_keras(weights, use_bias=use_bias)
     np.testing.assert_equal(back, layer.get_weights())
 
 
@@ -169,36 +169,47 @@ def test_files_of_cudnn_layers(name: str) -> None:
     np.testing.assert_equal(cupyrnn.weights.params_to_keras(packed, cudnn=True), weights)
 
 
-def bad(*shapes: tuple[int, ...]) -> list[Any]:
-    return [np.zeros(shape) for shape in shapes]
+@pytest.mark.parametrize("D", [1, 2])
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_files_of_keras_1(mode: Any, D: int, rng: np.random.Generator) -> None:
+    """
+    Three arrays for each gate, in two layers with I = H: each gate of Keras 1 by its name.
+
+    SimpleRNN layers have the same shapes.
+    """
+    names = {"lstm": ("i", "ci", "f", "o"), "gru": ("u", "r", "c")}[mode]  # Keras 1's order
+    gates = [
+        {n: [rng.standard_normal(s) for s in ((K, H), (H, H), H)] for n in names}
+        for K in (H, D * H)
+        for _ in range(D)
+    ]
+    arrays = [a for of in gates for name in names for a in of[name]]
+    direction: Any = ("unidirectional", "bidirectional")[D - 1]
+    same: Any = {"rnn_mode": mode, "direction": direction}
+    if mode == "lstm":
+        same["recurrent_activation"] = "hard_sigmoid_0.2"
+    found = cupyrnn.weights.params_from_keras(arrays, **same)
+    if mode == "gru":
+        same["reset_after"] = False
+    with_bias = [{n: (w, u, None, b) for n, (w, u, b) in of.items()} for of in gates]
+    expected = cupyrnn.weights.params_from_gates(with_bias, transposed=True, **same)
+    np.testing.assert_equal(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: cupyrnn.weights.params_from_keras(bad((3, 2), (2, 2), (2,))), ValueError, "params_from_keras: rnn_mode is None, expected 'rnn_tanh' or 'rnn_relu': the shapes do not tell them apart"),
-        (lambda: cupyrnn.weights.params_from_keras(bad((3, 5), (2, 5), (5,))), ValueError, "params_from_keras: weights[0] has shape (3, 5), expected (K, G*H) with H = 2 and G = 4 for lstm, 3 for gru or 1 for rnn_tanh and rnn_relu"),
-        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (2, 8), (4,))), ValueError, "params_from_keras: weights[2] has shape (4,), expected (4*H,) = (8,)"),
-        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (2, 8), (8,), (3, 8), (2, 8), (8,))), ValueError, "params_from_keras: weights[3] has shape (3, 8), expected (K, G*H) = (2, 8) of a second layer; for a Bidirectional layer pass direction='bidirectional'"),
-        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (2, 8), (8,), (4, 8), (2, 8), (8,))), ValueError, "params_from_keras: weights[3] has shape (4, 8), expected (K, G*H) = (2, 8)"),
-        (lambda: cupyrnn.weights.params_from_keras(bad((3, 2), (2, 2), (1,)), rnn_mode="rnn_relu"), ValueError, "params_from_keras: weights[2] has shape (1,), expected (H,) = (2,)"),
-        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (2, 8)), use_bias=1), TypeError, "params_from_keras: use_bias is 1, expected a bool"),
-        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (2, 8))), ValueError, "params_from_keras: weights has 2 arrays, expected 3 for each layer and direction with D = 1: kernel, recurrent kernel, bias; use_bias=False if the layers have none"),
-        (lambda: cupyrnn.weights.params_from_keras(bad((8,), (2, 8), (8,))), ValueError, "params_from_keras: weights[0] has shape (8,), expected (K, G*H)"),
-        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (8,), (8,))), ValueError, "params_from_keras: weights[1] has shape (8,), expected (H, G*H)"),
-        (lambda: cupyrnn.weights.params_from_keras(bad((3, 8), (2, 8), (16,)), recurrent_activation="hard_sigmoid_0.2"), ValueError, "params_from_keras: recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid: weights[2] has shape (16,), so the layer is CuDNNLSTM"),
-        (lambda: cupyrnn.weights.params_from_keras([None] * 3), TypeError, "params_from_keras: weights[0] is None, expected a numpy.ndarray or cupy.ndarray"),
-        (lambda: cupyrnn.weights.block_gru_from_keras(bad((3, 6), (2, 6), (2, 6))), ValueError, "block_gru_from_keras: weights[2] has shape (2, 6), expected (3*H,) = (6,): a GRU with reset_after=True is cuDNN's; use params_from_keras"),
-        (lambda: cupyrnn.weights.block_gru_from_keras(bad((3, 6), (2, 6)), use_bias=True), ValueError, "block_gru_from_keras: weights has 2 arrays, expected 3: kernel, recurrent kernel, bias of one layer and direction"),
-        (lambda: cupyrnn.weights.block_gru_from_keras(bad((3, 8), (2, 6), (6,))), ValueError, "block_gru_from_keras: weights[0] has shape (3, 8), expected (I, 3*H) = (3, 6)"),
-        (lambda: cupyrnn.weights.block_gru_from_keras(bad((0, 6), (2, 6), (6,))), ValueError, "block_gru_from_keras: input_size is 0, expected at least 1"),
-        (lambda: cupyrnn.weights.block_gru_from_keras(3), TypeError, "block_gru_from_keras: weights is an int, expected a list of arrays"),
-        (lambda: cupyrnn.weights.block_gru_to_keras(*bad((5, 4), (2, 2), (4,), (2,))), ValueError, "block_gru_to_keras: w_c has shape (2, 2), expected (I+H, H)"),
-        (lambda: cupyrnn.weights.block_gru_to_keras(*bad((5, 4), (5, 2), (4,)), np.ones(2), use_bias=False), ValueError, "block_gru_to_keras: use_bias is False, but b_ru or b_c is not zero"),
-        (lambda: cupyrnn.weights.params_to_keras(np.ones(56), 1, 2, 3, use_bias=False), ValueError, "params_to_keras: use_bias is False, but params has biases that are not zero"),
-        (lambda: cupyrnn.weights.params_to_keras(np.ones(14), 1, 2, 3, rnn_mode="rnn_tanh", cudnn=True), ValueError, "params_to_keras: cudnn is True with rnn_mode = rnn_tanh and use_bias = True, expected lstm or gru and True: CuDNNLSTM and CuDNNGRU"),
-    ],
-)  # fmt: skip
-def test_errors(call: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=f"^{re.escape(message)}$"):
-        call()
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_layers_of_grus_that_reset_before_the_product(
+    tf: Any, bidirectional: bool, rng: np.random.Generator
+) -> None:
+    """Two layers become a list for stacked_rnn."""
+    x, D = rng.standard_normal((T, B, I)), 1 + bidirectional
+    below = real_layer(tf, "GRU", {"reset_after": False}, True, bidirectional, rng)
+    above = tf.keras.layers.GRU(H, reset_after=False, return_sequences=True, dtype="float64")
+    above = tf.keras.layers.Bidirectional(above, dtype="float64") if bidirectional else above
+    y = above(below(x.swapaxes(0, 1))[0])
+    direction: Any = "bidirectional" if bidirectional else "unidirectional"
+    arrays = below.get_weights() + above.get_weights()
+    weights = cupyrnn.weights.params_from_keras(arrays, direction=direction)
+    assert len(weights) == 2 * D
+    out = cupyrnn.stacked_rnn(x, None, None, weights, direction=direction)
+    assert_close(out.output, np.asarray(y).swapaxes(0, 1), "float64", "output")
+    np.testing.assert_equal(cupyrnn.weights.params_to_keras(weights), arrays)

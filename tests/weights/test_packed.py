@@ -63,25 +63,32 @@ def test_a_bias_counts_once(gate_order: Any, rng: np.random.Generator) -> None:
     options: dict[str, Any] = {"gate_order": gate_order}
     saved = cupyrnn.block_lstm(x, c, h, w, b, forget_bias=0, cell_clip=0, **options)
     expected = cupyrnn.block_lstm_grad(x, c, h, w, *saved, None, dy, **options)
-    w_grad, b_grad = cupyrnn.weights.gradient_to_block_lstm(packed, g, gate_order=gate_order)
+    gradient = packed._replace(params=g)
+    w_grad, b_grad = cupyrnn.weights.params_to_block_lstm(
+        gradient, gate_order=gate_order, gradient=True
+    )
     assert_close(w_grad, expected.w_grad, "float64", "w_grad")
     assert_close(b_grad, expected.b_grad, "float64", "b_grad")
     if gate_order == "ifco":  # Keras's own
-        kernel, recurrent, bias = cupyrnn.weights.gradient_to_keras(packed, g)
+        kernel, recurrent, bias = cupyrnn.weights.params_to_keras(gradient, gradient=True)
         assert_close(np.concatenate([kernel, recurrent]), w_grad, "float64", "kernels")
         assert_close(bias, b_grad, "float64", "bias")
-        assert_close(
-            cupyrnn.weights.params_to_keras(packed._replace(params=g))[2], 2 * bias, "float64", ""
-        )
+        assert_close(cupyrnn.weights.params_to_keras(gradient)[2], 2 * bias, "float64", "")
+    if gate_order == "icfo":  # TensorFlow 1's
+        (of_tf1, b_tf1) = cupyrnn.weights.params_to_tf1(gradient, gradient=True).values()
+        assert_close(of_tf1, w_grad, "float64", "kernel")
+        assert_close(b_tf1, b_grad, "float64", "bias")
 
 
-def test_it_stands_for_sizes_and_attributes() -> None:
-    sizes: Any = {"num_layers": 1, "num_units": 3, "input_size": 2}
-    attributes: Any = {"rnn_mode": "gru", "direction": "bidirectional"}
-    for function in (cupyrnn.weights.params_to_torch, cupyrnn.weights.params_to_keras):
-        expected = function(GRU.params, **sizes, **attributes)
-        np.testing.assert_equal(function(GRU), expected)
-        np.testing.assert_equal(function(GRU, **sizes, **attributes), expected)
+def test_the_hint_for_a_plain_vector_works() -> None:
+    """The error names a call; the call converts."""
+    params, num_layers, num_units, input_size = GRU[:4]
+    rnn_mode, direction = GRU[4:6]
+    for op in ("torch", "keras", "onnx", "tf1", "gates", "block_lstm"):
+        with pytest.raises(TypeError, match="expected a PackedParams") as raised:
+            getattr(cupyrnn.weights, f"params_to_{op}")(params)
+        hint = str(raised.value).partition("; pass ")[2]
+        assert eval(hint) == GRU, (num_layers, num_units, input_size, rnn_mode, direction)
 
 
 SKIP = cupyrnn.PackedParams(
@@ -98,38 +105,17 @@ def run(**changed: Any) -> Any:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: cupyrnn.weights.params_to_torch(GRU, 2), ValueError, "params_to_torch: num_layers is 2, but params is of a net with 1"),
-        (lambda: cupyrnn.weights.params_to_torch(GRU, rnn_mode="lstm"), ValueError, "params_to_torch: rnn_mode is 'lstm', but params is of a net with 'gru'"),
-        (lambda: cupyrnn.weights.params_to_torch(cupyrnn.init_params(num_layers=1, num_units=3, input_size=2, num_proj=2), num_proj=1), ValueError, "params_to_torch: num_proj is 1, but params is of a net with 2"),
         (lambda: GRU.zero_state(10**12), ValueError, "zero_state: batch_size is 1000000000000, expected less, for states [L*D, B, H] of fewer than 10**12 elements"),
-        (lambda: cupyrnn.weights.params_from_torch({"weight_ih_l0": np.broadcast_to(0.0, (4, 10**12)), "weight_hh_l0": np.ones((4, 1))}), ValueError, "params_from_torch: num_layers, num_units and input_size are 1, 1 and 1000000000000: params has 4000000000012 elements, expected fewer than 10**12"),
-        (lambda: cupyrnn.weights.params_to_keras(GRU._replace(recurrent_activation="hard_sigmoid_1/6"), cudnn=True), ValueError, "params_to_keras: params is of a net with recurrent_activation = 'hard_sigmoid_1/6', which CuDNNGRU does not have"),
-        (lambda: cupyrnn.weights.params_from_keras([np.zeros((2, 8)), np.zeros((2, 8)), np.zeros(16)], recurrent_activation="hard_sigmoid_1/6"), ValueError, "params_from_keras: recurrent_activation is 'hard_sigmoid_1/6', expected sigmoid: weights[2] has shape (16,), so the layer is CuDNNLSTM"),
-        (lambda: cupyrnn.weights.params_to_torch(GRU._replace(recurrent_activation="hard_sigmoid_0.2")), ValueError, "params_to_torch: params is of a net with recurrent_activation = 'hard_sigmoid_0.2', which PyTorch does not have"),
-        (lambda: cupyrnn.weights.params_from_block_lstm(np.zeros((5, 8)), np.zeros(8), forget_bias=0, cell_clip=0.5), ValueError, "params_from_block_lstm: cell_clip is 0.5, expected 0: CudnnRNN does not clip"),
-        (lambda: cupyrnn.weights.params_to_keras(GRU, 1, 4), ValueError, "params_to_keras: num_units is 4, but params is of a net with 3"),
-        (lambda: cupyrnn.weights.params_to_keras(GRU, direction="unidirectional"), ValueError, "params_to_keras: direction is 'unidirectional', but params is of a net with 'bidirectional'"),
-        (lambda: cupyrnn.weights.params_to_keras(GRU, direction="both"), ValueError, "params_to_keras: direction is 'both', expected one of unidirectional, bidirectional"),
-        (lambda: cupyrnn.weights.params_to_keras(GRU._replace(rnn_mode="x")), ValueError, "params_to_keras: rnn_mode is 'x', expected one of rnn_relu, rnn_tanh, lstm, gru"),
-        (lambda: cupyrnn.weights.params_to_keras(GRU.params), TypeError, "params_to_keras: num_layers is None, expected an integer; or pass a PackedParams as params"),
-        (lambda: cupyrnn.weights.params_to_block_lstm(GRU), ValueError, "params_to_block_lstm: params is of a net with rnn_mode = gru, L = 1 and D = 2, expected lstm, 1 and 1: block_lstm is one layer in one direction"),
-        (lambda: cupyrnn.weights.params_to_tf1(SKIP), ValueError, "params_to_tf1: params is of a net with skip_input, which TensorFlow 1 does not have"),
-        (lambda: cupyrnn.weights.params_to_torch(SKIP), ValueError, "params_to_torch: params is of a net with skip_input, which PyTorch does not have"),
-        (lambda: cupyrnn.weights.gradient_to_keras(SKIP, SKIP.params), ValueError, "gradient_to_keras: params is of a net with skip_input, which Keras does not have"),
-        (lambda: cupyrnn.weights.gradient_to_keras(GRU, np.zeros(83)), ValueError, "gradient_to_keras: params has shape (83,), expected (params_size,) = (126,) for gru with L = 1, D = 2, H = 3, I = 2"),
-        (lambda: cupyrnn.weights.gradient_to_torch(SKIP, np.zeros(3)), ValueError, "gradient_to_torch: params has shape (3,), expected (params_size,) = (60,) for lstm with L = 1, D = 1, H = 3, I = 0 (skip_input)"),
         (lambda: run(rnn_mode="lstm"), ValueError, "cudnn_rnn: rnn_mode is 'lstm', but params is of a net with 'gru'"),
         (lambda: run(direction="unidirectional"), ValueError, "cudnn_rnn: direction is 'unidirectional', but params is of a net with 'bidirectional'"),
         (lambda: run(num_proj=1), ValueError, "cudnn_rnn: num_proj is 1, expected 0 for gru: only lstm projects"),
         (lambda: run(input_mode="skip_input"), ValueError, "cudnn_rnn: input_size is 2, expected H = num_units = 3 with skip_input, which adds the input to the gates without a matrix"),
         (lambda: run(recurrent_activation="hard_sigmoid_0.2"), ValueError, "cudnn_rnn: recurrent_activation is 'hard_sigmoid_0.2', but params is of a net with 'sigmoid'"),
         (lambda: run(params=GRU._replace(recurrent_activation="x")), ValueError, "cudnn_rnn: recurrent_activation is 'x', expected one of sigmoid, hard_sigmoid_0.2, hard_sigmoid_1/6"),
-        (lambda: cupyrnn.weights.params_from_keras([np.zeros((3, 2)), np.zeros((2, 2)), np.zeros(2)], rnn_mode="rnn_tanh", recurrent_activation="hard_sigmoid_0.2"), ValueError, "params_from_keras: recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid for rnn_tanh, which has no gates"),
         (lambda: run(input=np.zeros((5, 1, 4))), ValueError, "cudnn_rnn: input has shape (5, 1, 4), expected (T, B, I) with I = 2 as in params"),
         (lambda: run(input_h=np.zeros((1, 1, 3))), ValueError, "cudnn_rnn: input_h has shape (1, 1, 3), expected (L*D, B, P) = (2, 1, 3)"),
         *((lambda n=n, h=h: run(params=GRU._replace(num_layers=n), **h), ValueError, f"cudnn_rnn: params has shape (126,), expected (params_size,) = ({126 + (n - 1) * 2 * 99},) for gru with L = {n}, D = 2, H = 3, I = 2") for n in (2**31, 2**62) for h in ({}, {"input_h": None})),
         (lambda: run(params=GRU._replace(params=None)), TypeError, "cudnn_rnn: params is None, expected a numpy.ndarray like input; pass a PackedParams, such as init_params returns, or a vector"),
-        (lambda: cupyrnn.weights.params_to_torch(np.zeros(3), 10**8, 1, 1), ValueError, "params_to_torch: params has shape (3,), expected (params_size,) = (1600000000,) for lstm with L = 100000000, D = 1, H = 1, I = 1"),
     ],
 )  # fmt: skip
 def test_errors(call: Any, error: Any, message: str) -> None:

@@ -37,7 +37,7 @@ class ArrayLike:
 
 
 def lstm_state(rng: np.random.Generator) -> dict[str, Any]:
-    return cupyrnn.weights.params_to_torch(rng.standard_normal(56), 1, 2, 3)
+    return cupyrnn.weights.params_to_torch(cupyrnn.PackedParams(rng.standard_normal(56), 1, 2, 3))
 
 
 @pytest.mark.parametrize("kind", ["tensor", "tracked", "array-like"])
@@ -138,16 +138,16 @@ def test_shapes_are_checked_without_the_memory(rng: np.random.Generator) -> None
         cupyrnn.weights.params_from_torch(state, rnn_mode="lstm")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_layers": 2}, "L = 2, D = 1 and num_proj = 0, expected 1, 1 and 0"),
-        ({"direction": "bidirectional"}, "L = 1, D = 2 and num_proj = 0, expected 1, 1 and 0"),
-        ({"num_proj": 1}, "L = 1, D = 1 and num_proj = 1, expected 1, 1 and 0"),
-    ],
-)
-def test_what_no_cell_can_be(change: Any, message: str) -> None:
-    sizes: dict[str, Any] = {"num_layers": 1, "num_units": 2, "input_size": 3} | change
-    params = np.zeros(cupyrnn.cudnn_rnn_params_size(**sizes))
-    with pytest.raises(ValueError, match=f"cell is True, but params is of a net with {message}"):
-        cupyrnn.weights.params_to_torch(params, **sizes, cell=True)
+@pytest.mark.parametrize("module", ["", "module."])
+@pytest.mark.parametrize("beside", [False, True])
+def test_dropped_weights_beside_raw_ones(module: str, beside: bool, rng: Any) -> None:
+    """Weight drop keeps the weight as NAME_raw; the weight beside it has zeros in it."""
+    state = lstm_state(rng)
+    expected = cupyrnn.weights.params_from_torch(state).params
+    raw = state.pop("weight_hh_l0")
+    named = {f"rnns.0.{module}{name}": a for name, a in state.items()}
+    named["rnns.0.weight_hh_l0_raw"], named["rnns.1.weight_hh_l0_raw"] = raw, 0 * raw
+    if beside:
+        named[f"rnns.0.{module}weight_hh_l0"] = raw * (rng.random(raw.shape) > 0.5)
+    packed = cupyrnn.weights.params_from_torch(named, prefix=f"rnns.0.{module}")
+    np.testing.assert_array_equal(packed.params, expected)
