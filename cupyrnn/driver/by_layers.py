@@ -369,7 +369,10 @@ class Stack(NamedTuple):
         reserve_space = xp.zeros((), dtype)
         reserves = [Reserved(None, [None] * net.D)] * net.L
         if sizes.is_training:
-            reserve_space = xp.empty(reserve_size(layout), dtype)
+            # Rows that are not used contain zeros, not what was there before.
+            used = layout.rows.saved_rows if layout.every is None else layout.rows.rows
+            make = xp.empty if used == sizes.T * sizes.B else xp.zeros
+            reserve_space = make(reserve_size(layout), dtype)
             reserves = layout.parts(reserve_space)
             if note is not None:
                 reserve_space[layout.size :] = 0  # in some sizes one number more than the note

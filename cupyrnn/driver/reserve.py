@@ -2,7 +2,9 @@
 reserve_space: what the forward pass of a net stores for its gradient.
 
 For each layer it contains the dropout mask of its input, then for each direction the arrays that
-the steps saved: in NumPy in the order of the steps, on a device all steps in the order of time.
+the steps saved: in NumPy in the order of the steps, on a device all steps in the order of time. The
+size does not depend on lengths and resets: each array has a row for every step of every sequence,
+and where there are fewer steps, its last rows are not used.
 With save="states" it contains only states. With save=k it contains the states of every k-th step
 and, for all layers but the last, h of every step, which the layer above reads. A note at the end
 tells which states these are, and what recomputing needs to know. It consists of small integers,
@@ -26,6 +28,7 @@ from ..cells.contract import columns_of
 from ..checks.arrays import array_kind
 from ..checks.attributes import shown
 from . import recompute
+from .packing import Rows
 from .recompute import Checkpoints
 from .signatures import FINGERPRINT_SIZE
 
@@ -75,7 +78,7 @@ class _Net(NamedTuple):
     sizes: Sizes
     saved: Any  # the cells' Saved and States
     states: Any
-    rows: Any  # Rows; of a call, its Packing
+    rows: Any  # Rows; of a call, its Packing, which `parts` alone reads
     every: int | None = None  # None: all that the steps save, else every k-th state
 
 
@@ -88,13 +91,13 @@ class ReserveLayout(_Net):
 
     def _shapes(self) -> Iterator[tuple[int, int]]:
         """Yield the shape of every part of reserve_space, in the order of `parts`."""
-        net, rows, below = self.net, self.rows.rows, 0
-        n = self.rows.saved_rows
+        net, (T, B, *_), below = self.net, self.sizes, 0
+        rows = n = T * B
         if self.every is not None:
-            n = recompute.count_kept(self.rows, self.every)
+            n = recompute.count_kept(Rows(np, T, B), self.every)
         for layer, (H, P) in enumerate(net.widths):
             if layer and self.sizes.drops(net):
-                yield self.rows.saved_rows, net.D * below
+                yield rows, net.D * below
             columns = [P] + [H] * (len(self.states._fields) - 1)
             if self.every is None:
                 columns = columns_of(self.saved, H, P)
@@ -119,18 +122,19 @@ class ReserveLayout(_Net):
         return self.places[-1][0].stop if self.places else 0
 
     def parts(self, reserve_space: Array) -> list[Reserved]:
-        """Return the parts of reserve_space by layer."""
-        net, every, result = self.net, self.every, []
+        """Return the parts of reserve_space by layer: the rows of them that the call uses."""
+        net, every, rows, result = self.net, self.every, self.rows, []
         left = iter([reserve_space[places].reshape(shape) for places, shape in self.places])
+        used = rows.saved_rows if every is None else recompute.count_kept(rows, every)
         kind = self.saved if every is None else self.states
         n = len(kind._fields)
         for layer, widths in enumerate(net.widths):
-            mask = next(left) if layer and self.sizes.drops(net) else None
-            saved: list[Any] = [kind._make(islice(left, n)) for _ in range(net.D)]
+            mask = next(left)[: rows.saved_rows] if layer and self.sizes.drops(net) else None
+            saved: list[Any] = [kind._make(a[:used] for a in islice(left, n)) for _ in range(net.D)]
             if every is not None:
                 columns, h = columns_of(self.saved, *widths), [a.h for a in saved]
                 if every > 1:
-                    h = [next(left) if layer < net.L - 1 else None for _ in saved]
+                    h = [next(left)[: rows.rows] if layer < net.L - 1 else None for _ in saved]
                 kept = zip(saved, h, strict=True)
                 saved = [Checkpoints(every, states, None, columns, rows) for states, rows in kept]
             result.append(Reserved(mask, saved))

@@ -88,7 +88,7 @@ def _results_of(call: _OpCall, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> Tree
     )
 
 
-def _shapes(call: _OpCall, inputs: Leaves | Values) -> Tree:
+def _shapes(call: _OpCall, inputs: Leaves) -> Tree:
     return _results_of(call, tuple(_like(list(inputs))))
 
 
@@ -99,14 +99,7 @@ def _forward(call: _OpCall, inputs: Leaves, extras: Leaves) -> tuple[_Named, _Na
 
 
 def _run_forward(call: _OpCall, inputs: Values, extras: Values) -> tuple[_Named, _Named]:
-    outputs, saved = call.run(inputs, extras)
-    if "sequence_lengths" in call.extras and "reserve_space" in saved:
-        # JAX needs a fixed size: pad the reserve_space to that without lengths.
-        shape = _shapes(call, inputs)[1]["reserve_space"].shape
-        whole = np.zeros(shape, saved["reserve_space"].dtype)
-        whole[: saved["reserve_space"].size] = saved["reserve_space"]
-        saved["reserve_space"] = whole
-    return outputs, saved
+    return call.run(inputs, extras)
 
 
 @_forward.defjvp
@@ -193,14 +186,7 @@ def _gradient(call: _OpCall, inputs: Leaves, *args: Tree) -> Leaves:
 
 
 def _run_gradient(call: _OpCall, inputs: Values, extras: Values, *results: _Named) -> Values:
-    outputs, saved, cotangents = results
-    if "reserve_space" in saved and "sequence_lengths" in call.extras:
-        lengths = call.arguments(inputs, extras)["sequence_lengths"]
-        reserve, major = saved["reserve_space"], dict(call.attributes)["time_major"]
-        T = outputs["output"].shape[0 if major else 1]
-        size = reserve.size // max(T * len(lengths), 1) * int(lengths.sum())
-        saved = saved | {"reserve_space": reserve[:size]}
-    return tuple(call.gradient(inputs, extras, outputs, saved, cotangents))
+    return tuple(call.gradient(inputs, extras, *results))
 
 
 @_gradient.defjvp

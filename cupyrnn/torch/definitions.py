@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
+import torch
 
 from .. import _ops
 from .._net import reserve_layout
@@ -17,8 +18,8 @@ from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..cells.packed import Net
 from ..checks.arrays import module_of
-from ..driver.packing import Packing, Rows, count_rows
-from ..driver.reserve import NOTE_SIZE, ReserveLayout, Sizes, reserve_size
+from ..driver.packing import Rows
+from ..driver.reserve import NOTE_SIZE, ReserveLayout, Sizes
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from .ops import Named, Op
 
@@ -62,58 +63,23 @@ def _sizes(inputs: Named, rest: Named) -> tuple[int, int, int, int]:
     return state[0 if rest["time_major"] else 1] // D, D, H, state[2]
 
 
-def _layout_of(inputs: Named, rest: Named, xp: Any = None) -> ReserveLayout:
-    """Return the layout of reserve_space for length T; with `xp` for the call's own lengths."""
-    (T, B), major = inputs["input"].shape[:2], rest["time_major"]
+def _reserve_size(inputs: Named, rest: Named) -> Any:
+    """Return the size of reserve_space, which the compiler asks for; it may be symbolic."""
+    (T, B), major, every = inputs["input"].shape[:2], rest["time_major"], rest["save"] or None
     T, B = (T, B) if major else (B, T)
-    every = rest["save"] or None
-    rows = Rows(np, T, B)
-    if xp is not None:
-        lengths, resets = rest["sequence_lengths"], rest["resets"]
-        if every is None:  # in any memory layout
-            rows = Rows(np, 1, count_rows(T, B, lengths))
-        else:
-            marks = resets if resets is None or major else resets.T
-            rows = Packing(xp, T, B, lengths, marks)
     L, D, H, P = _sizes(inputs, rest)
     # The size of the input does not matter.
     net = Net(rest.get("rnn_mode", "lstm"), False, L, H, 0, D, P)
-    sizes = Sizes(T, B, True, rest["dropout"], 0, 0)
+    sizes, rows = Sizes(T, B, True, rest["dropout"], 0, 0), Rows(np, T, B)
     if "rnn_mode" in rest:
-        return reserve_layout(net, sizes, rows, every)
-    form = LSTM_FORM if "input_c" in inputs else GRU_FORM
-    return ReserveLayout(net, sizes, form.Saved, form.States, rows, every)
-
-
-def _reserve_size(inputs: Named, rest: Named) -> Any:
-    """Return a size of reserve_space that does not depend on the lengths; it may be symbolic."""
-    return _layout_of(inputs, rest).size + (NOTE_SIZE if rest["save"] else 0)
-
-
-def _with_whole_reserve(found: Named, inputs: Named, rest: Named) -> Named:
-    """Return the results of a net; the size of reserve_space does not depend on the lengths."""
-    if rest["is_training"] and (rest["save"] or rest["sequence_lengths"] is not None):
-        reserve = found["reserve_space"]
-        xp, missing = module_of(reserve), _reserve_size(inputs, rest) - reserve.size
-        if missing > 0:
-            found["reserve_space"] = xp.concatenate([reserve, xp.zeros(missing, reserve.dtype)])
-        elif missing < 0:  # longer by the padding before its note
-            parts, note = reserve[: -NOTE_SIZE - 1], reserve[-NOTE_SIZE:]
-            found["reserve_space"] = xp.concatenate([parts, note])
-    return found
-
-
-def _own_reserve(inputs: Named, results: Named, rest: Named) -> Any:
-    """Return the reserve_space that the op itself returned."""
-    reserve = results["reserve_space"]
-    is_whole = rest["sequence_lengths"] is None or module_of(reserve) is not np
-    if not rest["save"] and is_whole:
-        return reserve
-    size = reserve_size(_layout_of(inputs, rest, module_of(reserve)))
-    if size <= reserve.size:
-        return reserve if size == reserve.size else reserve[:size]
-    parts = reserve[:-NOTE_SIZE], reserve[:1], reserve[-NOTE_SIZE:]  # the second is padding
-    return module_of(reserve).concatenate(parts)
+        layout = reserve_layout(net, sizes, rows, every)
+    else:
+        form = LSTM_FORM if "input_c" in inputs else GRU_FORM
+        layout = ReserveLayout(net, sizes, form.Saved, form.States, rows, every)
+    if every is None:
+        return layout.size
+    size = layout.size + NOTE_SIZE  # as reserve.reserve_size has it
+    return torch.sym_ite(size == layout.with_every(None).size, size + 1, size)
 
 
 # The weights of stacked_rnn are one vector: layer 0 forward, layer 0 backward and so on. Each part
@@ -184,16 +150,12 @@ class _NetOp(Op):
     def arguments(self, inputs: Named, rest: Named) -> Named:
         return _arguments(inputs, rest)
 
-    def compute(self, inputs: Named, rest: Named) -> Named:
-        return _with_whole_reserve(super().compute(inputs, rest), inputs, rest)
-
     def gradient_arguments(
         self, inputs: Named, results: Named, cotangents: Named, rest: Named
     ) -> Named:
-        saved = {"reserve_space": _own_reserve(inputs, results, rest)}
         if "input_c" not in inputs:
             cotangents = {n: a for n, a in cotangents.items() if n != "output_c"}
-        return self.record.gradient_call(_arguments(inputs, rest), saved, cotangents)
+        return self.record.gradient_call(_arguments(inputs, rest), results, cotangents)
 
     def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
         grads = super().gradients_of(found, inputs, rest)

@@ -100,24 +100,24 @@ def test_sequence_lengths_may_be_zero(kind: str, batch_first: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "PeepholeLSTM", "BlockGRU"])
-def test_lengths_of_all_steps_cost_no_arrays(
+def test_one_length_of_all_sequences_costs_no_arrays(
     kind: str, compiled_loops: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a call is laid out like one without lengths; calls with other lengths are not."""
+    """Calls whose sequences have one length are laid out; calls with other lengths are not."""
     net, x = build(kind, 3, 4, bidirectional=True), torch.randn(5, 2, 3)
 
     def call(lengths: Any) -> Any:
         output, last = net(x, sequence_lengths=lengths)
         return output, *flat(last), *torch.autograd.grad(output.sum(), list(net.parameters()))
 
-    expected, shorter = call(None), call([3, 3])
+    expected, shorter, uneven = call(None), call([3, 3]), call([3, 5])
     call([5, 5])
     with monkeypatch.context() as patch:
         patch.delattr("cupyrnn.torch.ops.arrays_of")
-        found = call([5, 5])
+        found, again = call([5, 5]), call([3, 3])
         with pytest.raises(NameError):
-            call([3, 3])
-    for results in ((found, expected), (call([3, 3]), shorter)):
+            call([3, 5])
+    for results in ((found, expected), (again, shorter), (call([3, 5]), uneven)):
         assert all(torch.equal(a, e) for a, e in zip(*results, strict=True))
 
 
