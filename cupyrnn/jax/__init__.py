@@ -21,6 +21,8 @@ from .. import _ops
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.block_forms import GateOrder
 from ..cells.packed import Direction, InputMode, RNNMode
+from ..checks.attributes import REQUIRED
+from ..weights.packed import PackedParams
 from .calls import op_of_jax
 
 if TYPE_CHECKING:
@@ -70,10 +72,10 @@ class RNNOutputs(NamedTuple):
 @op_of_jax(_ops.BLOCK_LSTM, BlockLSTMOutputs)
 def block_lstm(
     x: ArrayLike,
-    cs_prev: ArrayLike | None,
-    h_prev: ArrayLike | None,
-    w: ArrayLike,
-    b: ArrayLike,
+    cs_prev: ArrayLike | None = None,
+    h_prev: ArrayLike | None = None,
+    w: ArrayLike = REQUIRED,
+    b: ArrayLike = REQUIRED,
     *,
     wci: ArrayLike | None = None,
     wcf: ArrayLike | None = None,
@@ -92,7 +94,7 @@ def block_lstm(
     Parameters
     ----------
     x, cs_prev, h_prev, w, b, wci, wcf, wco : arrays
-        The inputs, with the shapes of `cupyrnn.block_lstm`.
+        The inputs, with the shapes of `cupyrnn.block_lstm`. States are zeros by default.
     sequence_lengths : [B] integers, optional
         The length of each sequence; may be traced.
     reverse : bool
@@ -117,10 +119,9 @@ def block_lstm(
     >>> import jax
     >>> import jax.numpy as jnp
     >>> import cupyrnn.jax
-    >>> x, state, w = jnp.ones((4, 1, 2)), jnp.zeros((1, 3)), jnp.full((5, 12), 0.1)
     >>> def loss(w):
-    ...     return cupyrnn.jax.block_lstm(x, state, state, w, jnp.zeros(12)).h.sum()
-    >>> jax.grad(loss)(w).shape
+    ...     return cupyrnn.jax.block_lstm(jnp.ones((4, 1, 2)), w=w, b=jnp.zeros(12)).h.sum()
+    >>> jax.grad(loss)(jnp.full((5, 12), 0.1)).shape
     (5, 12)
     """
 
@@ -128,11 +129,11 @@ def block_lstm(
 @op_of_jax(_ops.BLOCK_GRU)
 def block_gru(
     x: ArrayLike,
-    h_prev: ArrayLike | None,
-    w_ru: ArrayLike,
-    w_c: ArrayLike,
-    b_ru: ArrayLike,
-    b_c: ArrayLike,
+    h_prev: ArrayLike | None = None,
+    w_ru: ArrayLike = REQUIRED,
+    w_c: ArrayLike = REQUIRED,
+    b_ru: ArrayLike = REQUIRED,
+    b_c: ArrayLike = REQUIRED,
     *,
     sequence_lengths: ArrayLike | None = None,
     reverse: bool = False,
@@ -145,7 +146,7 @@ def block_gru(
     Parameters
     ----------
     x, h_prev, w_ru, w_c, b_ru, b_c : arrays
-        The inputs, with the shapes of `cupyrnn.block_gru`.
+        The inputs, with the shapes of `cupyrnn.block_gru`. h_prev is zeros by default.
     sequence_lengths : [B] integers, optional
         The length of each sequence; may be traced.
     reverse : bool
@@ -170,7 +171,7 @@ def block_gru(
     >>> import jax.numpy as jnp
     >>> import cupyrnn
     >>> weights = cupyrnn.init_block_gru(num_units=3, input_size=2)
-    >>> cupyrnn.jax.block_gru(jnp.ones((4, 1, 2)), jnp.zeros((1, 3)), *weights).shape
+    >>> cupyrnn.jax.block_gru(jnp.ones((4, 1, 2)), **weights.arguments).shape
     (4, 1, 3)
     """
 
@@ -178,21 +179,21 @@ def block_gru(
 @op_of_jax(_ops.CUDNN_RNN, RNNOutputs)
 def cudnn_rnn(
     input: ArrayLike,
-    input_h: ArrayLike | None,
-    input_c: ArrayLike | None,
-    params: ArrayLike,
+    input_h: ArrayLike | None = None,
+    input_c: ArrayLike | None = None,
+    params: ArrayLike | PackedParams = REQUIRED,
     *,
     sequence_lengths: ArrayLike | None = None,
     resets: ArrayLike | None = None,
     reverse: bool = False,
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
+    rnn_mode: RNNMode | None = None,
+    input_mode: InputMode | None = None,
+    direction: Direction | None = None,
     dropout: float = 0.0,
     seed: ArrayLike = 0,
     seed2: ArrayLike = 0,
-    num_proj: int = 0,
-    recurrent_activation: RecurrentActivation = "sigmoid",
+    num_proj: int | None = None,
+    recurrent_activation: RecurrentActivation | None = None,
     time_major: bool = True,
 ) -> RNNOutputs:
     """
@@ -202,12 +203,14 @@ def cudnn_rnn(
     ----------
     input, input_h, input_c, params : arrays
         The inputs, with the shapes of `cupyrnn.cudnn_rnn`; input_c is an array for LSTMs only.
+        params may be a `cupyrnn.PackedParams`, whose vector is an array of JAX or NumPy: then
+        states are zeros by default, and the attributes of the net follow from it.
     sequence_lengths, resets : [B] integers and [T, B] booleans, optional
         The length of each sequence, and True at steps that begin a new sequence; may be traced.
     reverse : bool
         The direction of a unidirectional net; static.
     rnn_mode, input_mode, direction, dropout : strings, float
-        Static attributes.
+        Static attributes, with TensorFlow's defaults.
     seed, seed2 : integers
         The seeds of the dropout masks, within the range of JAX's integers; may be traced.
     num_proj, recurrent_activation, time_major : int, str, bool
@@ -225,21 +228,24 @@ def cudnn_rnn(
 
     Examples
     --------
+    >>> import jax
     >>> import jax.numpy as jnp
     >>> import cupyrnn
-    >>> x, h = jnp.ones((4, 1, 2)), jnp.zeros((1, 1, 3))
-    >>> params = jnp.full(cupyrnn.cudnn_rnn_params_size(1, 3, 2), 0.1)
-    >>> cupyrnn.jax.cudnn_rnn(x, h, h, params).output.shape
-    (4, 1, 3)
+    >>> net = cupyrnn.init_params(num_layers=1, num_units=3, input_size=2)
+    >>> def loss(params):
+    ...     out = cupyrnn.jax.cudnn_rnn(jnp.ones((4, 1, 2)), params=net._replace(params=params))
+    ...     return out.output.sum()
+    >>> jax.grad(loss)(jnp.asarray(net.params)).shape == net.params.shape
+    True
     """
 
 
 @op_of_jax(_ops.STACKED_RNN, RNNOutputs)
 def stacked_rnn(
     input: ArrayLike,
-    input_h: ArrayLike | Sequence[ArrayLike] | None,
-    input_c: Any,  # an array, or lists and tuples of arrays, or None
-    weights: Sequence[Any],
+    input_h: ArrayLike | Sequence[ArrayLike] | None = None,
+    input_c: Any = None,  # an array, or lists and tuples of arrays
+    weights: Sequence[Any] = REQUIRED,
     *,
     sequence_lengths: ArrayLike | None = None,
     resets: ArrayLike | None = None,
@@ -260,7 +266,8 @@ def stacked_rnn(
     Parameters
     ----------
     input, input_h, input_c, weights : arrays, lists and tuples of arrays
-        The inputs, with the shapes of `cupyrnn.stacked_rnn`; input_c is None for GRUs.
+        The inputs, with the shapes of `cupyrnn.stacked_rnn`; input_c is None for GRUs. States are
+        zeros by default.
     sequence_lengths, resets : [B] integers and [T, B] booleans, optional
         The length of each sequence, and True at steps that begin a new sequence; may be traced.
     reverse : bool
@@ -287,7 +294,6 @@ def stacked_rnn(
     >>> import jax.numpy as jnp
     >>> import cupyrnn
     >>> weights = [cupyrnn.init_block_lstm(num_units=3, input_size=K) for K in (2, 3)]
-    >>> x, h = jnp.ones((4, 1, 2)), jnp.zeros((2, 1, 3))
-    >>> cupyrnn.jax.stacked_rnn(x, h, h, weights).output_h.shape
+    >>> cupyrnn.jax.stacked_rnn(jnp.ones((4, 1, 2)), weights=weights).output_h.shape
     (2, 1, 3)
     """

@@ -23,12 +23,13 @@ from .._ops import Record
 from .._typing import Array
 from ..cells.block_forms import LSTM_FORM, default_clip
 from ..cells.contract import Form
+from ..cells.packed import Net
 from ..checks.arrays import FLOATS
-from ..checks.attributes import check_integer, check_list, misfit, shown, type_shown
+from ..checks.attributes import check_integer, check_list, lacks, misfit, shown, type_shown
 from ..checks.block import zero_states
 from ..checks.calls import check_lengths, check_resets
 from ..derivatives.duals import along
-from ..weights.packed import PackedParams
+from ..weights.packed import NetArguments, resolve_net
 from .host import Leaves, Tree, Values, on_host, varying
 from .linear import linear
 
@@ -263,17 +264,12 @@ def _checked(name: str, n: str, value: object, T: int, B: int, time_major: bool)
 
 def _as_jax(name: str, n: str, value: object) -> Tree:
     """Convert an input to arrays of JAX, also inside lists and tuples of stacked_rnn."""
-    if isinstance(value, PackedParams):
-        raise TypeError(
-            f"{name}: {n} is a cupyrnn.PackedParams, expected a vector: pass its params, with"
-            f" rnn_mode={value.rnn_mode!r} and direction={value.direction!r}"
-        )
     nested = name == "stacked_rnn" and n != "input"
     leaves = jax.tree.leaves(value) if nested else [value]
     if not all(hasattr(a, "dtype") for a in leaves):
         expected = "arrays of JAX or NumPy" if nested else "a jax.Array or numpy.ndarray"
         if value is None and n == "input_h":
-            expected += "; pass zeros of shape (L*D, B, P)"
+            expected += "; pass zeros of shape (L*D, B, P), or params as a cupyrnn.PackedParams"
         raise TypeError(f"{name}: {n} is {type_shown(value)}, expected {expected}")
     try:
         arrays = jax.tree.map(jnp.asarray, value)
@@ -290,7 +286,11 @@ def _as_jax(name: str, n: str, value: object) -> Tree:
 
 
 def _fill_states(
-    name: str, arrays: dict[str, Any], attributes: dict[str, Any], form: Form | None
+    name: str,
+    arrays: dict[str, Any],
+    attributes: dict[str, Any],
+    form: Form | None,
+    known: Net | None,
 ) -> None:
     """Replace states that are None by zeros, if their sizes are known."""
     states = [n for n in ("cs_prev", "h_prev", "input_h", "input_c") if n in arrays]
@@ -313,6 +313,13 @@ def _fill_states(
         passed = [arrays[n] for n in states[: len(form.States._fields)]]
         make = functools.partial(jnp.zeros, dtype=x.dtype)
         arrays |= zip(states, zero_states(form, weights, D, batch, passed, make), strict=False)
+    elif known is not None:
+        major = attributes["time_major"]
+        B, places = x.shape[int(major)], known.L * known.D
+        for state, size in (("input_h", known.P), ("input_c", known.H)):
+            if state in missing and (state == "input_h" or known.rnn_mode == "lstm"):
+                shape = (places, B, size) if major else (B, places, size)
+                arrays[state] = jnp.zeros(shape, x.dtype)
     elif missing == ["input_c"] and attributes["rnn_mode"] == "lstm" and not attributes["num_proj"]:
         arrays["input_c"] = jnp.zeros_like(_as_jax(name, "input_h", arrays["input_h"]))
 
@@ -322,6 +329,11 @@ def _outputs_of(record: Record, attributes: dict[str, Any]) -> _Named:
     name = record.name
     arrays = {n: attributes.pop(n) for n in record.inputs}
     extras = {n: attributes.pop(n) for n in (*_SEEDS, *record.extras) if n in attributes}
+    known = None
+    if "params" in arrays:
+        passed = NetArguments(*(attributes[n] for n in NetArguments._fields))
+        arrays["params"], net, known = resolve_net(name, arrays["params"], passed)
+        attributes |= net._asdict()
     if "weights" in arrays:
         check_list(name, "weights", arrays["weights"], "weight tuples")
     first = next(iter(arrays.get("weights", ())), None)
@@ -336,7 +348,7 @@ def _outputs_of(record: Record, attributes: dict[str, Any]) -> _Named:
             raise TypeError(
                 f"{name}: {n} is {shown(value)}, expected a Python value: {n} is static"
             ) from None
-    _fill_states(name, arrays, attributes, form)
+    _fill_states(name, arrays, attributes, form, known)
     wanted = {n: a for n, a in arrays.items() if a is not None or n not in record.optional}
     inputs_by_name = {n: _as_jax(name, n, a) for n, a in wanted.items()}
     x, major = next(iter(inputs_by_name.values())), attributes.get("time_major", True)
@@ -357,7 +369,7 @@ def op_of_jax(
     """Decorate a function declared by its signature only: implement it by an op."""
 
     def decorate(declared: _F) -> _F:
-        signature = inspect.signature(declared)
+        signature, lacking = inspect.signature(declared), lacks(declared)
 
         @functools.wraps(declared)
         def call(*args: object, **kwargs: object) -> object:
@@ -365,6 +377,8 @@ def op_of_jax(
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
                 raise misfit(declared, args, kwargs) from None
+            if lacking is not None and lacking(args, kwargs):
+                raise misfit(declared, args, kwargs)
             bound.apply_defaults()
             found = _outputs_of(record, bound.arguments)
             return found["h"] if results is None else results(**found)

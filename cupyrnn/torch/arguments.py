@@ -12,8 +12,10 @@ from .._typing import Save
 from ..arithmetic.gates import check_gate
 from ..cells.block_forms import COLUMNS, PEEPHOLES, check_forget_bias
 from ..cells.contract import Attributes
+from ..cells.packed import Net
 from ..checks.attributes import check_choice, check_real, check_save, shown, type_shown
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
+from ..weights.packed import NetArguments
 from .arrays import name_of
 from .definitions import block_shapes
 from .laid_out import Zeros
@@ -115,6 +117,30 @@ def block_zeros(op: str, x: Any, named: tuple[str, Any], gates: int, *states: An
             raise ValueError(f"{op}: {what} has shape {tuple(t.shape)}, expected {symbols}")
     shape = x.shape[-2], w.shape[1] // gates
     return tuple((n, shape) for n, state in enumerate(states, 1) if state is None)
+
+
+def packed_zeros(op: str, states: Any, known: Net | None, major: bool, net: NetArguments) -> Zeros:
+    """Return the shapes of the states of cudnn_rnn that are None: they are zeros."""
+    input, h, c = states
+    if known is not None:
+        check_tensor(op, "input", input)
+        if input.dim() != 3:
+            axes = "T, B" if major else "B, T"
+            raise ValueError(f"{op}: input has shape {tuple(input.shape)}, expected ({axes}, I)")
+        places, B = known.L * known.D, input.shape[1 if major else 0]
+        h_shape, c_shape = ((places, B, n) if major else (B, places, n) for n in (known.P, known.H))
+    elif h is None:
+        raise TypeError(
+            f"{op}: input_h is None, expected zeros (L*D, B, P): params has no sizes, as a"
+            " PackedParams has"
+        )
+    elif net.num_proj:
+        raise TypeError(f"{op}: input_c is None, expected a tensor (L*D, B, H)")
+    else:
+        check_tensor(op, "input_h", h)
+        h_shape = c_shape = tuple(h.shape)
+    zeros = ((1, h_shape),) if h is None else ()
+    return (*zeros, (2, c_shape)) if c is None and net.rnn_mode == "lstm" else zeros
 
 
 def lstm_attributes(op: str, attributes: Attributes) -> tuple[float, float, str, str]:

@@ -15,6 +15,7 @@ from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..cells.packed import DIRECTIONS, GATES, Direction, InputMode, RNNMode
 from ..checks.attributes import (
+    REQUIRED,
     check_bool,
     check_choice,
     check_dropout,
@@ -26,6 +27,7 @@ from ..checks.attributes import (
     shown,
 )
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
+from ..weights.packed import NetArguments, PackedParams, resolve_net
 from .arguments import (
     Lengths,
     Resets,
@@ -36,6 +38,7 @@ from .arguments import (
     extras,
     keeps,
     lstm_attributes,
+    packed_zeros,
     stacked_zeros,
 )
 from .definitions import (
@@ -89,10 +92,10 @@ def gru_outputs(found: Sequence[Any]) -> GRUOutputs:
 @named
 def lstm_block_cell(
     x: torch.Tensor,
-    cs_prev: torch.Tensor | None,
-    h_prev: torch.Tensor | None,
-    w: torch.Tensor,
-    b: torch.Tensor,
+    cs_prev: torch.Tensor | None = None,
+    h_prev: torch.Tensor | None = None,
+    w: torch.Tensor = REQUIRED,
+    b: torch.Tensor = REQUIRED,
     *,
     wci: torch.Tensor | None = None,
     wcf: torch.Tensor | None = None,
@@ -109,8 +112,8 @@ def lstm_block_cell(
     ----------
     x : [B, I]
         The input. All tensors have its device and dtype.
-    cs_prev, h_prev : [B, H] or None
-        The cell state and the output before the step. None stands for zeros.
+    cs_prev, h_prev : [B, H], optional
+        The cell state and the output before the step. Zeros by default.
     w : [I+H, 4*H]
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     b : [4*H]
@@ -143,8 +146,8 @@ def lstm_block_cell(
     --------
     >>> import torch
     >>> import cupyrnn.torch
-    >>> x, state, w = torch.ones(1, 2), torch.zeros(1, 3), torch.full((5, 12), 0.1)
-    >>> out = cupyrnn.torch.lstm_block_cell(x, state, state, w.requires_grad_(), torch.zeros(12))
+    >>> x, w = torch.ones(1, 2), torch.full((5, 12), 0.1, requires_grad=True)
+    >>> out = cupyrnn.torch.lstm_block_cell(x, w=w, b=torch.zeros(12))
     >>> out.h.sum().backward()
     >>> w.grad.shape
     torch.Size([5, 12])
@@ -159,10 +162,10 @@ def lstm_block_cell(
 @named
 def block_lstm(
     x: torch.Tensor,
-    cs_prev: torch.Tensor | None,
-    h_prev: torch.Tensor | None,
-    w: torch.Tensor,
-    b: torch.Tensor,
+    cs_prev: torch.Tensor | None = None,
+    h_prev: torch.Tensor | None = None,
+    w: torch.Tensor = REQUIRED,
+    b: torch.Tensor = REQUIRED,
     *,
     wci: torch.Tensor | None = None,
     wcf: torch.Tensor | None = None,
@@ -182,8 +185,8 @@ def block_lstm(
     ----------
     x : [T, B, I]
         The input. All tensors have its device and dtype.
-    cs_prev, h_prev : [B, H] or None
-        The cell state and the output before the first step. None stands for zeros.
+    cs_prev, h_prev : [B, H], optional
+        The cell state and the output before the first step. Zeros by default.
     w : [I+H, 4*H]
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     b : [4*H]
@@ -222,8 +225,8 @@ def block_lstm(
     --------
     >>> import torch
     >>> import cupyrnn.torch
-    >>> x, state, w = torch.ones(4, 1, 2), torch.zeros(1, 3), torch.full((5, 12), 0.1)
-    >>> out = cupyrnn.torch.block_lstm(x, state, state, w, torch.zeros(12))
+    >>> x, w = torch.ones(4, 1, 2), torch.full((5, 12), 0.1)
+    >>> out = cupyrnn.torch.block_lstm(x, w=w, b=torch.zeros(12))
     >>> out.h.shape
     torch.Size([4, 1, 3])
     """
@@ -239,11 +242,11 @@ def block_lstm(
 @named
 def gru_block_cell(
     x: torch.Tensor,
-    h_prev: torch.Tensor | None,
-    w_ru: torch.Tensor,
-    w_c: torch.Tensor,
-    b_ru: torch.Tensor,
-    b_c: torch.Tensor,
+    h_prev: torch.Tensor | None = None,
+    w_ru: torch.Tensor = REQUIRED,
+    w_c: torch.Tensor = REQUIRED,
+    b_ru: torch.Tensor = REQUIRED,
+    b_c: torch.Tensor = REQUIRED,
     *,
     recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> GRUOutputs:
@@ -254,8 +257,8 @@ def gru_block_cell(
     ----------
     x : [B, I]
         The input. All tensors have its device and dtype.
-    h_prev : [B, H] or None
-        The output before the step. None stands for zeros.
+    h_prev : [B, H], optional
+        The output before the step. Zeros by default.
     w_ru : [I+H, 2*H]
         The weights of r and u, rows for x above rows for h_prev.
     w_c : [I+H, H]
@@ -296,11 +299,11 @@ def gru_block_cell(
 @named
 def block_gru(
     x: torch.Tensor,
-    h_prev: torch.Tensor | None,
-    w_ru: torch.Tensor,
-    w_c: torch.Tensor,
-    b_ru: torch.Tensor,
-    b_c: torch.Tensor,
+    h_prev: torch.Tensor | None = None,
+    w_ru: torch.Tensor = REQUIRED,
+    w_c: torch.Tensor = REQUIRED,
+    b_ru: torch.Tensor = REQUIRED,
+    b_c: torch.Tensor = REQUIRED,
     *,
     sequence_lengths: Lengths | None = None,
     reverse: bool = False,
@@ -314,8 +317,8 @@ def block_gru(
     ----------
     x : [T, B, I]
         The input. All tensors have its device and dtype.
-    h_prev : [B, H] or None
-        The output before the first step. None stands for zeros.
+    h_prev : [B, H], optional
+        The output before the first step. Zeros by default.
     w_ru : [I+H, 2*H]
         The weights of r and u, rows for x above rows for h_prev.
     w_c : [I+H, H]
@@ -362,20 +365,20 @@ def block_gru(
 @named
 def cudnn_rnn(
     input: torch.Tensor,
-    input_h: torch.Tensor,
-    input_c: torch.Tensor | None,
-    params: torch.Tensor,
+    input_h: torch.Tensor | None = None,
+    input_c: torch.Tensor | None = None,
+    params: torch.Tensor | PackedParams = REQUIRED,
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
     reverse: bool = False,
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
+    rnn_mode: RNNMode | None = None,
+    input_mode: InputMode | None = None,
+    direction: Direction | None = None,
     dropout: float = 0.0,
     seeds: torch.Tensor | None = None,
-    num_proj: int = 0,
-    recurrent_activation: RecurrentActivation = "sigmoid",
+    num_proj: int | None = None,
+    recurrent_activation: RecurrentActivation | None = None,
     time_major: bool = True,
     save: Save = "all",
 ) -> RNNOutputs:
@@ -386,14 +389,17 @@ def cudnn_rnn(
     ----------
     input : [T, B, I]
         The sequences. All tensors have its device and dtype.
-    input_h : [L*D, B, P]
+    input_h : [L*D, B, P], optional
         The states before the first step, in the order layer 0 forward, layer 0 backward, layer 1
-        forward and so on. Its shape determines L.
-    input_c : [L*D, B, H] or None
-        The cell states of an LSTM. None stands for zeros without a projection. The other cells
-        ignore it.
-    params : [params_size]
-        All weights and biases, packed as `cupyrnn.cudnn_rnn_params_layout` says.
+        forward and so on. Zeros by default if params is a PackedParams, else its shape determines
+        L.
+    input_c : [L*D, B, H], optional
+        The cell states of an LSTM, zeros by default. The other cells ignore it. A net with a
+        projection needs it, unless params is a PackedParams.
+    params : [params_size] or PackedParams
+        All weights and biases, packed as `cupyrnn.cudnn_rnn_params_layout` says. Of a PackedParams
+        the vector is a tensor: ``packed._replace(params=torch.as_tensor(packed.params))``; it also
+        determines rnn_mode, input_mode, direction, num_proj and recurrent_activation.
     sequence_lengths : list or tensor of [B] integers on the CPU, optional
         The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
     resets : list or tensor of [T, B] booleans, or of 0 and 1, on the CPU, optional
@@ -401,7 +407,7 @@ def cudnn_rnn(
     reverse : bool
         Run each sequence from its own last step to its first, in a net of one direction.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell.
+        The cell. The first value is the default, here and below.
     input_mode : {"linear_input", "skip_input", "auto_select"}
         With skip_input the first layer has no input matrices: input, of size H, is added to every
         gate. auto_select means skip_input if I equals H, else linear_input.
@@ -438,32 +444,30 @@ def cudnn_rnn(
     --------
     >>> import torch
     >>> import cupyrnn.torch
-    >>> x, h = torch.ones(4, 1, 2), torch.zeros(1, 1, 3)
-    >>> params = torch.full((cupyrnn.cudnn_rnn_params_size(1, 3, 2),), 0.1)
-    >>> cupyrnn.torch.cudnn_rnn(x, h, h, params).output.shape
+    >>> net = cupyrnn.init_params(num_layers=1, num_units=3, input_size=2)
+    >>> params = torch.tensor(net.params, requires_grad=True)
+    >>> out = cupyrnn.torch.cudnn_rnn(torch.ones(4, 1, 2), params=net._replace(params=params))
+    >>> out.output.shape
     torch.Size([4, 1, 3])
     """
     op = "cudnn_rnn"
-    check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
-    if input_h is None:
-        raise TypeError(f"{op}: input_h is None, expected zeros (L*D, B, P): params has no sizes")
+    arguments = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
+    vector, net, known = resolve_net(op, params, arguments)  # type: ignore[arg-type]
+    mode = check_choice(op, "rnn_mode", net.rnn_mode, tuple(GATES))
+    major = check_bool(op, "time_major", time_major)
     zeros: Zeros = ()
-    if rnn_mode == "lstm" and input_c is None:
-        if num_proj:
-            raise TypeError(f"{op}: input_c is None, expected a tensor (L*D, B, H)")
-        check_tensor(op, "input_h", input_h)
-        zeros = ((2, tuple(input_h.shape)),)
-    check_choice(op, "input_mode", input_mode, get_args(InputMode))
-    check_choice(op, "direction", direction, DIRECTIONS)
-    check_gate(op, recurrent_activation)
+    if input_h is None or (input_c is None and mode == "lstm"):
+        zeros = packed_zeros(op, (input, input_h, input_c), known, major, net)
+    check_choice(op, "input_mode", net.input_mode, get_args(InputMode))
+    check_choice(op, "direction", net.direction, DIRECTIONS)
+    check_gate(op, net.recurrent_activation)
     check_seeds(op, seeds)
-    rate = check_dropout(op, dropout)
+    rate, P = check_dropout(op, dropout), check_integer(op, "num_proj", net.num_proj)
     attributes = (
-        *(rnn_mode, input_mode, direction, rate, check_integer(op, "num_proj", num_proj)),
-        *(recurrent_activation, check_bool(op, "time_major", time_major)),
+        *(mode, net.input_mode, net.direction, rate, P, net.recurrent_activation, major),
         *(check_bool(op, "reverse", reverse), keeps(rate), check_save(op, save) or 0),
     )
-    inputs = (input, input_h, input_c if rnn_mode == "lstm" else None, params)
+    inputs = (input, input_h, input_c if mode == "lstm" else None, vector)
     of_steps = (*extras(op, sequence_lengths, resets), seeds)
     found = CUDNN_RNN(*inputs, *of_steps, *attributes, zeros=zeros)
     return RNNOutputs._make(found[:3])
@@ -472,9 +476,9 @@ def cudnn_rnn(
 @named
 def stacked_rnn(
     input: torch.Tensor,
-    input_h: torch.Tensor | None,
-    input_c: torch.Tensor | None,
-    weights: Sequence[BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams],
+    input_h: torch.Tensor | None = None,
+    input_c: torch.Tensor | None = None,
+    weights: Sequence[BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams] = REQUIRED,
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
@@ -498,8 +502,8 @@ def stacked_rnn(
         The sequences. All tensors have its device and dtype.
     input_h : [L*D, B, H], or [L*D, B, P] of LSTMs with a projection
         The outputs before the first step, in the order layer 0 forward, layer 0 backward, layer 1
-        forward and so on. None stands for zeros, here and for input_c.
-    input_c : [L*D, B, H] or None
+        forward and so on. Zeros by default, as input_c.
+    input_c : [L*D, B, H], optional
         The cell states of LSTMs. GRUs have none.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         The tensors of each of the L*D layers and directions, in the order of input_h, with the
@@ -548,10 +552,9 @@ def stacked_rnn(
     >>> import torch
     >>> import cupyrnn
     >>> import cupyrnn.torch
-    >>> x, h = torch.ones(4, 1, 2), torch.zeros(1, 1, 3)
     >>> w, b, peephole = torch.full((5, 12), 0.1), torch.zeros(12), torch.full((3,), 0.1)
     >>> weights = [cupyrnn.PeepholeLSTMParams(w, b, peephole, peephole, peephole)]
-    >>> cupyrnn.torch.stacked_rnn(x, h, h, weights).output.shape
+    >>> cupyrnn.torch.stacked_rnn(torch.ones(4, 1, 2), weights=weights).output.shape
     torch.Size([4, 1, 3])
     """
     op = "stacked_rnn"

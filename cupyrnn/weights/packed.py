@@ -320,7 +320,8 @@ class ResolvedNet(NamedTuple):
 
 def resolve_net(op: str, params: Array | PackedParams, attributes: NetArguments) -> ResolvedNet:
     """Take attributes that are None from the PackedParams, else from TensorFlow's defaults."""
-    passed = {name: a for name in DEFAULTS if (a := getattr(attributes, name)) is not None}
+    given = attributes._asdict()  # no := below: torch.compile cannot trace it
+    passed = {name: given[name] for name in DEFAULTS if given[name] is not None}
     activation = activation_of(op, params, attributes.recurrent_activation)
     known, values = None, {**DEFAULTS, **passed}
     if isinstance(params, PackedParams):

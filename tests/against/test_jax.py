@@ -237,15 +237,19 @@ def test_errors_come_while_a_call_is_traced() -> None:
     with pytest.raises(TypeError, match=message):
         jax.jit(lambda clip: cj.block_lstm(x, cs, h, w, b, cell_clip=clip).h)(1.0)
     packed = cupyrnn.init_params(num_layers=1, num_units=3, input_size=2, rnn_mode="gru")
-    message = (
-        "cudnn_rnn: params is a cupyrnn.PackedParams, expected a vector: pass its params, with"
-        " rnn_mode='gru' and direction='unidirectional'"
-    )
-    with pytest.raises(TypeError, match=f"^{message}$"):
-        cj.cudnn_rnn(x, h, None, packed)
-    message = r"^cudnn_rnn: input_h is None, .*; pass zeros of shape \(L\*D, B, P\)$"
+    with pytest.raises(ValueError, match=r"^cudnn_rnn: rnn_mode is 'lstm', but params is of a net"):
+        cj.cudnn_rnn(x, h, None, packed, rnn_mode="lstm")
+    message = r"^cudnn_rnn: input_h is None, .*; pass zeros of shape \(L\*D, B, P\), or params as a"
     with pytest.raises(TypeError, match=message):
-        cj.cudnn_rnn(x, None, None, packed.params)
+        cj.cudnn_rnn(x, params=packed.params)
+    for call, missing in (
+        (lambda: cj.cudnn_rnn(x), "cudnn_rnn: missing argument params"),
+        (lambda: cj.stacked_rnn(x, h), "stacked_rnn: missing argument weights"),
+        (lambda: cj.block_lstm(x, b=b), "block_lstm: missing argument w;"),
+        (lambda: cj.block_gru(x, None, w), "block_gru: missing arguments w_c, b_ru, b_c;"),
+    ):
+        with pytest.raises(TypeError, match=f"^{missing}"):
+            call()
 
 
 @pytest.mark.parametrize(
@@ -401,19 +405,30 @@ def test_gradients_of_replicated_weights_are_summed_over_devices(name: str) -> N
         assert_alike(found, expected)
 
 
-def test_none_for_a_state_is_zeros() -> None:
+def test_states_that_are_left_out_are_zeros() -> None:
+    """As None too. A PackedParams has the attributes of its net."""
     T, B, I, H = 5, 3, 4, 6
     x, z = np.ones((T, B, I), "f4"), np.zeros((B, H), "f4")
     lstm = cupyrnn.init_block_lstm(num_units=H, input_size=I)
     gru = cupyrnn.init_block_gru(num_units=H, input_size=I)
     params = np.full(cupyrnn.cudnn_rnn_params_size(1, H, I), 0.1, "f4")
-    cj, one, two = cupyrnn.jax, (z[None], z[None]), (None, None)
-    for found, expected in (
-        (cj.block_lstm(x, *two, *lstm), cj.block_lstm(x, z, z, *lstm)),
+    cj, one = cupyrnn.jax, (z[None], z[None])
+    calls = [
+        (cj.block_lstm(x, **lstm.arguments), cj.block_lstm(x, z, z, *lstm)),
         (cj.block_gru(x, None, *gru), cj.block_gru(x, z, *gru)),
-        (cj.stacked_rnn(x, *two, [lstm]), cj.stacked_rnn(x, *one, [lstm])),
-        (cj.stacked_rnn(x, *two, [gru]), cj.stacked_rnn(x, z[None], None, [gru])),
-        (cj.cudnn_rnn(x, z[None], None, params), cj.cudnn_rnn(x, *one, params)),
-    ):
+        (cj.stacked_rnn(x, weights=[lstm]), cj.stacked_rnn(x, *one, [lstm])),
+        (cj.stacked_rnn(x, weights=[gru]), cj.stacked_rnn(x, z[None], None, [gru])),
+        (cj.cudnn_rnn(x, z[None], params=params), cj.cudnn_rnn(x, *one, params)),
+    ]
+    sizes = {"num_layers": 2, "num_units": H, "input_size": I, "direction": "bidirectional"}
+    for more, gate in (({"num_proj": 2}, "sigmoid"), ({"rnn_mode": "gru"}, "hard_sigmoid_1/6")):
+        net = cupyrnn.init_params(**sizes, **more)._replace(recurrent_activation=gate)
+        more |= {"direction": "bidirectional", "recurrent_activation": gate}
+        expected = cj.cudnn_rnn(x, *net.zero_state(B), net.params, **more)
+        calls.append((cj.cudnn_rnn(x, params=net), expected))
+        swapped = x.swapaxes(0, 1)
+        found = cj.cudnn_rnn(swapped, params=net, time_major=False)
+        calls.append((found.output.swapaxes(0, 1), expected.output))
+    for found, expected in calls:
         for a, e in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
             np.testing.assert_array_equal(a, e)

@@ -431,22 +431,39 @@ def test_without_the_framework_the_extra_is_named(module: str, what: str) -> Non
     assert f'ModuleNotFoundError: {message} ".[{module}]"' in run.stderr
 
 
-def test_none_for_a_state_is_zeros() -> None:
+def test_states_that_are_left_out_are_zeros() -> None:
+    """As None too. A PackedParams of a tensor has the attributes of its net."""
     T, B, I, H = 5, 3, 4, 6
     x, z = torch.randn(T, B, I), torch.zeros(B, H)
     lstm = cupyrnn.BlockLSTMParams(torch.randn(I + H, 4 * H), torch.randn(4 * H))
     sizes = (I + H, 2 * H), (I + H, H), (2 * H,), (H,)
     gru = cupyrnn.BlockGRUParams(*map(torch.randn, sizes))
     params = torch.randn(cupyrnn.cudnn_rnn_params_size(1, H, I))
-    one, two = (z[None], z[None]), (None, None)
-    for found, expected in (
-        (ct.block_lstm(x, *two, *lstm), ct.block_lstm(x, z, z, *lstm)),
+    one = z[None], z[None]
+    calls = [
+        (ct.block_lstm(x, **lstm.arguments), ct.block_lstm(x, z, z, *lstm)),
         (ct.lstm_block_cell(x[0], None, z, *lstm), ct.lstm_block_cell(x[0], z, z, *lstm)),
         (ct.block_gru(x, None, *gru), ct.block_gru(x, z, *gru)),
-        (ct.gru_block_cell(x[0], None, *gru), ct.gru_block_cell(x[0], z, *gru)),
-        (ct.stacked_rnn(x, *two, [lstm]), ct.stacked_rnn(x, *one, [lstm])),
-        (ct.stacked_rnn(x, *two, [gru]), ct.stacked_rnn(x, z[None], None, [gru])),
-        (ct.cudnn_rnn(x, z[None], None, params), ct.cudnn_rnn(x, *one, params)),
-    ):
+        (ct.gru_block_cell(x[0], **gru.arguments), ct.gru_block_cell(x[0], z, *gru)),
+        (ct.stacked_rnn(x, weights=[lstm]), ct.stacked_rnn(x, *one, [lstm])),
+        (ct.stacked_rnn(x, weights=[gru]), ct.stacked_rnn(x, z[None], None, [gru])),
+        (ct.cudnn_rnn(x, z[None], params=params), ct.cudnn_rnn(x, *one, params)),
+    ]
+    sizes = {"num_layers": 2, "num_units": H, "input_size": I, "direction": "bidirectional"}
+    for more, gate in (({"num_proj": 2}, "sigmoid"), ({"rnn_mode": "gru"}, "hard_sigmoid_1/6")):
+        net = cupyrnn.init_params(**sizes, **more)._replace(recurrent_activation=gate)
+        more |= {"direction": "bidirectional", "recurrent_activation": gate}
+        net, states = net._replace(params=torch.tensor(net.params)), net.zero_state(B)
+        h, c = (s if s is None else torch.tensor(s) for s in states)
+        expected = ct.cudnn_rnn(x, h, c, net.params, **more)
+        calls.append((ct.cudnn_rnn(x, params=net), expected))
+        found = ct.cudnn_rnn(x.transpose(0, 1), params=net, time_major=False)
+        calls.append((found.output.transpose(0, 1), expected.output))
+    for found, expected in calls:
         for a, e in zip(found, expected, strict=True):
             assert torch.equal(a, e)
+    compiled = torch.compile(
+        lambda x, p: ct.cudnn_rnn(x, params=net._replace(params=p)).output,
+        fullgraph=True, backend="aot_eager",
+    )  # fmt: skip
+    assert torch.equal(compiled(x, net.params), ct.cudnn_rnn(x, params=net).output)

@@ -57,6 +57,11 @@ class Own(torch.nn.GRU if torch else object):  # type: ignore[misc]
 
 
 REFUSED = [
+    (lambda: ct.cudnn_rnn(one(4, 1, 2)), TypeError, "cudnn_rnn: missing argument params"),
+    (lambda: ct.stacked_rnn(one(4, 1, 2), zeros(1, 1, 3)), TypeError, "stacked_rnn: missing argument weights"),
+    (lambda: ct.block_lstm(one(4, 1, 2), b=one(12)), TypeError, "block_lstm: missing argument w; required: x, w, b"),
+    (lambda: ct.cudnn_rnn(one(4, 1, 2), params=cupyrnn.init_params(num_layers=1, num_units=3, input_size=2)), TypeError, "cudnn_rnn: params is a numpy.ndarray, expected a torch.Tensor"),
+    (lambda: ct.cudnn_rnn(one(4, 2), params=cupyrnn.init_params(num_layers=1, num_units=3, input_size=2)), ValueError, "cudnn_rnn: input has shape (4, 2), expected (T, B, I)"),
     (lambda: block(w=one(4, 12)), ValueError, "block_lstm: w has shape (4, 12), expected (I+H"),
     (lambda: block(w=one(5, 12).double()), TypeError, "block_lstm: w has dtype float64, expected float32 like"),
     (lambda: block(x=one(4, 1, 2).long()), TypeError, "block_lstm: x has dtype int64, expected one of"),
