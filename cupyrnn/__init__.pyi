@@ -8,6 +8,10 @@ from . import reference as reference
 from . import torch as torch
 from . import typing as typing
 from . import weights as weights
+from .cells.block_weights import BlockGRUParams as BlockGRUParams
+from .cells.block_weights import BlockLSTMParams as BlockLSTMParams
+from .cells.block_weights import LSTMState as LSTMState
+from .cells.block_weights import PeepholeLSTMParams as PeepholeLSTMParams
 from .derivatives.jvp import jvp as jvp
 from .onnx_node import run_onnx_node as run_onnx_node
 from .ops.cudnn_rnn import cudnn_rnn as cudnn_rnn
@@ -32,10 +36,6 @@ from .pullback import Pullback as Pullback
 from .pullback import vjp as vjp
 from .stream import PreparedStep as PreparedStep
 from .stream import prepare_step as prepare_step
-from .weights.forms import BlockGRUParams as BlockGRUParams
-from .weights.forms import BlockLSTMParams as BlockLSTMParams
-from .weights.forms import LSTMState as LSTMState
-from .weights.forms import PeepholeLSTMParams as PeepholeLSTMParams
 from .weights.init import init_block_gru as init_block_gru
 from .weights.init import init_block_lstm as init_block_lstm
 from .weights.init import init_params as init_params

@@ -22,7 +22,7 @@ import contextlib
 import functools
 import sys
 import typing
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias
 
 if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
@@ -338,3 +338,21 @@ class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
 
     def __getitem__(self, key: Any) -> Any:  # type: ignore[misc]
         return by_argument(self, key)
+
+
+_Kind = typing.TypeVar("_Kind", bound=type[Any])
+
+
+def without_arithmetic(kind: _Kind) -> _Kind:
+    """Make `+` and `*` of a named tuple raise errors: tuples would be joined and repeated."""
+
+    def refuse(weights: Any, other: object) -> NoReturn:
+        del other
+        raise TypeError(
+            f"{kind.__name__}: + and * are not defined; compute with its arrays and use"
+            f" weights._replace({kind._fields[0]}=...)"
+        )
+
+    for name in ("__add__", "__radd__", "__mul__", "__rmul__"):
+        setattr(kind, name, refuse)
+    return kind

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._typing import Array, GRUCellGrads, GRUGrads, LSTMCellGrads, LSTMGrads, NamedTuple
 from ..cells.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, prepared
+from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.contract import Cell, Gradients, States, each
 from ..cells.gradients import OfWeights, check_weight_gradients, zeros_of
 from ..cells.lstm import LSTM, LSTMStates
@@ -22,7 +23,6 @@ from ..driver import layer as _layer
 from ..driver.by_layers import Padded
 from ..driver.layer import Layer
 from ..driver.signatures import Arguments, Checked
-from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 
 
 class _Names(NamedTuple):

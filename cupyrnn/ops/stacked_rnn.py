@@ -27,6 +27,7 @@ from .._typing import (
 )
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, GateOrder
+from ..cells.block_weights import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..cells.contract import Attributes, Form, FormedWeights
 from ..cells.entries import NetWeights
 from ..cells.gradients import WeightGradients, check_weight_gradients
@@ -46,7 +47,6 @@ from ..checks.block import check_projections, check_weights, zero_states
 from ..checks.calls import check_arrays, expect_memory, expect_rank, zero_view
 from ..driver.reserve import Note, check_reserve, fingerprint
 from ..driver.signatures import Arguments, Checked, by_signature
-from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..weights.packed import PackedParams
 
 BlockParams: TypeAlias = "BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams | FormedWeights"

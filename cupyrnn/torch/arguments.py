@@ -11,10 +11,10 @@ import torch
 from .._typing import Save
 from ..arithmetic.gates import check_gate
 from ..cells.block_forms import COLUMNS, PEEPHOLES, check_forget_bias
+from ..cells.block_weights import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..cells.contract import Attributes
 from ..cells.packed import Net
 from ..checks.attributes import check_choice, check_real, check_save, shown, type_shown
-from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..weights.packed import NetArguments
 from .arrays import name_of
 from .definitions import block_shapes

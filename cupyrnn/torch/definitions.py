@@ -14,13 +14,13 @@ from .. import _ops
 from .._net import reserve_layout
 from .._ops import Record
 from ..cells.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES
+from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..cells.packed import Net
 from ..checks.arrays import module_of
 from ..driver.packing import Rows
 from ..driver.reserve import NOTE_SIZE, ReserveLayout, Sizes
-from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from .ops import Named, Op
 
 

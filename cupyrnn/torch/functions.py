@@ -10,6 +10,7 @@ import torch
 from .._typing import Save
 from ..arithmetic.gates import RecurrentActivation, check_gate
 from ..cells.block_forms import GateOrder
+from ..cells.block_weights import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..cells.contract import Attributes
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
@@ -26,7 +27,6 @@ from ..checks.attributes import (
     named,
     shown,
 )
-from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..weights.packed import NetArguments, PackedParams, resolve_net
 from .arguments import (
     Lengths,

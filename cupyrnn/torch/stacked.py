@@ -10,9 +10,9 @@ import torch
 from .._typing import Save
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.block_forms import PEEPHOLES, GateOrder
+from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.contract import Attributes
 from ..checks.attributes import check_bool, check_dropout, check_integer, named
-from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.init import init_block_gru, init_block_lstm
 from .arguments import Extras, lstm_attributes, save_of, seeds_of
 from .definitions import block_shapes

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from .._typing import Array
 from ..cells.block_forms import COLUMNS, GateOrder
+from ..cells.block_weights import BlockLSTMParams
 from ..cells.packed import gate_places, layers
 from ..checks.arrays import cast_all, on_device
 from ..checks.attributes import check_choice, check_real
 from ..checks.calls import check_arrays
 from ..derivatives.traced import traceable
-from .forms import BlockLSTMParams, check_block_lstm, layer_of, refuse, rows_of, with_one_bias
+from .forms import check_block_lstm, layer_of, refuse, rows_of, with_one_bias
 from .packed import PackedParams, assembled, check_packed
 from .params import check_net
 

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation, check_gate
+from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.packed import DIRECTIONS, GATE_ORDERS, GATES, Direction, LayerParams, RNNMode
 from ..checks.arrays import contiguous, on_device
 from ..checks.attributes import check_bool, check_choice, check_count, check_list, shown, type_shown
 from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from . import forms
-from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled, check_activation
 from .params import check_net
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from .._typing import Array
 from ..cells.block_forms import COLUMNS, GateOrder
+from ..cells.block_weights import BlockGRUParams, BlockLSTMParams
 from ..cells.packed import Direction, InputMode, Net, RNNMode, gate_places, layers
 from ..checks.arrays import FLOATS
 from ..checks.attributes import check_choice, check_dtype, check_integer, check_real, named, shown
-from .forms import BlockGRUParams, BlockLSTMParams, gru_of, rows_of
+from .forms import gru_of, rows_of
 from .packed import PackedParams
 from .params import check_elements, check_net
 

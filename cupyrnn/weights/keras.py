@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation, check_gate
+from ..cells.block_weights import BlockGRUParams
 from ..cells.packed import (
     DIRECTIONS,
     GATE_ORDERS,
@@ -22,7 +23,6 @@ from ..checks.attributes import check_bool, check_choice, check_count, check_lis
 from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from . import forms
-from .forms import BlockGRUParams
 from .packed import PackedParams, assembled, check_activation, refuse_gates
 from .params import check_net
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from ..arithmetic.dual import real_dtype
+from ..cells.block_weights import BlockGRUParams
 from ..cells.packed import Direction, layers
 from ..checks.arrays import contiguous, on_device
 from ..checks.attributes import check_count, check_list, shown, type_shown
 from ..derivatives.traced import traceable
-from .forms import BlockGRUParams, as_arrays, check_block_gru, refuse
+from .forms import as_arrays, check_block_gru, refuse
 from .packed import PackedParams, assembled, check_model
 
 Weights = TypeVar("Weights", PackedParams, BlockGRUParams)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation
+from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.packed import DIRECTIONS, GATE_ORDERS, GATES, LayerParams, RNNMode, gate_places
 from ..checks.arrays import contiguous, on_device
 from ..checks.attributes import (
@@ -30,7 +31,6 @@ from ..checks.calls import check_arrays, expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from . import forms
 from .activations import DEFAULTS, activations_of, check_flag, gate_of, text
-from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled
 from .params import check_net
 

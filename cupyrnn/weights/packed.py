@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from .._typing import NamedTuple
+from .._typing import NamedTuple, without_arithmetic
 from ..arithmetic.gates import check_gate
 from ..cells.packed import layers
 from ..checks.arrays import array_kind, on_device
@@ -21,7 +21,6 @@ from .params import (
     check_net,
     check_params,
     checked_layout,
-    without_arithmetic,
     zeros,
 )
 

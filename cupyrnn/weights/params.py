@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic
 
 from .._typing import AnyArray, Array, ArrayT, NamedTuple
 from ..cells.packed import (
@@ -427,21 +427,3 @@ def cudnn_rnn_canonical_to_params(
     with on_device(xp, weights[0]):
         params: ArrayT = xp.concatenate([a.reshape(-1) for a in arrays.values()])
     return params
-
-
-W = TypeVar("W", bound=type[Any])
-
-
-def without_arithmetic(kind: W) -> W:
-    """Make `+` and `*` of a named tuple raise errors: tuples would be joined and repeated."""
-
-    def refuse(weights: Any, other: object) -> NoReturn:
-        del other
-        raise TypeError(
-            f"{kind.__name__}: + and * are not defined; compute with its arrays and use"
-            f" weights._replace({kind._fields[0]}=...)"
-        )
-
-    for name in ("__add__", "__radd__", "__mul__", "__rmul__"):
-        setattr(kind, name, refuse)
-    return kind

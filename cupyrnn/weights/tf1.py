@@ -16,13 +16,13 @@ from types import ModuleType
 from typing import Any
 
 from .._typing import Array
+from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.packed import DIRECTIONS, GATES, LayerParams, Net, RNNMode, gate_places
 from ..checks.arrays import contiguous, on_device
 from ..checks.attributes import check_bool, check_choice, check_count, check_real, shown
 from ..checks.calls import expect_rank
 from ..derivatives.traced import traceable
 from . import forms, tf1_cells
-from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled, refuse_gates
 from .params import check_net
 from .tf1_cells import PROJECTION, TF1Cell, join
