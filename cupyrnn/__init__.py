@@ -16,7 +16,7 @@ They compute what TensorFlow's BlockLSTM, GRUBlockCell and CudnnRNN compute. Whi
     the gradient of the same call          vjp
     Hessian-vector products                jvp
     the ops in PyTorch, in JAX             cupyrnn.torch, cupyrnn.jax
-    a cell of your own                     cupyrnn.cells
+    a cell of your own                     cupyrnn.cells, check_cell
     the equations as plain loops           cupyrnn.reference
     training on many processes             cupyrnn.parallel
     TensorFlow's own signatures            cupyrnn.raw_ops

@@ -14,6 +14,8 @@ from .cells.block_weights import LSTMState as LSTMState
 from .cells.block_weights import PeepholeLSTMParams as PeepholeLSTMParams
 from .derivatives.jvp import jvp as jvp
 from .onnx_node import run_onnx_node as run_onnx_node
+from .ops.check_cell import CellCheck as CellCheck
+from .ops.check_cell import check_cell as check_cell
 from .ops.cudnn_rnn import cudnn_rnn as cudnn_rnn
 from .ops.cudnn_rnn import cudnn_rnn_backprop as cudnn_rnn_backprop
 from .ops.cudnn_rnn import cudnn_rnn_engine as cudnn_rnn_engine

@@ -20,6 +20,7 @@ from cupyrnn.derivatives.tree import tree_map
 
 # Functions of sizes, names and integers.
 NO_FLOATS = {
+    "check_cell",
     "load_params",
     "cudnn_rnn_engine",
     "cudnn_rnn_params_layout",
