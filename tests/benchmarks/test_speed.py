@@ -1,0 +1,69 @@
+"""
+The time of every op and gradient at three sizes: pytest-benchmark saves and compares it.
+
+    python -m pytest tests/benchmarks/test_speed.py --benchmark-only
+
+It runs only if it is named, on one thread, in float32. The scripts of this folder make the tables
+beside other libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import ON_HOST
+from problems.table import TABLE, Case, call_of
+
+from cupyrnn.driver import layer
+
+SIZES = [(100, 1, 32, 32), (50, 16, 128, 128), (100, 32, 256, 256)]  # T, B, I, H
+OPS = [name for name in TABLE if not name.startswith("stacked_rnn")]
+OPS += ["stacked_rnn-LSTM", "stacked_rnn-GRU"]
+PLACES = ["numpy", "numba", pytest.param("cupy", marks=pytest.mark.gpu)]
+pays = layer.pays  # before a fixture makes every size worth compiling
+
+
+def calls_of(name: str, size: tuple[int, ...], ops: Any) -> dict[str, Callable[[], Any]]:
+    """Return the forward call and the gradient call of an op, without arguments."""
+    rng = np.random.default_rng(0)
+    call = call_of(Case(name, size, "float32"), rng)  # type: ignore[arg-type]
+    cotangents, record = call.cotangents(rng, call.forward(ops)), call.case.op.record
+
+    def on_device(arguments: dict[str, Any]) -> dict[str, Any]:
+        return {n: a if n in ON_HOST else ops.to_device(a) for n, a in arguments.items()}
+
+    arguments = on_device(call.arguments(ops))
+    saved = record.forward(**arguments)._asdict()
+    of_gradient = record.gradient_arguments(arguments, saved) | on_device(cotangents)
+    return {
+        "forward": lambda: record.forward(**arguments),
+        "gradient": lambda: record.gradient(**of_gradient),
+    }
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: "T{}-B{}-I{}-H{}".format(*s))
+@pytest.mark.parametrize("direction", ["forward", "gradient"])
+@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("ops", PLACES, indirect=True)
+def test_speed(
+    ops: Any,
+    name: str,
+    direction: str,
+    size: tuple[int, ...],
+    benchmark: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(layer, "pays", pays)
+    run = calls_of(name, size, ops)[direction]
+
+    def timed() -> None:
+        run()
+        if ops.xp is not np:
+            ops.xp.cuda.get_current_stream().synchronize()
+
+    timed()  # compiles
+    benchmark.group = f"{name} {direction} {size}"
+    benchmark(timed)
