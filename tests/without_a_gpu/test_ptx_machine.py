@@ -154,6 +154,41 @@ def test_races_for_global_memory() -> None:
     kernel("rotate")((2,), (64,), (ones(128), ones(128)))
 
 
+def field(name: str, a: int, b: int, start: int, length: int) -> int:
+    """Return what the PTX manual says of ``bfe`` and ``bfi``, bit by bit."""
+    bits = int(name[5:])
+    place, count = start & 255, length & 255
+    of = [a >> n & 1 for n in range(bits)]
+    if name.startswith("bfi"):
+        result = [b >> n & 1 for n in range(bits)]
+        for n in range(min(count, max(0, bits - place))):
+            result[place + n] = of[n]
+    else:
+        sign = of[min(place + count - 1, bits - 1)] if name[4] == "s" and count else 0
+        result = [of[place + n] if n < count and place + n < bits else sign for n in range(bits)]
+    return sum(bit << n for n, bit in enumerate(result))
+
+
+@pytest.mark.parametrize("name", ["bfe.u32", "bfe.s32", "bfe.u64", "bfe.s64", "bfi.b32", "bfi.b64"])
+def test_fields_of_bits(name: str, rng: np.random.Generator) -> None:
+    """Also of no bits, beyond the last one, and with more in the operands than their bytes."""
+    kind, letter = ("unsigned", "r") if name.endswith("32") else ("unsigned long long", "l")
+    other = f', "{letter}"(y[i])' if name.startswith("bfi") else ""
+    operands = ", ".join(f"%{n}" for n in range(4 + bool(other)))
+    source = f"""__global__ void take({kind}* x, const {kind}* y, const unsigned* at) {{
+      const int i = threadIdx.x;
+      asm volatile("{name} {operands};" : "={letter}"(x[i])
+                   : "{letter}"(x[i]){other}, "r"(at[2 * i]), "r"(at[2 * i + 1]));
+    }}"""
+    dtype = np.dtype("u4" if letter == "r" else "u8")
+    n = 512
+    x, y = (rng.integers(0, 2 ** (8 * dtype.itemsize), n, dtype, endpoint=False) for _ in "xy")
+    at = rng.choice([0, 1, 5, 31, 32, 33, 63, 64, 200, 256, 300], 2 * n).astype(np.uint32)
+    expected = [field(name, *map(int, one)) for one in zip(x, y, at[::2], at[1::2], strict=True)]
+    kernel("take", source)((1,), (n,), (x, y, at))
+    assert x.tolist() == expected
+
+
 @pytest.mark.parametrize("threads", [64, 33])
 def test_lanes_that_are_to_be_in_step(threads: int) -> None:
     source = """__global__ void in_step(float* x) {

@@ -82,6 +82,8 @@ def _table() -> dict[str, Operation]:
     add("mul.hi.u64", "u64", "u64 u64", ar.high_product)
     for t in ("b32", "b64"):
         add(f"bfi.{t}", t, f"{t} {t} u32 u32", _inserted)
+    for t in ("u32", "s32", "u64", "s64"):
+        add(f"bfe.{t}", t, f"{t} u32 u32", _extracted)
     add("prmt.b32", "b32", "b32 b32 b32", _permuted)
     add("shf.l.wrap.b32", "b32", "b32 b32 u32", _funnel)
     add("dp2a.lo.u32.u32", "u32", "u32 u32 u32", _dot)
@@ -159,6 +161,22 @@ def _inserted(a: Lanes, b: Lanes, start: Lanes, length: Lanes) -> Lanes:
     begin = np.where(count == 0, np.uint64(0), begin)
     mask, inserted = ones << begin, a.astype(np.uint64) << begin
     return ((b.astype(np.uint64) & ~mask) | (inserted & mask)).astype(b.dtype)
+
+
+def _extracted(a: Lanes, start: Lanes, length: Lanes) -> Lanes:
+    """Return `length` bits of a from `start` on, continued by their sign where a has one."""
+    bits, byte = 8 * a.dtype.itemsize, np.int64(255)
+    begin, count = start.astype(np.int64) & byte, length.astype(np.int64) & byte
+    whole = a.view(f"u{a.dtype.itemsize}").astype(np.uint64)
+    end = np.minimum(begin + count, bits)  # of the bits that a has
+    place, one = np.arange(bits), np.uint64(1)
+    there = (begin[..., None] + place < end[..., None]) & (place < count[..., None])
+    taken = np.minimum(begin[..., None] + place, bits - 1).astype(np.uint64)
+    of_a = whole[..., None] >> taken & one
+    last = np.clip(end - 1, 0, bits - 1).astype(np.uint64)
+    sign = np.where((a.dtype.kind == "i") & (count > 0), whole >> last & one, np.uint64(0))
+    result = np.where(there, of_a, sign[..., None]) << place.astype(np.uint64)
+    return np.bitwise_or.reduce(result, -1).astype(f"u{a.dtype.itemsize}").view(a.dtype)
 
 
 def _permuted(a: Lanes, b: Lanes, selector: Lanes) -> Lanes:
