@@ -169,6 +169,35 @@ def gru_of(xp: ModuleType, layer: LayerParams) -> BlockGRUParams:
     return BlockGRUParams(*(a.copy() for a in parts))
 
 
+def resets_before(op: str, mode: RNNMode, reset_after: object, activation: str, why: str) -> bool:
+    """
+    Return whether weights become those of `block_gru`: GRUs that reset before the product.
+
+    `why` ends the error if reset_after is missing.
+    """
+    if mode != "gru":
+        if reset_after is not None:
+            raise ValueError(f"{op}: reset_after is {shown(reset_after)}, expected None for {mode}")
+        return False
+    if reset_after is None:
+        raise ValueError(f"{op}: reset_after is None, expected True or False: {why}")
+    before = not check_bool(op, "reset_after", reset_after)
+    if before and activation != "sigmoid":
+        raise ValueError(
+            f"{op}: recurrent_activation is {activation!r}, expected sigmoid: weights of block_gru"
+            " do not hold it; pass it to block_gru or stacked_rnn"
+        )
+    return before
+
+
+def unclear_direction(op: str, size: int) -> ValueError:
+    """Return the error of a missing direction where two readings fit."""
+    return ValueError(
+        f"{op}: direction is None, expected 'bidirectional' for one layer or 'unidirectional' for"
+        f" two: both fit where I = {size} is the size of h"
+    )
+
+
 def with_one_bias(
     op: str, places: Sequence[LayerParams], gradient: object, forget_bias: float = 0.0
 ) -> list[LayerParams]:

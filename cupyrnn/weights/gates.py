@@ -179,7 +179,8 @@ def params_from_gates(
     check_count(op, "gates", gates, gates and len(gates) % D == 0, f"L*D with D = {D}")
     mode = _mode(op, gates, rnn_mode)
     check_activation(op, mode, recurrent_activation)
-    _check_reset(op, mode, reset_after, recurrent_activation)
+    why = "whether r multiplies the product with the state, or the state"
+    before = forms.resets_before(op, mode, reset_after, recurrent_activation, why)
     tensors: dict[str, object] = {}
     for n, layer_gates in enumerate(gates):
         tensors |= _named(op, layer_gates, f"gates[{n}]", GATES[mode])
@@ -205,11 +206,8 @@ def params_from_gates(
         expect_shape(op, f"projections[{n}]", arrays.get(f"projections[{n}]"), "(P, H)", (P, H))
 
     if direction is None and len(gates) == 2 and net.P == I:
-        raise ValueError(
-            f"{op}: direction is None, expected 'bidirectional' for one layer or 'unidirectional'"
-            f" for two: both fit where I = {I} is the size of h"
-        )
-    if mode == "gru" and not reset_after:
+        raise forms.unclear_direction(op, I)
+    if before:
         with on_device(xp, arrays[f"{first}.input"]):
             return [forms.gru_of(xp, _stacked(xp, layer_gates)) for layer_gates in checked]
     parts = (
@@ -217,23 +215,6 @@ def params_from_gates(
         for n, layer_gates in enumerate(checked)
     )
     return assembled(op, xp, net, next(iter(arrays.values())), parts, recurrent_activation)
-
-
-def _check_reset(op: str, mode: str, reset_after: object, activation: str) -> None:
-    """Check that reset_after is a bool for a GRU, and None for the other cells."""
-    if mode != "gru":
-        if reset_after is not None:
-            raise ValueError(f"{op}: reset_after is {shown(reset_after)}, expected None for {mode}")
-    elif reset_after is None:
-        raise ValueError(
-            f"{op}: reset_after is None, expected True or False: whether r multiplies the product"
-            " with the state, or the state"
-        )
-    elif not check_bool(op, "reset_after", reset_after) and activation != "sigmoid":
-        raise ValueError(
-            f"{op}: recurrent_activation is {activation!r}, expected sigmoid: weights of block_gru"
-            " do not hold it; pass it to block_gru or stacked_rnn"
-        )
 
 
 def _gate(

@@ -124,12 +124,15 @@ def params_from_keras(
         check_choice(op, "direction", direction, DIRECTIONS)
     D = 1 + (direction == "bidirectional")
     each = 2 + check_bool(op, "use_bias", True if use_bias is None else use_bias)
-    if reset_after is not None:
-        check_bool(op, "reset_after", reset_after)
     activation: RecurrentActivation = "sigmoid"
     if recurrent_activation is not None:
         check_gate(op, activation := recurrent_activation)
     merged = check_choice(op, "merge_mode", merge_mode, get_args(MergeMode)) != "concat"
+    if merged and D == 1:
+        raise ValueError(
+            f"{op}: direction is {shown(direction)}, expected 'bidirectional' with merge_mode ="
+            f" {merge_mode!r}"
+        )
     check_list(op, "weights", weights)
     expected = f"{each} for each layer and direction with D = {D}: {', '.join(_PARTS[:each])}"
     expected += "; use_bias=False if the layers have none" if each == 3 else ""
@@ -165,17 +168,21 @@ def params_from_keras(
     L = len(arrays) // (each * D)
     net = check_net(op, L, H, I, rnn_mode, "linear_input", DIRECTIONS[D - 1], 0)
     check_activation(op, rnn_mode, activation)
-    after = _resets_after(op, arrays, each, rnn_mode, reset_after)
-    if not after and activation != "sigmoid":
-        raise ValueError(
-            f"{op}: recurrent_activation is {activation!r}, expected None: weights of block_gru do"
-            " not hold it; pass it to block_gru or stacked_rnn"
-        )
+    if rnn_mode == "gru" and each == 3:
+        after = arrays[2].shape != (3 * H,)
+        if reset_after not in (None, after):
+            raise ValueError(
+                f"{op}: reset_after is {reset_after}, expected {after}: weights[2], the bias, has"
+                f" shape {arrays[2].shape}"
+            )
+        reset_after = after
+    why = "a GRU without biases does not show it; Keras's default is True, before TensorFlow 2.0"
+    before = forms.resets_before(op, rnn_mode, reset_after, activation, f"{why} False")
     # All checks before the layers are allocated and filled.
     for n, a in enumerate(arrays):
         kind, layer = n % each, n // (each * D)
         if kind == 2:
-            _check_bias(op, f"weights[{n}]", a, rnn_mode, H, after)
+            _check_bias(op, f"weights[{n}]", a, rnn_mode, H, before)
             if a.shape == (2 * G * H,) and G > 1 and activation != "sigmoid":
                 raise ValueError(
                     f"{op}: recurrent_activation is {activation!r}, expected sigmoid:"
@@ -192,12 +199,8 @@ def params_from_keras(
                     * (G == 1)
                 )
             expect_shape(op, f"weights[{n}]", a, symbols, (K, G * H))
-    if direction is None and (merged or (L == 2 and I == H)):
-        why = f"merge_mode is {merge_mode!r}" if merged else f"both fit where I = H = {H}"
-        raise ValueError(
-            f"{op}: direction is None, expected 'bidirectional' for a Bidirectional layer or"
-            f" 'unidirectional' for layers in one direction: {why}"
-        )
+    if direction is None and L == 2 and I == H:
+        raise forms.unclear_direction(op, I)
     rows = {a.shape[0] if a.ndim == 2 else 0 for a in arrays[1:]}
     if use_bias is None and rnn_mode == "gru" and rows == {2} and len(arrays) % 6 == 0:
         raise ValueError(
@@ -213,7 +216,7 @@ def params_from_keras(
             if biases and biases[0].shape == (2 * G * H,) and G > 1:
                 as_gates = _by_gate_of_cudnn
             matrices, recurrent = (as_gates(a, G)[columns] for a in (kernel, recurrent))
-            if merged and n >= D and D == 2:
+            if merged and n >= D:
                 matrices = xp.concatenate([matrices, matrices], axis=2)
                 matrices = matrices * 0.5 if merge_mode == "ave" else matrices
             bias = xp.zeros((1, G, H), kernel.dtype)
@@ -222,7 +225,7 @@ def params_from_keras(
             of_input = bias[0] if len(bias) == 2 else None
             yield LayerParams(matrices, recurrent, None, of_input, bias[-1])
 
-    if after:
+    if not before:
         return assembled(op, xp, net, arrays[0], by_layer(), activation)
     with on_device(xp, arrays[0]):
         return [forms.gru_of(xp, layer) for layer in by_layer()]
@@ -248,30 +251,6 @@ def _as_keras_2(
         ]
 
 
-def _resets_after(
-    op: str, arrays: Sequence[Array], each: int, rnn_mode: RNNMode, reset_after: bool | None
-) -> bool:
-    """Return False for GRUs that reset before the product, True for all other layers."""
-    if rnn_mode != "gru":
-        if reset_after is not None:
-            raise ValueError(f"{op}: reset_after is {reset_after}, expected None for {rnn_mode}")
-        return True
-    if each == 3:
-        after = arrays[2].shape != (3 * len(arrays[1]),)
-        if reset_after not in (None, after):
-            raise ValueError(
-                f"{op}: reset_after is {reset_after}, expected {after}: weights[2], the bias, has"
-                f" shape {arrays[2].shape}"
-            )
-        return after
-    if reset_after is None:
-        raise ValueError(
-            f"{op}: reset_after is None, expected True or False: a GRU without biases does not show"
-            " it; Keras's default is True, before TensorFlow 2.0 False"
-        )
-    return reset_after
-
-
 def _by_gate_of_cudnn(a: Array, G: int) -> Array:
     """
     Return a kernel of CuDNNLSTM or CuDNNGRU as [G, H, K].
@@ -288,10 +267,10 @@ def _side_by_side_of_cudnn(a: Array) -> Array:
     return a.reshape(G, K, H).swapaxes(0, 1).reshape(K, G * H)
 
 
-def _check_bias(op: str, name: str, b: Array, rnn_mode: str, H: int, after: bool) -> None:
+def _check_bias(op: str, name: str, b: Array, rnn_mode: str, H: int, before: bool) -> None:
     """Check the shape of a bias, which depends on the kind of layer."""
     symbols, shape, of_cudnn = {
-        "gru": ("(2, 3*H)", (2, 3 * H), (6 * H,)) if after else ("(3*H,)", (3 * H,), None),
+        "gru": ("(3*H,)", (3 * H,), None) if before else ("(2, 3*H)", (2, 3 * H), (6 * H,)),
         "lstm": ("(4*H,)", (4 * H,), (8 * H,)),
     }.get(rnn_mode, ("(H,)", (H,), None))
     if b.shape != of_cudnn:

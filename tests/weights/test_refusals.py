@@ -199,15 +199,15 @@ def quantized(**changed: Any) -> Any:
         (lambda: W.params_from_keras(z(*[(5, 5), (5, 5), (5,)] * 4), rnn_mode="lstm", direction="bidirectional"), ValueError, "params_from_keras: weights has 12 arrays, expected 24 for each layer of a file of Keras 1"),
         (lambda: W.params_from_keras(z(*[(3, 5), (5, 5), (5,)] * 4), rnn_mode="rnn_tanh"), ValueError, "params_from_keras: weights[3] has shape (3, 5), expected (K, G*H) = (5, 5) of a second layer; for a Bidirectional layer pass direction='bidirectional', for a layer of Keras 1 rnn_mode='lstm' or 'gru'"),
         (lambda: W.params_from_keras(z(*[(5, 5), (5, 5), (5,)] * 3, *[(3, 5), (5, 5), (5,)]), rnn_mode="lstm"), ValueError, "params_from_keras: weights[9] has shape (3, 5), expected (K, H) = (5, 5)"),
-        (lambda: W.params_from_keras(z((2, 8), (2, 8), (8,)) * 2), ValueError, "params_from_keras: direction is None, expected 'bidirectional' for a Bidirectional layer or 'unidirectional' for layers in one direction: both fit where I = H = 2"),
-        (lambda: W.params_from_keras(z(*[(5, 5), (5, 5), (5,)] * 8), rnn_mode="lstm", recurrent_activation="sigmoid"), ValueError, "params_from_keras: direction is None, expected 'bidirectional' for a Bidirectional layer or 'unidirectional' for layers in one direction: both fit where I = H = 5"),
-        (lambda: W.params_from_keras(z((3, 8), (2, 8), (8,)), merge_mode="sum"), ValueError, "params_from_keras: direction is None, expected 'bidirectional' for a Bidirectional layer or 'unidirectional' for layers in one direction: merge_mode is 'sum'"),
+        (lambda: W.params_from_keras(z((2, 8), (2, 8), (8,)) * 2), ValueError, "params_from_keras: direction is None, expected 'bidirectional' for one layer or 'unidirectional' for two: both fit where I = 2 is the size of h"),
+        (lambda: W.params_from_keras(z(*[(5, 5), (5, 5), (5,)] * 8), rnn_mode="lstm", recurrent_activation="sigmoid"), ValueError, "params_from_keras: direction is None, expected 'bidirectional' for one layer or 'unidirectional' for two: both fit where I = 5 is the size of h"),
+        (lambda: W.params_from_keras(z((3, 8), (2, 8), (8,)), merge_mode="sum"), ValueError, "params_from_keras: direction is None, expected 'bidirectional' with merge_mode = 'sum'"),
         (lambda: W.params_from_keras(z((3, 6), (2, 6), *[(2, 6)] * 4), reset_after=True), ValueError, "params_from_keras: use_bias is None, expected True or False: with H = 2 the arrays of GRUs with and without biases have the same shapes"),
         (lambda: W.params_from_keras(z((3, 6), (2, 6)), use_bias=False), ValueError, "params_from_keras: reset_after is None, expected True or False: a GRU without biases does not show it; Keras's default is True, before TensorFlow 2.0 False"),
         (lambda: W.params_from_keras(z((3, 6), (2, 6), (6,)), reset_after=True), ValueError, "params_from_keras: reset_after is True, expected False: weights[2], the bias, has shape (6,)"),
         (lambda: W.params_from_keras(z((3, 6), (2, 6), (12,)), reset_after=False), ValueError, "params_from_keras: reset_after is False, expected True: weights[2], the bias, has shape (12,)"),
         (lambda: W.params_from_keras(z((3, 8), (2, 8), (8,)), reset_after=True), ValueError, "params_from_keras: reset_after is True, expected None for lstm"),
-        (lambda: W.params_from_keras(z((3, 6), (2, 6), (6,)), recurrent_activation="hard_sigmoid_0.2"), ValueError, "params_from_keras: recurrent_activation is 'hard_sigmoid_0.2', expected None: weights of block_gru do not hold it; pass it to block_gru or stacked_rnn"),
+        (lambda: W.params_from_keras(z((3, 6), (2, 6), (6,)), recurrent_activation="hard_sigmoid_0.2"), ValueError, "params_from_keras: recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid: weights of block_gru do not hold it; pass it to block_gru or stacked_rnn"),
         (lambda: W.params_from_keras(z((3, 6), (2, 6), (6,), (2, 6), (2, 6), (2, 6))), ValueError, "params_from_keras: weights[5] has shape (2, 6), expected (3*H,) = (6,)"),
         (lambda: W.params_from_keras(z((5, 3), (3, 8), (2, 8), (8,), (2, 1), (1,))), ValueError, "params_from_keras: weights[0] has shape (5, 3) and weights[1] (3, 8), expected a kernel (K, G*H) and a recurrent kernel (H, G*H); pass layer.get_weights() of each recurrent layer, not the weights of a whole model"),
         (lambda: W.params_to_keras(net(num_layers=1, num_units=2, input_size=3), use_bias=False), ValueError, "params_to_keras: use_bias is False, but params has biases that are not zero"),
@@ -263,3 +263,53 @@ def quantized(**changed: Any) -> Any:
 def test_errors(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         call()
+
+
+KERAS_1 = z(*[(5, 5), (5, 5), (5,)] * 12)  # an LSTM has 12 of them, a GRU 9
+BEFORE: Any = z((3, 6), (2, 6), (6,))
+X = np.ones((4, 1, 3))
+MASKED = at("a", cell() | {"mask": np.ones((5, 8))})
+
+
+def unmasked(variables: dict[str, Any]) -> dict[str, Any]:
+    return {n: a for n, a in variables.items() if n != "a/mask"} | {
+        "a/kernel": variables["a/kernel"] * variables["a/mask"]
+    }
+
+
+# The end of an error, a call with it, and calls that follow it.
+HINTS: list[Any] = [
+    ("which has three arrays for each gate", lambda: W.params_from_keras(KERAS_1[:12]), lambda: (W.params_from_keras(KERAS_1[:12], rnn_mode="lstm", recurrent_activation="hard_sigmoid_0.2"), W.params_from_keras(KERAS_1[:9], rnn_mode="gru"), W.params_from_keras(KERAS_1[:12], rnn_mode="rnn_tanh"))),
+    ("both fit where I = 2 is the size of h", lambda: W.params_from_keras(z((2, 8), (2, 8), (8,)) * 2), lambda: [W.params_from_keras(z((2, 8), (2, 8), (8,)) * 2, direction=d) for d in ("unidirectional", "bidirectional")]),
+    ("before TensorFlow 2.0 False", lambda: W.params_from_keras(z((3, 6), (2, 6)), use_bias=False), lambda: [W.params_from_keras(z((3, 6), (2, 6)), use_bias=False, reset_after=a) for a in (True, False)]),
+    ("have the same shapes", lambda: W.params_from_keras(z((3, 6), (2, 6), *[(2, 6)] * 4), reset_after=True), lambda: [W.params_from_keras(z((3, 6), (2, 6), *[(2, 6)] * 4), reset_after=True, use_bias=b) for b in (True, False)]),
+    ("pass it to block_gru or stacked_rnn", lambda: W.params_from_keras(BEFORE, recurrent_activation="hard_sigmoid_0.2"), lambda: (cupyrnn.block_gru(X, np.zeros((1, 2)), *W.params_from_keras(BEFORE)[0], recurrent_activation="hard_sigmoid_0.2"), cupyrnn.stacked_rnn(X, None, None, W.params_from_keras(BEFORE), recurrent_activation="hard_sigmoid_0.2"))),
+    ("0 if it has none", lambda: W.params_from_onnx(*z((1, 6, 3), (1, 6, 2))), lambda: [W.params_from_onnx(*z((1, 6, 3), (1, 6, 2)), linear_before_reset=n) for n in (0, 1)]),
+    ("leave it out, and call cudnn_rnn with reverse=True", lambda: W.params_from_onnx(*NODE, direction="reverse"), lambda: cupyrnn.cudnn_rnn(X, None, None, W.params_from_onnx(*NODE), reverse=True)),
+    ("; use run_onnx_node", lambda: W.params_from_onnx(*NODE, clip=1.0), lambda: cupyrnn.run_onnx_node("LSTM", [X, *NODE], clip=1.0)),
+    ("; use block_lstm_from_onnx", lambda: W.params_from_onnx(*NODE, P=np.zeros((1, 6))), lambda: W.block_lstm_from_onnx(*NODE, P=np.zeros((1, 6)))),
+    ("shows no order of their axes", lambda: W.params_from_gates([SQUARE]), lambda: [W.params_from_gates([SQUARE], transposed=t) for t in (True, False)]),
+    ("or the state", lambda: W.params_from_gates([RUC]), lambda: [W.params_from_gates([RUC], reset_after=a) for a in (True, False)]),
+    ("multiply a/kernel by it, and leave it out", lambda: W.block_lstm_from_tf1(MASKED), lambda: W.block_lstm_from_tf1(unmasked(MASKED))),
+    ("or the variables read as like", lambda: W.params_to_tf1([BLOCK_GRU] * 2), lambda: W.params_to_tf1([BLOCK_GRU] * 2, like={f"cell_{n}/{k}": a for n in range(2) for k, a in W.params_to_tf1(BLOCK_GRU).items()})),
+    ("TensorFlow's default is 1", lambda: W.params_from_tf1(at("a", cell())), lambda: W.params_from_tf1(at("a", cell()), forget_bias=1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("hint", "wrong", "right"), HINTS, ids=[str(hint[0]) for hint in HINTS])
+def test_a_hint_followed_works(hint: str, wrong: Any, right: Any) -> None:
+    with pytest.raises(ValueError, match=f"{re.escape(hint)}$"):
+        wrong()
+    right()
+
+
+def test_the_lines_for_moving_averages_work() -> None:
+    """Both errors have an expression, which gives the weights or their averages."""
+    averages = {n: a for n, a in AVERAGED.items() if n.endswith("Average")}
+    averages["a/bias/ExponentialMovingAverage"] = np.zeros(8)
+    for variables in (AVERAGED, averages):
+        with pytest.raises(ValueError, match="Average") as error:
+            W.block_lstm_from_tf1(variables)
+        expression = re.search(r"\{.*\}", str(error.value))
+        assert expression is not None
+        assert W.block_lstm_from_tf1(eval(expression[0])).w.shape == (5, 8)
