@@ -1,22 +1,17 @@
-"""`python -m cupyrnn`: train a character language model with the package's ops.
-
-Symbols as in the ops: T time steps, B batch, I input size (here of the character embedding),
-H hidden size, and V, the number of symbols.
-"""
+"""The demo, ``python -m cupyrnn``: a character model, trained with the package's ops."""
 
 from __future__ import annotations
 
 import signal
+import sys
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit status; Ctrl-C during the imports ends it, too."""
+    """Run the command and return its exit code; a Ctrl-C may come while modules are imported."""
     try:
         from . import cli
 
         return cli.main(arguments)
     except KeyboardInterrupt:
-        from .output import complain
-
-        complain("\ninterrupted")
+        print("\ninterrupted", file=sys.stderr)
         return 128 + signal.SIGINT

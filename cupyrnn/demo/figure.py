@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,10 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .._typing import Array
-from . import files
-from .cells import DemoCell
-from .model import Model, forward, to_host
-from .modules import demo_module
+from .model import DemoCell, Model, forward, to_host
 from .text import Corpus
 from .training import History
 
@@ -43,12 +39,12 @@ def gates_on_line(model: Model, corpus: Corpus, units: int = 8) -> Drawn:
     start, end = line_to_draw(corpus)
     begin = max(0, start - 1000)
     tokens = corpus.held_out[begin:end]
-    _, out, _ = forward(model, model.xp.asarray(tokens)[:, None], model.zero_state(1))
+    out, *_ = forward(model, model.xp.asarray(tokens)[:, None], model.zero_state(1))
     text = "".join(corpus.symbols[k] for k in tokens[:, 0])
     letters = np.array([c.isalnum() for c in text[: start - begin]], dtype=float)
     drawn = {}
-    for name, values in out.shown.items():
-        gate = to_host(model.xp, values[:, 0].T)
+    for name, field in model.cell.shown.items():
+        gate = to_host(model.xp, getattr(out, field)[:, 0].T)
         covariance = gate[:, : len(letters)] @ (letters - letters.mean())
         chosen = np.argsort(-abs(covariance))[:units]
         chosen = chosen[np.argsort(-covariance[chosen])]
@@ -90,7 +86,7 @@ def draw_curve(axes: Any, cell: DemoCell, history: History, rows: dict[str, floa
 def draw_maps(figure: Any, maps: Any, cell: DemoCell, drawn: Drawn) -> None:
     """Draw a map of each gate or output, units by characters, over the line below."""
     line, gates = drawn
-    low, high = cell.limits
+    low, high = (-1, 1) if cell.layered else (0, 1)
     # If values have a sign, 0 is white.
     colors = {"vmin": low, "vmax": high, "cmap": "RdBu_r" if low < 0 else "viridis"}
     for axes, (name, values) in zip(maps, gates.items(), strict=True):
@@ -109,20 +105,19 @@ def draw_maps(figure: Any, maps: Any, cell: DemoCell, drawn: Drawn) -> None:
     )
     maps[-1].set_xlabel("character read")
     bar = figure.colorbar(image, ax=maps, pad=0.01, aspect=40)
-    bar.set_label(cell.legend)
+    bar.set_label("output" if cell.layered else "activation (0 closed, 1 open)")
 
 
 def draw(
     path: Path, cell: DemoCell, history: History, rows: dict[str, float], drawn: Drawn
 ) -> None:
     """Write the PNG: the loss curve above, a map of each gate over the line below."""
-    Figure = demo_module("matplotlib.figure").Figure
+    from matplotlib.figure import Figure
+
     _, gates = drawn
     figure = Figure(figsize=(9, 3.9 + 1.7 * len(gates)), layout="constrained", dpi=130)
     ratios = [1.8, *[1.0] * len(gates)]
     top, *maps = figure.subplots(1 + len(gates), 1, gridspec_kw={"height_ratios": ratios})
     draw_curve(top, cell, history, rows)
     draw_maps(figure, maps, cell, drawn)
-    content = io.BytesIO()
-    figure.savefig(content, format="png")
-    files.write(path, content.getvalue())
+    figure.savefig(path, format="png")

@@ -1,57 +1,77 @@
-"""The model: an embedding, a cell and an output layer; loss, gradient, samples."""
+"""A character model with one of the package's cells: an embedding, the cell, a softmax."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+import cupyrnn
+
 from .._typing import Array
-from .cells import DemoCell, Parameters, Pass, Shapes, State, normal
 from .text import CONTEXTS, Corpus, hints
 
+Parameters: TypeAlias = "dict[str, Array]"
+State: TypeAlias = "tuple[Array, ...]"
+
 EMBEDDING = 64  # I
+LAYERS, DROPOUT = 2, 0.1  # of the cells of cudnn_rnn
 STREAMS = 32  # the held-out text is split into, for speed; the final score uses one
 TEMPERATURE = 0.7
 EXPECTED_ERROR, WORST_ERROR = 1e-12, 1e-10
 
 
-def to_host(xp: ModuleType, a: Array) -> Array:
-    """Return a NumPy array."""
-    return a if xp is np else xp.asnumpy(a)
+class DemoCell(NamedTuple):
+    """A cell of the demo: an op of the package, called by `vjp`."""
+
+    title: str
+    op: Callable[..., Any]
+    states: tuple[str, ...]  # the outputs that are the state of the next window
+    weights: tuple[str, ...]  # the names of the op's weights
+    initial: Callable[..., Any]  # (num_units, input_size, seed, dtype) -> weights
+    shown: dict[str, str]  # the outputs to draw, by title
+    options: dict[str, Any]
+
+    @property
+    def layered(self) -> bool:
+        """Whether a state is [layers, B, H], not [B, H]."""
+        return self.weights == ("params",)
 
 
-def embedding_shape(V: int, I: int) -> tuple[int, ...]:
-    """Return the shape of the tables of vectors: for characters, and for each hint."""
-    return (1 + len(CONTEXTS), V + 1, I)
+def _peepholes(num_units: int, **sizes: Any) -> Any:
+    vectors = [np.zeros(num_units)] * 3
+    return *cupyrnn.init_block_lstm(num_units=num_units, **sizes), *vectors
 
 
-def head_shapes(V: int, H: int) -> Shapes:
-    """Return the shapes of the output layer."""
-    return {"w_out": (H, V), "b_out": (V,)}
+def _cudnn(mode: Any, states: tuple[str, ...]) -> DemoCell:
+    def initial(**sizes: Any) -> Any:
+        return cupyrnn.init_params(num_layers=LAYERS, rnn_mode=mode, **sizes)[:1]
+
+    title = f"two-layer {mode.upper()} with dropout (cudnn_rnn)"
+    shown = {f"output h of layer {LAYERS}": "output"}
+    options = {"rnn_mode": mode, "dropout": DROPOUT}
+    return DemoCell(title, cupyrnn.cudnn_rnn, states, ("params",), initial, shown, options)
 
 
-def parameter_count(cell: DemoCell, V: int, I: int, H: int) -> int:
-    """Return the number of parameters."""
-    shapes = {"embedding": embedding_shape(V, I), **cell.shapes(I, H), **head_shapes(V, H)}
-    return sum(math.prod(shape) for shape in shapes.values())
-
-
-def initial_parameters(
-    xp: ModuleType, cell: DemoCell, V: int, I: int, H: int, rng: np.random.Generator, dtype: Any
-) -> Parameters:
-    """Return initial parameters of the embedding, the cell and the output layer."""
-    embedding = np.zeros(embedding_shape(V, I))  # hints have no effect at first
-    embedding[0] = rng.standard_normal((V + 1, I))
-    p = {"embedding": embedding, **cell.initial(rng, I, H)}
-    p |= normal(rng, head_shapes(V, H))
-    return {name: xp.asarray(a, dtype=dtype) for name, a in p.items()}
+CELLS = {
+    "lstm": DemoCell(
+        "peephole LSTM (block_lstm)", cupyrnn.block_lstm, ("cs", "h"),
+        ("w", "b", "wci", "wcf", "wco"), _peepholes,
+        {"input gate i": "i", "forget gate f": "f", "output gate o": "o"}, {"cell_clip": 3.0},
+    ),
+    "gru": DemoCell(
+        "GRU (block_gru)", cupyrnn.block_gru, ("h",), ("w_ru", "w_c", "b_ru", "b_c"),
+        cupyrnn.init_block_gru, {"reset gate r": "r", "update gate u": "u"}, {},
+    ),
+    "cudnn_lstm": _cudnn("lstm", ("output_h", "output_c")),
+    "cudnn_gru": _cudnn("gru", ("output_h",)),
+}  # fmt: skip
 
 
 class Model(NamedTuple):
-    """A cell and all parameters of the model."""
+    """The array module, the cell and the parameters of a model."""
 
     xp: ModuleType  # of the parameters
     cell: DemoCell
@@ -60,39 +80,57 @@ class Model(NamedTuple):
     def zero_state(self, B: int) -> State:
         """Return the cell's states of zeros."""
         H, dtype = self.p["w_out"].shape[0], self.p["w_out"].dtype
-        shape = (B, H) if self.cell.layers is None else (self.cell.layers, B, H)
-        return tuple(self.xp.zeros(shape, dtype) for _ in range(self.cell.states))
+        shape = (LAYERS, B, H) if self.cell.layered else (B, H)
+        return tuple(self.xp.zeros(shape, dtype) for _ in self.cell.states)
 
 
-def forward(
-    model: Model, tokens: Array, state: State, seed: int | None = None
-) -> tuple[Array, Pass, Array]:
+def initial_parameters(
+    xp: ModuleType, cell: DemoCell, V: int, I: int, H: int, rng: np.random.Generator, dtype: Any
+) -> Parameters:
+    """Return the parameters of a model of V symbols."""
+    embedding = np.zeros((1 + len(CONTEXTS), V + 1, I))  # hints have no effect at first
+    embedding[0] = rng.standard_normal((V + 1, I))
+    weights = cell.initial(num_units=H, input_size=I, seed=rng, dtype=np.float64)
+    p = {"embedding": embedding, **dict(zip(cell.weights, weights, strict=True))}
+    p |= {"w_out": rng.standard_normal((H, V)) / H**0.5, "b_out": np.zeros(V)}
+    return {name: xp.asarray(a, dtype=dtype, order="C") for name, a in p.items()}
+
+
+def forward(model: Model, tokens: Array, state: State, seed: int | None = None) -> Any:
     """
     Run the model on tokens[T, B, 1 + hints]; parameters may be complex128, too.
 
-    Returns
-    -------
-    x : [T, B, I]
-        The input of the cell: the sum of the vectors of the tokens.
-    out
-        The results of the cell.
-    log_p : [T*B, V]
-        The log probabilities of the next character.
+    Returns the outputs of the cell, its h [T, B, H], the state after the window, the log
+    probabilities of the next character [T*B, V], and a function that returns the gradients of x and
+    of the cell's weights. Without a seed nothing is dropped.
     """
     xp, cell, p = model
     x = sum(table[tokens[..., k]] for k, table in enumerate(p["embedding"]))
-    out = cell.forward(p, x, state, seed)
-    logits = out.h.reshape(-1, out.h.shape[-1]) @ p["w_out"] + p["b_out"]
+    weights, options = {name: p[name] for name in cell.weights}, dict(cell.options)
+    if cell.layered:
+        state = (*state, None)[:2]
+        options |= {"dropout": 0.0} if seed is None else {"seed": seed}
+    out, pullback = cupyrnn.vjp(cell.op, x, *state, **weights, **options)
+    h = out.output if cell.layered else out.h
+    after = tuple(getattr(out, name) for name in cell.states)
+    if not cell.layered:
+        after = tuple(a[-1] for a in after)
+
+    def backward(h_grad: Array) -> tuple[Array, Parameters]:
+        grads: Any = pullback(**{"output" if cell.layered else "h": h_grad})
+        return grads[0], {name: grads[name] for name in weights}
+
+    logits = h.reshape(-1, h.shape[-1]) @ p["w_out"] + p["b_out"]
     logits -= logits.real.max(axis=1, keepdims=True)
-    return x, out, logits - xp.log(xp.exp(logits).sum(axis=1, keepdims=True))
+    return out, h, after, logits - xp.log(xp.exp(logits).sum(axis=1, keepdims=True)), backward
 
 
 def loss(
     model: Model, tokens: Array, targets: Array, state: State, seed: int | None = None
 ) -> tuple[Array, State]:
     """Return the mean of -log p of targets[T, B] in nats, and the state after the window."""
-    _, out, log_p = forward(model, tokens, state, seed)
-    return -log_p[model.xp.arange(targets.size), targets.ravel()].mean(), out.state
+    _, _, after, log_p, _ = forward(model, tokens, state, seed)
+    return -log_p[model.xp.arange(targets.size), targets.ravel()].mean(), after
 
 
 def loss_and_gradient(
@@ -100,7 +138,7 @@ def loss_and_gradient(
 ) -> tuple[Array, Parameters, State]:
     """Return the loss, its gradient by parameter, and the state after the window."""
     xp, _, p = model
-    _, out, log_p = forward(model, tokens, state, seed)
+    _, h, after, log_p, backward = forward(model, tokens, state, seed)
     N = len(log_p)
     at_targets = xp.arange(N), targets.ravel()
     value = -log_p[at_targets].mean()
@@ -108,35 +146,35 @@ def loss_and_gradient(
     d_logits = xp.exp(log_p)
     d_logits[at_targets] -= 1
     d_logits /= N
-    h = out.h.reshape(N, -1)
-    grads = {"w_out": h.T @ d_logits, "b_out": d_logits.sum(axis=0)}
-    d_h = (d_logits @ p["w_out"].T).reshape(out.h.shape)
-    d_x, cell_grads = out.backward(d_h)
+    grads = {"w_out": h.reshape(N, -1).T @ d_logits, "b_out": d_logits.sum(axis=0)}
+    d_x, cell_grads = backward((d_logits @ p["w_out"].T).reshape(h.shape))
     # Row v of a table gets the sum of d_x where the token is v. As a matmul, unlike adding at
     # indices, the sum has one order everywhere.
     one_hot = xp.zeros((*p["embedding"].shape[:2], N), d_x.dtype)
     one_hot[xp.arange(len(one_hot))[:, None], tokens.reshape(N, -1).T, xp.arange(N)] = 1
     tables = one_hot.reshape(-1, N) @ d_x.reshape(N, -1)
     grads["embedding"] = tables.reshape(p["embedding"].shape)
-    return value, grads | cell_grads, out.state
+    return value, grads | cell_grads, after
+
+
+def to_host(xp: ModuleType, a: Array) -> Array:
+    return a if xp is np else xp.asnumpy(a)
 
 
 def gradient_error(xp: ModuleType, cell: DemoCell, directions: int = 3) -> float:
     """
-    Return the largest relative error of a small model's gradient, in float64.
+    Return the largest relative error of a small model's gradient, in float64, by complex step.
 
     Every parameter alone is moved in some random directions d. The derivative of the loss along
-    d is Im(loss(p + 1e-30j*d)) / 1e-30, exact to rounding as nothing is subtracted, and the
-    gradient's projection on d must equal it. The derivative is NumPy's, whose ops alone take
-    complex numbers; the gradient is computed with `xp`. Nothing is dropped, because cuDNN's
-    masks differ from NumPy's.
+    d is Im(loss(p + 1e-30j*d)) / 1e-30, exact to rounding, and the gradient's projection on d must
+    equal it. The derivative is NumPy's; the gradient is computed with `xp`.
     """
     rng = np.random.default_rng(0)
     T, B, I, H, V = 7, 3, 4, 5, 11
     on_host = Model(np, cell, initial_parameters(np, cell, V, I, H, rng, np.float64))
-    # Vectors of zeros would hide errors of their factors.
+    # Away from zero, where some gradients vanish.
     p = {name: a + 0.3 * rng.standard_normal(a.shape) for name, a in on_host.p.items()}
-    # Large states, so that some cell states of an LSTM are clipped.
+    # So large that some cell states are clipped.
     state = tuple(4 * rng.standard_normal(s.shape) for s in on_host.zero_state(B))
     tokens = rng.integers(V, size=(T, B, 1 + len(CONTEXTS)))
     targets = rng.integers(V, size=(T, B))
@@ -161,21 +199,14 @@ def gradient_error(xp: ModuleType, cell: DemoCell, directions: int = 3) -> float
 def held_out_bits(
     model: Model, corpus: Corpus, streams: int = 1, part: slice = slice(None)
 ) -> float:
-    """
-    Return the bits per character of the held-out text.
-
-    One stream reads the text from beginning to end and carries its state. More streams are faster;
-    each begins with a zero state, and the remainder at the end is not scored. `part` selects
-    streams; the result is 0 without any. The hints are the same as for one stream.
-    """
+    """Return the bits per held-out character of some of the streams that the text is split into."""
     text, xp = corpus.held_out, model.xp
     L = (len(text) - 1) // streams
     at = np.arange(L)[:, None] + (L * np.arange(streams))[part]
     if not at.size:
         return 0.0
     tokens, targets = xp.asarray(text[at]), xp.asarray(text[at + 1, 0])
-    state = model.zero_state(at.shape[1])
-    nats = 0.0
+    state, nats = model.zero_state(at.shape[1]), 0.0
     for lo in range(0, L, 500):  # in pieces that fit in memory
         piece = slice(lo, min(lo + 500, L))
         value, state = loss(model, tokens[piece], targets[piece], state)
@@ -184,7 +215,7 @@ def held_out_bits(
 
 
 def sample(model: Model, corpus: Corpus, prompt: str, length: int, rng: np.random.Generator) -> str:
-    """Return the prompt, continued by the model with so many characters."""
+    """Return text that the model writes after a prompt."""
     xp, state = model.xp, model.zero_state(1)
     read = "".join(corpus.symbols[k] for k in corpus.training[:, 0])
     fresh = prompt
@@ -193,10 +224,7 @@ def sample(model: Model, corpus: Corpus, prompt: str, length: int, rng: np.rando
         for c in fresh:
             read += c
             tokens.append([[corpus.symbols.index(c), *hints(read, corpus.symbols)]])
-        _, out, log_p = forward(model, xp.asarray(tokens), state)
-        state = out.state
-        probability = xp.exp(log_p[-1].astype(np.float64) / TEMPERATURE)
-        cumulative = xp.cumsum(probability)
-        # The draw is scaled by the sum, so that rounding cannot exceed the last symbol.
+        _, _, state, log_p, _ = forward(model, xp.asarray(tokens), state)
+        cumulative = xp.cumsum(xp.exp(log_p[-1].astype(np.float64) / TEMPERATURE))
         fresh = corpus.symbols[int((cumulative < rng.random() * float(cumulative[-1])).sum())]
     return (read + fresh)[len(corpus.training) :]

@@ -32,9 +32,14 @@ class Corpus(NamedTuple):
     training: Array  # [N, 1 + hints]: a place's character and its hints, V for no hint
     held_out: Array  # the same; its first character is context and not scored
     escapes: int  # held-out characters that have no symbol
-    total: int  # characters before repeated paragraphs were dropped
     training_text: str
     held_out_text: str  # without the character of context
+    whole: str  # before repeated paragraphs were dropped
+
+    @property
+    def total(self) -> int:
+        """The number of characters of the whole text."""
+        return len(self.whole)
 
     @property
     def escape_bits(self) -> float:
@@ -70,7 +75,7 @@ def make_corpus(text: str) -> Corpus:
     places = with_hints(encode(training + text[split - 1 :]), len(symbols))
     read, held_out = places[: len(training)], places[len(training) :]
     escapes = int((held_out[1:, 0] == len(index)).sum())
-    return Corpus(symbols, read, held_out, escapes, len(text), training, text[split:])
+    return Corpus(symbols, read, held_out, escapes, training, text[split:], text)
 
 
 def with_hints(text: Array, V: int) -> Array:

@@ -1,22 +1,23 @@
-"""The training: Adam, the history, and Ctrl-C, which ends it after the current step."""
+"""Training with Adam, in one process or many, and its checkpoint."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from types import FrameType, ModuleType
+from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._typing import Array
+from ..checks import npz
 from ..parallel import Communicator, all_reduce_gradients, broadcast_parameters, check_parameters
-from .cells import Parameters, State
-from .model import STREAMS, Model, held_out_bits, loss_and_gradient, to_host
-from .modules import demo_module
-from .output import show
+from .model import STREAMS, Model, Parameters, held_out_bits, loss_and_gradient, to_host
 from .text import Corpus, window
 
 MAX_RATE, MIN_RATE = 1e-2, 1e-4
@@ -27,14 +28,14 @@ MARKS = 5  # parts of the training; the held-out text is scored after each part
 
 
 class Adam:
-    """Adam with a bound on the gradient's norm, warm-up, and a cosine decay of the rate."""
+    """Adam with clipped gradients and a rate that is warmed up and then falls."""
 
     def __init__(self, xp: ModuleType, p: Parameters, steps: int) -> None:
         self.xp, self.steps, self.step = xp, steps, 0
         self.moments = {name: (xp.zeros_like(a), xp.zeros_like(a)) for name, a in p.items()}
 
     def rate(self) -> float:
-        """Return the learning rate of the current step, which counts from 1."""
+        """Return the learning rate of this step."""
         cosine = (1 + np.cos(np.pi * self.step / self.steps)) / 2
         rate = MIN_RATE + (MAX_RATE - MIN_RATE) * cosine
         return float(rate * min(1, self.step / WARM_UP))
@@ -42,11 +43,11 @@ class Adam:
     def update(
         self, p: Parameters, grads: Parameters, beta1: float = 0.9, beta2: float = 0.99
     ) -> None:
-        """Update the parameters in place."""
+        """Make one step; the gradients are overwritten."""
         self.step += 1
         norm = sum(float((g * g).sum()) for g in grads.values()) ** 0.5
         scale = min(1.0, MAX_NORM / (norm + 1e-12))
-        # The rate includes both corrections for moments that begin at zero.
+        # The correction of both moments is part of the rate.
         rate = self.rate() * (1 - beta2**self.step) ** 0.5 / (1 - beta1**self.step)
         for name, g in grads.items():
             m, v = self.moments[name]
@@ -56,33 +57,26 @@ class Adam:
             p[name] -= rate * m / (self.xp.sqrt(v) + 1e-8)
 
 
-class Interrupt:
-    """Whether Ctrl-C was pressed."""
-
-    pressed = False
-
-
 @contextlib.contextmanager
-def noting_interrupt() -> Iterator[Interrupt]:
-    """Record a first Ctrl-C, so that the current step ends; a second one interrupts it."""
-    interrupt = Interrupt()
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # background jobs of a shell
-        yield interrupt
-        return
+def noting_interrupt() -> Iterator[list[int]]:
+    """Note a Ctrl-C in a list, instead of raising it; a second one is raised."""
+    pressed: list[int] = []
 
-    def note(signum: int, frame: FrameType | None) -> None:
-        interrupt.pressed = True
+    def note(number: int, frame: Any) -> None:
+        pressed.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, note)
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:  # as in background jobs of a shell
+        signal.signal(signal.SIGINT, note)
     try:
-        yield interrupt
+        yield pressed
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 class History:
-    """Bits per character by step: training windows, their moving average, held-out text."""
+    """The bits per character of every step, their moving average, and those of held-out text."""
 
     def __init__(self) -> None:
         self.training: list[float] = []
@@ -91,7 +85,7 @@ class History:
         self._sum = self._weight = 0.0
 
     def add(self, bits: float) -> None:
-        """Add a training step; the moving average is not biased to the first steps."""
+        """Add a step."""
         self._sum = SMOOTHING * self._sum + bits
         self._weight = SMOOTHING * self._weight + 1
         self.training.append(bits)
@@ -99,7 +93,7 @@ class History:
 
 
 def part_of(n: int, comm: Communicator) -> slice:
-    """Return the streams of this rank among n."""
+    """Return this rank's part of n things."""
     return slice(n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size)
 
 
@@ -140,13 +134,12 @@ class Training:
         value, grads, self.state = loss_and_gradient(
             self.model, tokens, targets, self.state, seed=seed
         )
-        if self.comm.size > 1:  # the loss and the wish to stop are reduced with the gradients
-            grads["loss"] = self.xp.asarray(value)
-            grads["stop"] = self.xp.asarray(stop, dtype=value.dtype)
-            grads = all_reduce_gradients(self.comm, grads, weight=targets.size)
-            value, stop = grads.pop("loss"), bool(grads.pop("stop") > 0)
+        # The loss and the wish to stop are reduced with the gradients.
+        grads |= {"loss": value.reshape(1), "stop": self.xp.full(1, stop, value.dtype)}
+        grads = all_reduce_gradients(self.comm, grads, weight=targets.size)
+        value, stop = float(grads.pop("loss")[0]), bool(grads.pop("stop")[0] > 0)
         self.adam.update(self.model.p, grads)
-        self.history.add(float(value) / float(np.log(2)))
+        self.history.add(value / float(np.log(2)))
         return stop
 
     def held_out_bits(self) -> float:
@@ -158,43 +151,78 @@ class Training:
         return float(mean["bits"][0])
 
     def arrays(self) -> dict[str, Array]:
-        """Return the arrays of the training on the host; history and arrays are its state."""
+        """Return the arrays of the training on the host, of the streams of all ranks."""
         named = {f"parameter {n}": a for n, a in self.model.p.items()}
         for n, (m, v) in self.adam.moments.items():
             named |= {f"first moment {n}": m, f"second moment {n}": v}
-        if self.comm.size > 1:
-            check_parameters(self.comm, named)
-        named |= {f"state {k}": a for k, a in enumerate(self._whole_state())}
-        return {n: to_host(self.xp, a) for n, a in named.items()}
-
-    def _whole_state(self) -> State:
-        """Return the states of all ranks' streams: each rank adds its own to zeros."""
+        check_parameters(self.comm, named)
         whole = self.model.zero_state(self.plan.B)
         for a, mine in zip(whole, self.state, strict=True):
             a[..., self.streams, :] = mine
-        return all_reduce_gradients(self.comm, whole, reduce="sum")
+        whole = all_reduce_gradients(self.comm, whole, reduce="sum")
+        named |= {f"state {k}": a for k, a in enumerate(whole)}
+        return {n: to_host(self.xp, a) for n, a in named.items()}
 
-    def resume(self, history: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Restore a saved training."""
+    def save(self, path: Path, configuration: dict[str, Any]) -> None:
+        """Write a checkpoint: a killed run leaves the whole one before it, or this one."""
+        history, arrays = self.history, self.arrays()
+        about = {"configuration": configuration, "training": history.training}
+        about["held_out"] = list(history.held_out.items())
+        if self.comm.rank:
+            return
+        part = path.with_name(f".{path.name}.part")
+        with open(part, "wb") as file:
+            np.savez(file, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+
+    def load(self, path: Path, configuration: dict[str, Any]) -> str:
+        """Continue from a checkpoint; return why that is not possible, or "" if it is."""
+        like = self.arrays()
+        content: Any = "", {}, {}
+        if self.comm.rank == 0:
+            try:
+                content = _read(path, configuration, like)
+            except Exception as error:  # damaged zip files raise many types of errors
+                content = f"{str(path)!r} is damaged or no checkpoint: {error}", {}, {}
+        why, about, arrays = self.comm.share(content)
+        if why:
+            return str(why)
         device = {n: self.xp.asarray(a) for n, a in arrays.items()}
         for n in self.model.p:
             self.model.p[n] = device[f"parameter {n}"]
             self.adam.moments[n] = device[f"first moment {n}"], device[f"second moment {n}"]
-        self.state = tuple(
-            self.xp.ascontiguousarray(device[f"state {k}"][..., self.streams, :])
-            for k in range(len(self.state))
-        )
-        self.history = History()
-        for bits in history["training"]:
+        whole = [device[f"state {k}"] for k in range(len(self.state))]
+        self.state = tuple(a[..., self.streams, :].copy() for a in whole)
+        for bits in about["training"]:
             self.history.add(bits)
-        self.history.held_out = {int(step): bits for step, bits in history["held_out"]}
-        self.adam.step = len(self.history.training)
+        self.history.held_out = dict(about["held_out"])
+        self.adam.step = len(about["training"])
+        return ""
+
+
+def _read(
+    path: Path, configuration: dict[str, Any], like: dict[str, Array]
+) -> tuple[str, dict[str, Any], dict[str, Array]]:
+    """Return why a file is of another run, or "", and what is in it."""
+    with npz.stored(path) as archive:
+        about = json.loads(npz.read_text(archive, "about", path.stat().st_size))
+        for name, value in configuration.items():
+            if (was := about["configuration"].get(name)) != value:
+                other = f"--{name} {was}, not {value}" if name != "text" else "another text"
+                return f"{str(path)!r} is the checkpoint of a run with {other}", {}, {}
+        arrays = {name: npz.read_array(archive, name) for name in like}
+    for name, a in arrays.items():
+        if a.shape != like[name].shape or a.dtype != like[name].dtype or not np.isfinite(a).all():
+            raise ValueError(f"{name} has another shape or dtype, or is not finite")
+    return "", about, arrays
 
 
 def show_step(step: int, history: History, held_out: float) -> None:
     """Print the progress of a training."""
     training = f"{history.smoothed[-1]:.3f}" if history.smoothed else "-"
-    show(f"  step {step:5d}   training {training}   held out {held_out:.3f}")
+    print(f"  step {step:5d}   training {training}   held out {held_out:.3f}", flush=True)
 
 
 def train(training: Training, every: int = 0, save: Callable[[], None] = lambda: None) -> None:
@@ -202,32 +230,24 @@ def train(training: Training, every: int = 0, save: Callable[[], None] = lambda:
 
     `save` is called every `every` steps (0 for never) and at the end.
     """
-    tqdm = demo_module("tqdm").tqdm
-    steps, stop = training.plan.steps, False
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    steps, history, stop = training.plan.steps, training.history, False
     marks = {round(steps * k / MARKS) for k in range(1, MARKS)}
-    with (
-        noting_interrupt() as interrupt,
-        # disable=None: no bar in a log; the lines at the marks remain.
-        tqdm(
-            total=steps,
-            initial=training.done,
-            unit="step",
-            disable=True if sys.stderr is None or training.comm.rank else None,
-            dynamic_ncols=True,
-        ) as bar,
-    ):
+    quiet = True if sys.stderr is None or training.comm.rank else None  # None: no bar in a log
+    bar = tqdm(total=steps, initial=training.done, unit="step", disable=quiet, dynamic_ncols=True)
+    with noting_interrupt() as pressed, bar:
         while training.done < steps and not stop:
-            stop = training.step(interrupt.pressed)
-            step, history = training.done, training.history
-            smoothed = history.smoothed[-1]
-            bar.set_postfix_str(f"{smoothed:.3f} bits/char", refresh=False)
+            stop = training.step(bool(pressed))
+            step = training.done
+            bar.set_postfix_str(f"{history.smoothed[-1]:.3f} bits/char", refresh=False)
             bar.update()
             if step in marks:
                 check_parameters(training.comm, training.model.p)
-                held_out = history.held_out[step] = training.held_out_bits()
+                history.held_out[step] = training.held_out_bits()
                 with bar.external_write_mode():
-                    show_step(step, history, held_out)
+                    show_step(step, history, history.held_out[step])
             if training.comm.size == 1:
-                stop = interrupt.pressed
+                stop = bool(pressed)
             if every and (step % every == 0 or step == steps or stop):
                 save()

@@ -17,7 +17,7 @@ import pytest
 from checks import PATIENCE
 
 from cupyrnn import demo, parallel
-from cupyrnn.demo import cells, cli, model, modules, training
+from cupyrnn.demo import cli, model, training
 from cupyrnn.demo import text as texts
 
 needs.module("tqdm")
@@ -58,7 +58,7 @@ def check_png(path: Path) -> None:
 
 def check_output(output: str, cell: str, figure: Path) -> None:
     assert f"NumPy {np.__version__}" in output
-    assert f"model: {cells.CELLS[cell].title}, 8 units" in output
+    assert f"model: {model.CELLS[cell].title}, 8 units" in output
     assert "complex step" in output
     rows = bits(output)
     assert rows["unigram"] < rows["uniform"]
@@ -93,17 +93,17 @@ def test_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bits(first)["unigram"] == bits(other)["unigram"]
 
 
-@pytest.mark.parametrize("cell", cells.CELLS)
+@pytest.mark.parametrize("cell", model.CELLS)
 def test_it_learns(cell: str, text: str) -> None:
     corpus = texts.make_corpus(text)
     rng = np.random.default_rng(0)
     p = model.initial_parameters(
-        np, cells.CELLS[cell], len(corpus.symbols), model.EMBEDDING, 24, rng, np.float32
+        np, model.CELLS[cell], len(corpus.symbols), model.EMBEDDING, 24, rng, np.float32
     )
-    before = model.held_out_bits(model.Model(np, cells.CELLS[cell], p), corpus)
+    before = model.held_out_bits(model.Model(np, model.CELLS[cell], p), corpus)
     comm = parallel.communicator()
     run = training.Training(
-        comm, model.Model(np, cells.CELLS[cell], p), corpus, training.TrainingPlan(200, 8, 32)
+        comm, model.Model(np, model.CELLS[cell], p), corpus, training.TrainingPlan(200, 8, 32)
     )
     training.train(run)
     history = run.history
@@ -115,27 +115,22 @@ def test_it_learns(cell: str, text: str) -> None:
     assert sorted(history.held_out) == [40, 80, 120, 160]
 
 
-@pytest.mark.parametrize("cell", cells.CELLS)
+@pytest.mark.parametrize("cell", model.CELLS)
 def test_gradient_check(cell: str) -> None:
-    assert model.gradient_error(np, cells.CELLS[cell]) < model.EXPECTED_ERROR
+    assert model.gradient_error(np, model.CELLS[cell]) < model.EXPECTED_ERROR
 
 
 @pytest.mark.usefixtures("short_text")
 def test_wrong_gradient_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    right = cells.CELLS["lstm"]
+    right = model.loss_and_gradient
 
-    def wrong(*arguments):
-        out = right.forward(*arguments)
+    def wrong(*arguments: Any, **seed: Any) -> Any:
+        value, grads, state = right(*arguments, **seed)
+        return value, grads | {"wco": grads["wco"] * (1 + 1e-9)}, state
 
-        def backward(h_grad):
-            d_x, grads = out.backward(h_grad)
-            return d_x, grads | {"wco": grads["wco"] * (1 + 1e-9)}
-
-        return out._replace(backward=backward)
-
-    monkeypatch.setitem(cells.CELLS, "lstm", right._replace(forward=wrong))
+    monkeypatch.setattr(model, "loss_and_gradient", wrong)
     out = tmp_path / "x.png"
     assert demo.main([*SMALL, "--steps", "1", "--out", str(out)]) == 1
     assert "gradient is wrong" in capsys.readouterr().err
@@ -177,16 +172,14 @@ def test_baselines_charge_every_character() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--steps", "0"], "'0' is not a positive integer"),
-        (["--hidden", "-3"], "'-3' is not a positive integer"),
-        (["--batch", "x"], "'x' is not a positive integer"),
-        (["--seq", "1.5"], "'1.5' is not a positive integer"),
+        (["--steps", "0"], "'0' is not an integer from 1 up"),
+        (["--hidden", "-3"], "'-3' is not an integer from 1 up"),
+        (["--batch", "x"], "'x' is not an integer from 1 up"),
+        (["--seq", "1.5"], "'1.5' is not an integer from 1 up"),
         (["--seed", "-1"], "'-1' is not an integer from 0 up"),
         (["--cell", "rnn"], "invalid choice: 'rnn'"),
-        (["--out", "no/such/directory/x.png"], "cannot write 'no/such/directory/x.png': No such"),
-        (["--out", "tests"], "cannot write 'tests': "),
-        (["--out", "a.svg"], "argument --out: 'a.svg' does not end in .png"),
-        (["--out", "a" * 300], "File name too long"),
+        (["--out", "no/such/directory/x.png"], "cannot write 'no/such/directory/x.png'"),
+        (["--out", "tests"], "cannot write 'tests'"),
         (["--batch", "1000", "--seq", "1000"], "is 1,000,000: the training text has"),
     ],
 )
@@ -245,7 +238,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("cell", cells.CELLS)
+@pytest.mark.parametrize("cell", model.CELLS)
 def test_training_on_the_gpu(
     cell: str,
     tmp_path: Path,
@@ -277,8 +270,8 @@ def test_no_gpu(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def broken(name: str) -> Any:
             raise OSError("libcuda is torn")
 
-        monkeypatch.setattr(modules.importlib, "import_module", broken)
-    assert modules.array_module("auto") is np
+        monkeypatch.setattr(cli.importlib, "import_module", broken)
+    assert cli.array_module("auto") is np
     help_on = r"--backend numpy" if missing == "no GPU" else r"\.\[cuda13x\]"
     with pytest.raises(SystemExit, match=help_on):
-        modules.array_module("cupy")
+        cli.array_module("cupy")

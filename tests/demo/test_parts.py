@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import cupyrnn
 from cupyrnn import parallel
-from cupyrnn.demo import cells, model, text, training
+from cupyrnn.demo import model, text, training
 
 
 def corpus_of(training_text: str, held_out: str) -> text.Corpus:
@@ -18,11 +17,11 @@ def corpus_of(training_text: str, held_out: str) -> text.Corpus:
     both = training_text + held_out
     places = text.with_hints(np.array([index[c] for c in both]), 5)
     parts = places[: len(training_text)], places[len(training_text) :]
-    return text.Corpus([*"abcd", text.UNKNOWN], *parts, 0, len(both), training_text, held_out[1:])
+    return text.Corpus([*"abcd", text.UNKNOWN], *parts, 0, training_text, held_out[1:], both)
 
 
 def small_model(cell: str, rng: np.random.Generator) -> dict[str, Any]:
-    return model.initial_parameters(np, cells.CELLS[cell], 5, 3, 4, rng, np.float64)
+    return model.initial_parameters(np, model.CELLS[cell], 5, 3, 4, rng, np.float64)
 
 
 def test_adam(rng: np.random.Generator) -> None:
@@ -71,7 +70,7 @@ def test_state_and_seed_go_from_step_to_step(
     corpus = corpus_of("abcd" * 25 + "abc", "abcd")
     run = training.Training(
         parallel.communicator(),
-        model.Model(np, cells.CELLS[cell], small_model(cell, rng)),
+        model.Model(np, model.CELLS[cell], small_model(cell, rng)),
         corpus,
         training.TrainingPlan(10, 2, 7),
     )
@@ -90,7 +89,7 @@ def test_state_and_seed_go_from_step_to_step(
         run.step()
     assert run.done == 10
     assert [seed for *_, seed in seen] == [*range(1, 11)]  # a step's dropout is its own
-    shape = (2, 4) if cell == "lstm" else (cells.LAYERS, 2, 4)
+    shape = (2, 4) if cell == "lstm" else (model.LAYERS, 2, 4)
     assert all(s.shape == shape and not s.any() for s in seen[0][2])
     for k in range(9):
         for after, before in zip(seen[k][3], seen[k + 1][2], strict=True):
@@ -125,13 +124,13 @@ def test_hints(N: int, rng: np.random.Generator) -> None:
 def test_held_out_streams(rng: np.random.Generator) -> None:
     """Each of three streams begins with a zero state and keeps it; the rest is not scored."""
     held_out = "".join(rng.choice(list("abcd"), size=3 * 1203 + 2 + 1))
-    corpus, cell = corpus_of("ab", held_out), cells.CELLS["lstm"]
+    corpus, cell = corpus_of("ab", held_out), model.CELLS["lstm"]
     whole = model.Model(np, cell, small_model("lstm", rng))
     nats = 0.0
     for k in range(3):
         part = corpus.held_out[1203 * k : 1203 * (k + 1) + 1]
         state = whole.zero_state(1)
-        _, _, log_p = model.forward(whole, part[:-1, None], state)
+        _, _, _, log_p, _ = model.forward(whole, part[:-1, None], state)
         nats -= log_p[np.arange(1203), part[1:, 0]].sum()
     bits = nats / (3 * 1203) / np.log(2)
     assert model.held_out_bits(whole, corpus, 3) == pytest.approx(bits, rel=1e-12)
@@ -146,34 +145,3 @@ def test_moving_average() -> None:
     third = (0.81 * 8 + 0.9 * 4 + 2) / (0.81 + 0.9 + 1)
     assert history.training == [8, 4, 2]
     assert history.smoothed == pytest.approx([8, second, third], rel=1e-14)
-
-
-@pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
-def test_first_parameters_of_cudnn_cells(rnn_mode: Any, rng: np.random.Generator) -> None:
-    """The forget gates of both layers have one bias of 1; all other biases are 0."""
-    I, H = 30, 60
-    packed = cells.CELLS[f"cudnn_{rnn_mode}"].initial(rng, I, H)["params"]
-    pieces = cupyrnn.cudnn_rnn_params_layout(cells.LAYERS, H, I, rnn_mode=rnn_mode)
-    assert packed.size == sum(piece.size for piece in pieces)
-    open_gates = 0
-    for piece in pieces:
-        part = packed[piece.offset : piece.offset + piece.size]
-        if len(piece.shape) == 2:
-            columns = H + (H if piece.layer else I)  # of W and R, which are summed
-            assert abs(part.mean()) < 5 * (columns * part.size) ** -0.5
-            assert part.std() == pytest.approx(columns**-0.5, rel=0.1)
-        else:
-            is_open = piece.kind == "input_bias" and piece.gate == "f"
-            open_gates += is_open
-            assert (part == (1 if is_open else 0)).all()
-    assert open_gates == (cells.LAYERS if rnn_mode == "lstm" else 0)
-
-
-@pytest.mark.parametrize("name", ["lstm", "gru"])
-def test_first_parameters_of_block_cells(name: str, rng: np.random.Generator) -> None:
-    """A sum over the rows of a matrix has variance 1, and vectors are 0."""
-    for part in cells.CELLS[name].initial(rng, 30, 60).values():
-        if part.ndim == 2:
-            assert part.std() == pytest.approx(len(part) ** -0.5, rel=0.1)
-        else:
-            assert (part == 0).all()

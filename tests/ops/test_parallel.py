@@ -179,24 +179,12 @@ def test_a_gpu_for_each_process_of_a_machine(monkeypatch: pytest.MonkeyPatch) ->
 @mpi
 def test_what_one_rank_alone_does_wrong_is_an_error_on_all(tmp_path: Path) -> None:
     code = """
-    import time
     from decimal import Decimal
-    from pathlib import Path
     comm = parallel.communicator(timeout=30)
     last, a = comm.rank == 1, np.ones(2)
     refused(parallel.all_reduce_gradients, comm, {"w": a}, weight=Decimal(1) if last else 1)
     refused(parallel.broadcast_parameters, comm, {"w": a}, root="x" if last else 0)
-    refused(comm.barrier, timeout="x" if last else 3)
     refused(comm.share, print if last else lambda: 0)
-    begin = time.monotonic()
-    if not last:
-        refused(comm.barrier, timeout=0)
-        said.append(time.monotonic() - begin < 20)
-        Path(sys.argv[1], "refused").touch()
-    else:
-        while not Path(sys.argv[1], "refused").exists():
-            time.sleep(0.01)
-        comm.barrier()
     weights = parallel.all_reduce_gradients(comm, {"w": a * (comm.rank + 1)}, weight=1e308)
     said.append(weights["w"].tolist())
     half = parallel.all_reduce_gradients(comm, {"w": np.full(2, 6e4, "f2")}, reduce="sum")
@@ -205,13 +193,11 @@ def test_what_one_rank_alone_does_wrong_is_an_error_on_all(tmp_path: Path) -> No
     first, last = said(
         2, "import warnings; warnings.simplefilter('error')\n" + textwrap.dedent(code), tmp_path
     )
-    assert [line.split(":")[0] for line in last[:4]] == ["TypeError"] * 3 + ["ValueError"]
-    for line, message in zip(first, ("weight is", "root is 'x'", "timeout is 'x'"), strict=False):
+    assert [line.split(":")[0] for line in last[:3]] == ["TypeError"] * 2 + ["ValueError"]
+    for line, message in zip(first, ("weight is", "root is 'x'"), strict=False):
         assert line.startswith("ValueError: ")
         assert f"rank 1 has an error: {line.split(': ')[1]}: {message}" in line
-    assert first[3].startswith("TypeError: share: value is a function, which is not pickled: ")
-    assert first[4].startswith("TimeoutError")
-    assert first[5]
+    assert first[2].startswith("TypeError: share: value is a function, which is not pickled: ")
     for rank in (first, last):
         assert rank[-2:] == [[1.5, 1.5], "[inf, inf]"]
 
@@ -305,7 +291,7 @@ def test_broadcast_share_and_check(tmp_path: Path) -> None:
     if comm.rank == 2:
         zero[3] = -0.0  # equal, but not the same
     refused(parallel.check_parameters, comm, {"a": np.ones(3), "z": zero})
-    comm.barrier(timeout=60)
+    comm.barrier()
     """
     message = "DifferentParameters: check_parameters: z of rank 2 differs from rank 0's"
     assert said(3, code, tmp_path) == [[message]] * 3
@@ -392,10 +378,10 @@ with parallel.communicator() as comm:
         ("raise ZeroDivisionError('planted')", r"rank 1 of 2 ends all ranks:.*planted", 1),
         ("raise KeyboardInterrupt", r"rank 1 of 2 ends all ranks:.*KeyboardInterrupt", 130),
         ("sys.exit(7)", r"rank 1 of 2 ends all ranks:.*SystemExit: 7", 1),
-        ("sys.exit(0)", r"TimeoutError: .*rank 0 of 2 has waited for rank 1, which has ended", 1),
+        ("sys.exit(0)", r"rank 0 of 2 has waited 2 s for the others", 1),
         ("os.kill(os.getpid(), signal.SIGKILL)", "", 9),
-        ("time.sleep(1000)", r"TimeoutError: .*rank 0 of 2 has waited 2 s for the others", 1),
-        ("os.kill(os.getpid(), signal.SIGSTOP)", r"TimeoutError: .*has waited 2 s", 1),
+        ("time.sleep(1000)", r"rank 0 of 2 has waited 2 s for the others", 1),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", r"has waited 2 s", 1),
     ],
 )
 def test_a_fault_on_one_rank_ends_all(fault: str, message: str, status: int) -> None:
@@ -433,7 +419,7 @@ def train(ranks: int, folder: Path, *options: str, fault: str = "pass", **where:
 
 def losses(folder: Path) -> list[float]:
     with np.load(folder / "x.npz") as file:
-        history: list[float] = json.loads(str(file["about"]))["history"]["training"]
+        history: list[float] = json.loads(str(file["about"]))["training"]
         assert all(np.isfinite(file[name]).all() for name in file.files if name != "about")
     return history
 
@@ -465,7 +451,7 @@ def test_the_curve_is_the_same_with_any_number_of_ranks(cell: str, tmp_path: Pat
 @mpi
 def test_ctrl_c_on_one_rank_ends_all_after_the_same_step(tmp_path: Path) -> None:
     done = train(2, tmp_path, "--steps", "500", fault="signal.raise_signal(signal.SIGINT)")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (130, "")
     assert "stopped by Ctrl-C after 31 of 500 steps" in done.stdout
     assert sorted(os.listdir(tmp_path)) == ["x.npz", "x.png"]
     assert len(losses(tmp_path)) == 31

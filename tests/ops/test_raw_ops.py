@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -204,3 +206,8 @@ def test_a_call_by_position_names_the_op() -> None:
         match=r"^BlockLSTM: \d+ arguments? by position, expected none: by name seq_len_max, x, ",
     ):
         raw_ops.BlockLSTM(3)  # type: ignore[misc, call-arg]
+
+
+def test_the_stub_has_the_signatures_of_the_table() -> None:
+    script = runpy.run_path(str(Path(__file__).parents[1] / "data/make_raw_ops_stub.py"))
+    assert script["STUB"].read_text(encoding="utf-8") == script["stub"]()

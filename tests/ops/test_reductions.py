@@ -1,11 +1,12 @@
-"""Sums over processes, in one process: cupyrnn/parallel/reductions.py."""
+"""Sums over processes, in one process: cupyrnn/parallel.py."""
 
 from __future__ import annotations
 
 import numpy as np
 
 import cupyrnn
-from cupyrnn.parallel import all_reduce_gradients, communicator, reductions
+from cupyrnn import parallel
+from cupyrnn.parallel import all_reduce_gradients, communicator
 
 
 def test_a_weight_of_zero_is_for_sums() -> None:
@@ -17,5 +18,5 @@ def test_a_weight_of_zero_is_for_sums() -> None:
 def test_what_is_given_back_is_of_the_same_kind() -> None:
     arrays = [np.zeros(2), np.ones(2)]
     for kind in ({"a": 0, "b": 0}, cupyrnn.BlockLSTMParams(0, 0), (0, 0)):
-        found = reductions._like(kind, arrays)
+        found = parallel._like(kind, arrays)
         assert type(found) is type(kind)

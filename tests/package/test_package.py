@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_everything_is_annotated() -> None:
-    modules = (cupyrnn, cupyrnn.weights, cupyrnn.device, raw_ops)
+    modules = (cupyrnn, cupyrnn.weights, cupyrnn.device)  # raw_ops has a stub
     functions = [getattr(module, n) for module in modules for n in module.__all__]
     for function in filter(inspect.isfunction, functions):
         hints = set(function.__annotations__)
