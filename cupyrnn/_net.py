@@ -446,11 +446,14 @@ class PackedCall(NetCall):
 
     def weights(self, params: Array, layout: ReserveLayout) -> PackedWeights:
         """Return the weights in the parameters, for a call with this layout of reserve_space."""
-        form, rows, run = self.form, layout.rows, self.run
-        if rows.single and rows.rows > 0 and layout.every is None and not self.net.skip:
-            real = run.xp is np and compute_dtype(run.dtype).kind == "f"
-            form = PackedForm(self.net, single=real)
-        return PackedWeights(form, params)
+        rows = layout.rows
+        is_single = rows.single and rows.rows > 0 and layout.every is None and not self.net.skip
+        return PackedWeights(self.form_of(is_single), params)
+
+    def form_of(self, is_single: bool = False) -> PackedForm:
+        """Return the form of the weights; it may be that of a single step."""
+        real = self.run.xp is np and compute_dtype(self.run.dtype).kind == "f"
+        return PackedForm(self.net, single=True) if is_single and real else self.form
 
     def states(self, h: Any, c: Any) -> Any:
         """Return states, or their gradients, as the cells' NamedTuple."""

@@ -177,7 +177,8 @@ class PreparedStep:
             return in_numpy
         more = [a for of_layer in weights for a in of_layer if a is not None]
         sizes = layouts.EqualLayers(1, False, False, net.L, net.H, len(self._names), (), 0)
-        packed = layouts.PackedNet(sizes, net.rnn_mode, net.gate, PACKED_COLUMNS, places_of(net))
+        of_net = net.rnn_mode, net.gate, PACKED_COLUMNS, places_of(net)
+        packed = layouts.PackedNet(sizes, lambda *_: PackedForm(net), *of_net)
         with_weights = Arguments({**arguments.by_name, "weights": weights}, [*arrays, *more])
         args = with_weights, packed, PackedForm(net).Saved, StepOutputs
         run = layouts.laid_out(layouts.prepared_step, *args)

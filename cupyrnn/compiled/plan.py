@@ -45,6 +45,11 @@ _LEAST_WORK, _LEAST_ROWS, _LARGE_MATRIX = 8_000_000, 2, 3 << 20
 _SMALL_MATRIX = 1 << 19
 
 
+def is_small(work: int) -> bool:
+    """Return whether so many multiplications are too few for a second thread."""
+    return work < _LEAST_WORK
+
+
 def share(
     batches: Any, H: int, recurrent_bytes: int, size: int, all_units: bool, most: int
 ) -> Partition:
@@ -224,7 +229,7 @@ class Shapes(NamedTuple):
     @property
     def is_small(self) -> bool:
         """Whether the work is too little for a second thread."""
-        return self.work < _LEAST_WORK
+        return is_small(self.work)
 
 
 # The arrays of a call after memory, in order. The Saved, the cell's vectors, the weights, their
@@ -245,11 +250,15 @@ class Plan:
         The most threads of a call.
     places
         The `arrays` of a `WordBlock`.
+    starts
+        The place of the first row of each step, where that differs from call to call.
     """
 
     def __init__(
-        self, spec: Spec, shapes: Shapes, most: int, places: Sequence[Any] | None = None
-    ) -> None:
+        self, spec: Spec, shapes: Shapes, most: int, places: Sequence[Any] | None = None,
+        starts: At | None = None,
+    ) -> None:  # fmt: skip
+        self._starts_of_call = starts
         self._spec, self._shapes, self._columns = spec, shapes, spec.columns(shapes)
         self._starts = np.frombuffer(shapes.starts, np.int64)  # the loops read it
         self._share = self._shared(most)
@@ -400,7 +409,7 @@ class Plan:
         c = formulas.saved.index(formulas.c) if formulas.c else 0
         of_x = len(spec.layout.inputs)
         return Frame(
-            starts=address_of(self._starts),
+            starts=self._starts_of_call or address_of(self._starts),
             T=len(self._starts) - 1,
             rows=self._part,
             splits=self._append(self._share.splits),

@@ -26,8 +26,10 @@ from .._typing import (
 )
 from ..arithmetic.dropout import key_words
 from ..arithmetic.gates import HardSigmoid
+from ..cells.block_forms import GRU_FORM, LSTM_FORM
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs
+from ..cells.packed_forms import PackedLayer
 from ..checks.arrays import NotInPlace, compute_dtype
 from ..checks.attributes import check_integer
 from ..checks.calls import check_lengths, check_resets
@@ -118,31 +120,43 @@ def _place_of(array: Any) -> Any:
 
         return on_device
     if _layer.compiled_page(LSTM) is None:
-        raise NotInPlace("no loops are compiled")
-    from . import on_host
+        from . import on_host
 
-    return on_host
+        return on_host
+    from . import on_host_compiled
+
+    return on_host_compiled
 
 
 def _machine(
-    arguments: Arguments, cell_of: Callable[[Cells], Any], *, back: bool = False, saves: bool = True
+    arguments: Arguments, net: Any, *, in_time: bool = False, saves: bool = True
 ) -> tuple[Table, Any]:
-    """
-    Return the table of a call, and the machine that makes its operations.
-
-    Parameters
-    ----------
-    cell_of
-        Returns the cell of all layers, of the machine's `Cells`.
-    back, saves
-        See `on_host.start`.
-    """
+    """Return the table of a call, and the machine that makes its operations: see `on_host`."""
     if arguments.length == 0 or any(a.size == 0 for a in arguments.arrays):
         raise NotInPlace("an array is empty")
     on = _place_of(arguments.arrays[0])
     matrices = _matrices(arguments)
-    table, machine = on.start(arguments, cell_of(on.CELLS), matrices, back=back, saves=saves)
+    table, machine = on.start(arguments, net, matrices, in_time=in_time, saves=saves)
     return table, machine
+
+
+class LSTMWeights(NamedTuple):
+    """The weights of an LSTM of a block op, as its form has them."""
+
+    w: Place | None
+    b: Place | None
+    wci: Place | None
+    wcf: Place | None
+    wco: Place | None
+
+
+class GRUWeights(NamedTuple):
+    """The weights of a GRU of a block op, as its form has them."""
+
+    w_ru: Place
+    w_c: Place
+    b_ru: Place | None
+    b_c: Place | None
 
 
 class Entry(NamedTuple):
@@ -157,8 +171,8 @@ class Entry(NamedTuple):
 def _lstm_weights(w: Place, b: Place | None, peepholes: Sequence[Place | None]) -> Weights:
     """Return the weights of an LSTM of a block op."""
     (rows, columns), vectors = w.shape, dict(zip(_PEEPHOLES, peepholes, strict=True))
-    K = rows - columns // 4
-    return Weights((w.part(0, K),), (w.part(K, rows),), {"b": b, **vectors})
+    K, entry = rows - columns // 4, LSTMWeights(w, b, *peepholes)
+    return Weights((w.part(0, K),), (w.part(K, rows),), {"b": b, **vectors}, entry)
 
 
 def _gru_weights(matrices: Sequence[Place], biases: Sequence[Place | None]) -> Weights:
@@ -166,7 +180,8 @@ def _gru_weights(matrices: Sequence[Place], biases: Sequence[Place | None]) -> W
     rows, H = matrices[1].shape
     parts = ((0, rows - H), (rows - H, rows))
     w_x, w_h = (tuple(w.part(*part) for w in matrices) for part in parts)
-    return Weights(w_x, w_h, dict(zip(("b_ru", "b_c"), biases, strict=True)))
+    vectors, entry = dict(zip(("b_ru", "b_c"), biases, strict=True)), (*matrices, *biases)
+    return Weights(w_x, w_h, vectors, GRUWeights._make(entry))
 
 
 def _matrix(table: Table, w: Place) -> tuple[Place, Place]:
@@ -184,12 +199,13 @@ def _lstm_gradients(
     into, w_grad = _matrix(table, w)
     sums = table.take("weights", ((7 if has_peepholes or zeros else 4) * H,))
     terms = sums.part(4 * H, 7 * H) if has_peepholes else None
-    gradients = _lstm_weights(into, None, (None,) * 3)._replace(
-        vectors={"sums": sums, "terms": terms}
-    )
     of_peepholes: list[Place | None] = [None] * 3
     if sums.size > 4 * H:
         of_peepholes = [sums.part(k * H, (k + 1) * H) for k in (4, 5, 6)]
+    entry = LSTMWeights(into, sums.part(0, 4 * H), *(of_peepholes if has_peepholes else [None] * 3))
+    gradients = _lstm_weights(into, None, (None,) * 3)._replace(
+        vectors={"sums": sums, "terms": terms}, entry=entry
+    )
     returned = w_grad, sums.part(0, 4 * H), *of_peepholes
     return Entry(_lstm_weights(w, None, peepholes), gradients, returned, [(into, w_grad)])
 
@@ -242,11 +258,23 @@ class BlockLayer(NamedTuple):
     has_peepholes: bool = True  # whether it uses the peepholes that it has
     reverse: bool = False
 
+    def form(self, is_single: bool = False) -> Any:
+        """Return the form of the weights."""
+        return GRU_FORM if self.columns is None else LSTM_FORM
+
+    def cell_to_gates(self, entry: Any, H: int) -> Any:
+        """Return NumPy's cell of a step whose gradient ends at the gates."""
+        if self.columns is None:
+            return GRU_FORM.cell(np, entry, self.attributes)
+        clip, _, gate, *_ = self.attributes
+        peephole = entry[2:] if self.has_peepholes else None
+        return LSTM((), (), (4 * H,), None, self.columns, peephole, clip, gate)
+
     def cell(self, cells: Cells) -> Any:
         """Return the machine's cell for this layer."""
         if self.columns is None:
             return cells.gru(self.attributes)
-        clip, _, gate, forget_bias, _ = self.attributes  # backwards 0
+        clip, _, gate, forget_bias, *_ = self.attributes  # backwards 0
         return cells.lstm(self.columns, clip, gate, forget_bias)
 
     def peepholes(self, entry: Mapping[str, Any]) -> list[Place | None]:
@@ -268,7 +296,7 @@ class BlockLayer(NamedTuple):
 
 def block(arguments: Arguments, call: BlockLayer) -> Any:
     """Lay out block_lstm, block_gru or a single step."""
-    table, machine = _machine(arguments, call.cell, back=call.reverse)
+    table, machine = _machine(arguments, call, in_time=True)
     names, _, kind = _GRU if call.columns is None else _LSTM
     weights, x = call.weights_of(table.arguments), table.arguments["x"]
     states, count = tuple(table.arguments[name] for name in names), len(kind._fields)
@@ -286,7 +314,7 @@ def block(arguments: Arguments, call: BlockLayer) -> Any:
 
 def block_grad(arguments: Arguments, call: BlockLayer) -> Any:
     """Lay out the gradient of block_lstm, of block_gru or of a single step."""
-    table, machine = _machine(arguments, call.cell, back=call.reverse)
+    table, machine = _machine(arguments, call, in_time=True)
     names, of_states, kind = _GRU if call.columns is None else _LSTM
     x, saved = table.arguments["x"], _saved(table, kind)
     entry = call.gradients_of(table, table.arguments, zeros=True)
@@ -312,14 +340,15 @@ def block_grad(arguments: Arguments, call: BlockLayer) -> Any:
 
 def lstm_block_cell_grad(arguments: Arguments, call: BlockLayer) -> Any:
     """Lay out lstm_block_cell_grad."""
-    table, machine = _machine(arguments, call.cell)
+    table, machine = _machine(arguments, call, in_time=True)
     c, *states = (table.arguments[name] for name in ("cs_prev", "h_grad", "cs_grad"))
     saved = *_saved(table, LSTMOutputs)[:-1], table.arguments["co"]
     B, H = saved[0].shape
     dicfo, terms = table.take("x", (B, 4 * H)), table.take("weights", (3, H))
     first = tuple(table.take("states", (B, H)) for _ in states)
     peepholes = dict(zip(_PEEPHOLES, call.peepholes(table.arguments), strict=True))
-    layer = LayerPlaces((), False, Weights((), (), peepholes), (c, c), saved, (None, None))
+    entry = Weights((), (), peepholes, LSTMWeights(None, None, *peepholes.values()))
+    layer = LayerPlaces((), False, entry, (c, c), saved, (None, None))
     weights = Weights((), (), {"terms": terms if call.has_peepholes else None})
     grads = GradientPlaces(tuple(states), (None, None), first, None, weights)
     machine.backward_gates(layer, grads, [dicfo])
@@ -329,7 +358,7 @@ def lstm_block_cell_grad(arguments: Arguments, call: BlockLayer) -> Any:
 
 def gru_block_cell_grad(arguments: Arguments, call: BlockLayer) -> Any:
     """Lay out gru_block_cell_grad."""
-    table, machine = _machine(arguments, call.cell)
+    table, machine = _machine(arguments, call, in_time=True)
     h, w_ru, w_c, d_h = (table.arguments[name] for name in ("h_prev", "w_ru", "w_c", "d_h"))
     saved, (rows, H) = _saved(table, GRUOutputs), w_c.shape
     B = saved[0].shape[0]
@@ -506,11 +535,16 @@ class PackedNet(NamedTuple):
     """A net of packed parameters."""
 
     net: EqualLayers
+    form: Callable[..., Any]  # returns the form, which may be that of a single step
     rnn_mode: str
     gate: HardSigmoid | None
     columns: tuple[int, ...]  # of the gates of an LSTM
     # By layer and direction, slices and shapes of the weights in the parameters.
     weights: Sequence[tuple[Any, ...]]
+
+    @property
+    def attributes(self) -> None:
+        """What the form needs to make a cell."""
 
     def cell(self, cells: Cells) -> Any:
         """Return the cell of all layers, of a machine's."""
@@ -531,7 +565,8 @@ class PackedNet(NamedTuple):
                 for a, place in ((matrices, w_x), (matrices, w_h), (params, b_x), (params, b_h))
             )
             vectors: dict[str, Place | None] = {"b": b, "b_more": b_more, "sums": b}
-            found.append(Weights((of_x.T,), (of_h.T,), vectors))
+            entry = PackedLayer(of_x, of_h, None, b, b_more)
+            found.append(Weights((of_x.T,), (of_h.T,), vectors, entry))
         return found
 
     @property
@@ -575,7 +610,7 @@ def _params(table: Table) -> Place | _Pieces:
 
 def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_reserved: Any) -> Any:
     """Lay out cudnn_rnn."""
-    table, machine = _machine(arguments, net.cell, saves=is_training)
+    table, machine = _machine(arguments, net, saves=is_training)
     params = _params(table)
     weights = net.weights_of(params, params)
     returned = _net_forward(table, machine, net.net, weights, is_training)
@@ -584,7 +619,7 @@ def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_rese
 
 def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: bool) -> Any:
     """Lay out cudnn_rnn_backprop."""
-    table, machine = _machine(arguments, net.cell)
+    table, machine = _machine(arguments, net)
     params, matrices = _params(table), net.matrices
     params_grad, compute = table.take("weights", params.shape), compute_dtype(table.dtype)
     into = params_grad
@@ -619,7 +654,7 @@ def prepared_step(arguments: Arguments, net: PackedNet, saved: Any, kind: Any) -
     On the host the weights of a layer are w_x, w_h, w_p or None, b and, in a GRU, b_hc. On a device
     they are the packed parameters. `saved` is the cell's Saved.
     """
-    table, machine = _machine(arguments, net.cell)
+    table, machine = _machine(arguments, net)
     x, names = table.arguments["x"], ("h", "c")[: net.net.states]
     weights = _prepared_weights(net, table.arguments["weights"])
     states = [table.arguments[name] for name in names]
@@ -669,7 +704,7 @@ class _StackedGrads:
 
 def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> Any:
     """Lay out stacked_rnn."""
-    table, machine = _machine(arguments, net.block.cell, saves=is_training)
+    table, machine = _machine(arguments, net.block, saves=is_training)
     weights = [net.block.weights_of(entry) for entry in _by_name(table.arguments["weights"])]
     returned = _net_forward(table, machine, net.net, weights, is_training)
     return machine.finish(returned, StackedRNNOutputs)
@@ -677,7 +712,7 @@ def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> Any
 
 def stacked_rnn_backprop(arguments: Arguments, net: StackedNet) -> Any:
     """Lay out stacked_rnn_backprop."""
-    table, machine = _machine(arguments, net.block.cell)
+    table, machine = _machine(arguments, net.block)
     weights, of = table.arguments["weights"], net.block.gradients_of
     entries = [of(table, entry, zeros=False) for entry in _by_name(weights)]
     of_net = [entry[:2] for entry in entries]

@@ -26,6 +26,7 @@ class Weights(NamedTuple):
     w_x: tuple[Place, ...]  # [K, ·], of each product of a step
     w_h: tuple[Place, ...]  # [H, ·]
     vectors: dict[str, Place | None]  # by the names that the cell has for them
+    entry: Any = None  # all of them as the form of the weights has them
 
 
 class LayerPlaces(NamedTuple):

@@ -369,7 +369,7 @@ class OnDevice:
     def forward_layer(self, layer: LayerPlaces) -> None:
         """Add the operations of one direction of a layer."""
         x, z = self._input_of(layer), []
-        _, _, (w_x, w_h, _), first, saved, last, output, *_ = layer
+        _, _, (w_x, w_h, *_), first, saved, last, output, *_ = layer
         for n, w in enumerate(w_x):
             z.append(self.table.reuse(f"z{n}", (x[0].shape[0], w.shape[1]), self.compute))
             for k, (part, rows) in enumerate(zip(x, _rows_of(w, x), strict=True)):
@@ -387,7 +387,7 @@ class OnDevice:
         saved = layer.saved
         if self.table.sequences is not None:
             layer = self._masked(layer, sums_terms=bool(grads.weights.vectors.get("terms")))
-        x, _, (w_x, w_h, _), *_ = layer
+        x, _, (w_x, w_h, *_), *_ = layer
         (N, H), cell, reuse = saved[-1].shape, self.cell, self.table.reuse
         is_packed = cell.cell is gru_reset_after.CELL
         widths = [w.shape[1] * 4 // 3 if is_packed else w.shape[1] for w in w_h]
@@ -549,7 +549,7 @@ class OnDevice:
 
 
 def start(
-    arguments: Arguments, cell: DeviceCell, matrices: set[int], *, back: bool, saves: bool
+    arguments: Arguments, net: Any, matrices: set[int], *, in_time: bool, saves: bool
 ) -> tuple[Table, OnDevice]:
     """Return the table of a call, and the machine of its operations: see `on_host.start`."""
     arrays, aligned = arguments.arrays, 0
@@ -562,4 +562,4 @@ def start(
             raise NotInPlace("an array is not in order")
         aligned |= a.data.ptr & 15
     table = Table(arguments)
-    return table, OnDevice(table, cell, table.length, B, aligned)
+    return table, OnDevice(table, net.cell(CELLS), table.length, B, aligned)

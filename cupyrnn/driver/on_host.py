@@ -1,46 +1,47 @@
 """
-A call on the host as a list of operations of NumPy and compiled loops, over arrays at fixed places.
+A call on the host as a list of operations on arrays at fixed places.
 
-A layer is one call of a compiled loop. On the host a new array is cheaper than a view, so every new
-place is an array of its own.
+A layer is one operation: its cell's steps, with all products. On the host a new array is cheaper
+than a view, so every new place is an array of its own.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from .._typing import Array, Arrays, NamedTuple
 from ..arithmetic.dropout import keep_mask, scale, threshold
-from ..arithmetic.products import matmul
-from ..checks.arrays import NotInPlace
-from ..compiled import gru, gru_reset_after, lstm, simple_rnn
-from ..compiled.addresses import At
-from ..compiled.call import compute
-from ..compiled.plan import HostCell, Plan, Shapes, Spec
-from ..compiled.single import CompiledStep, StepSizes
+from ..cells.block_forms import prepared
+from ..cells.contract import Gradients
+from ..checks.arrays import NotInPlace, cast, compute_dtype
 from . import layer as _layer
-from .net import Cells, GradientPlaces, LayerPlaces
-from .places import Place, Table
+from .layer import Layer, LayerGradient
+from .net import GradientPlaces, LayerPlaces, Weights
+from .packing import Packing, Rows
+from .places import Place, Table, strides_of
 from .signatures import Arguments
-
-CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
 
 # The most steps of a call that is laid out. In longer calls a layout saves too little.
 _MOST_STEPS = 4096
 # The most rows for which inference has memory for all saved arrays.
 _MOST_ROWS = 1024
 
+View = Callable[[Arrays], Array]
+
 
 class New(NamedTuple):
     """A new array of a call."""
 
     shape: tuple[int, ...]
-    zeros: bool
+    dtype: np.dtype[Any]
+    zeros: bool = False
     copied: int | None = None  # the number of the array that it is a copy of
     exchanged: bool = False  # whether the copy exchanges the first two axes
 
@@ -56,8 +57,23 @@ class HostTable(Table):
     def __init__(self, arguments: Arguments, matrices: set[int]) -> None:
         self._matrices = matrices
         self.copied: list[int] = []
-        self.new: list[New] = []
+        self.new: list[New | None] = []
+        self._shapes = [a.shape for a in arguments.arrays]
+        self.scratch: set[int] = set()  # the numbers of arrays that layers share
         super().__init__(arguments)
+
+    def _sequences(self, by_name: Any, T: int, B: int) -> Any:
+        if by_name.get("seq_len_max") is not None:
+            raise NotInPlace("both the number of steps and resets are there")
+        are_there = [by_name[name] is not None for name in ("sequence_lengths", "resets")]
+        return functools.partial(packing_of, T, B, *are_there)
+
+    def view(self, place: Place) -> View:
+        """Return a function that makes the view of a place."""
+        n = place.array - self.inputs
+        new = self.new[n] if n >= 0 else None
+        shape = self._shapes[place.array] if n < 0 else None if new is None else new.shape
+        return view_of(place, shape)
 
     def _argument(self, n: int, a: Array) -> Place:
         flags = a.flags
@@ -71,32 +87,69 @@ class HostTable(Table):
         self, allocation: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None
     ) -> Place:
         """Return the place of a new array."""
-        self.new.append(New(shape, zeros=False))
-        return self._whole(self.inputs + len(self.new) - 1, shape, self.dtype)
+        # The same bits in every call, also after the rows of shorter sequences.
+        zeros = allocation == "reserve" and self.sequences is not None
+        self.new.append(New(shape, dtype or self.dtype, zeros))
+        return self._whole(self.inputs + len(self.new) - 1, shape, dtype or self.dtype)
+
+    def reuse(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> Place:
+        place = super().reuse(name, shape, dtype)
+        self.scratch.add(place.array)
+        return place
+
+    def hold(self, columns: int) -> Place:
+        """Return the place of an array [S, columns] that an operation of the call makes."""
+        self.new.append(None)
+        return self._whole(self.inputs + len(self.new) - 1, (1, columns), self.dtype)
 
     def begin(self, place: Place, value: Place | None) -> None:
         n = place.array - self.inputs
+        new = self.new[n]
+        assert new is not None, place
         if value is None:
-            self.new[n] = self.new[n]._replace(zeros=True)
+            self.new[n] = new._replace(zeros=True)
         else:
             assert value.offset == place.offset, (value, place)
-            self.new[n] = self.new[n]._replace(copied=value.array)
+            self.new[n] = new._replace(copied=value.array)
+
+
+@functools.lru_cache(maxsize=16)
+def packing_of(T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes) -> Packing:
+    """Return the rows of sequences, of the bytes of their lengths and of their resets."""
+    lengths = np.frombuffer(data, np.int32, B) if has_lengths else None
+    resets = None
+    if has_resets:
+        resets = np.frombuffer(data, np.bool_, offset=4 * B * has_lengths).reshape(T, B)
+    return Packing(np, T, B, lengths, resets)
+
+
+def order_of(arrays: Any) -> Packing:
+    """Return the rows of a call whose sequences differ."""
+    packing: Packing = arrays[-2]
+    return packing
 
 
 class OnHost:
     """
-    The operations of a call in NumPy and in compiled loops.
+    The operations of a call in NumPy.
 
-    `in_time` says that the saved arrays of a layer that runs backwards are in the order of time.
+    `in_time` says that the saved arrays of all layers are in the order of time, in block ops, not
+    in the order of the layer's steps. The rows of a place are in the order of time (None), or of
+    the steps of direction 0 or 1.
     """
 
     def __init__(
-        self, table: HostTable, cell: HostCell, steps: tuple[int, int], *, in_time: bool
+        self, table: HostTable, net: Any, steps: tuple[int, int], *, in_time: bool
     ) -> None:
-        self._table, self._cell, (T, B), self._in_time = table, cell, steps, in_time
-        self._T, self._B = T, B
-        self._starts = (np.arange(T + 1, dtype=np.int64) * B).tobytes()
+        self._table, self._net, (T, B), self._in_time = table, net, steps, in_time
+        self._T, self._B = table.length, B
+        self._packs = table.sequences is not None
+        # One step of longer arrays is computed as many steps are.
+        whole = self._T == T
+        self._rows = Rows(np, self._T, B, None if whole else np.full(B, self._T, np.int32))
+        self._is_step = in_time and T == 1 and not self._packs
         self.operations: list[Callable[[Arrays], Any]] = []
+        self._in_numpy = False  # whether NumPy computes: its warnings are off then
 
     def zeros(self, count: int) -> list[Place]:
         """Return the places of scalars that are zero."""
@@ -109,30 +162,24 @@ class OnHost:
         """Initialize the new array of a place with zeros."""
         self._table.begin(a, None)
 
+    def round(self, a: Place, to: Place) -> None:
+        """Add an operation that converts computed numbers to the storage type."""
+        order, to_order = self._order(a), self._order(to)
+        if self._packs and order != to_order:
+            self._move(a, order, to, to_order)
+            return
+        self._compute(lambda a, to: np.copyto(to, a, "same_kind"), a, to)
+
     def exchange(self, a: Place, to: Place) -> None:
         """Add an operation that writes `a` with its first two axes exchanged to `to`."""
         n = to.array - self._table.inputs
         if a.array < self._table.inputs:  # an argument is copied when the new array is made
             new = self._table.new[n]
+            assert new is not None, to
             self._table.new[n] = new._replace(copied=a.array, exchanged=True)
             return
         shape, strides = ((n[1], n[0], n[2]) for n in (a.shape, a.strides))
-        read, write = view_of(a._replace(shape=shape, strides=strides)), view_of(to)
-        self.operations.append(lambda arrays: np.copyto(write(arrays), read(arrays)))
-
-    def _copy(self, a: Place, to: Place, *, backwards: bool, adds: bool = False) -> None:
-        """Add to = a, or to += a; the steps of either may be in reverse order."""
-        read, write = view_of(self._by_step(a, backwards)), view_of(self._by_step(to, False))
-
-        def copy(arrays: Arrays) -> None:
-            np.copyto(write(arrays), read(arrays))
-
-        def add(arrays: Arrays) -> None:
-            found = write(arrays)
-            with np.errstate(all="ignore"):
-                np.add(found, read(arrays), found)
-
-        self.operations.append(add if adds else copy)
+        self._compute(lambda a, to: np.copyto(to, a), a._replace(shape=shape, strides=strides), to)
 
     def _by_step(self, rows: Place, backwards: bool) -> Place:
         """Return rows [T*B, K] as [T, B, K], with the steps in reverse order if `backwards`."""
@@ -142,55 +189,100 @@ class OnHost:
         offset = rows.offset + (T - 1) * step if backwards else rows.offset
         return rows._replace(offset=offset, shape=shape, strides=strides)
 
-    def _is_reversed(self, layer: LayerPlaces) -> bool:
-        """Return whether a layer reads its input, and saves arrays, in reverse order."""
-        return layer.back and not self._in_time
+    def _moves(self, order: int | None, to: int | None) -> bool:
+        """Return whether rows in two orders are in different places."""
+        return order != to if self._packs else self._T > 1 and (order or 0) != (to or 0)
 
-    def _input_of(self, layer: LayerPlaces) -> Place:
-        """Return the input of a layer, in the order of its steps."""
-        # Saved arrays are in the order of the steps.
-        backwards = [layer.back] if len(layer.x) == 1 else [False, True]
-        part: Place = layer.x[0]
+    def _move(
+        self, a: Place, order: int | None, to: Place, to_order: int | None, *, adds: bool = False
+    ) -> None:
+        """Add an operation that writes rows in another order, or adds them."""
+        if not self._packs:
+            is_reversed = (order or 0) != (to_order or 0)
+            a, to = self._by_step(a, is_reversed), self._by_step(to, False)
+            if adds:
+                self._compute(lambda a, to: np.add(to, a, to), a, to)
+            else:
+                self._compute(lambda a, to: np.copyto(to, a), a, to)
+            return
+        read, write = self._table.view(a), self._table.view(to)
+
+        def move(arrays: Arrays) -> None:
+            order_of(arrays).move(read(arrays), order, write(arrays), to_order, adds=adds)
+
+        self.operations.append(move)
+
+    def _in_order(self, name: str, a: Place, order: int | None, to: int) -> Place:
+        """Return rows in another order: a place that operations with this name share."""
+        if not self._moves(order, to):
+            return a
+        found = self._table.reuse(name, a.shape, a.dtype)
+        self._move(a, order, found, to)
+        return found
+
+    def _order(self, a: Place) -> int | None:
+        """Return the order of rows between layers: of an argument's or a result's None."""
+        return 0 if a.array in self._table.scratch else None
+
+    def _orders_of_input(self, layer: LayerPlaces) -> list[int | None]:
+        """Return the order of each part of a layer's input."""
         source: Any = self._table.arguments.get("x", self._table.arguments.get("input"))
-        if part.array == source.array:
-            backwards = [False]
-        in_order = self._T == 1 and len(backwards) == 1
-        if layer.mask is None and (in_order or backwards == [self._is_reversed(layer)]):
-            return part
+        if layer.x[0].array == source.array:
+            return [None]
+        return [int(layer.back)] if len(layer.x) == 1 else [0, 1]
+
+    def _input_of(self, layer: LayerPlaces, to: int) -> Place:
+        """Return the input of a layer, its rows in an order."""
+        orders = self._orders_of_input(layer)
+        if layer.mask is None and len(orders) == 1:
+            return self._in_order("x", layer.x[0], orders[0], to)
         ends = [0, *accumulate(part.shape[1] for part in layer.x)]
-        x = self._table.reuse("x", (part.shape[0], ends[-1]))
-        for part, is_reversed, columns in zip(layer.x, backwards, pairwise(ends), strict=True):
-            self._copy(part, x.part(*columns, 1), backwards=is_reversed != layer.back)
-        if layer.mask is not None:  # in the order of the first direction's steps
-            self._keep(x, layer, backwards=layer.back and len(backwards) > 1)
+        x = self._table.reuse("x", (layer.x[0].shape[0], ends[-1]))
+        for part, order, columns in zip(layer.x, orders, pairwise(ends), strict=True):
+            self._move(part, order, x.part(*columns, 1), to)
+        if layer.mask is not None:
+            self._keep(x, x, to, layer)
         return x
 
     def draw(self, mask: Place, layer: int, rate: float, *, reverse: bool) -> None:
         """Add an operation that draws the mask of a layer's input, in the order of steps."""
-        by_step, (N, K), below = self._by_step(mask, reverse), mask.shape, threshold(rate)
-        write = view_of(by_step)
+        (N, K), below, packs = mask.shape, threshold(rate), self._packs
+        by_step = mask if packs else self._by_step(mask, reverse)
+        write = self._table.view(by_step)
 
         def draw(arrays: Any) -> None:
-            drawn = keep_mask((N, K), mask.dtype, below, arrays[-1], layer)
-            np.copyto(write(arrays), drawn.reshape(by_step.shape))
+            drawn, to = keep_mask((N, K), mask.dtype, below, arrays[-1], layer), write(arrays)
+            if packs:
+                order_of(arrays).move(drawn, None, to, int(reverse))
+            else:
+                np.copyto(to, drawn.reshape(by_step.shape))
 
         self.operations.append(draw)
         self._table.draws = True
 
     def drop(self, a: Place, layer: LayerPlaces, to: Place) -> None:
         """Add an operation that writes the gradient of a masked input to `to`."""
-        assert a is to, (a, to)  # no dtype here is rounded
-        self._keep(to, layer, backwards=layer.back)
+        self._keep(a, to, 0, layer)
 
-    def _keep(self, rows: Place, layer: LayerPlaces, *, backwards: bool) -> None:
-        """Add an operation that keeps the scaled values of a mask, whose steps may be reversed."""
+    def _keep(self, rows: Place, to: Place, order: int, layer: LayerPlaces) -> None:
+        """Add an operation that keeps the scaled values of a mask, rounded once."""
         factor = scale(layer.rate)
+        mask, of_mask = layer.mask, int(layer.back) if len(layer.x) == 1 else 0
+        if self._packs:
+            mask = self._in_order("mask", mask, of_mask, order)
+        else:
+            mask = self._by_step(mask, of_mask != order)
+            rows, to = self._by_step(rows, False), self._by_step(to, False)
+        compute = compute_dtype(mask.dtype)
 
-        def keep(mask: Array, values: Array) -> None:
-            np.multiply(values, mask, values)
-            np.multiply(values, factor, values)
+        def keep(mask: Array, values: Array, to: Array) -> None:
+            if to.dtype == compute:
+                np.multiply(values, mask, to)
+                np.multiply(to, factor, to)
+            else:
+                to[...] = cast(values, compute) * cast(mask, compute) * factor
 
-        self._compute(keep, self._by_step(layer.mask, backwards), self._by_step(rows, False))
+        self._compute(keep, mask, rows, to)
 
     def _first(self, place: Place | None, H: int) -> Place:
         """Return a state before the first step."""
@@ -199,248 +291,324 @@ class OnHost:
             self._table.begin(place, None)
         return place
 
-    def _in_one_loop(self, layer: LayerPlaces, direction: str) -> bool:
-        """Return True for the loop over all steps, False for the loop of a single step."""
-        (w_x, w_h, _), dtype = layer.weights, self._table.dtype
-        size, in_order = sum(w.size for w in (*w_x, *w_h)), w_x[0].strides[1] == dtype.itemsize
-        whole = _layer.pays(size, self._T * self._B, direction, self._T == 1, in_order)
-        if not whole and self._T > 1:
-            raise NotInPlace("a step with these matrices is faster")
-        return whole
+    def _entering(self, states: Sequence[Place], back: bool) -> list[Place]:
+        """Return the states before the first step of the rows of a layer."""
+        if not self._packs:
+            return [*states]
+        return [self._moved(Packing.enter, a, back) for a in states]
 
-    def _spec(self, vectors: dict[str, Place | None], H: int, entry: str) -> tuple[Spec, list[Any]]:
-        """Return the spec of the cell with vectors by name, and the arrays of its formulas."""
-        if not self._cell.takes(None, self._table.dtype, entry):
-            raise NotInPlace("no loop of the cell is compiled")
-        found = {name: place for name, place in vectors.items() if place is not None}
-        if "b_more" in found:
-            b, more, n = found["b"], found["b_more"], self._cell.both * H
-            found |= {"b_end": b.part(n, b.size), "b_more_end": more.part(n, more.size)}
-        return self._cell.spec_of(found, H, self._table.dtype)
+    def _moved(self, move: Callable[..., Array], a: Place, back: bool) -> Place:
+        """Add an operation that moves states between sequences and rows; return their place."""
+        to, read = self._table.hold(a.shape[1]), self._table.view(a)
 
-    def _layer(
-        self, layer: LayerPlaces, vectors: dict[str, Place | None], back: tuple[Any, ...] = (),
-        grads: Sequence[Place] = (), sums: Sequence[list[Place]] = (),
-    ) -> Callable[[Arrays], Any]:  # fmt: skip
-        """Return the compiled call of a layer or, with `back`, of its gradient."""
-        x, (w_x, w_h, _), saved = self._input_of(layer), layer.weights, layer.saved
-        last, output = layer.last, layer.output
-        (N, I), H, weights = x.shape, saved[-1].shape[1], (*w_x, *w_h)
-        h, *c = [self._first(place, H) for place in layer.first]
-        more = None if back else vectors.get("b_more")
-        spec, arrays = self._spec(vectors, H, "backward_layer" if back else "forward_layer")
-        first_c, (last_h, last_c) = (*c, None)[0], (*last, None)[:2]
-        of_steps = dx, _, _, h_grad, c_grad, totals = (*back, *[None] * 6)[:6]
-        wide = h_grad if back else output
-        there = first_c, last_h, output, dx, h_grad, c_grad, totals
-        shapes = Shapes(
-            bool(back), False, N, N * sum(w.size for w in weights), I, H, self._starts,
-            len(saved), len(saved) + len(arrays), _oriented(weights), _oriented(grads),
-            tuple(a is not None for a in there), 0 if totals is None else totals.size // H,
-            tuple(map(len, sums)), 0 if more is None else self._cell.both,
-            None if wide is None else wide.strides[0], self._is_reversed(layer),
-            layer.back and self._in_time,
-        )  # fmt: skip
-        places = h, first_c, last_h, last_c, output, more, *of_steps
-        arrays = [x, *places, *saved, *arrays, *weights, *grads, *chain(*sums)]
-        plan_for = functools.partial(Plan, spec, shapes, places=[*map(_at, arrays)])
-        if shapes.is_small:
-            return plan_for(1).run
-        return functools.partial(compute, shapes, functools.cache(plan_for))
+        def moved(arrays: Any) -> None:
+            states = read(arrays)
+            found = move(order_of(arrays), states, back)
+            arrays[to.array] = found.copy() if found is states else found
 
-    def _step(
-        self, layer: LayerPlaces, spec: Spec, vectors: Sequence[Any], x: Place | None,
-        back: tuple[Any, ...] = (None, None, None), deltas: Sequence[Place] = (),
-    ) -> None:  # fmt: skip
-        """
-        Add the compiled call of a single step.
+        self.operations.append(moved)
+        return to
 
-        `x` is its input or, backward, the gradient of its input. `back` are the carried
-        gradients, and the gradients of peephole weights.
-        """
-        weights: tuple[Any, ...]
-        weights, saved, totals = (*layer.weights.w_x, *layer.weights.w_h), layer.saved, back[2]
-        (_, H), (_, P), I = saved[0].shape, saved[-1].shape, 0 if x is None else x.shape[1]
-        widths = (P, H)[: len(layer.first)]
-        h, *c = map(self._first, layer.first, widths)
-        if deltas:
-            saved = saved[: len(spec.formulas.saved)]
-        lie: tuple[Any, ...] = _oriented(weights)
-        if not weights:  # the gradient ends at the deltas
-            weights = lie = (None,) * (len(spec.layout.inputs) + 1)
-        places = tuple((n % len(deltas), 0) for n in range(len(weights)) if deltas)
-        sizes = StepSizes(
-            self._B, I, P, len(saved), len(vectors), lie, places, tuple(d.shape[1] for d in deltas),
-            bool(deltas) and x is not None, 0 if totals is None else totals.size // H,
-        )  # fmt: skip
-        arrays = [x, h, (*c, None)[0], *back, *saved, *vectors, *weights, *deltas]
-        self.operations.append(CompiledStep(spec, sizes, [*map(_at, arrays)]).run)
+    def _left(self, move: Callable[..., Array], a: Place, to: Place, back: bool) -> None:
+        """Add an operation that moves states of rows to those of sequences."""
+        read, write = self._table.view(a), self._table.view(to)
+
+        def left(arrays: Any) -> None:
+            write(arrays)[...] = move(order_of(arrays), read(arrays), back)
+
+        self.operations.append(left)
+
+    def _read(self, layer: LayerPlaces) -> LayerPlaces:
+        """Return a layer whose input and first states are in the order of its steps."""
+        back, saved = int(layer.back), layer.saved
+        widths = (saved[-1].shape[1], saved[0].shape[1])
+        first = [self._first(a, n) for a, n in zip(layer.first, widths, strict=False)]
+        x = (self._input_of(layer, back),) if layer.x else ()
+        return layer._replace(x=x, first=tuple(self._entering(first, layer.back)))
+
+    def _saved(self, layer: LayerPlaces) -> list[Place]:
+        """Return places for saved arrays in the order of the layer's steps."""
+        if not (self._in_time and self._moves(None, int(layer.back))):
+            return [*layer.saved]
+        reuse = self._table.reuse
+        return [reuse(f"s{k}", a.shape, a.dtype) for k, a in enumerate(layer.saved)]
 
     def forward_layer(self, layer: LayerPlaces) -> None:
         """Add the operations of a layer."""
-        vectors, saved = layer.weights.vectors, layer.saved
-        if self._in_one_loop(layer, "forward"):
-            self.operations.append(self._layer(layer, vectors))
-            return
-        H, b, more = saved[0].shape[1], vectors.get("b"), vectors.get("b_more")
-        spec, arrays = self._spec(vectors, H, "forward_step")
-        if more is not None and b is not None:
-            n = self._cell.both * H
-            total = self._table.reuse("b", (n,))
-            self._compute(np.add, b.part(0, n), more.part(0, n), total)
-            arrays = [total if a is b else a for a in arrays]
-        self._step(layer, spec, arrays, self._input_of(layer))
-        sources = [saved[-1], saved[-1]]
-        if spec.formulas.c:
-            sources.append(saved[spec.formulas.saved.index(spec.formulas.c)])
-        for place, to in zip(sources, (layer.output, *layer.last), strict=True):
-            if to is not None:
-                self._copy(place, to, backwards=False)
+        back, to, last = int(layer.back), self._read(layer), layer.last
+        to = to._replace(saved=self._saved(layer))
+        if self._packs:  # the states after the last step take the place of the first ones
+            last = tuple(a and held for a, held in zip(last, to.first, strict=True))
+        self._forward(to._replace(last=last))
+        if self._in_time:
+            for a, place in zip(to.saved, layer.saved, strict=True):
+                if a is not place:
+                    self._move(a, back, place, None)
+        if layer.output is not None:
+            self._move(to.saved[-1], back, layer.output, None)
+        for a, place in zip(last, layer.last, strict=True):
+            if self._packs and place is not None:
+                self._left(Packing.leave, a, place, layer.back)
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of a layer."""
-        if not self._in_one_loop(layer, "backward"):
-            self._backward_step(layer, grads)
-            return
-        for place, last in zip(grads.first, grads.last, strict=True):
-            self._table.begin(place, last)
-        weights, carried, states = grads.weights, (*grads.first, None), (*grads.states, None)
-        totals = weights.vectors.get("terms")
-        vectors = {name: layer.weights.vectors.get(name) for name in self._cell.read}
-        x = grads.x
-        if x is not None and (self._is_reversed(layer) or grads.adds_x):
-            x = self._table.reuse("dx", x.shape)
-        back = x, *carried[:2], *states[:2], totals
-        sums = self._sums(layer, weights.vectors)
-        of_weights = *weights.w_x, *weights.w_h
-        self.operations.append(self._layer(layer, vectors, back, of_weights, sums))
-        if grads.x is not None and x is not None and x is not grads.x:
-            self._copy(x, grads.x, backwards=layer.back, adds=grads.adds_x)
+        back, reuse = int(layer.back), self._table.reuse
+        to, saved = self._read(layer), self._saved(layer)
+        for a, place in zip(saved, layer.saved, strict=True):
+            if a is not place:
+                self._move(place, None, a, back)
+        states = [
+            None if g is None else self._in_order(f"g{k}", g, self._order(g), back)
+            for k, g in enumerate(grads.states)
+        ]
+        first = self._begin(grads, layer.back)
+        x, moves_x = grads.x, False
+        if x is not None:
+            moves_x = grads.adds_x or self._moves(back, self._order(x))
+            x = reuse("dx", x.shape, x.dtype) if moves_x else x
+        self._backward(
+            to._replace(saved=saved), grads._replace(states=tuple(states), x=x, first=first)
+        )
+        if moves_x:
+            self._move(x, back, grads.x, self._order(grads.x), adds=grads.adds_x)
+        if self._packs:
+            for a, place in zip(first, grads.first, strict=True):
+                self._left(Packing.enter_grad, a, place, layer.back)
 
-    def _sums(self, layer: LayerPlaces, vectors: dict[str, Place | None]) -> list[list[Place]]:
-        """Return the places for the sums of each of the deltas."""
-        spec, _ = self._cell.spec_of({}, layer.saved[-1].shape[1], self._table.dtype)
-        found = []
-        for names, n in zip(self._cell.sums, spec.widths, strict=True):
-            places = [a for name in names if (a := vectors.get(name)) is not None]
-            for to in places:
-                if to.size > n:  # peephole weights: the loop adds to their gradients
-                    self._table.begin(to, None)
-            found.append([to.part(0, n) for to in places])
-        return found
+    def _begin(self, grads: GradientPlaces, back: bool) -> tuple[Place, ...]:
+        """Return the places of the carried gradients, which are those of the last states."""
+        if self._packs:
+            found = []
+            for last, to in zip(grads.last, grads.first, strict=True):
+                if last is None:
+                    last = self._table.reuse("zeros", to.shape)
+                    self._table.begin(last, None)
+                found.append(self._moved(Packing.leave_grad, last, back))
+            return tuple(found)
+        for to, last, state in zip(grads.first, grads.last, grads.states, strict=True):
+            if self._is_step and state is not None:  # a block op's step carries its gradient
+                self._compute(lambda a, to: np.copyto(to, a), state, to)
+            else:
+                self._table.begin(to, last)
+        return grads.first
+
+    def _reader(self, kind: Any, places: Sequence[Place | None]) -> Callable[[Arrays], Any]:
+        """Return a function that makes a NamedTuple of views."""
+        make = kind._make
+        views = [None if a is None else self._table.view(a) for a in places]
+        return lambda arrays: make([None if view is None else view(arrays) for view in views])
+
+    def _rows_reader(self, kind: Any, places: Sequence[Place | None]) -> Callable[[Arrays], Any]:
+        """Return the same for rows, of which a call with shorter sequences has fewer."""
+        read = self._reader(kind, places)
+        if not self._packs:
+            return read
+
+        def packed(arrays: Arrays) -> Any:
+            found, n = read(arrays), order_of(arrays).rows
+            return found._make([None if a is None else a[:n] for a in found])
+
+        return packed
+
+    def _rows_of(self, arrays: Arrays) -> Any:
+        """Return the rows of a layer; None for a block op's single step."""
+        return None if self._is_step else order_of(arrays) if self._packs else self._rows
+
+    def _entry(self, weights: Weights, *, writes: bool = False) -> Callable[[Arrays], Any]:
+        """Return a function that makes the weights of a layer, as its form has them."""
+        self._in_numpy = True
+        if weights.entry is None:
+            raise NotInPlace("its weights are not those of an op")
+        dtype, read = self._table.dtype, self._reader(type(weights.entry), weights.entry)
+        if dtype.itemsize > 2 or writes:
+            return read
+        return lambda arrays: prepared(np, read(arrays), dtype)
+
+    def _forward(self, layer: LayerPlaces) -> None:
+        """Add the steps of a layer."""
+        net, packs = self._net, self._packs
+        States, Saved = net.form().States, net.form().Saved
+        entry, x_of = self._entry(layer.weights), self._rows_reader(_OneArray, layer.x)
+        first_of = self._reader(States, layer.first)
+        saved_of = self._rows_reader(Saved, layer.saved)
+        last = [(k, a.array, self._table.view(a)) for k, a in enumerate(layer.last) if a]
+
+        def forward(arrays: Any) -> None:
+            rows = self._rows_of(arrays)
+            form = net.form(rows is not None and rows.single)
+            cell = form.cell(np, entry(arrays), net.attributes)
+            (x,), first, saved = x_of(arrays), first_of(arrays), saved_of(arrays)
+            states = _layer.forward(np, cell, Layer(x, first, rows, saved))
+            for k, n, view in last:
+                if packs:
+                    arrays[n] = states[k]
+                else:
+                    view(arrays)[...] = states[k]
+
+        self.operations.append(forward)
+
+    def _backward(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
+        """Add the gradient of the steps of a layer."""
+        net, sums, is_step = self._net, grads.weights.vectors.get("sums"), self._is_step
+        if sums is not None and sums.size > grads.weights.w_h[0].shape[1]:
+            self._table.begin(sums, None)  # unused peepholes
+        States, Saved = net.form().States, net.form().Saved
+        entry, x_of = self._entry(layer.weights), self._rows_reader(_OneArray, layer.x)
+        first_of = self._reader(States, layer.first)
+        saved_of = self._rows_reader(Saved, layer.saved)
+        states_of = self._rows_reader(States, grads.states)
+        carried_of = self._reader(States, grads.first)
+        dx_of, grads_of = (
+            self._rows_reader(_OneArray, [grads.x]),
+            self._entry(grads.weights, writes=True),
+        )
+
+        def backward(arrays: Any) -> None:
+            rows = self._rows_of(arrays)
+            form = net.form(rows is not None and rows.single)
+            cell = form.cell(np, entry(arrays), net.attributes)
+            of_weights, of_states = _Written(grads_of(arrays)), _Written(carried_of(arrays))
+            (x,), (dx,) = x_of(arrays), dx_of(arrays)
+            written = form.gradients(np, of_weights.arrays)._replace(x=dx)
+            for total in written.sums:
+                if total is not None:
+                    total[...] = 0
+            step = Layer(x, first_of(arrays), rows, saved_of(arrays))
+            cotangents = None if is_step else states_of(arrays)
+            _layer.backward(np, cell, LayerGradient(step, cotangents, of_states.arrays, written))
+            of_weights.write(form.finished(of_weights.arrays, written))
+            of_states.write(of_states.arrays)
+
+        self.operations.append(backward)
 
     def backward_gates(
         self, layer: LayerPlaces, grads: GradientPlaces, deltas: Sequence[Place] = ()
-    ) -> list[Place]:
+    ) -> Any:
         """
         Add the gradient of a single step up to its gates, and of x if it is wanted.
 
-        Parameters
-        ----------
-        deltas
-            Written: the gradients of the products. Memory to work in by default.
-
-        Returns
-        -------
-        list of Place
-            The deltas.
+        `deltas` are written: the gradients of the products.
         """
-        H, vectors = layer.saved[-1].shape[1], grads.weights.vectors
-        for to, last, cotangent in zip(grads.first, grads.last, grads.states, strict=True):
-            if last is not None or cotangent is None:
-                self._table.begin(to, last)
-            if cotangent is not None:
-                self._copy(cotangent, to, backwards=False, adds=last is not None)
-        read = {name: layer.weights.vectors.get(name) for name in self._cell.read}
-        spec, arrays = self._spec(read, H, "backward_step")
-        results = [*deltas] or [
-            self._table.reuse(f"deltas{n}", (self._B, width)) for n, width in enumerate(spec.widths)
-        ]
-        x = grads.x
-        if x is not None and grads.adds_x:
-            x = self._table.reuse("dx", x.shape)
-        back = *(*grads.first, None)[:2], vectors.get("terms")
-        self._step(layer, spec, arrays, x, back, results)
-        if x is not None and grads.x is not None and x is not grads.x:
-            self._copy(x, grads.x, backwards=False, adds=True)
-        return results
+        net, terms = self._net, grads.weights.vectors.get("terms")
+        H = layer.saved[0].shape[1]
+        first = [self._first(a, H) for a in layer.first]
+        for to, state in zip(grads.first, grads.states, strict=True):
+            self._table.begin(to, state)
+        entry, first_of = self._entry(layer.weights), self._reader(net.form().States, first)
+        saved_of = self._reader(net.form().Saved, layer.saved)
+        carried_of = self._reader(net.form().States, grads.first)
+        written_of = self._reader(_OfGates, [*[*deltas, None][:2], grads.x, terms])
 
-    def _backward_step(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
-        """Add the gradient of a single step: up to its gates, then of its weights."""
-        deltas, weights = self.backward_gates(layer, grads), grads.weights
-        x, h = self._input_of(layer), self._first(layer.first[0], layer.saved[-1].shape[1])
-        lefts = [*(x for _ in weights.w_x), *(h for _ in weights.w_h)]
-        if self._cell.reset is not None:
-            lefts[-1] = self._table.reuse("operand", h.shape)
-            self._compute(np.multiply, layer.saved[self._cell.reset], h, lefts[-1])
-        for n, (left, to) in enumerate(zip(lefts, (*weights.w_x, *weights.w_h), strict=True)):
-            a, b = left.T, deltas[n % len(deltas)]
-            if to.strides[0] < to.strides[1]:
-                a, b, to = b.T, a.T, to.T
-            self._compute(matmul, a, b, to)
-        for delta, places in zip(deltas, self._sums(layer, weights.vectors), strict=True):
-            for to in places:
-                self._compute(lambda rows, sums: rows.sum(0, out=sums), delta, to)
+        def backward(arrays: Any) -> None:
+            cell = net.cell_to_gates(entry(arrays), H)
+            first, carried = first_of(arrays), _Written(carried_of(arrays))
+            written = _Written(written_of(arrays))
+            *found, x, vectors = written.arrays
+            if vectors is not None:
+                vectors[...] = 0
+            to = Gradients(x, found[: len(deltas)], None, vectors, "deltas")
+            step = Layer(first[-1], first, None, saved_of(arrays))
+            _layer.backward(np, cell, LayerGradient(step, None, carried.arrays, to))
+            written.write(written.arrays)
+            carried.write(carried.arrays)
+
+        self.operations.append(backward)
 
     def _compute(self, function: Callable[..., Any], *places: Place) -> None:
         """Add a function of arrays that writes to the last one."""
-        views = [view_of(place) for place in places]
-
-        def compute(arrays: Arrays) -> None:
-            with np.errstate(all="ignore"):
-                function(*[view(arrays) for view in views])
-
-        self.operations.append(compute)
+        self._in_numpy, views = True, [self._table.view(place) for place in places]
+        self.operations.append(lambda arrays: function(*[view(arrays) for view in views]))
 
     def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> HostCall:
         """Return an object that runs these calls; its result is a `kind` of arrays and `more`."""
-        return HostCall(self._table, self.operations, (list(returned), kind, more))
+        results = list(returned), kind, more
+        return HostCall(self._table, self.operations, results, in_numpy=self._in_numpy)
+
+
+class _OneArray(NamedTuple):
+    """A single array, as a NamedTuple."""
+
+    array: Array | None
+
+
+class _OfGates(NamedTuple):
+    """What the gradient of a step up to its gates writes."""
+
+    delta: Array
+    second: Array | None
+    x: Array | None
+    vectors: Array | None
+
+
+class _Written:
+    """Arrays of results that are computed in another dtype and rounded once."""
+
+    def __init__(self, results: Any) -> None:
+        self._results = results
+        self.arrays = results
+        if any(a is not None and a.dtype.itemsize == 2 for a in results):
+            self.arrays = results._make([
+                None if a is None else a if a.dtype.itemsize > 2 else a.astype(np.float32)
+                for a in results
+            ])  # fmt: skip
+
+    def write(self, found: Any) -> None:
+        """Write the results, where they are other arrays."""
+        for to, a in zip(self._results, found, strict=True):
+            if a is not to and to is not None:
+                to[...] = a
 
 
 def start(
-    arguments: Arguments, cell: HostCell, matrices: set[int], *, back: bool, saves: bool
+    arguments: Arguments, net: Any, matrices: set[int], *, in_time: bool, saves: bool
 ) -> tuple[HostTable, OnHost]:
     """
     Return the table of a call, and the machine that makes its operations.
 
     Parameters
     ----------
-    cell
-        The cell of all layers.
+    net
+        The layer of a block op, or a net.
     matrices
         The numbers of the arrays that may be in Fortran order.
-    back
-        Whether the steps run backwards while their saved arrays are in the order of time.
+    in_time
+        Whether the saved arrays are in the order of time.
     saves
         Whether the caller gets all saved arrays.
     """
-    (T, B), dtype = arguments.steps, arguments.arrays[0].dtype
-    pieces = T > _MOST_STEPS or not (saves or T * B <= _MOST_ROWS)
-    if dtype.char not in "fd" or pieces:
-        raise NotInPlace("the layers compute it in pieces, or by copies")
-    table = HostTable(arguments, matrices)
-    if table.sequences is not None:
-        raise NotInPlace("sequences differ in length")
-    return table, OnHost(table, cell, (table.length, B), in_time=back)
+    table = table_of(arguments, matrices, saves=saves)
+    return table, OnHost(table, net, arguments.steps, in_time=in_time)
 
 
-def _at(a: Place | Array | None) -> At | Array | None:
-    """Return a place as an `At` of the compiled loops."""
-    return At(a.array, a.offset) if isinstance(a, Place) else a
+def table_of(arguments: Arguments, matrices: set[int], *, saves: bool) -> HostTable:
+    """Return the table of a call; the arguments are those of `start`."""
+    T, B = arguments.steps
+    if T > _MOST_STEPS or not (saves or T * B <= _MOST_ROWS):
+        raise NotInPlace("the layers compute it in pieces")
+    return HostTable(arguments, matrices)
 
 
-def _oriented(matrices: Sequence[Place]) -> tuple[tuple[bool, int], ...]:
-    """Return whether matrices are transposed in memory, and their strides in bytes."""
-    found = []
-    for w in matrices:
-        rows, columns = w.strides
-        found.append((False, rows) if columns == w.itemsize else (True, columns))
-    return tuple(found)
-
-
-def view_of(place: Place) -> Callable[[Arrays], Array]:
-    """Return a function that makes the view of a place."""
+def view_of(place: Place, whole: tuple[int, ...] | None = None) -> View:
+    """Return a function that makes the view of a place; `whole` is the shape of its array."""
     array, offset, shape, strides, dtype = place
+    if whole is not None and strides == strides_of(shape, dtype.itemsize):
+        row = prod(whole[1:]) * dtype.itemsize
+        if shape == whole:
+            return operator.itemgetter(array)
+        if shape == whole[1:] and offset % row == 0:
+            n = offset // row
+            return lambda arrays: arrays[array][n]
+        if shape and shape[1:] == whole[1:] and offset % row == 0:
+            start, stop = offset // row, offset // row + shape[0]
+            return lambda arrays: arrays[array][start:stop]
+        if offset == 0 and prod(shape) == prod(whole):
+            return lambda arrays: arrays[array].reshape(shape)
+    if whole is None and offset == 0 and shape[0] == 1:  # an operation makes the array
+        return operator.itemgetter(array)
+    if dtype.kind == "V":  # bfloat16, whose arrays are no buffers
+        return lambda arrays: np.ndarray(
+            shape, dtype, arrays[array].view(np.uint16), offset, strides
+        )
     return lambda arrays: np.ndarray(shape, dtype, arrays[array], offset, strides)
 
 
@@ -459,10 +627,13 @@ class HostCall:
     """Runs the calls of a signature."""
 
     def __init__(
-        self, table: HostTable, operations: list[Callable[[Arrays], Any]], results: Any
-    ) -> None:
+        self, table: HostTable, operations: list[Callable[[Arrays], Any]], results: Any, *,
+        in_numpy: bool,
+    ) -> None:  # fmt: skip
+        self._in_numpy = in_numpy
         self._operations, self._copied, self.draws = operations, table.copied, table.draws
-        self._new = [_maker(new, table.dtype) for new in table.new]
+        self._new = [_maker(new) for new in table.new]
+        self._order: Any = table.sequences
         returned, self.kind, self.more = results
         first = table.inputs
         # Of each result: its array, and its index there, None for the whole.
@@ -472,21 +643,27 @@ class HostCall:
         ]
         self._found = [r or (-1, None) for r in self.returned]
 
-    def __call__(self, arrays: Sequence[Any], _: bytes = b"", keys: Sequence[int] = ()) -> Any:
+    def __call__(self, arrays: Sequence[Any], data: bytes = b"", keys: Sequence[int] = ()) -> Any:
         """Run a call; `keys` are the two words of the key of its masks."""
-        found = self.run(arrays, keys)
+        found = self.run(arrays, keys, data)
         return self.kind._make([*found, *[a.copy() for a in self.more]] if self.more else found)
 
-    def run(self, arrays: Sequence[Any], keys: Sequence[int] = ()) -> list[Any]:
-        """Run a call; return the arrays of its results."""
+    def run(self, arrays: Sequence[Any], keys: Sequence[int] = (), data: bytes = b"") -> list[Any]:
+        """Run a call; return the arrays of its results. `data` are its lengths and resets."""
         bound: Any = [*arrays]
         for n in self._copied:
             bound[n] = bound[n].copy()
         for make, shape, dtype in self._new:
             bound.append(make(shape, dtype) if dtype is not None else make(bound[shape]))
+        bound.append(None if self._order is None else self._order(data))
         bound.append(keys)
-        for operation in self._operations:
-            operation(bound)
+        if self._in_numpy:
+            with np.errstate(all="ignore"):
+                for operation in self._operations:
+                    operation(bound)
+        else:
+            for operation in self._operations:
+                operation(bound)
         bound[-1] = None
         return [bound[n] if key is None else bound[n][key] for n, key in self._found]
 
@@ -495,8 +672,14 @@ def _exchanged(a: Array) -> Array:
     return a.swapaxes(0, 1).copy()
 
 
-def _maker(new: New, dtype: np.dtype[Any]) -> tuple[Any, Any, np.dtype[Any] | None]:
+def _nothing(_: Any) -> None:
+    """Make no array: an operation makes it."""
+
+
+def _maker(new: New | None) -> tuple[Any, Any, np.dtype[Any] | None]:
     """Return a function that makes a new array, from a shape and a dtype or from an array."""
+    if new is None:
+        return _nothing, 0, None
     if new.copied is not None:
         return _exchanged if new.exchanged else np.ndarray.copy, new.copied, None
-    return (np.zeros if new.zeros else np.empty), new.shape, dtype
+    return (np.zeros if new.zeros else np.empty), new.shape, new.dtype

@@ -417,6 +417,36 @@ class Packing(Rows):
         rows = self.pack(padded.reshape(self._T, self._B, padded.shape[1]))
         return self.reverse(rows) if d else rows
 
+    def starts_of(self, T: int) -> NDArray[np.int64]:
+        """Return the first row of each of T steps, and the end; later steps have no rows."""
+        starts = np.full(T + 1, self.rows, np.int64)
+        starts[: self.steps + 1] = self.starts
+        return starts
+
+    def move(
+        self, a: Array, order: int | None, out: Array, to: int | None, *, adds: bool = False
+    ) -> None:
+        """
+        Write rows in another order, or add them.
+
+        Parameters
+        ----------
+        order, to
+            0 or 1: the order of the steps of that direction; None: padded rows, in time.
+        """
+        n = self.rows
+        if to is None and adds:
+            assert order is not None
+            out[self.places(slice(0, n), bool(order), padded=True)] += a[:n]
+        elif to is None:
+            self.to_time(a[:n], order or 0, out)
+        elif order is None:
+            values = self.from_time(a, to)
+            out[:n] = out[:n] + values if adds else values
+        else:
+            values = a[:n] if order == to else self.reverse(a[:n])
+            out[:n] = out[:n] + values if adds else values
+
     @property
     def reorders(self) -> bool:
         """Whether the rows and the padded array have different orders."""

@@ -230,7 +230,7 @@ def _lay_out(call: PackedCall, engine: str, arguments: Arguments) -> Any:
         return None
     net, by_name, of = call.net, arguments.by_name, call.reserved_of
     weights = PACKED_COLUMNS, places_of(net)
-    packed = layouts.PackedNet(call.in_place(), net.rnn_mode, net.gate, *weights)
+    packed = layouts.PackedNet(call.in_place(), call.form_of, net.rnn_mode, net.gate, *weights)
     if "reserve_space" in by_name:
         args = packed, bool(by_name.get("input_gradient", True))  # tensors' calls omit defaults
         return layouts.laid_out(layouts.cudnn_rnn_backprop, arguments, *args, reserved_of=of)

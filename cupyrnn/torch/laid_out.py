@@ -156,7 +156,7 @@ def _lay_out(
         views = [view if want else None for view, want in zip(views, wanted, strict=True)]
     order = [numbers[id(a)] for a in arrays]
     if first.is_cpu:
-        return _OnHost(call, order, views)
+        return _OnHost(call, order, views, sequences)
     return _OnDevice(call, order, views, (first, copied), sequences)
 
 
@@ -194,6 +194,11 @@ def _key_of(values: dict[str, Array]) -> tuple[int, int]:
     return (0, 0) if seeds is None else key_words(*seeds.tolist())
 
 
+def _data_of(sequences: Any, values: dict[str, Array]) -> bytes:
+    """Return the checked lengths and resets of a call, if they differ from call to call."""
+    return b"" if sequences is None else sequences.data_of(sequences.checked(values))
+
+
 class _Runner:
     """Runs the calls of a signature."""
 
@@ -217,16 +222,19 @@ class _Runner:
 class _OnHost(_Runner):
     """Runs calls of tensors on the host, whose results are in NumPy's memory."""
 
-    def __init__(self, call: on_host.HostCall, order: list[int], views: list[_View | None]) -> None:
+    def __init__(
+        self, call: on_host.HostCall, order: list[int], views: list[_View | None], sequences: Any
+    ) -> None:
         super().__init__(order, views)
-        self._call = call
+        self._call, self._sequences = call, sequences
         self._asked = {view.tensor for view in views if view is not None}
 
     def run(
         self, tensors: Sequence[torch.Tensor], _: list[int], values: dict[str, Array]
     ) -> Results:
-        """Run a call with these seeds."""
-        arrays = self._call.run([array_of(tensors[n]) for n in self._order], _key_of(values))
+        """Run a call with these lengths, resets and seeds."""
+        data = _data_of(self._sequences, values)
+        arrays = self._call.run([array_of(tensors[n]) for n in self._order], _key_of(values), data)
         return self._results({n: torch.from_numpy(arrays[n]) for n in self._asked})
 
 
@@ -263,9 +271,7 @@ class _OnDevice(_Runner):
         if torch.cuda.current_device() != self._index:
             with torch.cuda.device(self._index):
                 return self.run(tensors, addresses, values)
-        data, of = b"", self._sequences
-        if of is not None:
-            data = of.data_of(of.checked(values))
+        data = _data_of(self._sequences, values)
         copies = {n: tensors[n].contiguous() for n in self._copied}
         for n, copy in copies.items():
             addresses[n] = copy.data_ptr()

@@ -127,6 +127,7 @@ def test_forward_is_one_call_where_the_weights_are_the_same(
         return real(inputs, rest)
 
     monkeypatch.setattr(op, "compute", spy)
+    monkeypatch.setattr("cupyrnn.torch.laid_out.results_of", lambda *_: None)
     given, dims, _ = batched(problem, (0, 1))
     torch.func.vmap(problem, in_dims=dims)(*given)
     assert shapes == [(4, 9, 2)]

@@ -1,0 +1,312 @@
+"""
+A call on the host whose layers are compiled.
+
+A layer is one call of a compiled loop, where that is faster than NumPy's steps.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from .._typing import Array, Arrays
+from ..arithmetic.products import matmul
+from ..checks.arrays import NotInPlace
+from ..compiled import gru, gru_reset_after, lstm, simple_rnn
+from ..compiled.addresses import At
+from ..compiled.call import compute
+from ..compiled.plan import HostCell, Plan, Shapes, Spec, is_small
+from ..compiled.single import CompiledStep, StepSizes
+from . import layer as _layer
+from .net import Cells, GradientPlaces, LayerPlaces
+from .on_host import HostTable, OnHost, order_of, table_of
+from .places import Place
+from .signatures import Arguments
+
+_CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
+
+
+class OnHostCompiled(OnHost):
+    """The operations of a call in compiled loops, and in NumPy."""
+
+    def __init__(
+        self, table: HostTable, net: Any, steps: tuple[int, int], *, in_time: bool
+    ) -> None:
+        super().__init__(table, net, steps, in_time=in_time)
+        self._cell: HostCell = net.cell(_CELLS)
+        # Resets make at most T*B sequences, one row of the first step for each.
+        rows, resets = self._T * self._B, self._packs and table.arguments.get("resets") is not None
+        starts = np.arange(self._T + 1, dtype=np.int64) * (rows if resets else self._B)
+        self._starts = np.minimum(starts, rows).tobytes()
+
+    def _in_one_loop(self, layer: LayerPlaces, direction: str) -> bool:
+        """Return whether one loop over all steps is faster than NumPy's steps."""
+        (w_x, w_h, *_), dtype = layer.weights, self._table.dtype
+        size, in_order = sum(w.size for w in (*w_x, *w_h)), w_x[0].strides[1] == dtype.itemsize
+        return _layer.pays(size, self._T * self._B, direction, self._T == 1, in_order)
+
+    def _spec(self, vectors: dict[str, Place | None], H: int, entry: str) -> tuple[Spec, list[Any]]:
+        """Return the spec of the cell with vectors by name, and the arrays of its formulas."""
+        if not self._cell.takes(None, self._table.dtype, entry):
+            raise NotInPlace("no loop of the cell is compiled")
+        found = {name: place for name, place in vectors.items() if place is not None}
+        if "b_more" in found:
+            b, more, n = found["b"], found["b_more"], self._cell.both * H
+            found |= {"b_end": b.part(n, b.size), "b_more_end": more.part(n, more.size)}
+        return self._cell.spec_of(found, H, self._table.dtype)
+
+    def _layer(
+        self, layer: LayerPlaces, vectors: dict[str, Place | None], back: tuple[Any, ...] = (),
+        grads: Sequence[Place] = (), sums: Sequence[list[Place]] = (), starts: Place | None = None,
+    ) -> Callable[[Arrays], Any]:  # fmt: skip
+        """
+        Return the compiled call of a layer or, with `back`, of its gradient.
+
+        `starts` is the first row of each step, where that differs from call to call.
+        """
+        (x,), (w_x, w_h, *_), saved = layer.x, layer.weights, layer.saved
+        last, output = layer.last, layer.output
+        (N, I), H, weights = x.shape, saved[-1].shape[1], (*w_x, *w_h)
+        h, *c = [self._first(place, H) for place in layer.first]
+        more = None if back else vectors.get("b_more")
+        spec, arrays = self._spec(vectors, H, "backward_layer" if back else "forward_layer")
+        first_c, (last_h, last_c) = (*c, None)[0], (*last, None)[:2]
+        of_steps = dx, _, _, h_grad, c_grad, totals = (*back, *[None] * 6)[:6]
+        wide = h_grad if back else output
+        there = first_c, last_h, output, dx, h_grad, c_grad, totals
+        in_place = layer.back and not self._packs
+        shapes = Shapes(
+            bool(back), False, N, N * sum(w.size for w in weights), I, H, self._starts,
+            len(saved), len(saved) + len(arrays), _oriented(weights), _oriented(grads),
+            tuple(a is not None for a in there), 0 if totals is None else totals.size // H,
+            tuple(map(len, sums)), 0 if more is None else self._cell.both,
+            None if wide is None else wide.strides[0],
+            in_place and not self._in_time, in_place and self._in_time,
+        )  # fmt: skip
+        places = h, first_c, last_h, last_c, output, more, *of_steps
+        arrays = [x, *places, *saved, *arrays, *weights, *grads, *chain(*sums)]
+        at = None
+        if starts is not None:
+            arrays.append(starts)
+            at = At(len(arrays))
+        plan_for = functools.partial(Plan, spec, shapes, places=[*map(_at, arrays)], starts=at)
+        if shapes.is_small:
+            return plan_for(1).run
+        return functools.partial(compute, shapes, functools.cache(plan_for))
+
+    def _step(
+        self, layer: LayerPlaces, spec: Spec, vectors: Sequence[Any], x: Place | None,
+        back: tuple[Any, ...] = (None, None, None), deltas: Sequence[Place] = (),
+    ) -> None:  # fmt: skip
+        """
+        Add the compiled call of a single step.
+
+        `x` is its input or, backward, the gradient of its input. `back` are the carried
+        gradients, and the gradients of peephole weights.
+        """
+        weights: tuple[Any, ...]
+        weights, saved, totals = (*layer.weights.w_x, *layer.weights.w_h), layer.saved, back[2]
+        (_, H), (_, P), I = saved[0].shape, saved[-1].shape, 0 if x is None else x.shape[1]
+        widths = (P, H)[: len(layer.first)]
+        h, *c = map(self._first, layer.first, widths)
+        if deltas:
+            saved = saved[: len(spec.formulas.saved)]
+        lie: tuple[Any, ...] = _oriented(weights)
+        if not weights:  # the gradient ends at the deltas
+            weights = lie = (None,) * (len(spec.layout.inputs) + 1)
+        places = tuple((n % len(deltas), 0) for n in range(len(weights)) if deltas)
+        sizes = StepSizes(
+            self._B, I, P, len(saved), len(vectors), lie, places, tuple(d.shape[1] for d in deltas),
+            bool(deltas) and x is not None, 0 if totals is None else totals.size // H,
+        )  # fmt: skip
+        arrays = [x, h, (*c, None)[0], *back, *saved, *vectors, *weights, *deltas]
+        self.operations.append(CompiledStep(spec, sizes, [*map(_at, arrays)]).run)
+
+    def _input(self, layer: LayerPlaces) -> LayerPlaces:
+        """Return a layer whose input a loop can read: of a block op in the order of time."""
+        x = layer.x[0] if self._in_time else self._input_of(layer, int(layer.back))
+        return layer._replace(x=(x,))
+
+    def forward_layer(self, layer: LayerPlaces) -> None:
+        """Add the operations of a layer."""
+        whole, vectors, saved = (
+            self._in_one_loop(layer, "forward"),
+            layer.weights.vectors,
+            layer.saved,
+        )
+        if self._packs or not (whole or self._T == 1):
+            super().forward_layer(layer)
+            return
+        layer = self._input(layer)
+        if whole:
+            self.operations.append(self._layer(layer, vectors))
+            return
+        H, b, more = saved[0].shape[1], vectors.get("b"), vectors.get("b_more")
+        spec, arrays = self._spec(vectors, H, "forward_step")
+        if more is not None and b is not None:
+            n = self._cell.both * H
+            total = self._table.reuse("b", (n,))
+            self._compute(np.add, b.part(0, n), more.part(0, n), total)
+            arrays = [total if a is b else a for a in arrays]
+        self._step(layer, spec, arrays, layer.x[0])
+        sources = [saved[-1], saved[-1]]
+        if spec.formulas.c:
+            sources.append(saved[spec.formulas.saved.index(spec.formulas.c)])
+        for place, to in zip(sources, (layer.output, *layer.last), strict=True):
+            if to is not None:
+                self._move(place, 0, to, 0)
+
+    def _first_rows(self, layer: LayerPlaces, direction: str) -> Place | None:
+        """Return the place of the first row of each step; None if a loop is not worth it."""
+        work = self._T * self._B * sum(w.size for w in (*layer.weights.w_x, *layer.weights.w_h))
+        if not (self._packs and self._in_one_loop(layer, direction) and is_small(work)):
+            return None
+        starts, T = self._table.hold(1), self._T
+
+        def first_rows(arrays: Any) -> None:
+            arrays[starts.array] = order_of(arrays).starts_of(T)
+
+        self.operations.append(first_rows)
+        return starts
+
+    def _forward(self, layer: LayerPlaces) -> None:
+        """Add the steps of a layer, of sequences of different lengths."""
+        starts = self._first_rows(layer, "forward")
+        if starts is None:
+            super()._forward(layer)
+            return
+        self.operations.append(self._layer(layer, layer.weights.vectors, starts=starts))
+
+    def _backward(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
+        """Add the gradient of the steps of a layer, of sequences of different lengths."""
+        starts = self._first_rows(layer, "backward")
+        if starts is None:
+            super()._backward(layer, grads)
+            return
+        self._loop_back(layer, grads, grads.x, starts)
+
+    def _loop_back(
+        self,
+        layer: LayerPlaces,
+        grads: GradientPlaces,
+        x: Place | None,
+        starts: Place | None = None,
+    ) -> None:
+        """Add the compiled gradient of a layer; `x` is where the gradient of its input goes."""
+        weights, carried, states = grads.weights, (*grads.first, None), (*grads.states, None)
+        vectors = {name: layer.weights.vectors.get(name) for name in self._cell.read}
+        back = x, *carried[:2], *states[:2], weights.vectors.get("terms")
+        sums = self._sums(layer, weights.vectors)
+        of_weights = *weights.w_x, *weights.w_h
+        self.operations.append(self._layer(layer, vectors, back, of_weights, sums, starts))
+
+    def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
+        """Add the operations of the gradient of a layer."""
+        whole = self._in_one_loop(layer, "backward")
+        if self._packs or not (whole or self._T == 1):
+            super().backward_layer(layer, grads)
+            return
+        layer = self._input(layer)
+        if not whole:
+            self._backward_step(layer, grads)
+            return
+        for place, last in zip(grads.first, grads.last, strict=True):
+            self._table.begin(place, last)
+        x = grads.x
+        if x is not None and (grads.adds_x or (layer.back and not self._in_time)):
+            x = self._table.reuse("dx", x.shape)
+        self._loop_back(layer, grads, x)
+        if grads.x is not None and x is not None and x is not grads.x:
+            self._move(x, int(layer.back), grads.x, 0, adds=grads.adds_x)
+
+    def _sums(self, layer: LayerPlaces, vectors: dict[str, Place | None]) -> list[list[Place]]:
+        """Return the places for the sums of each of the deltas."""
+        spec, _ = self._cell.spec_of({}, layer.saved[-1].shape[1], self._table.dtype)
+        found = []
+        for names, n in zip(self._cell.sums, spec.widths, strict=True):
+            places = [a for name in names if (a := vectors.get(name)) is not None]
+            for to in places:
+                if to.size > n:  # peephole weights: the loop adds to their gradients
+                    self._table.begin(to, None)
+            found.append([to.part(0, n) for to in places])
+        return found
+
+    def backward_gates(
+        self, layer: LayerPlaces, grads: GradientPlaces, deltas: Sequence[Place] = ()
+    ) -> list[Place]:
+        """
+        Add the gradient of a single step up to its gates, and of x if it is wanted.
+
+        Parameters
+        ----------
+        deltas
+            Written: the gradients of the products. Memory to work in by default.
+
+        Returns
+        -------
+        list of Place
+            The deltas.
+        """
+        H, vectors = layer.saved[-1].shape[1], grads.weights.vectors
+        for to, last, cotangent in zip(grads.first, grads.last, grads.states, strict=True):
+            if last is not None or cotangent is None:
+                self._table.begin(to, last)
+            if cotangent is not None:
+                self._move(cotangent, 0, to, 0, adds=last is not None)
+        read = {name: layer.weights.vectors.get(name) for name in self._cell.read}
+        spec, arrays = self._spec(read, H, "backward_step")
+        results = [*deltas] or [
+            self._table.reuse(f"deltas{n}", (self._B, width)) for n, width in enumerate(spec.widths)
+        ]
+        x = grads.x
+        if x is not None and grads.adds_x:
+            x = self._table.reuse("dx", x.shape)
+        back = *(*grads.first, None)[:2], vectors.get("terms")
+        self._step(layer, spec, arrays, x, back, results)
+        if x is not None and grads.x is not None and x is not grads.x:
+            self._move(x, 0, grads.x, 0, adds=True)
+        return results
+
+    def _backward_step(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
+        """Add the gradient of a single step: up to its gates, then of its weights."""
+        deltas, weights = self.backward_gates(layer, grads), grads.weights
+        x, h = layer.x[0], self._first(layer.first[0], layer.saved[-1].shape[1])
+        lefts = [*(x for _ in weights.w_x), *(h for _ in weights.w_h)]
+        if self._cell.reset is not None:
+            lefts[-1] = self._table.reuse("operand", h.shape)
+            self._compute(np.multiply, layer.saved[self._cell.reset], h, lefts[-1])
+        for n, (left, to) in enumerate(zip(lefts, (*weights.w_x, *weights.w_h), strict=True)):
+            a, b = left.T, deltas[n % len(deltas)]
+            if to.strides[0] < to.strides[1]:
+                a, b, to = b.T, a.T, to.T
+            self._compute(matmul, a, b, to)
+        for delta, places in zip(deltas, self._sums(layer, weights.vectors), strict=True):
+            for to in places:
+                self._compute(lambda rows, sums: rows.sum(0, out=sums), delta, to)
+
+
+def start(
+    arguments: Arguments, net: Any, matrices: set[int], *, in_time: bool, saves: bool
+) -> tuple[HostTable, OnHost]:
+    """Return the table of a call, and the machine that makes its operations: see `on_host`."""
+    table = table_of(arguments, matrices, saves=saves)
+    kind = OnHostCompiled if table.dtype.char in "fd" else OnHost
+    return table, kind(table, net, arguments.steps, in_time=in_time)
+
+
+def _at(a: Place | Array | None) -> At | Array | None:
+    """Return a place as an `At` of the compiled loops."""
+    return At(a.array, a.offset) if isinstance(a, Place) else a
+
+
+def _oriented(matrices: Sequence[Place]) -> tuple[tuple[bool, int], ...]:
+    """Return whether matrices are transposed in memory, and their strides in bytes."""
+    found = []
+    for w in matrices:
+        rows, columns = w.strides
+        found.append((False, rows) if columns == w.itemsize else (True, columns))
+    return tuple(found)
