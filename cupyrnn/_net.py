@@ -334,7 +334,7 @@ class NetCall:
 
     def in_place(self) -> Any:
         """Return the net as `layouts` describes it."""
-        from .driver.layouts import EqualLayers  # imported here, because it imports the kernels
+        from .driver.net_layouts import EqualLayers  # imported here, because it imports the kernels
 
         net, layout, states = self.net, self.layout, len(self.form.States._fields)
         sizes = net.L * net.D, net.widths[0][0], states

@@ -167,7 +167,8 @@ class PreparedStep:
 
     def _lay_out(self, arguments: Arguments) -> Any:
         """Return a function that runs calls of this signature, laid out or by the cells' steps."""
-        from .driver import layouts  # and with it the kernels
+        from .driver import net_layouts  # and with it the kernels
+        from .driver.laid_out import laid_out
 
         net, arrays, in_numpy = self._net, arguments.arrays, None
         if self._steps and len(arrays) > len(self._names):  # no state is None
@@ -176,16 +177,16 @@ class PreparedStep:
         if weights is None:
             return in_numpy
         more = [a for of_layer in weights for a in of_layer if a is not None]
-        sizes = layouts.EqualLayers(1, False, False, net.L, net.H, len(self._names), (), 0)
+        sizes = net_layouts.EqualLayers(1, False, False, net.L, net.H, len(self._names), (), 0)
         of_net = net.rnn_mode, net.gate, PACKED_COLUMNS, places_of(net)
-        packed = layouts.PackedNet(sizes, lambda *_: PackedForm(net), *of_net)
+        packed = net_layouts.PackedNet(sizes, lambda *_: PackedForm(net), *of_net)
         with_weights = Arguments({**arguments.by_name, "weights": weights}, [*arrays, *more])
         args = with_weights, packed, PackedForm(net).Saved, StepOutputs
-        run = layouts.laid_out(layouts.prepared_step, *args)
+        run = laid_out(net_layouts.prepared_step, *args)
         return in_numpy if run is None else lambda arrays: run([*arrays, *more])
 
     def _weights(self, *, is_single: bool) -> list[tuple[Any, ...]] | None:
-        """Return the weights for `layouts.prepared_step`; None if it is slower or refuses them."""
+        """Return the weights for `prepared_step`; None if it is slower or refuses them."""
         params = self._params
         if self._xp is not np:
             return [(params,)]

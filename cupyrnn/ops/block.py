@@ -151,6 +151,7 @@ def gradient(
 def _lay_out(call: BlockCall, to_gates: bool, arguments: Arguments) -> Any:
     """Lay out a block op, a single step, or one of their gradients."""
     from ..driver import layouts  # imported here, because it imports the kernels
+    from ..driver.laid_out import laid_out
 
     is_lstm, back = call.form is LSTM_FORM, call.form.Saved._fields[0] in arguments.by_name
     make = layouts.block_grad if back else layouts.block
@@ -159,7 +160,7 @@ def _lay_out(call: BlockCall, to_gates: bool, arguments: Arguments) -> Any:
     columns = COLUMNS[call.attributes.gate_order] if is_lstm else None
     reverse = call.steps is not None and call.steps.reverse
     block = layouts.BlockLayer(call.attributes, columns, call.has_peepholes, reverse)
-    return layouts.laid_out(make, arguments, block)
+    return laid_out(make, arguments, block)
 
 
 def _to_gates(call: BlockCall, cell: Cell, step: tuple[Any, ...], d_x: Any, vectors: Any) -> Any:

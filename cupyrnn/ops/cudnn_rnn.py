@@ -224,20 +224,21 @@ def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> ReserveLa
 
 def _lay_out(call: PackedCall, engine: str, arguments: Arguments) -> Any:
     """Lay out cudnn_rnn or its gradient."""
-    from ..driver import layouts  # imported here, because it imports the kernels
+    from ..driver import net_layouts  # imported here, because it imports the kernels
+    from ..driver.laid_out import laid_out
 
     if not _is_of_engine(call, engine, arguments):
         return None
     net, by_name, of = call.net, arguments.by_name, call.reserved_of
     weights = PACKED_COLUMNS, places_of(net)
-    packed = layouts.PackedNet(call.in_place(), call.form_of, net.rnn_mode, net.gate, *weights)
+    packed = net_layouts.PackedNet(call.in_place(), call.form_of, net.rnn_mode, net.gate, *weights)
     if "reserve_space" in by_name:
         args = packed, bool(by_name.get("input_gradient", True))  # tensors' calls omit defaults
-        return layouts.laid_out(layouts.cudnn_rnn_backprop, arguments, *args, reserved_of=of)
+        return laid_out(net_layouts.cudnn_rnn_backprop, arguments, *args, reserved_of=of)
     if not call.run.sizes.is_training:
-        return layouts.laid_out(layouts.cudnn_rnn, arguments, packed, False, np.zeros((), np.int8))
+        return laid_out(net_layouts.cudnn_rnn, arguments, packed, False, np.zeros((), np.int8))
     of_training = packed, True, call.host_reserved
-    return layouts.laid_out(layouts.cudnn_rnn, arguments, *of_training, reserved_of=of)
+    return laid_out(net_layouts.cudnn_rnn, arguments, *of_training, reserved_of=of)
 
 
 def _is_of_engine(call: PackedCall, engine: str, arguments: Arguments) -> bool:

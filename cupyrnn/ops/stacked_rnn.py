@@ -350,14 +350,16 @@ def _may_be_laid_out(call: NetCall, *states: Any) -> bool:
 
 def _lay_out(call: NetCall, arguments: Arguments) -> Any:
     """Lay out stacked_rnn or its gradient."""
-    from ..driver import layouts  # imported here, because it imports the kernels
+    from ..driver import net_layouts  # imported here, because it imports the kernels
+    from ..driver.laid_out import laid_out
+    from ..driver.layouts import BlockLayer
 
     columns = COLUMNS[call.attributes.gate_order] if call.form is LSTM_FORM else None
-    block = layouts.BlockLayer(call.attributes, columns)
-    net = layouts.StackedNet(call.in_place(), block)
+    block = BlockLayer(call.attributes, columns)
+    net = net_layouts.StackedNet(call.in_place(), block)
     if "reserve_space" in arguments.by_name:
-        return layouts.laid_out(layouts.stacked_rnn_backprop, arguments, net)
-    return layouts.laid_out(layouts.stacked_rnn, arguments, net, call.run.sizes.is_training)
+        return laid_out(net_layouts.stacked_rnn_backprop, arguments, net)
+    return laid_out(net_layouts.stacked_rnn, arguments, net, call.run.sizes.is_training)
 
 
 @by_signature

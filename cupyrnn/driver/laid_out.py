@@ -1,0 +1,116 @@
+"""What all calls of a signature share: they are laid out once, and run with their own arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..arithmetic.dropout import key_words
+from ..cells.lstm import LSTM
+from ..checks.arrays import NotInPlace
+from ..checks.attributes import check_integer
+from ..checks.calls import check_lengths, check_resets
+from . import layer as _layer
+from .places import Table
+from .signatures import Arguments, ByValue
+
+
+def laid_out(
+    make: Callable[..., Any],
+    arguments: Arguments,
+    *args: Any,
+    reserved_of: Any = None,
+) -> Any:
+    """
+    Return an object that runs calls of this signature, made by `make`; None if none can.
+
+    `reserved_of` returns the host_reserved of a call from its lengths and resets, if it has one.
+    """
+    try:
+        found = make(arguments, *args)
+    except NotInPlace:
+        return None
+    if arguments.length is not None and not found.draws:
+        return found
+    return ByValue(_OfValues(found, arguments, reserved_of))
+
+
+class _OfValues:
+    """Runs the calls of a signature whose lengths, resets or seeds differ."""
+
+    def __init__(self, call: Any, arguments: Arguments, reserved_of: Any) -> None:
+        self.call, self._op, (T, B) = call, arguments.op, arguments.steps
+        self._lengths_differ = arguments.length is None
+        self._is_major = arguments.by_name.get("time_major", True)
+        self._steps, self._axes = ((T, B), "(T, B)") if self._is_major else ((B, T), "(B, T)")
+        self._T, self._B = T, B
+        self._returns_reserved = "host_reserved" not in arguments.by_name
+        self._reserved_of = reserved_of
+
+    def checked(self, by_name: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Check the lengths and the resets of a call; return them, the resets time-major."""
+        marks = check_resets(self._op, by_name.get("resets"), *self._steps, symbols=self._axes)
+        lengths = check_lengths(self._op, by_name.get("sequence_lengths"), self._T, self._B)
+        return lengths, marks if marks is None or self._is_major else marks.T
+
+    @staticmethod
+    def data_of(sequences: tuple[Any, Any]) -> bytes:
+        """Return the bytes of checked lengths and resets, as `DeviceCall.run` reads them."""
+        return b"".join([a.tobytes() for a in sequences if a is not None])
+
+    def __call__(self, arrays: Sequence[Any], by_name: Mapping[str, Any]) -> Any:
+        """Run a call."""
+        keys = (0, 0)
+        if self.call.draws:
+            names = "seed", "seed2"
+            keys = key_words(*[check_integer(self._op, n, by_name.get(n, 0)) for n in names])
+        if not self._lengths_differ:
+            return self.call(arrays, b"", keys)
+        lengths, marks = self.checked(by_name)
+        reserved = self._reserved_of and self._reserved_of(lengths, marks)
+        if reserved is not None and not self._returns_reserved:
+            passed = by_name.get("host_reserved")
+            if passed is not None and passed.tobytes()[1:] != reserved.tobytes()[1:]:
+                raise NotInPlace("this is an error")
+        found = self.call(arrays, self.data_of((lengths, marks)), keys)
+        if reserved is not None and self._returns_reserved:
+            return found._replace(host_reserved=reserved)
+        return found
+
+
+def _matrices(arguments: Arguments) -> set[int]:
+    """Return the numbers of the matrices, which may be in Fortran order."""
+    arrays = arguments.arrays
+    numbers = arguments.with_arrays(range(len(arrays)))
+    found = [numbers.get(name) for name in ("w", "w_ru", "w_c")]
+    found += [n for entry in numbers.get("weights", ()) for n in entry]
+    return {n for n in found if n is not None and arrays[n].ndim == 2}
+
+
+def _place_of(array: Any) -> Any:
+    """Return the module whose machine computes arrays like this one."""
+    if type(array) is not np.ndarray:
+        from . import on_device
+
+        return on_device
+    if _layer.compiled_page(LSTM) is None:
+        from . import on_host
+
+        return on_host
+    from . import on_host_compiled
+
+    return on_host_compiled
+
+
+def machine_for(
+    arguments: Arguments, net: Any, *, in_time: bool = False, saves: bool = True
+) -> tuple[Table, Any]:
+    """Return the table of a call, and the machine that makes its operations: see `on_host`."""
+    if arguments.length == 0 or any(a.size == 0 for a in arguments.arrays):
+        raise NotInPlace("an array is empty")
+    on = _place_of(arguments.arrays[0])
+    matrices = _matrices(arguments)
+    table, machine = on.start(arguments, net, matrices, in_time=in_time, saves=saves)
+    return table, machine
