@@ -28,12 +28,33 @@ if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
 else:
 
+    class _Shape:
+        """Stands for an array where it is shown."""
+
+        def __init__(self, a: Any) -> None:
+            self.a = a
+
+        def __repr__(self) -> str:
+            return f"<{tuple(self.a.shape)}, {self.a.dtype}>"
+
+    def _shown(value: Any, *, within: bool = True) -> Any:
+        """Return what stands for a value: for arrays, also those of a list, their shapes."""
+        if within and type(value) in (list, tuple):
+            return type(value)(_shown(a, within=False) for a in value)
+        is_array = hasattr(value, "dtype") and hasattr(type(value), "__len__")  # no scalar
+        return _Shape(value) if is_array else value
+
+    def _named_shown(self: Any) -> str:
+        """Return the fields, arrays without their numbers."""
+        fields = ", ".join(f"{n}={_shown(a)!r}" for n, a in zip(self._fields, self, strict=True))
+        return f"{type(self).__name__}({fields})"
+
     class _Named(type):
         """
         The metaclass of named tuples, three times as fast as typing's.
 
         typing compiles the annotation of every field. Here a class may also be generic in
-        Python 3.10, because every tuple can be subscripted.
+        Python 3.10, because every tuple can be subscripted. Arrays are shown by shape and dtype.
         """
 
         def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> type:
@@ -43,6 +64,7 @@ else:
                 name, fields, defaults=defaults, module=namespace["__module__"]
             )
             named_tuple.__annotations__ = named_tuple.__new__.__annotations__ = fields
+            named_tuple.__repr__ = _named_shown
             for key, value in namespace.items():
                 if key not in fields and key not in ("__annotations__", "__module__"):
                     setattr(named_tuple, key, value)

@@ -105,6 +105,9 @@ class PreparedStep:
         """Whether the parameters are real: without tangents."""
         return bool(self._params.dtype.kind != "c")
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._packed}>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are prepared anew from the parameters."""
         return prepare_step, (self._packed._replace(params=self._params),)

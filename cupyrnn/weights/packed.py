@@ -142,15 +142,6 @@ class PackedParams(NamedTuple):
             c = xp.zeros((*places, net.H), params.dtype) if net.rnn_mode == "lstm" else None
         return InitialState(h, c)
 
-    def __repr__(self) -> str:
-        a = self.params
-        if array_kind(a) is None:
-            shape = shown(a)
-        else:
-            shape = f"<{a.shape[0] if a.ndim == 1 else a.shape} numbers, {a.dtype}>"
-        others = [f"{n}={value!r}" for n, value in zip(self._fields[1:], self[1:], strict=True)]
-        return f"PackedParams(params={shape}, {', '.join(others)})"
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """
         Write the net to a file that `cupyrnn.weights.load_params` reads.

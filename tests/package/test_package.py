@@ -15,6 +15,7 @@ import typing
 from pathlib import Path
 
 import needs
+import numpy as np
 import pytest
 
 import cupyrnn
@@ -238,6 +239,24 @@ def test_methods_and_modules_say_what_fits() -> None:
         TypeError, match=r"^block_lstm: unknown argument lengths, expected sequence_len"
     ):
         ct.block_lstm(lengths=3)
+
+
+def test_results_show_shapes_and_dtypes() -> None:
+    """Not their numbers, on a device neither; PreparedStep shows its net."""
+    packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+    out = cupyrnn.cudnn_rnn(np.ones((4, 5, 3), np.float32), params=packed)
+    assert repr(out).startswith(
+        "CudnnRNNOutputs(output=<(4, 5, 2), float32>, output_h=<(1, 5, 2), float32>, output_c=<(1,"
+    )
+    assert repr(packed).startswith(
+        "PackedParams(params=<(56,), float32>, num_layers=1, num_units=2"
+    )
+    assert repr(cupyrnn.prepare_step(packed)) == f"<PreparedStep of {packed}>"
+    layers = cupyrnn.typing.StackedRNNOutputs(out.output, (out.output_h,), [], np.float64(1))
+    assert repr(layers) == (
+        "StackedRNNOutputs(output=<(4, 5, 2), float32>, output_h=(<(1, 5, 2), float32>,),"
+        f" output_c=[], reserve_space={np.float64(1)!r})"
+    )
 
 
 def test_every_function_says_what_does_not_fit() -> None:

@@ -25,7 +25,7 @@ def lstm(rng: np.random.Generator, **sizes: Any) -> cupyrnn.PackedParams:
 def test_it_is_shown_without_its_numbers() -> None:
     packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
     assert repr(packed) == (
-        "PackedParams(params=<56 numbers, float32>, num_layers=1, num_units=2, input_size=3,"
+        "PackedParams(params=<(56,), float32>, num_layers=1, num_units=2, input_size=3,"
         " rnn_mode='lstm', direction='unidirectional', num_proj=0, input_mode='linear_input',"
         " recurrent_activation='sigmoid')"
     )
