@@ -18,10 +18,10 @@ import numpy as np
 
 from .cells.gru import GRUOutputs
 from .cells.gru_reset_after import GRUResetAfterOutputs
-from .cells.lstm import LSTMOutputs
+from .cells.lstm import LSTMOutputs, LSTMStates
 from .cells.simple_rnn import SimpleRNNOutputs
 
-__all__ = ["gru", "gru_reset_after", "lstm", "simple_rnn"]
+__all__ = ["gru", "gru_reset_after", "layer_norm_lstm", "lstm", "multiplicative_lstm", "simple_rnn"]
 
 _GATES = {"icfo": ("i", "ci", "f", "o"), "ifco": ("i", "f", "ci", "o")}
 
@@ -156,4 +156,50 @@ def simple_rnn(
         z = x_t @ w_x + h_prev @ w_h + b
         h_prev = np.where(z.real > 0, z, 0) if relu else np.tanh(z)
         out.h[t] = h_prev
+    return out
+
+
+def _of_gates(a: Any, c_prev: Any) -> tuple[Any, Any]:
+    """Return o and c of the sums of the gates, columns i, f, c, o."""
+    a_i, a_f, a_c, a_o = np.split(a, 4, -1)
+    return _sigmoid(a_o), _sigmoid(a_f) * c_prev + _sigmoid(a_i) * np.tanh(a_c)
+
+
+def _norm(a: Any) -> Any:
+    a = a - a.mean(-1, keepdims=True)
+    return a / np.sqrt((a * a).mean(-1, keepdims=True) + 1e-5)
+
+
+def layer_norm_lstm(
+    x: Any, c_prev: Any, h_prev: Any, w: Any, b: Any, b_c: Any, g_x: Any, g_h: Any, g_c: Any
+) -> LSTMStates:
+    """
+    Return h and c [T, B, H] of an LSTM with layer normalization.
+
+    The weights are those of `cupyrnn.cells.LayerNormLSTMParams`.
+    """
+    K = x.shape[-1]
+    arrays = w, b, b_c, g_x, g_h, g_c
+    out: LSTMStates = _memory(LSTMStates, x, arrays, c_prev, h_prev)
+    for t, x_t in enumerate(x):
+        a = _norm(x_t @ w[:K]) * g_x + _norm(h_prev @ w[K:]) * g_h + b
+        o, c_prev = _of_gates(a, c_prev)
+        h_prev = o * np.tanh(_norm(c_prev) * g_c + b_c)
+        out.h[t], out.c[t] = h_prev, c_prev
+    return out
+
+
+def multiplicative_lstm(x: Any, c_prev: Any, h_prev: Any, w: Any, w_m: Any, b: Any) -> LSTMStates:
+    """
+    Return h and c [T, B, H] of a multiplicative LSTM.
+
+    The weights are those of `cupyrnn.cells.MultiplicativeLSTMParams`.
+    """
+    K = x.shape[-1]
+    out: LSTMStates = _memory(LSTMStates, x, (w, w_m, b), c_prev, h_prev)
+    for t, x_t in enumerate(x):
+        m = (x_t @ w_m[:K]) * (h_prev @ w_m[K:])
+        o, c_prev = _of_gates(x_t @ w[:K] + m @ w[K:] + b, c_prev)
+        h_prev = o * np.tanh(c_prev)
+        out.h[t], out.c[t] = h_prev, c_prev
     return out

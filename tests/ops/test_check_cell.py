@@ -6,13 +6,15 @@ import inspect
 from typing import Any
 
 import pytest
-from new_cells import cifg, layer_norm_lstm, mgu, slstm
+from new_cells import cifg, mgu, slstm
 
 import cupyrnn
 from cupyrnn import BlockLSTMParams, PeepholeLSTMParams
+from cupyrnn.cells.one_file import layer_norm_lstm
 
 GRU = cupyrnn.init_block_gru(num_units=3, input_size=2)
-KINDS = [mgu.MGUParams, slstm.SLSTMParams, layer_norm_lstm.LayerNormLSTMParams, cifg.CIFGParams]
+KINDS = [mgu.MGUParams, slstm.SLSTMParams, cifg.CIFGParams]
+KINDS += [cupyrnn.cells.LayerNormLSTMParams, cupyrnn.cells.MultiplicativeLSTMParams]
 RIGHT: list[Any] = [*(kind(*kind._fields) for kind in KINDS), GRU, BlockLSTMParams(1, 1)]
 RIGHT += [PeepholeLSTMParams(1, 1, 1, 1, 1, None), PeepholeLSTMParams(1, 1, None, None, None, 1)]
 
@@ -34,7 +36,7 @@ def with_error(right: str, wrong: str, module: Any = mgu) -> Any:
     """Return weights of a cell with a wrong line."""
     source = inspect.getsource(module)
     assert source.count(right) == 1
-    names: dict[str, Any] = {"__name__": "wrong"}
+    names: dict[str, Any] = {"__name__": "wrong", "__package__": module.__package__}
     exec(source.replace(right, wrong), names)
     (kind,) = (a for n, a in names.items() if n.endswith("Params"))
     return kind(*kind._fields)

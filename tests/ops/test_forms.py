@@ -1,8 +1,7 @@
 """
 User-defined forms and cells in `stacked_rnn`: how they are found, and what is refused.
 
-The sLSTM, the LSTM with layer normalization, the MGU, the CIFG and the IndRNN are not in the package.
-Their own files define them. The tests of the table check what they compute.
+The sLSTM, the MGU, the CIFG and the IndRNN are not in the package. Their own files define them. The tests of the table check what they compute.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def test_a_cell_in_vectors(
     assert calls == [f"forward_{way}"] * 2 + [f"backward_{way}"] * 2
 
 
-FILES = {"mgu": "MGU", "cifg": "CIFG", "slstm": "SLSTM", "layer_norm_lstm": "LayerNormLSTM"}
+FILES = {"mgu": "MGU", "cifg": "CIFG", "slstm": "SLSTM"}
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -17,7 +17,6 @@ import pytest
 from checks import layouts
 from new_cells.cells.indrnn import IndRNNParams
 from new_cells.cifg import CIFGParams
-from new_cells.layer_norm_lstm import LayerNormLSTMParams
 from new_cells.mgu import MGUParams
 from new_cells.slstm import SLSTMParams
 
@@ -31,6 +30,7 @@ from cupyrnn import (
     reference,
 )
 from cupyrnn.arithmetic import dropout, products
+from cupyrnn.cells import LayerNormLSTMParams, MultiplicativeLSTMParams
 from cupyrnn.derivatives.tree import tree_map
 from cupyrnn.driver import layer, recompute
 from cupyrnn.kernels import products as on_device
@@ -592,20 +592,14 @@ def _slstm(w: Any, x: Any, states: list[Any], kwargs: Any) -> Any:
     return [wide_c / wide_n * _sigmoid(zo), wide_c * np.exp(-m), wide_n * np.exp(-m), m], {}
 
 
-def _norm(a: Any) -> Any:
-    a = a - a.mean(-1, keepdims=True)
-    return a / np.sqrt((a * a).mean(-1, keepdims=True) + 1e-5)
+def _of_reference(definition: Any) -> Step:
+    """Return the step of a cell whose definition returns h and c."""
 
+    def step(weights: Any, x: Any, states: list[Any], kwargs: Any) -> Any:
+        h, c = states
+        return [a[0] for a in definition(x[None], c, h, *weights)], {}
 
-def _layer_norm(weights: Any, x: Any, states: list[Any], kwargs: Any) -> Any:
-    """Equations (20) to (22) of the paper."""
-    h, c = states
-    w, b, b_c, g_x, g_h, g_c = weights
-    K = x.shape[-1]
-    a = _norm(h @ w[K:]) * g_h + _norm(x @ w[:K]) * g_x + b
-    i, f, g, o = np.split(a, 4, -1)
-    c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
-    return [_sigmoid(o) * np.tanh(_norm(c) * g_c + b_c), c], {}
+    return step
 
 
 def _mgu(w: Any, x: Any, states: list[Any], kwargs: Any) -> Any:
@@ -681,15 +675,27 @@ _STACKED: dict[str, tuple[Any, Step, int, dict[str, list[Any]]]] = {
     "LSTM": (PeepholeLSTMParams, _lstm, 2, {"projected": [False, True], **_LSTM, **_OF_H}),
     "GRU": (BlockGRUParams, _gru, 1, _GRU),
     "sLSTM": (SLSTMParams, _slstm, 4, {}),
-    "layer-norm LSTM": (LayerNormLSTMParams, _layer_norm, 2, {"dtype": ["float64"]}),
+    "layer-norm LSTM": (
+        LayerNormLSTMParams,
+        _of_reference(reference.layer_norm_lstm),
+        2,
+        {"dtype": ["float64"]},
+    ),
+    "multiplicative LSTM": (
+        MultiplicativeLSTMParams,
+        _of_reference(reference.multiplicative_lstm),
+        2,
+        {"dtype": [*_STEPS["dtype"]]},
+    ),
     "MGU": (MGUParams, _mgu, 1, {}),
     "CIFG": (CIFGParams, _cifg, 2, {"size": [*SIZES, (12, 4, 2, 33), *EMPTY]}),
     "IndRNN": (IndRNNParams, _indrnn, 1, {}),
 }
 # The array types of cells without all twins.
-_PLACES: dict[str, tuple[str, ...]] = dict.fromkeys(("sLSTM", "MGU", "layer-norm LSTM"), ("numpy",))
+_IN_NUMPY = "sLSTM", "MGU", "layer-norm LSTM", "multiplicative LSTM"
+_PLACES: dict[str, tuple[str, ...]] = dict.fromkeys(_IN_NUMPY, ("numpy",))
 _PLACES |= {"CIFG": ("numpy", "numba"), "IndRNN": ("numpy", "cuda_on_cpu", "cupy")}
-_NEW = (SLSTMParams, LayerNormLSTMParams, MGUParams, CIFGParams)
+_NEW = (SLSTMParams, LayerNormLSTMParams, MultiplicativeLSTMParams, MGUParams, CIFGParams)
 TABLE: dict[str, Op] = {
     "block_lstm": _BLOCK_LSTM,
     "lstm_block_cell": _BLOCK_LSTM._replace(record=_ops.LSTM_BLOCK_CELL, factors=_CELLS | _LSTM),

@@ -27,11 +27,13 @@ back(d, n, r) = r*(d - mean(d) - n*mean(d*n)) the gradient through n = norm(a)::
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
-from cupyrnn.cells import BackwardRun, Form, ForwardRun, Gradients, Weight, arithmetic_of
+from ..._typing import NamedTuple
+from ...arithmetic.dual import arithmetic_of
+from ..contract import BackwardRun, Form, ForwardRun, Gradients, Weight
 
 EPSILON = 1e-5
 
@@ -75,7 +77,10 @@ class LayerNormLSTM(NamedTuple):
     g_h: Any
     g_c: Any  # [H]
 
-    Saved = LayerNormLSTMOutputs
+    @property
+    def Saved(self) -> type[LayerNormLSTMOutputs]:
+        """The NamedTuple of the results of a step."""
+        return LayerNormLSTMOutputs
 
     def states(self, saved: LayerNormLSTMOutputs) -> LayerNormLSTMStates:
         """h and c."""
@@ -198,14 +203,45 @@ _FORM = LayerNormLSTMForm()
 
 
 class LayerNormLSTMParams(NamedTuple):
-    """The weights: w [K+H, 4*H], rows for x above rows for h, biases and scales."""
+    """
+    The weights of an LSTM with layer normalization (Ba, Kiros and Hinton, 2016), for `stacked_rnn`.
+
+    ::
+
+        a  = norm(x @ w_x)*g_x + norm(h_prev @ w_h)*g_h + b
+        i, f, o = sigmoid(a_i), sigmoid(a_f), sigmoid(a_o)
+        c  = f*c_prev + i*tanh(a_c)
+        h  = o*tanh(norm(c)*g_c + b_c)
+
+    norm(a) is (a - mean(a)) / sqrt(var(a) + 1e-5) over a row. Steps in NumPy only: CuPy arrays are
+    refused.
+
+    Attributes
+    ----------
+    w : [K+H, 4*H]
+        The matrices: rows for x above rows for h, columns i, f, c, o.
+    b, b_c : [4*H], [H]
+        The biases of the gates and of the normalized c.
+    g_x, g_h, g_c : [4*H], [4*H], [H]
+        The scales, which begin as ones.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> w, b = cupyrnn.init_block_lstm(num_units=3, input_size=2, gate_order="ifco")
+    >>> ones = [np.ones(n, w.dtype) for n in (12, 12, 3)]
+    >>> weights = cupyrnn.cells.LayerNormLSTMParams(w, b, np.zeros(3, w.dtype), *ones)
+    >>> cupyrnn.stacked_rnn(np.ones((4, 1, 2), w.dtype), weights=[weights]).output.shape
+    (4, 1, 3)
+    """
 
     w: Any
-    b: Any  # [4*H]
-    b_c: Any  # [H]
-    g_x: Any  # [4*H]
-    g_h: Any  # [4*H]
-    g_c: Any  # [H]
+    b: Any
+    b_c: Any
+    g_x: Any
+    g_h: Any
+    g_c: Any
 
     @property
     def form(self) -> Form:
