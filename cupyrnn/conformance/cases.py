@@ -24,7 +24,6 @@ ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "floa
 # of some tens of operations, and its functions have errors of a few units.
 ALLOWED = 8
 _DRAWS = 40
-_GRADIENT_DTYPES = ("float32", "float64")
 
 
 class CasePlan(NamedTuple):
@@ -70,16 +69,13 @@ def cases(op_type: str | None = None) -> Iterator[Case]:
 
 def plans() -> Iterator[CasePlan]:
     """Yield the plans of all cases, group by group."""
-    for group in (
-        _shared, _activations, _clips, _coupled, _sizes, _saturated, _dtypes, _everything
-    ):  # fmt: skip
-        yield from group()
+    groups = _shared, _activations, _clips, _coupled, _sizes, _saturated, _dtypes, _everything
+    return itertools.chain.from_iterable(group() for group in groups)
 
 
 _Attributes: TypeAlias = dict[str, Any]
-_DIRECTIONS: tuple[_Attributes, ...]
-_DIRECTIONS = ({}, {"direction": "reverse"}, {"direction": "bidirectional"})
-_LAYOUTS: tuple[_Attributes, ...] = ({}, {"layout": 1})
+_DIRECTIONS: list[_Attributes] = [{}, {"direction": "reverse"}, {"direction": "bidirectional"}]
+_LAYOUTS: list[_Attributes] = [{}, {"layout": 1}]
 _EITHER = (False, True)
 _PLACES = {"LSTM": "fgh", "GRU": "fg", "RNN": "f"}
 _STATES = {"LSTM": ("initial_h", "initial_c"), "GRU": ("initial_h",), "RNN": ("initial_h",)}
@@ -275,23 +271,19 @@ def features(plan: CasePlan) -> tuple[str, ...]:
 
 def _of_activations(plan: CasePlan) -> Iterator[str]:
     """Yield the features of a case's activations."""
-    a, default = plan.attributes, truth.DEFAULTS[plan.op_type]
-    if "activations" not in a:
-        return
-    by_direction = truth.functions(plan.op_type, plan.D, a)
-    if any(tuple(f[0] for f in functions) != default for functions in by_direction):
-        yield "activations"
-    for n, place in enumerate(_PLACES[plan.op_type]):
-        names = dict.fromkeys(functions[n][0] for functions in by_direction)
-        yield from (f"{place}={name}" for name in names if name != default[n])
-    if not {*a["activations"]} <= {*truth.ACTIVATIONS}:
+    a, by_direction = plan.attributes, truth.functions(plan.op_type, plan.D, plan.attributes)
+    names = [[function[0] for function in functions] for functions in by_direction]
+    places = _PLACES[plan.op_type], zip(*names, strict=True), truth.DEFAULTS[plan.op_type]
+    for n, (place, used, default) in enumerate(zip(*places, strict=True)):
+        others = [name for name in dict.fromkeys(used) if name != default]
+        yield from ["activations"] * (not n and names != [[*truth.DEFAULTS[plan.op_type]]] * plan.D)
+        yield from (f"{place}={name}" for name in others)
+    if not {*a.get("activations", ())} <= {*truth.ACTIVATIONS}:
         yield "spelling of activations"
-    used = {function[0] for functions in by_direction for function in functions}
-    for name in sorted(used & truth.PARAMETERS.keys()):
+    for name in sorted({*itertools.chain(*names)} & truth.PARAMETERS.keys()):
         defaults = zip(("alpha", "beta"), truth.PARAMETERS[name], strict=True)
         left_out = [n for n, v in defaults if v is not None and f"activation_{n}" not in a]
-        if left_out:
-            yield f"{name} with default {' and '.join(left_out)}"
+        yield from [f"{name} with default {' and '.join(left_out)}"] * bool(left_out)
     if plan.D == 2 and by_direction[0] != by_direction[1]:
         yield "directions with other activations"
 
@@ -323,10 +315,10 @@ def draw(n: int, plan: CasePlan) -> Case | None:
     names = features(plan)
     if plan.op_type == "LSTM" and "clip" in plan.attributes:
         # C rarely reaches the bound, because its terms are bounded too.
-        reached = _Other(inputs, plan.attributes, unclipped=2)
-        names += ("clip of C",) * _differs(found.outputs, tolerance, plan.op_type, reached)
+        reached = _differs(found.outputs, tolerance, plan.op_type, (inputs, plan.attributes, 2))
+        names += ("clip of C",) * reached
     cotangents, gradients, allowed = {}, {}, {}
-    if plan.gradients and plan.dtype in _GRADIENT_DTYPES:
+    if plan.gradients and plan.dtype in ("float32", "float64"):
         cotangents = {name: _numbers(rng, 64, *a.shape) for name, a in found.outputs.items()}
         gradients = truth.gradients(plan.op_type, inputs, plan.attributes, cotangents)
         scale = 1 + max(moved.values())
@@ -369,12 +361,8 @@ def _inputs(plan: CasePlan, rng: np.random.Generator) -> Arrays:
     return {name: inputs[name] for name in order if name in plan.optional or name in "XWR"}
 
 
-class _Other(NamedTuple):
-    """A node as it is for a runtime that ignores something."""
-
-    inputs: Arrays
-    attributes: dict[str, Any]
-    unclipped: int | None = None
+# A node as it is for a runtime that ignores something, and the activation without a clip.
+_Other: TypeAlias = tuple[Arrays, dict[str, Any], int | None]
 
 
 def _ignoring(plan: CasePlan, inputs: Arrays) -> Iterator[_Other]:
@@ -382,26 +370,22 @@ def _ignoring(plan: CasePlan, inputs: Arrays) -> Iterator[_Other]:
     a = plan.attributes
     for name in ("clip", "input_forget", "linear_before_reset"):
         if name in a:
-            yield _Other(inputs, {n: v for n, v in a.items() if n != name})
+            yield inputs, {n: v for n, v in a.items() if n != name}, None
     if truth.functions(plan.op_type, plan.D, a) != truth.functions(plan.op_type, plan.D, {}):
-        yield _Other(inputs, {n: v for n, v in a.items() if not n.startswith("activation")})
+        yield inputs, {n: v for n, v in a.items() if not n.startswith("activation")}, None
     for name in ("activation_alpha", "activation_beta"):
         if name in a:
-            yield _Other(inputs, a | {name: [0.0] * len(a[name])})
+            yield inputs, a | {name: [0.0] * len(a[name])}, None
     if a.get("direction") == "reverse" and plan.sizes[0] > 1:
-        yield _Other(inputs, a | {"direction": "forward"})
+        yield inputs, a | {"direction": "forward"}, None
     if "clip" in a:
-        for n, place in enumerate(_PLACES[plan.op_type]):
-            if place != "h":
-                yield _Other(inputs, a, n)
+        yield from ((inputs, a, n) for n in range(len(_PLACES[plan.op_type][:2])))
     for name in ("B", "initial_h", "initial_c", "P", "sequence_lens"):
         if name in inputs and not (name == "sequence_lens" and plan.sizes[0] == 1):
-            yield _Other({n: array for n, array in inputs.items() if n != name}, a)
+            yield {n: array for n, array in inputs.items() if n != name}, a, None
 
 
 def _differs(outputs: Arrays, tolerance: dict[str, float], op_type: str, other: _Other) -> bool:
     """Return whether the outputs show, clearly, that a runtime ignores one thing."""
-    found = truth.outputs_of(
-        op_type, other.inputs, other.attributes, unclipped=other.unclipped
-    ).outputs
+    found = truth.outputs_of(op_type, *other[:2], unclipped=other[2]).outputs
     return any(np.abs(a - found[name]).max() > 2 * tolerance[name] for name, a in outputs.items())

@@ -7,16 +7,19 @@ import math
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 import cupyrnn
 
 _OPERATORS = ("LSTM", "GRU", "RNN")
+_INTERRUPTED = 130  # the exit status after Ctrl-C
 
 
 def _fail(message: str) -> NoReturn:
@@ -73,19 +76,29 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status, which is 1 if `run` finds a wrong result."""
+    """
+    Run the command; return its exit status.
+
+    It is 1 if `run` finds a wrong result, and 130 after Ctrl-C.
+    """
     options = _parser().parse_args(arguments)
-    for package in ("onnx", "ml_dtypes"):
-        try:
-            __import__(package)
-        except ImportError:
+    for package in ("onnx", "ml_dtypes", "tqdm"):
+        if find_spec(package) is None:
             _fail(f'{package} is not installed; in a clone: pip install ".[conformance]"')
     try:
         return _write(options.folder, options.op) if options.command == "write" else _run(options)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except ValueError as error:  # the process of the runtime could not be started
+        _fail(str(error))
     except KeyboardInterrupt:
-        _fail("interrupted")
+        print("conformance: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _progress(cases: Iterable[Any], total: int) -> Any:
+    """Yield the cases, and show the progress on a terminal."""
+    return import_module("tqdm").tqdm(cases, total=total, unit=" cases", leave=False, disable=None)
 
 
 def _write(folder: Path, op_type: str | None) -> int:
@@ -95,24 +108,12 @@ def _write(folder: Path, op_type: str | None) -> int:
     if any(folder.iterdir()):
         _fail(f"{folder} is not empty")
     count = gradients = 0
-    for case in cases.cases(op_type):
+    total = sum(op_type in (None, plan.op_type) for plan in cases.plans())
+    for case in _progress(cases.cases(op_type), total):
         files.write(case, folder)
         count, gradients = count + 1, gradients + bool(case.gradients)
     print(f"{count} cases in {folder}, {gradients} of them with gradients")
     return 0
-
-
-@contextmanager
-def _cases(folder: Path | None, op_type: str | None) -> Iterator[Path]:
-    """Return the folder of cases, or a temporary one with new cases."""
-    if folder is not None:
-        if not any(folder.glob("*/case.json")):
-            _fail(f"{folder} has no cases: python -m cupyrnn.conformance write {folder}")
-        yield folder
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        _write(Path(temporary), op_type)
-        yield Path(temporary)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -120,34 +121,33 @@ def _run(options: argparse.Namespace) -> int:
 
     from . import files, report, worker
 
-    forward, backward = [], []
-    try:
-        process = worker.start(options.runtime, options.gradients, options.timeout)
-    except ValueError as error:
-        _fail(str(error))
-    outputs = worker.judge_in(process, worker.OUTPUTS)
-    gradients = worker.judge_in(process, worker.GRADIENTS) if process.facts["gradients"] else None
-    try:
-        with _cases(options.folder, options.op) as folder:
-            chosen = (case for case in files.read(folder) if options.op in (None, case.features[0]))
-            for outcome, back in report.run_all(chosen, outputs, gradients):
-                forward.append(outcome)
-                backward += [] if back is None else [back]
-    except ValueError as error:  # the process could not be restarted
-        _fail(str(error))
-    finally:
-        process.close()
-    about = process.facts["about"]
-    versions = {"cupyrnn": cupyrnn.__version__, "onnx": onnx.__version__, "NumPy": np.__version__}
-    versions_text = ", ".join(f"{name} {version}" for name, version in versions.items())
-    lines = [report.text(about, forward)]
-    if backward:
-        lines.append(report.text(f"Gradients of {about}", backward))
-    lines.append(
-        f"Cases of {versions_text}; Python {platform.python_version()}, {platform.machine()}.\n"
-    )
+    process = worker.start(options.runtime, options.gradients, options.timeout)
+    found: dict[bool, list[report.Outcome]] = {False: []}
+    found |= {True: []} if process.facts["gradients"] else {}
+    interrupted = ""
+    with ExitStack() as stack:
+        stack.callback(process.close)
+        folder = options.folder
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            _write(folder, options.op)
+        stored = [case for case in files.read(folder) if options.op in (None, case.features[0])]
+        if not stored:
+            _fail(f"{folder} has no cases: python -m cupyrnn.conformance write {folder}")
+        try:
+            for case in _progress(stored, len(stored)):
+                for gradients in [*found][: 1 + bool(case.gradients)]:
+                    found[gradients].append(worker.outcome(process, case, gradients=gradients))
+        except KeyboardInterrupt:
+            interrupted = f", interrupted after {len(found[False])} of {len(stored)} cases"
+    about = process.facts["about"] + interrupted
+    names = f"cupyrnn {cupyrnn.__version__}, onnx {onnx.__version__}, NumPy {np.__version__}"
+    lines = [report.text(about, found[False])]
+    lines += [report.text(f"Gradients of {about}", back) for back in [*found.values()][1:] if back]
+    lines.append(f"Cases of {names}; Python {platform.python_version()}, {platform.machine()}.\n")
     text = "\n".join(lines)
     print(text, end="")
     if options.out is not None:
         options.out.write_text(text, encoding="utf-8")
-    return int(any(outcome.verdict != report.RIGHT for outcome in forward + backward))
+    wrong = any(o.verdict != report.RIGHT for outcomes in found.values() for o in outcomes)
+    return _INTERRUPTED if interrupted else int(wrong)

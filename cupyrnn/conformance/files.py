@@ -40,16 +40,20 @@ _OPSET, _OPSET_OF_BFLOAT16 = (14, 8), (22, 10)
 class Stored(NamedTuple):
     """A case as read from its files."""
 
-    name: str
     path: Path  # of model.onnx
     dtype: str
-    features: tuple[str, ...]
+    features: list[str]
+    tolerance: dict[str, float]
+    gradient_tolerance: dict[str, float]
     inputs: dict[str, NDArray[Any]]  # in the dtype of the case
     truth: dict[str, NDArray[Any]]  # of outputs, float64
-    tolerance: dict[str, float]
     cotangents: dict[str, NDArray[Any]]  # in the dtype of the case
     gradients: dict[str, NDArray[Any]]  # of inputs, float64
-    gradient_tolerance: dict[str, float]
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.path.parent.name
 
     @property
     def size(self) -> int:
@@ -112,14 +116,9 @@ def write(case: Case, folder: Path) -> None:
         _save(data / f"truth_{n}.pb", name, a, "float64")
         if name in case.cotangents:
             _save(place / "gradient" / f"cotangent_{n}.pb", name, case.cotangents[name], dtype)
-    about = {
-        "op_type": case.plan.op_type,
-        "dtype": dtype,
-        "attributes": case.plan.attributes,
-        "features": case.features,
-        "tolerance": case.tolerance,
-        "gradient_tolerance": case.gradient_tolerance,
-    }
+    names = ("features", "tolerance", "gradient_tolerance")
+    about: dict[str, Any] = {name: getattr(case, name) for name in names} | {"dtype": dtype}
+    about |= {"op_type": case.plan.op_type, "attributes": case.plan.attributes}
     text = json.dumps(about, indent=1, sort_keys=True)
     (place / "case.json").write_text(text + "\n", encoding="utf-8", newline="\n")
 
@@ -138,19 +137,10 @@ def read(folder: Path) -> Iterator[Stored]:
 def read_case(place: Path) -> Stored:
     """Read the case in a folder."""
     about = json.loads((place / "case.json").read_text(encoding="utf-8"))
+    known = (about[name] for name in Stored._fields[1:5])
     data, gradient = place / "test_data_set_0", place / "gradient"
-    return Stored(
-        place.name,
-        place / "model.onnx",
-        about["dtype"],
-        tuple(about["features"]),
-        _arrays(data, "input"),
-        _arrays(data, "truth"),
-        about["tolerance"],
-        _arrays(gradient, "cotangent"),
-        _arrays(gradient, "input"),
-        about["gradient_tolerance"],
-    )
+    kinds = (data, "input"), (data, "truth"), (gradient, "cotangent"), (gradient, "input")
+    return Stored(place / "model.onnx", *known, *(_arrays(*kind) for kind in kinds))
 
 
 def _arrays(folder: Path, kind: str) -> dict[str, NDArray[Any]]:

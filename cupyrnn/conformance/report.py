@@ -1,23 +1,16 @@
-"""The report: results by feature, and the features that explain the errors."""
+"""The verdict on each case, and the report by feature."""
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .files import Stored
-from .runtimes import Gradients, Run
-from .standard import decided_by
 
-RIGHT, WRONG, REFUSED, CRASHED = "right", "wrong", "refused", "crashed"
-EVERY_CASE = "every case"
-
-# Returns the verdict on a case, and the reason if it is not right.
-Judge: TypeAlias = Callable[[Stored], tuple[str, str]]
+VERDICTS = RIGHT, WRONG, REFUSED, CRASHED = "right", "wrong", "refused", "crashed"
 
 
 class Outcome(NamedTuple):
@@ -25,17 +18,9 @@ class Outcome(NamedTuple):
 
     name: str
     size: int
-    features: tuple[str, ...]
+    features: Sequence[str]
     verdict: str
-    why: str  # the reason, in one line
-
-
-class Cause(NamedTuple):
-    """Features with which every case has this verdict."""
-
-    features: tuple[str, ...]
-    verdict: str
-    outcomes: tuple[Outcome, ...]
+    why: str  # the reason, in one line; empty if it is right
 
 
 def judge(
@@ -61,141 +46,45 @@ def judge(
     return ""
 
 
-def of_outputs(case: Stored, run: Run) -> tuple[str, str]:
-    """Run a case; return the verdict on its outputs, and the reason."""
-
-    def why_not() -> str:
-        outputs = run(case.path, case.inputs)
-        if not isinstance(outputs, (list, tuple)) or len(outputs) != len(case.truth):
-            return f"{len(case.truth)} outputs expected, as a list or a tuple"
-        found = dict(zip(case.truth, outputs, strict=True))
-        return judge(case.truth, case.tolerance, found, case.dtype)
-
-    return _verdict(why_not)
-
-
-def of_gradients(case: Stored, gradients: Gradients) -> tuple[str, str]:
-    """Run the gradient of a case; return the verdict, and the reason."""
-
-    def why_not() -> str:
-        found = dict(gradients(case.path, case.inputs, case.cotangents))
-        return judge(case.gradients, case.gradient_tolerance, found, case.dtype)
-
-    return _verdict(why_not)
-
-
-def _verdict(why_not: Callable[[], str]) -> tuple[str, str]:
+def verdict_on(case: Stored, run: Callable[..., Any], *, gradients: bool) -> tuple[str, str]:
+    """Run a case, or its gradient; return the verdict, and the reason if it is not right."""
     try:
-        why = why_not()
+        if gradients:
+            found = dict(run(case.path, case.inputs, case.cotangents))
+            why = judge(case.gradients, case.gradient_tolerance, found, case.dtype)
+        else:
+            outputs, why = run(case.path, case.inputs), ""
+            if not isinstance(outputs, (list, tuple)) or len(outputs) != len(case.truth):
+                why = f"{len(case.truth)} outputs expected, as a list or a tuple"
+            else:
+                found = dict(zip(case.truth, outputs, strict=True))
+                why = judge(case.truth, case.tolerance, found, case.dtype)
     except Exception as error:
         return REFUSED, " ".join(f"{type(error).__name__}: {error}".split())[:400]
     return WRONG if why else RIGHT, why
 
 
-def run_all(
-    cases: Iterable[Stored], outputs: Judge, gradients: Judge | None
-) -> Iterator[tuple[Outcome, Outcome | None]]:
-    """Yield the results of each case: of its outputs, and of its gradients if there are any."""
-    for case in cases:
-        about = case.name, case.size, case.features
-        outcome = Outcome(*about, *outputs(case))
-        yield outcome, Outcome(*about, *gradients(case)) if gradients and case.gradients else None
-
-
-def causes(outcomes: Sequence[Outcome]) -> tuple[list[Cause], list[Outcome]]:
-    """
-    Return the causes of failing cases, and the failing cases without a cause.
-
-    A feature, or two or three together, is the cause of a verdict if every remaining case that has
-    it has that verdict. Crashed and refused cases come first, because they say nothing about
-    numbers. The cause of most cases comes first; a pair counts a third, and three features are
-    tried only if nothing else is left. If all cases have the same verdict, no feature is its cause.
-    """
-    found, rest = [], list(outcomes)
-    if len(rest) > 1 and len({o.verdict for o in rest}) == 1 and rest[0].verdict != RIGHT:
-        return [Cause((EVERY_CASE,), rest[0].verdict, tuple(rest))], []
-    for verdict in (CRASHED, REFUSED, WRONG):
-        while cause := _best(rest, verdict, 1, 2) or _best(rest, verdict, 3):
-            found.append(cause)
-            explained = {o.name for o in cause.outcomes}
-            rest = [o for o in rest if o.name not in explained]
-    return found, [o for o in rest if o.verdict != RIGHT]
-
-
-def _best(outcomes: Sequence[Outcome], verdict: str, *counts: int) -> Cause | None:
-    """Return the cause of most cases among combinations of so many features."""
-    having: dict[tuple[str, ...], list[Outcome]] = {}
-    others: set[tuple[str, ...]] = set()
-    for outcome in outcomes:
-        for features in (f for n in counts for f in itertools.combinations(outcome.features, n)):
-            if outcome.verdict == verdict:
-                having.setdefault(features, []).append(outcome)
-            else:
-                others.add(features)
-    explaining = {
-        f: o for f, o in having.items() if f not in others and (len(f) == 1 or len(o) > 1)
-    }
-    if not explaining:
-        return None
-    features = max(explaining, key=lambda f: (len(explaining[f]) / 3 ** (len(f) - 1), f))
-    return Cause(features, verdict, tuple(explaining[features]))
-
-
-def smallest(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the case with the fewest elements."""
-    return min(outcomes, key=lambda o: (o.size, len(o.features), o.name))
-
-
 def text(title: str, outcomes: Sequence[Outcome]) -> str:
     """Return the report in Markdown."""
-    counts = {v: sum(o.verdict == v for o in outcomes) for v in _verdicts(outcomes)}
-    counted = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+    verdicts = [v for v in VERDICTS if v != CRASHED or any(o.verdict == v for o in outcomes)]
+
+    def counts(some: Sequence[Outcome]) -> list[int]:
+        return [sum(o.verdict == v for o in some) for v in verdicts]
+
+    counted = ", ".join(f"{n} {v}" for n, v in zip(counts(outcomes), verdicts, strict=True))
     lines = [f"## {title}", "", f"{len(outcomes)} cases: {counted}.", ""]
     if all(outcome.verdict == RIGHT for outcome in outcomes):
         return "\n".join(lines)
-    explained, rest = causes(outcomes)
-    lines += [
-        "| features | cases | smallest case |",
-        "|---|---|---|",
-    ]
-    for cause in explained:
-        least = smallest(cause.outcomes)
-        why = f"{least.name}: {least.why}"
-        if cause.verdict != REFUSED and cause.features != (EVERY_CASE,):
-            why += f". The standard: {decided_by(cause.features)}"
-        lines.append(
-            _row(" and ".join(cause.features), f"{len(cause.outcomes)} {cause.verdict}", why)
-        )
-    for outcome in sorted(rest, key=lambda o: o.size)[:20]:
-        why = f"{outcome.name}: {outcome.why}"
-        lines.append(_row("no feature alone", f"1 {outcome.verdict}", why))
-    if len(rest) > 20:
-        lines.append(_row("no feature alone", f"{len(rest) - 20} more", ""))
-    lines += ["", *_by_feature(outcomes), ""]
-    return "\n".join(lines)
-
-
-def _verdicts(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return the verdicts to count; crashes only if there are any."""
-    crashed = any(o.verdict == CRASHED for o in outcomes)
-    return [RIGHT, WRONG, REFUSED, *([CRASHED] if crashed else [])]
-
-
-def _by_feature(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return the lines of the table by feature."""
-    verdicts = _verdicts(outcomes)
-    lines = [f"| feature | cases | {' | '.join(verdicts)} | smallest failing case |"]
+    lines.append(f"| feature | cases | {' | '.join(verdicts)} | smallest failing case |")
     lines.append("|---" * (3 + len(verdicts)) + "|")
-    every = {feature for outcome in outcomes for feature in outcome.features}
-    for feature in sorted(every, key=str.lower):
+    reasons: dict[str, Outcome] = {}
+    for feature in sorted({f for o in outcomes for f in o.features}, key=str.lower):
         having = [o for o in outcomes if feature in o.features]
-        counts = [sum(o.verdict == v for o in having) for v in verdicts]
         failing = [o for o in having if o.verdict != RIGHT]
-        least = smallest(failing).name if failing else ""
-        lines.append(_row(feature, len(having), *counts, least))
-    return lines
-
-
-def _row(*cells: object) -> str:
-    """Return a row of a table; Markdown in its cells is escaped."""
-    return "| " + " | ".join(re.sub(r"([|<*])", r"\\\1", str(cell)) for cell in cells) + " |"
+        failing.sort(key=lambda o: (o.verdict != WRONG, o.size, o.name))
+        cells = feature, len(having), *counts(having), failing[0].name if failing else ""
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+        reasons |= {re.sub(r"([|<*])", r"\\\1", o.why): o for o in failing[:1]}
+    lines += ["", "| case | | reason |", "|---|---|---|"]
+    lines += [f"| {o.name} | {o.verdict} | {why} |" for why, o in reasons.items()]
+    return "\n".join([*lines, ""])

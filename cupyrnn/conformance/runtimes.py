@@ -32,10 +32,8 @@ def onnxruntime(path: Path, inputs: Mapping[str, Any]) -> Sequence[Any]:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    providers = ["CPUExecutionProvider"]
-    session = runtime.InferenceSession(str(path), options, providers=providers)
-    outputs: Sequence[Any] = session.run(None, dict(inputs))
-    return outputs
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, dict(inputs)))
 
 
 def onnx_reference(path: Path, inputs: Mapping[str, Any]) -> Sequence[Any]:
@@ -44,8 +42,7 @@ def onnx_reference(path: Path, inputs: Mapping[str, Any]) -> Sequence[Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        outputs: Any = ReferenceEvaluator(str(path)).run(None, dict(inputs))
-    return list(outputs)
+        return list(ReferenceEvaluator(str(path)).run(None, dict(inputs)))
 
 
 def _node(path: Path, inputs: Mapping[str, Any]) -> tuple[str, list[Any], dict[str, Any]]:

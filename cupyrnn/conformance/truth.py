@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,23 +61,27 @@ ACTIVATIONS = tuple(_FUNCTIONS)
 PARAMETERS = {name: entry[1:] for name, entry in _FUNCTIONS.items() if entry[1] is not None}
 
 
-class Truth(NamedTuple):
-    """The outputs of a node, and the least distances of inputs from jumps and corners."""
+class Truth:
+    """
+    The outputs of a node, and what the arguments of its activations were.
 
-    outputs: Arrays  # Y, Y_h and, of an LSTM, Y_c
-    jump: float  # least distance of an input of ThresholdedRelu from its alpha
-    bend: float  # least distance of an input of any function from a corner
-    largest: float  # largest input of any function
-
-
-class _Watch:
-    """Collects the largest input and the least distances over all activations."""
+    Attributes
+    ----------
+    outputs
+        Y, Y_h and, of an LSTM, Y_c.
+    jump, bend
+        The least distance of an argument from the jump of a ThresholdedRelu, and from a corner.
+    largest
+        The largest argument.
+    """
 
     def __init__(self) -> None:
+        self.outputs: Arrays = {}
         self.jump = self.bend = np.inf
         self.largest = 0.0
 
     def corner(self, x: Numbers, *places: float, jump: bool = False) -> None:
+        """Note the distances of arguments from some corners."""
         for place in places:
             distance = float(np.abs(x.real - place).min(initial=np.inf))
             self.bend = min(self.bend, distance)
@@ -85,7 +89,7 @@ class _Watch:
                 self.jump = min(self.jump, distance)
 
 
-def _activation(watch: _Watch, clip: float | None, name: str, alpha: Any, beta: Any, x: Any) -> Any:
+def _activation(watch: Truth, clip: float | None, name: str, alpha: Any, beta: Any, x: Any) -> Any:
     """Return one of the eleven functions, which reports its inputs to the watch."""
     watch.largest = max(watch.largest, float(np.abs(x.real).max(initial=0)))
     if clip is not None:
@@ -103,8 +107,7 @@ def _activation(watch: _Watch, clip: float | None, name: str, alpha: Any, beta: 
 def functions(op_type: str, D: int, attributes: dict[str, Any]) -> list[list[Function]]:
     """Return name, alpha and beta of each direction's activations."""
     names = {name.lower(): name for name in ACTIVATIONS}
-    alphas = iter(attributes.get("activation_alpha", ()))
-    betas = iter(attributes.get("activation_beta", ()))
+    alphas, betas = (iter(attributes.get(f"activation_{n}", ())) for n in ("alpha", "beta"))
     found: list[Function] = []
     for activation in attributes.get("activations", DEFAULTS[op_type] * D):
         name = names[activation.lower()]
@@ -135,7 +138,7 @@ def run(
     unclipped
         The number of an activation whose input is not clipped, to see what difference that makes.
     """
-    watch = _Watch()
+    watch = Truth()
     batch_first = attributes.get("layout", 0) == 1
     X = inputs["X"].swapaxes(1, 2) if batch_first else inputs["X"]
     N, T, B, _ = X.shape
@@ -158,66 +161,50 @@ def run(
         steps = range(lengths[b])
         backwards = d == 1 or attributes.get("direction") == "reverse"
         for t in reversed(steps) if backwards else steps:
-            h, c = _step(op_type, f, _Weights(op_type, inputs, d), attributes, X[:, t, b], h, c)
+            h, c = _step(op_type, f, (inputs, d), attributes, X[:, t, b], h, c)
             Y[:, t, d, b] = h
         Y_h[:, d, b], Y_c[:, d, b] = h, c
     if batch_first:
         Y, Y_h, Y_c = Y.transpose(0, 3, 1, 2, 4), Y_h.swapaxes(1, 2), Y_c.swapaxes(1, 2)
-    outputs = {"Y": Y, "Y_h": Y_h} | ({"Y_c": Y_c} if op_type == "LSTM" else {})
-    return Truth(outputs, watch.jump, watch.bend, watch.largest)
-
-
-class _Weights:
-    """The weights of one direction by gate."""
-
-    def __init__(self, op_type: str, inputs: Arrays, d: int) -> None:
-        self.inputs, self.d, self.gates = inputs, d, GATES[op_type]
-        self.H = inputs["R"].shape[3]
-
-    def rows(self, name: str, gate: str, half: int = 0) -> Numbers:
-        k = (half * len(self.gates) + self.gates.index(gate)) * self.H
-        return self.inputs[name][:, self.d, k : k + self.H]
-
-    def product(self, name: str, gate: str, v: Numbers) -> Any:
-        """W or R of a gate times a vector."""
-        return np.einsum("nhk,nk->nh", self.rows(name, gate), v)
-
-    def bias(self, gate: str, half: int) -> Numbers | float:
-        """Wb (0) or Rb (1) of a gate."""
-        return self.rows("B", gate, half) if "B" in self.inputs else 0
-
-    def peephole(self, gate: str) -> Numbers | float:
-        if "P" not in self.inputs:
-            return 0
-        k = "iof".index(gate) * self.H
-        return self.inputs["P"][:, self.d, k : k + self.H]
+    watch.outputs = {"Y": Y, "Y_h": Y_h} | ({"Y_c": Y_c} if op_type == "LSTM" else {})
+    return watch
 
 
 def _step(
-    op_type: str, f: list[Any], w: _Weights, attributes: dict[str, Any], x: Any, h: Any, c: Any
+    op_type: str, f: list[Any], weights: tuple[Arrays, int], attributes: dict[str, Any], *of: Any
 ) -> tuple[Numbers, Numbers]:
-    """One step of one sequence."""
+    """One step of one sequence, of x, h and c; `weights` are all weights and the direction."""
+    (inputs, d), gates, (x, h, c) = weights, GATES[op_type], of
+    H = inputs["R"].shape[3]
 
-    def total(gate: str) -> Any:
-        sums = w.product("W", gate, x) + w.product("R", gate, h)
-        return sums + w.bias(gate, 0) + w.bias(gate, 1)
+    def rows(name: str, k: int) -> Any:
+        return inputs[name][:, d, k * H : (k + 1) * H] if name in inputs else 0
+
+    def product(name: str, gate: str, v: Numbers) -> Any:
+        return np.einsum("nhk,nk->nh", rows(name, gates.index(gate)), v)
+
+    def bias(gate: str, half: int) -> Any:
+        return rows("B", half * len(gates) + gates.index(gate))
+
+    def total(gate: str, state: Any = 0) -> Any:
+        sums = product("W", gate, x) + product("R", gate, h) + bias(gate, 0) + bias(gate, 1)
+        return sums + (rows("P", "iof".index(gate)) * state if gate in "iof" else 0)
 
     if op_type == "LSTM":
-        i = f[0](total("i") + w.peephole("i") * c)
-        forget = f[0](total("f") + w.peephole("f") * c)
+        i, forget = f[0](total("i", c)), f[0](total("f", c))
         if attributes.get("input_forget"):
             forget = 1 - i
         C = forget * c + i * f[1](total("c"))
-        o = f[0](total("o") + w.peephole("o") * C)
+        o = f[0](total("o", C))
         return o * f[2](C), C
     if op_type == "RNN":
         return f[0](total("i")), c
     z, r = f[0](total("z")), f[0](total("r"))
     if attributes.get("linear_before_reset"):
-        recurrent = r * (w.product("R", "h", h) + w.bias("h", 1))
+        recurrent = r * (product("R", "h", h) + bias("h", 1))
     else:
-        recurrent = w.product("R", "h", r * h) + w.bias("h", 1)
-    new = f[1](w.product("W", "h", x) + recurrent + w.bias("h", 0))
+        recurrent = product("R", "h", r * h) + bias("h", 1)
+    new = f[1](product("W", "h", x) + recurrent + bias("h", 0))
     return (1 - z) * new + z * h, c
 
 
@@ -226,7 +213,8 @@ def outputs_of(
 ) -> Truth:
     """Return the outputs of a node, from inputs without the leading axis."""
     found = run(op_type, _in_front(inputs, 1), attributes, unclipped=unclipped)
-    return found._replace(outputs={name: a[0] for name, a in found.outputs.items()})
+    found.outputs = {name: a[0] for name, a in found.outputs.items()}
+    return found
 
 
 def _in_front(inputs: Arrays, N: int, dtype: type[np.generic] = np.float64) -> Arrays:

@@ -11,8 +11,6 @@ from . import files, report
 from .files import Stored
 from .runtimes import runtime_of
 
-OUTPUTS, GRADIENTS = "outputs", "gradients"
-
 
 def start(name: str, gradients: str | None, seconds: float) -> Apart:
     """
@@ -23,26 +21,19 @@ def start(name: str, gradients: str | None, seconds: float) -> Apart:
     return Apart(_begin, [name, gradients or ""], seconds, name)
 
 
-def judge_in(process: Apart, kind: str) -> report.Judge:
-    """Return a function that runs a case in the process and returns the verdict on it."""
-
-    def judge(case: Stored) -> tuple[str, str]:
-        verdict: tuple[str, str] | None
-        verdict, why = process.ask([str(case.path.parent), kind])
-        return verdict or (report.CRASHED, f"its process {why}")
-
-    return judge
+def outcome(process: Apart, case: Stored, *, gradients: bool) -> report.Outcome:
+    """Run a case, or its gradient, in the process."""
+    verdict, why = process.ask((str(case.path.parent), gradients))
+    verdict = verdict or (report.CRASHED, f"its process {why}")
+    return report.Outcome(case.name, case.size, case.features, *verdict)
 
 
 def _begin(name: str, gradients_of: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    run, gradients, about = runtime_of(name, gradients_of or None)
+    run, back, about = runtime_of(name, gradients_of or None)
 
     def answer(question: Any) -> tuple[str, str]:
-        place, kind = question
-        case = files.read_case(Path(place))
-        if kind == OUTPUTS:
-            return report.of_outputs(case, run)
-        assert gradients is not None
-        return report.of_gradients(case, gradients)
+        (place, gradients), functions = question, (run, back)
+        function: Any = functions[gradients]
+        return report.verdict_on(files.read_case(Path(place)), function, gradients=gradients)
 
-    return {"about": about, "gradients": gradients is not None}, answer
+    return {"about": about, "gradients": back is not None}, answer

@@ -1,4 +1,4 @@
-"""The conformance kit: cases that can fail, right results, reports that name the cause."""
+"""The conformance kit: cases that can fail, right results, reports by feature."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_what_is_written_is_read_and_valid(some: list[cases.Case], folder: Path)
     for case in some:
         stored = read[case.name]
         onnx.checker.check_model(onnx.load(str(stored.path)), full_check=True)
-        assert stored.features == case.features
-        assert stored.features[: len(cases.features(case.plan))] == cases.features(case.plan)
+        assert stored.features == [*case.features]
+        assert case.features[: len(cases.features(case.plan))] == cases.features(case.plan)
         for name, a in case.inputs.items():
             assert (stored.inputs[name].astype(np.float64) == a).all()  # in every dtype
             assert stored.inputs[name].dtype.name in (case.plan.dtype, "int32")
@@ -150,15 +150,16 @@ def test_a_wrong_runtime_is_found_out(
     options = ["--gradients", "planted:gradients"]
     assert cli.main(["run", "planted:run", str(folder), *options]) == 1
     forward, backward = capsys.readouterr().out.split("## Gradients of")
-    assert re.search(r"^\| LSTM \| \d+ wrong \|", backward, re.MULTILINE)
-    assert "R[" in backward
-    rows = [line for line in forward.splitlines() if line.startswith("| ")]
-    (layout,) = [row for row in rows if re.match(r"\| layout=1 \| \d+ refused ", row)]
-    assert "NotImplementedError: no layouts" in layout
-    (clip,) = [row for row in rows if re.match(r"\| clip \| \d+ wrong ", row)]
-    assert "applied to the input of activations" in clip
-    assert not [row for row in rows if "no feature alone" in row]
-    assert [row for row in rows if re.search(r"\d+ wrong \|", row)] == [clip]
+    (named,) = re.findall(
+        r"^\| LSTM \| (\d+) \| 0 \| \1 \| 0 \| (lstm_\d+) \|$", backward, re.MULTILINE
+    )
+    assert re.search(rf"^\| {named[1]} \| wrong \| R\[", backward, re.MULTILINE)
+    assert re.search(r"^\| GRU \| (\d+) \| \1 \| 0 \| 0 \|  \|$", backward, re.MULTILINE)
+    assert re.search(r"^\| layout=1 \| (\d+) \| 0 \| 0 \| \1 \| \w+ \|$", forward, re.MULTILINE)
+    reason = r"\| \w+ \| refused \| NotImplementedError: no layouts \|"
+    assert len(re.findall(reason, forward)) == 1  # each reason once
+    assert re.search(r"^\| clip \| \d+ \| 0 \| \d+ \| \d+ \| \w+ \|$", forward, re.MULTILINE)
+    assert re.search(r"^\| saturated \| (\d+) \| \1 \| 0 \| 0 \|  \|$", forward, re.MULTILINE)
 
 
 CRASHING = '''
@@ -219,6 +220,48 @@ def test_a_runtime_that_crashes_is_started_again(
     assert capsys.readouterr().err == message
 
 
+INTERRUPTING = '''
+"""A runtime during whose fourth case somebody presses Ctrl-C."""
+
+import os
+import signal
+
+from cupyrnn.conformance.runtimes import cupyrnn
+
+count = 0
+
+
+def run(path, inputs):
+    global count
+    count += 1
+    if count == 4:
+        os.kill(os.getppid(), signal.SIGINT)
+        signal.pause()
+    return cupyrnn(path, inputs)
+'''
+
+
+def test_ctrl_c_leaves_a_report_of_what_was_run(
+    ctrl_c: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "interrupting.py").write_text(INTERRUPTING)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", "interrupting:run", str(folder), "--out", "report.md"]) == 130
+    printed = capsys.readouterr().out
+    total = len([*folder.glob("*/case.json")])
+    title = f"## interrupting:run, interrupted after 3 of {total} cases\n"
+    assert printed.startswith(f"{title}\n3 cases: 3 right, 0 wrong, 0 refused.\n")
+    assert (tmp_path / "report.md").read_text() == printed
+
+    def interrupt(op_type: str | None) -> Any:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(cases, "cases", interrupt)
+    assert cli.main(["write", "new"]) == 130
+    assert capsys.readouterr().err == "conformance: interrupted\n"
+
+
 @pytest.mark.parametrize(
     ("feature", "attribute"),
     [
@@ -253,43 +296,9 @@ def test_whoever_ignores_an_attribute_is_found_out(
         return [a for a in outputs if a is not None]
 
     stored = files.read(tmp_path)
-    outcomes = [
-        o for o, _ in report.run_all(stored, lambda c: report.of_outputs(c, ignoring), None)
-    ]
-    assert len(outcomes) > 4
-    assert {o.verdict for o in outcomes} == {report.WRONG}
-
-
-def outcome(n: int, verdict: str, *features: str) -> report.Outcome:
-    return report.Outcome(f"case_{n}", 10 + n, features, verdict, "")
-
-
-def test_causes() -> None:
-    """A single feature comes before a pair; refusals are separate; the rest is listed alone."""
-    right, wrong, refused = report.RIGHT, report.WRONG, report.REFUSED
-    outcomes = [
-        outcome(0, right, "a"), outcome(1, wrong, "a", "b"), outcome(2, wrong, "a", "b", "c"),
-        outcome(3, right, "b"), outcome(4, refused, "b", "d"), outcome(5, refused, "d"),
-        outcome(6, wrong, "a"), outcome(7, wrong, "e"), outcome(8, wrong, "e", "b"),
-    ]  # fmt: skip
-    found, rest = report.causes(outcomes)
-    assert [(c.features, c.verdict, len(c.outcomes)) for c in found] == [
-        (("d",), refused, 2), (("e",), wrong, 2), (("c",), wrong, 1),
-    ]  # fmt: skip
-    assert [o.name for o in rest] == ["case_1", "case_6"]
-    assert report.smallest(outcomes).name == "case_0"
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_features_that_are_wrong_together_only(count: int) -> None:
-    wrong = ("a", "b", "c")[:count]
-    outcomes = [
-        outcome(n, report.RIGHT, *wrong[:n], *wrong[n + 1 :], f"beside {n}") for n in range(count)
-    ]
-    outcomes += [outcome(n, report.WRONG, *wrong, f"beside {n % count}") for n in range(3, 6)]
-    found, rest = report.causes(outcomes)
-    assert [(c.features, len(c.outcomes)) for c in found] == [(wrong, 3)]
-    assert rest == []
+    verdicts = [report.verdict_on(case, ignoring, gradients=False)[0] for case in stored]
+    assert len(verdicts) > 4
+    assert {*verdicts} == {report.WRONG}
 
 
 @pytest.mark.parametrize("dtype", sorted(cases.ROUNDING))
