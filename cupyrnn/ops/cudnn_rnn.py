@@ -292,6 +292,10 @@ def cudnn_rnn(
         rnn_tanh  h = tanh(W x + R h + b)
         rnn_relu  h = max(W x + R h + b, 0)
 
+    input is [T, B, I], input_h [L*D, B, P], input_c [L*D, B, H] and output [T, B, D*P]. States that
+    are None are zero, if params is a PackedParams. By default, the net is an LSTM in one direction.
+    It has no cell_clip, and no forget_bias but the one in its biases.
+
     Parameters
     ----------
     input : [T, B, I]
@@ -557,6 +561,17 @@ def cudnn_rnn_backprop(
 ) -> CudnnRNNGrads[ArrayT]:
     """
     Return the gradient of every input of `cudnn_rnn`, as CudnnRNNBackprop, V2 and V3 do.
+
+    ::
+
+        S = sum(output*output_backprop) + sum(output_h*output_h_backprop)
+            + sum(output_c*output_c_backprop)
+        input_backprop, input_h_backprop, input_c_backprop, params_backprop =
+            dS/dinput, dS/dinput_h, dS/dinput_c, dS/dparams
+
+    output_backprop is [T, B, D*P], output_h_backprop [L*D, B, P] and output_c_backprop
+    [L*D, B, H]. Each of them that is None is zero, and so is each state if params is a
+    PackedParams.
 
     The call changes none of its arguments, so a second call with them returns the same results.
 

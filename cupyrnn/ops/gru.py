@@ -40,6 +40,9 @@ def gru_block_cell(
         c = tanh([x, h_prev*r] @ w_c + b_c)
         h = (1-u)*c + u*h_prev
 
+    x is [B, I], h_prev [B, H], w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H]; all results
+    are [B, H]. If h_prev is None, it is zero.
+
     Parameters
     ----------
     x : [B, I]
@@ -118,9 +121,16 @@ def block_gru(
     recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> GRUOutputs[ArrayT]:
     """
-    A GRU over a sequence, with the equations of `gru_block_cell`.
+    A GRU over a sequence. TensorFlow has no such op.
 
-    TensorFlow has no such op.
+    Each step is `gru_block_cell` with h of the step before::
+
+        r, u = sigmoid(split([x[t], h] @ w_ru + b_ru))
+        c = tanh([x[t], h*r] @ w_c + b_c)
+        h = (1-u)*c + u*h
+
+    x is [T, B, I], h_prev [B, H], w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H]; all
+    results are [T, B, H]. If h_prev is None, it is zero.
 
     Parameters
     ----------
@@ -218,6 +228,8 @@ def gru_block_cell_grad(
         d_x = d_x1 + d_x2
         d_h_prev = d_h1 + d_hr*r + d_h*u
 
+    d_x is [B, I], and all other gradients are [B, H]. If h_prev is None, it is zero.
+
     `gru_block_cell_backward` also returns the gradients of the weights and biases.
 
     Parameters
@@ -297,6 +309,8 @@ def gru_block_cell_backward(
         d_w_c = [x, h_prev*r].T @ d_c_bar
         d_b_ru, d_b_c = sum(d_r_bar_u_bar), sum(d_c_bar)
 
+    x is [B, I], d_w_ru [I+H, 2*H] and d_w_c [I+H, H]. If h_prev is None, it is zero.
+
     Parameters
     ----------
     x : [B, I]
@@ -373,8 +387,22 @@ def block_gru_grad(
     """
     The gradient of every input of `block_gru`.
 
-    It computes the equations of `gru_block_cell_grad` for every step, from the last to the first.
-    Each step's d_h is the caller's plus the next step's.
+    Each step, from the last to the first, is `gru_block_cell_backward` with the gradient dh that
+    the step after it returns, and h of the step before it::
+
+        dh = dh + d_h[t]
+        dc = dh*(1-u) * (1-c²)
+        du = dh*(h-c) * u*(1-u)
+        d_x2, dhr = split(dc @ w_c.T)
+        dr = dhr*h * r*(1-r)
+        d_x1, dh1 = split([dr, du] @ w_ru.T)
+        d_x[t] = d_x1 + d_x2
+        dh = dh1 + dhr*r + dh*u
+        d_w_ru = d_w_ru + [x[t], h].T @ [dr, du]
+        d_w_c = d_w_c + [x[t], h*r].T @ dc
+
+    x and d_x are [T, B, I]; what `block_gru` returned and d_h are [T, B, H]. If h_prev is None, it
+    is zero.
 
     Parameters
     ----------

@@ -50,6 +50,11 @@ def lstm_block_cell(
         o  = sigmoid(zo + cs*wco)
         h  = o*co
 
+    x is [B, I], cs_prev and h_prev are [B, H], w [I+H, 4*H] and b [4*H]; all results are [B, H]. A
+    state that is None is zero, peepholes that are None are left out. If forget_bias and cell_clip
+    are None, they are 1 and 3 with gate order "icfo", which is the default, and 0 and no clip with
+    "ifco".
+
     Parameters
     ----------
     x : [B, I]
@@ -147,7 +152,21 @@ def block_lstm(
     """
     An LSTM over a sequence, as TensorFlow's BlockLSTM ("icfo") and BlockLSTMV2 ("ifco").
 
-    Every step computes `lstm_block_cell`, whose docstring has the equations.
+    Each step is `lstm_block_cell` with cs and h of the step before::
+
+        zi, zci, zf, zo = split([x[t], h] @ w + b)
+        i  = sigmoid(zi + cs*wci)
+        f  = sigmoid(zf + cs*wcf + forget_bias)
+        ci = tanh(zci)
+        cs = clip(i*ci + f*cs, -cell_clip, cell_clip)
+        co = tanh(cs)
+        o  = sigmoid(zo + cs*wco)
+        h  = o*co
+
+    x is [T, B, I], cs_prev and h_prev are [B, H], w [I+H, 4*H] and b [4*H]; all results are
+    [T, B, H]. A state that is None is zero, peepholes that are None are left out. If forget_bias
+    and cell_clip are None, they are 1 and 3 with gate order "icfo", which is the default, and 0 and
+    no clip with "ifco".
 
     Parameters
     ----------
@@ -290,6 +309,10 @@ def lstm_block_cell_grad(
         dci = (1-ci²) * dcs*i
         cs_prev_grad = dcs*f + di*wci + df*wcf
 
+    All arrays are [B, H], but wci, wcf and wco, which are [H], and dicfo = [di, dci, df, do]. A
+    state or gradient that is None is zero. If cell_clip is None, the gradient ignores the clip, as
+    TensorFlow's does.
+
     `lstm_block_cell_backward` also returns the gradients of x, h_prev, w and b.
 
     Parameters
@@ -388,6 +411,9 @@ def lstm_block_cell_backward(
         w_grad = [x, h_prev].T @ dicfo
         b_grad = sum(dicfo)
 
+    x and x_grad are [B, I], w and w_grad [I+H, 4*H], and dicfo is [B, 4*H]. A state or gradient
+    that is None is zero. If cell_clip is None, the gradient ignores the clip, as TensorFlow's does.
+
     Parameters
     ----------
     x : [B, I]
@@ -483,8 +509,23 @@ def block_lstm_grad(
     """
     The gradient of every input of `block_lstm`, as TensorFlow's BlockLSTMGrad and V2.
 
-    It computes the equations of `lstm_block_cell_grad` for every step, from the last to the first.
-    Each step's cs_grad and h_grad are the caller's plus the next step's.
+    Each step, from the last to the first, is `lstm_block_cell_backward` with the gradients dcs and
+    dh that the step after it returns, and cs and h of the step before it::
+
+        dh  = dh + h_grad[t]
+        do  = o*(1-o) * dh*co
+        dcs = (1-co²) * dh*o + dcs + cs_grad[t] + do*wco
+        di  = i*(1-i) * dcs*ci
+        df  = f*(1-f) * dcs*cs
+        dci = (1-ci²) * dcs*i
+        dz  = [di, dci, df, do], in gate_order
+        dcs = dcs*f + di*wci + df*wcf
+        x_grad[t], dh = split(dz @ w.T)
+        w_grad = w_grad + [x[t], h].T @ dz
+
+    x and x_grad are [T, B, I], what `block_lstm` returned is [T, B, H], and so are cs_grad and
+    h_grad. States and gradients that are None are zero. If cell_clip is None, the gradient ignores
+    the clip, as TensorFlow's does.
 
     Parameters
     ----------

@@ -388,13 +388,24 @@ def stacked_rnn(
     """
     Run layers of `block_lstm` or `block_gru` in one or both directions.
 
-    `stacked_rnn` does for the cells of the block ops what `cudnn_rnn` does for cuDNN's. These cells
-    are LSTMs, also with peepholes, a clip or a projection as in TensorFlow 1's LSTMCell, and GRUs
-    that reset before the product. TensorFlow has no such op; the arguments have CudnnRNN's names. A
-    layer reads h of the layer below, with both directions side by side.
+    These are the steps of the cells. x is the input of the layer::
 
-    P is the size of h: the size of the projection, or H without one. Layers may have different H
-    and P. A state is then a list with an array [D, B, ·] for each layer.
+        lstm  zi, zci, zf, zo = split([x, h] @ w + b)
+              i, f = sigmoid(zi + c*wci), sigmoid(zf + c*wcf + forget_bias)
+              c = clip(i*tanh(zci) + f*c, -cell_clip, cell_clip)
+              h = sigmoid(zo + c*wco)*tanh(c)
+              h = clip(h @ w_p, -proj_clip, proj_clip), if there is a projection
+        gru   r, u = sigmoid(split([x, h] @ w_ru + b_ru))
+              h = (1-u)*tanh([x, h*r] @ w_c + b_c) + u*h
+
+    input is [T, B, I], input_h [L*D, B, P], input_c [L*D, B, H] and output [T, B, D*P]. P is the
+    size of h: the size of the projection, or H without one. States that are None are zero. If
+    forget_bias and cell_clip are None, they are 1 and 3 with gate order "icfo", which is the
+    default, and 0 and no clip with "ifco".
+
+    A layer reads h of the layer below, with both directions side by side. Layers may have different
+    H and P; a state is then a list with an array [D, B, ·] for each layer. TensorFlow has no such
+    op: the LSTM is TensorFlow 1's LSTMCell, and the arguments have CudnnRNN's names.
 
     Parameters
     ----------
@@ -550,6 +561,17 @@ def stacked_rnn_backprop(
 ) -> StackedRNNGrads[ArrayT]:
     """
     Return the gradient of every input of `stacked_rnn`.
+
+    ::
+
+        S = sum(output*output_backprop) + sum(output_h*output_h_backprop)
+            + sum(output_c*output_c_backprop)
+        input_backprop, input_h_backprop, input_c_backprop, weights_backprop =
+            dS/dinput, dS/dinput_h, dS/dinput_c, dS/dweights
+
+    output_backprop is [T, B, D*P], output_h_backprop [L*D, B, P] and output_c_backprop
+    [L*D, B, H]. Each of them, and each state, that is None is zero. If cell_clip is None, the
+    gradient ignores the clip.
 
     The call changes none of its arguments, so a second call with them returns the same results.
 

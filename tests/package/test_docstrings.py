@@ -173,6 +173,23 @@ def test_classes_describe_what_they_hold(name: str) -> None:
         assert not any(ELSEWHERE.search(text) for text in found["Parameters"].values())
 
 
+OPS = ["block_lstm", "block_gru", "lstm_block_cell", "gru_block_cell"]
+OPS += [f"{op}_grad" for op in OPS] + ["lstm_block_cell_backward", "gru_block_cell_backward"]
+OPS += ["cudnn_rnn", "cudnn_rnn_backprop", "stacked_rnn", "stacked_rnn_backprop"]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_an_op_opens_with_equations_shapes_none_and_defaults(op: str) -> None:
+    """In this order, before the parameters: the first screen of help()."""
+    head, _, _ = str(inspect.getdoc(getattr(cupyrnn, op))).partition("\nParameters\n")
+    shapes = re.search(r"^.* (is|are) \[.*?B, ", head, re.MULTILINE)
+    assert shapes
+    order = [head.index("::"), shapes.start(), head.index("None")]
+    if op in ("block_lstm", "lstm_block_cell", "stacked_rnn"):
+        order.append(head.index("1 and 3 with gate order"))
+    assert order == sorted(order)
+
+
 def test_every_example_is_an_example() -> None:
     """Every section Examples has code that runs, and calls something of the package."""
     finder = doctest.DocTestFinder()
