@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array
-from ..checks.attributes import check_integer, named, shown
+from ..checks.attributes import check_integer, named, shown, type_shown
 from ..checks.calls import check_arrays, expect_shape, on_host
 from .onnx import params_from_onnx
 from .packed import PackedParams
@@ -110,7 +110,14 @@ def dequantize(
 
 @named
 def params_from_quantized_onnx(
-    W: Any, R: Any, B: Any, W_scale: Any, W_zero_point: Any, R_scale: Any, R_zero_point: Any
+    W: Any,
+    R: Any,
+    B: Any,
+    W_scale: Any,
+    W_zero_point: Any,
+    R_scale: Any,
+    R_zero_point: Any,
+    P: None = None,
 ) -> PackedParams:
     """
     Pack the weights of ONNX Runtime's operator DynamicQuantizeLSTM, as floats.
@@ -130,6 +137,8 @@ def params_from_quantized_onnx(
         One value for each direction, or for each column.
     R_scale, R_zero_point : [D] or [D, 4*H]
         The same for R.
+    P : None
+        The peepholes, which CudnnRNN does not have.
 
     Returns
     -------
@@ -153,6 +162,8 @@ def params_from_quantized_onnx(
     (1, 2, 3, 'lstm')
     """
     op = "params_from_quantized_onnx"
+    if P is not None:
+        raise ValueError(f"{op}: P is {type_shown(P)}, expected None: CudnnRNN has no peepholes")
     W, R = _on_host(op, W=W, R=R)
     W_scale, W_zero_point = _on_host(op, W_scale=W_scale, W_zero_point=W_zero_point)
     R_scale, R_zero_point = _on_host(op, R_scale=R_scale, R_zero_point=R_zero_point)
@@ -180,4 +191,5 @@ def params_from_quantized_onnx(
             raise type(error)(f"{op}: of {name}, {reason}") from None
         matrices.append(np.stack(each).transpose(0, 2, 1))
     W, R = matrices
-    return params_from_onnx(W, R, B, rnn_mode="lstm")
+    packed: PackedParams = params_from_onnx(W, R, B, rnn_mode="lstm")
+    return packed

@@ -447,8 +447,7 @@ def params_to_tf1(
     op = "params_to_tf1"
     path = prefix_of(op, prefix)
     xp, mode, net, vector, places = forms.opened(op, params)
-    if isinstance(params, PackedParams):
-        assert net is not None
+    if net is not None and isinstance(params, PackedParams):
         forms.refuse(op, "TensorFlow 1", net, projection=True)
         refuse_gates(op, "TensorFlow 1", params)
     check_bool(op, "gradient", gradient)
@@ -461,11 +460,11 @@ def params_to_tf1(
         if mode != "gru":
             places = forms.with_one_bias(op, places, gradient, added)
         for pl, place in enumerate(places):
-            D = 1 if net is None else net.D
-            names = path if net is None else join(path, _path_of(mode, D, *divmod(pl, D)))
             taken = _taken(xp, mode, place, gradient)
             if cells is None:
-                arrays |= {join(names, leaf): a for leaf, a in taken.items()}
+                D = 1 if net is None else net.D
+                where = path if net is None else join(path, _path_of(mode, D, *divmod(pl, D)))
+                arrays |= {join(where, leaf): a for leaf, a in taken.items()}
                 continue
             cell = cells[pl]
             if "w_ru" in cell.names and net is None:  # a GRUBlockCell

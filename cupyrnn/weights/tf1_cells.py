@@ -211,11 +211,12 @@ def _check_beside(
                     f"{op}: variables has {name}: multiply {leaves.get('kernel', 'kernel')} by it,"
                     " and leave it out"
                 )
-            if leaf.rpartition("/")[2] in ("gamma", "beta") and (path or "/" not in leaf):
+            of_norm = leaf.rpartition("/")[2] in ("gamma", "beta")
+            if of_norm and ("/" not in leaf or _CELL.fullmatch(_own_name(path))):
                 raise ValueError(
                     f"{op}: variables has {name}: the cell is layer-normalized, which the cells of"
-                    " this package are not; write a cell of your own, as docs/guide/own_cell.md"
-                    " shows"
+                    " this package are not: docs/guide/own_cell.md shows how to write one; leave"
+                    " the variable out if it is of another layer"
                 )
 
 

@@ -135,6 +135,7 @@ def quantized(**changed: Any) -> Any:
         (lambda: W.dequantize(INT, np.ones(8, "f4"), axis=3), ValueError, "dequantize: axis is 3, expected one of the 3 of values"),
         (lambda: W.dequantize(INT, np.float32(1), np.ones(2, np.int8)), ValueError, "dequantize: zero_point has shape (2,), expected () like scale"),
         (lambda: W.dequantize(INT, np.float32(1), np.int32(300)), ValueError, "dequantize: zero_point is array(300, dtype=int32), expected in [-128, 127], the range of int8"),
+        (lambda: quantized(P=np.zeros((1, 6), "f4")), ValueError, "params_from_quantized_onnx: P is a numpy.ndarray, expected None: CudnnRNN has no peepholes"),
         (lambda: quantized(R=INT), ValueError, "params_from_quantized_onnx: R has shape (1, 3, 8), expected (D, H, 4*H) with D = 1 or 2"),
         (lambda: quantized(W=INT[0]), ValueError, "params_from_quantized_onnx: W has shape (3, 8), expected (D, I, 4*H) with H = 2"),
         (lambda: quantized(B=np.zeros((1, 8), "f4")), ValueError, "params_from_quantized_onnx: B has shape (1, 8), expected (D, 8*H) = (1, 16)"),
@@ -238,7 +239,7 @@ def quantized(**changed: Any) -> Any:
         # TensorFlow 1: names of other cells, and variables beside a cell's
         *((lambda n=n: W.params_from_tf1(at(f"rnn/{n}", cell()), forget_bias=1), ValueError, f"params_from_tf1: rnn/{n} is a cell that this package does not have; write it as a cell of your own, as docs/guide/own_cell.md shows") for n in ("ugrnn_cell", "layer_norm_basic_lstm_cell", "coupled_input_forget_gate_lstm_cell_1", "nas_cell", "intersection_rnn_cell", "weight_norm_lstm_cell", "conv_2d_lstm_cell", "attention_cell_wrapper", "sru_cell", "indy_lstm_cell")),
         (lambda: W.params_from_tf1(at("rnn/lstm_cell", cell(mask=(5, 8))), forget_bias=1), ValueError, "params_from_tf1: variables has rnn/lstm_cell/mask: multiply rnn/lstm_cell/kernel by it, and leave it out"),
-        (lambda: W.params_from_tf1(at("rnn/lstm_cell", cell(input__gamma=(2,))), forget_bias=1), ValueError, "params_from_tf1: variables has rnn/lstm_cell/input/gamma: the cell is layer-normalized, which the cells of this package are not; write a cell of your own, as docs/guide/own_cell.md shows"),
+        (lambda: W.params_from_tf1(at("rnn/lstm_cell", cell(input__gamma=(2,))), forget_bias=1), ValueError, "params_from_tf1: variables has rnn/lstm_cell/input/gamma: the cell is layer-normalized, which the cells of this package are not: docs/guide/own_cell.md shows how to write one; leave the variable out if it is of another layer"),
         (lambda: W.block_lstm_from_tf1(AVERAGED), ValueError, "block_lstm_from_tf1: variables has a/kernel/ExponentialMovingAverage beside the weight itself: pass one of both, {n: a for n, a in variables.items() if not n.endswith('/ExponentialMovingAverage')} for the weights"),
         (lambda: W.params_from_tf1({n: a for n, a in AVERAGED.items() if n.endswith("Average")}, forget_bias=1), ValueError, "params_from_tf1: variables has no cell under '': no name ends in kernel, gates/kernel or w_ru, only averages: pass {n.removesuffix('/ExponentialMovingAverage'): a for n, a in variables.items() if n.endswith('/ExponentialMovingAverage')}"),
         (lambda: W.params_from_tf1(at("rnn/lstm_cell", cell(kernel=(12, 8))), rnn_mode="rnn_tanh"), ValueError, "params_from_tf1: rnn_mode is 'rnn_tanh', expected lstm for rnn/lstm_cell"),

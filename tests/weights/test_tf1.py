@@ -208,6 +208,7 @@ def test_what_is_no_cell(rng: np.random.Generator) -> None:
     )
     others = {f"{n}/Adam_1": a for n, a in whole.items()}
     others |= {f"Adam/{n}": a for n, a in whole.items()}
+    others |= {"encoder/layer_norm/gamma": np.ones(2), "beta": np.ones(2)}
     for path in ("dense", "rnn/dense_1", "logits", "out", "fully_connected"):
         others |= {f"{path}/kernel": np.ones((6, 8)), f"{path}/bias": np.ones(8)}
     both = {**others, **whole, "beta1_power": np.ones(())}
