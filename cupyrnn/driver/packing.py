@@ -79,10 +79,14 @@ class _Segments(NamedTuple):
 
 def _cut(T: int, B: int, lengths: NDArray[Any], resets: NDArray[np.bool_] | None) -> _Segments:
     """Cut sequences of these lengths before their marked steps."""
+    if resets is None:
+        whole = lengths.astype(np.intp)
+        order, place = np.argsort(-whole, kind="stable"), np.empty(B, np.intp)
+        place[order] = np.arange(B)
+        return _Segments(order, np.zeros(B, np.intp), whole[order], place, place)
     begins = np.zeros((B, max(T, 1)), np.bool_)
     begins[:, 0] = True
-    if resets is not None:
-        begins[:, :T] |= resets.T & (np.arange(T) < lengths[:, None])
+    begins[:, :T] |= resets.T & (np.arange(T) < lengths[:, None])
     sequence, start = np.nonzero(begins)
     end = lengths[sequence].astype(np.intp)
     same = sequence[1:] == sequence[:-1]
@@ -284,6 +288,9 @@ class Packing(Rows):
     ) -> None:
         self._T, self._B, self._backwards = T, B, reverse
         self._segments: _Segments | None = None
+        self._of_states: dict[tuple[bool, bool, bool], tuple[Array, Any]] = {}
+        self._orders: dict[int, Array] = {}
+        self._of_time: dict[int, Array] = {}
         if resets is not None and not resets.any():
             resets = None
         if (lengths is None or count_rows(T, B, lengths) == T * B) and resets is None:
@@ -330,7 +337,20 @@ class Packing(Rows):
         """
         if self._segments is None:
             return states
-        reverse = reverse != self._backwards
+        key = reverse != self._backwards, enter, back
+        if key not in self._of_states:
+            self._of_states[key] = self._places_of_states(*key)
+        index, missing = self._of_states[key]
+        taken: Array = states.take(index, -2)
+        if missing is not None:
+            taken[..., missing, :] = 0
+        return taken
+
+    def _places_of_states(self, reverse: bool, enter: bool, back: bool) -> tuple[Array, Any]:
+        """Return where the states that `_moved` returns are, and which of them are zero."""
+        cuts = self._cuts
+        if cuts.first is cuts.last and self._lost is None:  # a segment is a sequence
+            return self._index(cuts.first if back else cuts.sequence), None
         index = self._cuts.last if enter == reverse else self._cuts.first
         if enter and not reverse and self._lost is not None:
             index = np.where(self._lost, -1, index)
@@ -338,10 +358,8 @@ class Packing(Rows):
             of_sequence, index = index, np.full(self.sequences, -1)
             index[of_sequence[of_sequence >= 0]] = np.flatnonzero(of_sequence >= 0)
         missing = np.flatnonzero(index < 0)
-        taken: Array = states.take(self._xp.asarray(np.maximum(index, 0)), -2)
-        if missing.size:
-            taken[..., self._xp.asarray(missing), :] = 0
-        return taken
+        zero = self._index(missing) if missing.size else None
+        return self._index(np.maximum(index, 0)), zero
 
     def pack(self, a: Array) -> Array:
         """Return the rows [N, K] of a[T, B, K] in C order; a view if they do not move."""
@@ -436,16 +454,49 @@ class Packing(Rows):
         """
         n = self.rows
         if to is None and adds:
-            assert order is not None
-            out[self.places(slice(0, n), bool(order), padded=True)] += a[:n]
+            out[self._order(order or 0)] += a[:n]
+            return
+        out = out if to is None else out[:n]
+        if order == to:
+            values = a[:n]
         elif to is None:
-            self.to_time(a[:n], order or 0, out)
-        elif order is None:
-            values = self.from_time(a, to)
-            out[:n] = out[:n] + values if adds else values
+            if n < len(a):  # a row of zeros, for the padding
+                a[n] = 0
+            index = self._rows_of_time(order or 0)
         else:
-            values = a[:n] if order == to else self.reverse(a[:n])
-            out[:n] = out[:n] + values if adds else values
+            index = self._order(to) if order is None else self._reversed
+        if order != to and not adds and out.flags.c_contiguous and out.dtype == a.dtype:
+            a.take(index, 0, out, "clip")
+            return
+        if order != to:
+            values = a.take(index, 0)
+        out[...] = out + values if adds else values
+
+    @cached_property
+    def _reversed(self) -> Array:
+        """The index of each row among rows with time reversed in every segment."""
+        if self._segments is not None:
+            return self._mirrored
+        by_step = np.arange(self.rows).reshape(self._T, self._B)
+        return self._index(by_step[::-1].reshape(-1))
+
+    def _order(self, d: int) -> Array:
+        """Return the index of each row of a direction among the rows of the padded array."""
+        if self._segments is not None and not d:
+            return self._padded
+        if d not in self._orders:
+            found = self._reversed if d else np.arange(self.rows)
+            self._orders[d] = found if self._segments is None else self._padded[found]
+        return self._orders[d]
+
+    def _rows_of_time(self, d: int) -> Array:
+        """Return the index of each row of the padded array among those of a direction, or N."""
+        if d not in self._of_time:
+            index = np.empty(self._T * self._B, np.intp)
+            index.fill(self.rows)
+            index[self._order(d)] = np.arange(self.rows)
+            self._of_time[d] = self._index(index)
+        return self._of_time[d]
 
     @property
     def reorders(self) -> bool:
