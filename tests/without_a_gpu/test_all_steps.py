@@ -54,6 +54,7 @@ from without_a_gpu.all_steps import (
     use_order,
 )
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc
+from without_a_gpu.ptx import executor
 from without_a_gpu.ptx.compiler import ARCHITECTURES
 from without_a_gpu.sizes import SIZES, Size
 from without_a_gpu.wrong_steps import WRONG
@@ -427,6 +428,32 @@ def is_quick_in_ptx(n: int, one: dict[str, Any]) -> bool:
     return name != "hybrid" and (n + n // 8) % 2 == 0
 
 
+# By kernel: the instructions that an exchange needs. A barrier begins with the first two.
+IN_MEMORY = ["st.relaxed.gpu.global", "ld.relaxed.gpu.global.v", "bar.warp.sync", "trap"]
+IN_CLUSTER = [
+    "mbarrier.init.shared::cta.b64", "fence.mbarrier_init.release.cluster",
+    "barrier.cluster.arrive", "barrier.cluster.wait", "mapa.shared::cluster.u32",
+    "st.async.shared::cluster.mbarrier::complete_tx::bytes",
+    "mbarrier.arrive.expect_tx.shared::cta.b64",
+    "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64", "trap",
+]  # fmt: skip
+NEEDED = {"grid": IN_MEMORY, "cluster": IN_CLUSTER, "turns": IN_MEMORY + IN_CLUSTER}
+# The whole name of an instruction, whose other forms order less.
+WHOLE = {"barrier.cluster.arrive", "barrier.cluster.wait"}
+
+
+def expect_what_an_exchange_needs() -> None:
+    """Look at the instructions of the kernels that were interpreted."""
+    for name, kernels in executor.launched.items():
+        needed = NEEDED.get(name.partition("<")[0].removeprefix("steps_by_"), [])
+        for codes in ([i.opcode for i in kernel.instructions] for kernel in kernels):
+            for code in needed:
+                assert any(c == code or (code not in WHOLE and c.startswith(code)) for c in codes)
+                assert not any(c.startswith(code) and c != code for c in codes if code in WHOLE)
+            if IN_CLUSTER[0] in needed:
+                assert codes[codes.index(IN_CLUSTER[0]) + 1] == IN_CLUSTER[1]
+
+
 TOLERATED = {"float32": (1e-4, 1e-5), "float64": (1e-12, 1e-13)}
 
 
@@ -458,6 +485,7 @@ def test_the_ptx_agrees(
     call = calls(3, B, H, dtype, (1, 3, 2, 3, 3, 1, 2, 3, 3)[:B])[cell]
     found = interpreted(cupy_on_cpu, monkeypatch, call, arch, tolerances)
     assert all(all(found) for found in taken.values())
+    expect_what_an_exchange_needs()
     if name == "hybrid":  # the place of the matrix changes no bit
         share(monkeypatch, 0)
         assert same(on(cupy_on_cpu, call), found)

@@ -289,11 +289,13 @@ class Clocks:
     def __init__(self, host: dict[str, float], device: dict[str, float]) -> None:
         self.host_needs, self.device_needs = host, device
         self.now = self.busy_until = 0.0
+        self.of_an_event = 0.0  # seconds of the host
         self.done: list[str] = []
         clocks = self
 
         class Event:
             def record(self) -> None:
+                clocks.now += clocks.of_an_event
                 self.at = max(clocks.now, clocks.busy_until)
 
             def synchronize(self) -> None:
@@ -343,6 +345,27 @@ def test_times_are_those_of_the_device_alone(monkeypatch: pytest.MonkeyPatch) ->
     # If the host is so slow that the device waits for it, a bound is better than nothing.
     host["rows"] = 1.0
     assert calls.times("forward", ["rows"]) == pytest.approx([850], rel=0.1)
+
+
+def test_kernels_are_checked_in_strict_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    strict = {"CUPYRNN_ENGINE": "cupy", "CUPY_TF32": "0", "CUPYRNN_NUMBA": "0"}
+    for name in strict:
+        monkeypatch.setenv(name, "1")
+    worker.be_strict()
+    assert {name: os.environ[name] for name in strict} == strict
+
+
+def test_a_host_that_is_late_before_the_call_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device then waits, though the call itself is queued in no time."""
+    clocks = Clocks({"rows": 0.0}, {"rows": 1e-3})
+    monkeypatch.setitem(sys.modules, "cupy", clocks)  # type: ignore[arg-type]
+    monkeypatch.setattr(timing, "perf_counter", lambda: clocks.now)
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
+    timer = timing.DeviceTimer()
+    timer.measure(lambda: clocks.call("forward"), 0.1)  # it compiles
+    for late, queued in ((0.01, True), (0.2, False)):
+        clocks.of_an_event = late
+        assert timer.measure(lambda: clocks.call("forward"), 0.1).all_queued == queued
 
 
 def test_large_sizes_are_timed_over_fewer_steps() -> None:

@@ -12,7 +12,7 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
-from cupyrnn.kernels import grid, lstm, persistent
+from cupyrnn.kernels import cluster, grid, lstm, persistent
 from without_a_gpu.agreement import numpy_dtype
 from without_a_gpu.all_steps import (
     CELLS,
@@ -234,7 +234,7 @@ def test_more_sequences_than_run_at_once(
     grid.layout_of.cache_clear()
 
 
-SIZES = (160, 192, 256, 384, 512, 768, 1000, 1024)
+SIZES = (160, 192, 256, 384, 512, 700, 768, 1000, 1024)
 
 
 @pytest.mark.parametrize(
@@ -253,6 +253,9 @@ def test_what_fits(dtype: str, processors: int, architecture: int) -> None:
             continue
         blocks, groups = layout.blocks
         assert blocks * groups <= processors
+        if layout.cluster:
+            together = cluster.at_once(layout.cluster, processors)
+            assert blocks // layout.cluster * groups <= together
         assert blocks * layout.units >= H
         assert (layout.launches - 1) * groups * layout.sequences < B
         assert layout.launches * groups * layout.sequences >= B

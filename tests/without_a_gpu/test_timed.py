@@ -123,8 +123,13 @@ def test_another_card_driver_or_version_has_a_choice_of_its_own(
     elif what == "driver":
         monkeypatch.setattr(runtime, "driverGetVersion", lambda: 13010)
     else:
-        tmp_path.joinpath("page.py").write_text("other kernels")
+        own = Path(timed.__file__).parent
+        for page in own.glob("*.py"):
+            tmp_path.joinpath(page.name).write_bytes(page.read_bytes())
         monkeypatch.setattr(timed, "__file__", str(tmp_path / "timed.py"))
+        assert timed.path_of(0) == kept.path
+        with tmp_path.joinpath("turns.py").open("a") as file:
+            file.write("# another line")
     _forget_what_was_read()
     assert taken(4, 64) == ["loop"] * 2
     assert "nothing was" in choices(4, 64)[0].reason

@@ -561,9 +561,12 @@ static const char* run(const Entry& kernel, const Launch& how, void** values) {
   // Touching one thread-local variable makes this OS thread's image exist.
   *static_cast<volatile unsigned char*>(shared_image_anchor) = poison;
   dl_iterate_phdr(find_shared_image, nullptr);
+  // ptxas accepts no more.
+  if (shared_image_bytes > 49152 + sizeof shared_image_anchor)
+    fail("%zu bytes of static shared memory, and 49152 are possible", shared_image_bytes);
   Block* blocks = all_blocks = static_cast<Block*>(calloc(block_count, sizeof(Block)));
   if (!blocks) fail("out of memory: too many blocks");
-  else run_blocks(blocks);
+  else if (!failure[0]) run_blocks(blocks);
   for (size_t b = 0; blocks && b < block_count; ++b) end_block(blocks[b]);
   free(blocks);
   release_fibers();

@@ -177,9 +177,15 @@ def get(a: ndarray) -> np.ndarray[Any, Any]:
     return a.view(np.ndarray)
 
 
+# NaN in every format, and not all ones, as memory has to be through which blocks exchange numbers.
+POISON = b"\xfd\x7f"
+
+
 def empty(shape: Any, dtype: Any = np.float64) -> ndarray:
     a = np.ndarray(shape, dtype)
-    a.view(np.uint8 if a.ndim else a.dtype).fill(0xFF) if a.size else None
+    if a.size:
+        size = a.nbytes
+        ctypes.memmove(a.ctypes.data, (POISON * (size // 2 + 1))[:size], size)
     return asarray(a)
 
 
@@ -313,12 +319,14 @@ def _expect_arguments(name: str, parameters: Sequence[Parameter], params: int) -
 
 def _launch_kernel(
     function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int,
-    shared: int, stream: int, params: int, extra: int,
+    shared: int, stream: int, params: int, extra: int, cooperative: bool = False,
 ) -> None:  # fmt: skip
     """cuLaunchKernel: the addresses of the arguments are in the array at `params`."""
     assert extra == 0
     raw = _functions[function]
     most, launched = raw.max_dynamic_shared_size_bytes, raw.launched
+    waits = launched.name.startswith(("steps_by_grid", "steps_by_turns"))
+    assert waits <= cooperative, f"{launched.name} waits for blocks that may not run"
     assert shared <= most, f"{shared} bytes of shared memory; at most {most} are possible"
     _expect_arguments(launched.name, launched.parameters, params)
     device = _current()
@@ -331,7 +339,7 @@ def _launch_cooperative_kernel(
     shared: int, stream: int, params: int,
 ) -> None:  # fmt: skip
     """cuLaunchCooperativeKernel: blocks that wait for each other, which always works here."""
-    _launch_kernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, 0)
+    _launch_kernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, 0, True)
 
 
 _TYPES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16", 4: "complex64", 5: "complex128"}

@@ -112,7 +112,9 @@ cudaError_t cudaMalloc(void** p, size_t size) {
     host_memory.blocks[id] = (HostBlock){start, size, host_device(), true, 0};
     for (size_t i = 0; i < pages; ++i)
       host_memory.block_of_page[(start - host_memory.base) / HOST_PAGE + i] = id;
-    memset((void*)start, 0xff, size);
+    // NaN in every format, and not all ones, as memory is through which blocks exchange numbers.
+    const unsigned char poison[2] = {0xfd, 0x7f};
+    for (size_t n = 0; n < size; ++n) ((unsigned char*)start)[n] = poison[n % 2];
     *p = (void*)start;
   }
   pthread_mutex_unlock(&mutex);
