@@ -331,8 +331,10 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
     needed = [p.name for p in parameters if p.default in (p.empty, REQUIRED)]
     missing, hint = [n for n in needed if n not in passed], ""
     for place, a in enumerate(args):
-        if type(a).__name__ == "PackedParams" and missing == ["params"]:
-            hint = f"; {type_shown(a)} comes after the states: {name}({', '.join(first)})"
+        entries = isinstance(a, (list, tuple)) and a and hasattr(a[0], "form")
+        kind = "params" if type(a).__name__ == "PackedParams" else "weights" if entries else ""
+        if missing == [kind]:
+            hint = f"; pass {type_shown(a)} by name: {name}({first[0]}, {kind}={kind})"
         elif {*missing} <= {*getattr(a, "_fields", ())}:
             weights = "**weights.arguments" if hasattr(type(a), "arguments") else "*weights"
             call = ", ".join([*first[:place], weights])

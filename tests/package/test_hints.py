@@ -115,7 +115,9 @@ WORDS: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = [
 ]  # fmt: skip
 # Hints about values.
 VALUES: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = [
-    ("; a cupyrnn.PackedParams comes after the states: cudnn_rnn(input, input_h, input_c, params)", lambda: cupyrnn.cudnn_rnn(X, (None, None), NET), lambda: cupyrnn.cudnn_rnn(X, None, None, NET)),
+    ("; pass a cupyrnn.PackedParams by name: cudnn_rnn(input, params=params)", lambda: cupyrnn.cudnn_rnn(X, (None, None), NET), lambda: cupyrnn.cudnn_rnn(X, params=NET)),
+    ("; pass a cupyrnn.PackedParams by name: cudnn_rnn(input, params=params)", lambda: cupyrnn.cudnn_rnn(X, NET), lambda: cupyrnn.cudnn_rnn(X, params=NET)),
+    ("; pass a list by name: stacked_rnn(input, weights=weights)", lambda: cupyrnn.stacked_rnn(X, [LSTM]), lambda: cupyrnn.stacked_rnn(X, weights=[LSTM])),
     ("; pass it as params, after input, input_h and input_c", lambda: net(input_h=NET), lambda: cupyrnn.cudnn_rnn(X, None, None, NET)),
     ("; pass it to cudnn_rnn, or pass the weights that params_to_block_lstm returns", lambda: cupyrnn.block_lstm(X, None, None, ONE, BIAS), lambda: (net(params=ONE), cupyrnn.block_lstm(X, **params_to_block_lstm(ONE).arguments))),
     ("; pass its arrays: w, b", lambda: cupyrnn.block_lstm(X, None, None, LSTM, BIAS), lambda: cupyrnn.block_lstm(X, None, None, *LSTM)),
