@@ -143,7 +143,11 @@ VALUES: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = [
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex values")
-@pytest.mark.parametrize(("hint", "wrong", "right"), [*WORDS, *VALUES], ids=lambda a: str(a)[:40])
+@pytest.mark.parametrize(
+    ("hint", "wrong", "right"),
+    [*WORDS, *VALUES],
+    ids=lambda a: a[:40] if isinstance(a, str) else "",
+)
 def test_a_hint_followed_works(hint: str, wrong: Any, right: Any) -> None:
     with pytest.raises((TypeError, ValueError)) as error:
         wrong()
