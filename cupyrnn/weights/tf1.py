@@ -103,7 +103,7 @@ def block_lstm_to_tf1(
     w_p: Array | None = None,
     *,
     prefix: str = "",
-    old_names: bool = False,
+    like: Mapping[str, object] | None = None,
 ) -> dict[str, Array]:
     """
     Convert weights of `block_lstm` to variables of TensorFlow 1's LSTM cells, by name.
@@ -119,9 +119,9 @@ def block_lstm_to_tf1(
         The matrix of a projection, as in `stacked_rnn`.
     prefix : str
         The path of the cell.
-    old_names : bool
-        Whether to use the names from before TensorFlow 1.2: weights and biases instead of kernel
-        and bias.
+    like : mapping of str to array, optional
+        The variables that `block_lstm_from_tf1` read, with the same prefix: the result has the
+        names of that cell, such as those from before TensorFlow 1.2.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def block_lstm_to_tf1(
     Raises
     ------
     TypeError, ValueError
-        An argument is not an array, or a shape does not fit.
+        An argument is not an array, a shape does not fit, or the cell of `like` is another one.
 
     Examples
     --------
@@ -144,8 +144,13 @@ def block_lstm_to_tf1(
     op = "block_lstm_to_tf1"
     weights = {"w": w, "b": b, "wci": wci, "wcf": wcf, "wco": wco, "w_p": w_p}
     xp, _, _ = forms.check_block_lstm(op, weights)
-    arrays = {tf1_cells.LSTM[name]: a for name, a in weights.items() if a is not None}
-    return _named(op, xp, prefix, arrays, old_names)
+    path, cell = prefix_of(op, prefix), None
+    if like is not None:
+        _, cell = tf1_cells.one_cell(op, like, prefix)
+    with on_device(xp, w):
+        present = {name: a for name, a in weights.items() if a is not None}
+        taken = {tf1_cells.LSTM[name]: contiguous(xp, a).copy() for name, a in present.items()}
+        return _named(op, path, taken, cell)
 
 
 def prefix_of(op: str, prefix: object) -> str:
@@ -155,14 +160,18 @@ def prefix_of(op: str, prefix: object) -> str:
     return prefix.removesuffix("/")
 
 
-def _named(
-    op: str, xp: ModuleType, prefix: object, arrays: Mapping[str, Array], old_names: object
-) -> dict[str, Array]:
-    """Return copies of the arrays, by the names of variables under a path."""
-    path = prefix_of(op, prefix)
-    name_of = tf1_cells.old_name if check_bool(op, "old_names", old_names) else str
-    with on_device(xp, next(iter(arrays.values()))):
-        return {join(path, name_of(leaf)): contiguous(xp, a).copy() for leaf, a in arrays.items()}
+def _named(op: str, path: str, taken: dict[str, Array], cell: TF1Cell | None) -> dict[str, Array]:
+    """Return a cell's variables by their names under a path, or by those of the cell read."""
+    if cell is None:
+        return {join(path, leaf): a for leaf, a in taken.items()}
+    if taken.keys() != cell.names.keys():
+        raise ValueError(
+            f"{op}: like has {', '.join(cell.names.values())}, expected a cell with"
+            f" {', '.join(taken)}"
+        )
+    for leaf, a in taken.items():
+        cell.expect(op, leaf, "the shape of the weights", a.shape)
+    return {cell.names[leaf]: a for leaf, a in taken.items()}
 
 
 @traceable
@@ -460,23 +469,13 @@ def params_to_tf1(
         if mode != "gru":
             places = forms.with_one_bias(op, places, gradient, added)
         for pl, place in enumerate(places):
-            taken = _taken(xp, mode, place, gradient)
-            if cells is None:
-                D = 1 if net is None else net.D
-                where = path if net is None else join(path, _path_of(mode, D, *divmod(pl, D)))
-                arrays |= {join(where, leaf): a for leaf, a in taken.items()}
-                continue
-            cell = cells[pl]
-            if "w_ru" in cell.names and net is None:  # a GRUBlockCell
+            taken, cell = _taken(xp, mode, place, gradient), None if cells is None else cells[pl]
+            if cell is not None and net is None and "w_ru" in cell.names:  # a GRUBlockCell
                 taken = dict(zip(tf1_cells.BLOCK_GRU, taken.values(), strict=True))
-            if taken.keys() != cell.names.keys():
-                raise ValueError(
-                    f"{op}: like has {', '.join(cell.names.values())}, expected a cell with"
-                    f" {', '.join(taken)}, as params has"
-                )
-            for leaf, a in taken.items():
-                cell.expect(op, leaf, "the shape in params", a.shape)
-                arrays[cell.names[leaf]] = a
+            where = path
+            if net is not None:
+                where = join(path, _path_of(mode, net.D, *divmod(pl, net.D)))
+            arrays |= _named(op, where, taken, cell)
     return arrays
 
 

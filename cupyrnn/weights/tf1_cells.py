@@ -120,13 +120,6 @@ def join(path: str, leaf: str) -> str:
     return f"{path}/{leaf}" if path else leaf
 
 
-def old_name(leaf: str) -> str:
-    """Return the name that a variable had before TensorFlow 1.2."""
-    old = {new: name for name, new in _OLD.items()}
-    *above, last = leaf.split("/")
-    return "/".join([*above, old.get(last, last)])
-
-
 def cells_of(
     op: str, variables: Mapping[str, object], prefix: str
 ) -> tuple[ModuleType, list[TF1Cell]]:

@@ -225,21 +225,23 @@ def test_what_is_no_cell(rng: np.random.Generator) -> None:
 
 def test_names_from_before_1_2(rng: np.random.Generator) -> None:
     w, b, wci, wcf, wco = (rng.standard_normal(s) for s in [(5, 8), 8, 2, 2, 2])
-    old = cupyrnn.weights.block_lstm_to_tf1(
-        w, b, wci, wcf, wco, prefix="rnn/lstm_cell", old_names=True
-    )
-    assert [n.rpartition("/")[2] for n in old][:2] == ["weights", "biases"]
-    np.testing.assert_equal(cupyrnn.weights.block_lstm_from_tf1(old)[:5], (w, b, wci, wcf, wco))
+    leaves = "weights", "biases", "w_i_diag", "w_f_diag", "w_o_diag"
+    for names in (leaves, ("W_0", "B", "W_I_diag", "W_F_diag", "W_O_diag")):
+        values = zip(names, (w, b, wci, wcf, wco), strict=True)
+        old = {f"rnn/lstm_cell/{name}": a for name, a in values}
+        weights = cupyrnn.weights.block_lstm_from_tf1(old)
+        np.testing.assert_equal(weights[:5], (w, b, wci, wcf, wco))
+        np.testing.assert_equal(cupyrnn.weights.block_lstm_to_tf1(*weights, like=old), old)
     packed = cupyrnn.weights.params_from_tf1(
         {"rnn/basic_lstm_cell/weights": w, "rnn/basic_lstm_cell/biases": b}, forget_bias=1
     )
     assert packed[1:5] == (1, 2, 3, "lstm")
-    weights = cupyrnn.BlockGRUParams(*(rng.standard_normal(s) for s in [(5, 4), (5, 2), 4, 2]))
-    new = cupyrnn.weights.params_to_tf1(weights)
+    gru = cupyrnn.BlockGRUParams(*(rng.standard_normal(s) for s in [(5, 4), (5, 2), 4, 2]))
+    new = cupyrnn.weights.params_to_tf1(gru)
     old = {n.replace("kernel", "weights").replace("bias", "biases"): a for n, a in new.items()}
     assert list(old) == ["gates/weights", "candidate/weights", "gates/biases", "candidate/biases"]
-    np.testing.assert_equal(cupyrnn.weights.params_from_tf1(old), [weights])
-    np.testing.assert_equal(cupyrnn.weights.params_to_tf1(weights, like=old), old)
+    np.testing.assert_equal(cupyrnn.weights.params_from_tf1(old), [gru])
+    np.testing.assert_equal(cupyrnn.weights.params_to_tf1(gru, like=old), old)
 
 
 def test_peepholes_and_a_projection(rng: np.random.Generator) -> None:
