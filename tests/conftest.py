@@ -33,6 +33,7 @@ from without_a_gpu.cudnn_stub.fixtures import (  # noqa: F401
     nowhere,
     stub,
 )
+from without_a_gpu.cupy_on_host import host
 from without_a_gpu.ptx import compiler
 from without_a_gpu.ptx.executor import Executor
 
@@ -189,6 +190,7 @@ def cupy_on_cpu(
     if "fresh_search" not in request.fixturenames:
         # A real cuDNN, which PyTorch with CUDA installs, has no device here.
         monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")  # tests of kernels ask for them
     yield cupy
     _forget_kernels()
 
@@ -210,7 +212,9 @@ def cupy_on_ptx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Executor]
 
 
 @pytest.fixture
-def cupy_on_gpu(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+def cupy_on_gpu(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ModuleType]:
     """The real CuPy, if there is a GPU."""
     try:
         import cupy
@@ -223,6 +227,8 @@ def cupy_on_gpu(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     callspec = getattr(request.node, "callspec", None)
     if int(cupy.__version__.split(".")[0]) < 14 and "bfloat16" in getattr(callspec, "id", ""):
         pytest.skip("needs CuPy 14: earlier ones have no bfloat16")
+    if host.installed() and "CUPYRNN_PERSISTENT" not in os.environ:
+        monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")  # tests of kernels ask for them
     _forget_kernels()
     yield cupy
     _forget_kernels()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..device.apart import Apart
 from . import files, report
+from .apart import Apart
 from .files import Stored
 from .runtimes import runtime_of
 

@@ -7,8 +7,6 @@ engines. Only the content and the size of `reserve` are cuDNN's own.
 from __future__ import annotations
 
 import os
-import sys
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +14,7 @@ import numpy as np
 
 from .._typing import Array
 from ..checks.arrays import address, tf32_allowed
-from ..kernels import gru_reset_after, lstm, persistent, simple_rnn
+from ..kernels import choice, fit, gru_reset_after, lstm, simple_rnn, timed
 from . import eight, nine
 from .descriptors import CudnnCall, Lengths
 from .handles import Descriptors, handles
@@ -80,19 +78,7 @@ def warn_once(op: str, reason: Fault) -> None:
     kind = reason.split(":")[0]
     if kind not in _warned:
         _warned.add(kind)
-        warnings.warn(
-            f"{op}: engine 'auto' does not use cuDNN: {reason}",
-            RuntimeWarning,
-            stacklevel=_level_of_caller(),
-        )
-
-
-def _level_of_caller() -> int:
-    """Return the stacklevel, as `warn_once` gives it, of the line that called the package."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "cupyrnn":
-        level, frame = level + 1, frame.f_back
-    return level
+        timed.warn(f"{op}: engine 'auto' does not use cuDNN: {reason}")
 
 
 def _why_not(net: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
@@ -184,17 +170,24 @@ def fastest(net: CudnnCall, dtype: np.dtype[Any], lengths: Lengths) -> str:
     """
     if net.num_proj:
         return "cudnn"
-    page = _KERNELS.get(net.rnn_mode, simple_rnn)
-    forward, device = page.FORWARD_KERNELS, persistent.current_device()
-    of = persistent.Recurrence(forward, dtype, (net.B, net.H), net.T, device)
-    found = persistent.fastest_engine(of, "training" if net.is_training else "inference")
+    of, call = recurrence_of(net, dtype)
+    found = choice.fastest_engine(of, call)
     if found in ("cupy", "cudnn"):
         return found
     if found is not None and is_exact(found, dtype.name):
         reason = why_not(net._replace(engine=found), dtype.name, lengths)
         if reason is None:
             return found
-    return "cudnn" if persistent.choose(of).kernel == "loop" else "cupy"
+    is_one_launch = choice.was_timed(of) and choice.choose(of).kernel != "loop"
+    return "cupy" if is_one_launch else "cudnn"
+
+
+def recurrence_of(net: CudnnCall, dtype: np.dtype[Any]) -> tuple[fit.Recurrence, str]:
+    """Return the recurrence of a layer of a net, and what kind of call it is."""
+    page = _KERNELS.get(net.rnn_mode, simple_rnn)
+    forward, device = page.FORWARD_KERNELS, choice.current_device()
+    of = fit.Recurrence(forward, dtype, (net.B, net.H), net.T, device, plain=True)
+    return of, "training" if net.is_training else "inference"
 
 
 def reserve_size(net: CudnnCall, dtype_name: str, lengths: Lengths) -> int:

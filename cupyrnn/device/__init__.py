@@ -16,7 +16,7 @@ from ..checks.attributes import check_choice, check_dtype, check_integer, named
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from ..kernels.persistent import KernelChoice
+    from ..kernels.fit import KernelChoice
 
     DeviceCell: TypeAlias = Literal["lstm", "gru", "rnn_tanh", "rnn_relu", "block_gru"]
 
@@ -78,10 +78,10 @@ def recurrence_kernels(
       in every step, if all of them can run at once.
     * "cluster": one launch in which the matrix is spread over the blocks of a cluster, for H up to
       256, on GPUs of architecture sm_90 and later.
-    * "auto", the default: the kernel that ``python -m cupyrnn.device`` found to be the fastest on
-      this GPU, of those that had NumPy's values there; elsewhere, on a GPU of compute capability
-      9.0, the one that was the fastest on an H100, or as a prototype on an H200; and else the
-      loop.
+    * "auto", the default: the kernel that a first call, or ``python -m cupyrnn.device``, found to
+      be the fastest on this GPU, of those that had NumPy's values there; elsewhere, on a GPU of
+      compute capability 9.0, the one that was the fastest on an H100, or as a prototype on an H200;
+      else "rows" for H up to 96 from compute capability 8.0 on, and the loop.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def recurrence_kernels(
     B, H, T = (check_integer(op, name, value, 0) for name, value in sizes.items())
     kind = check_dtype(op, dtype, _DTYPES)
     # Imported here, because a computation in NumPy needs no kernels.
-    from ..kernels import persistent, timed
+    from ..kernels import choice, fit, timed
 
     kernels: Any = import_module(f"..kernels.{CELLS[cell]}", __package__)
     numbers = {"processors": processors, "architecture": architecture}
@@ -138,10 +138,10 @@ def recurrence_kernels(
     checked: dict[str, Any] = {
         n: check_integer(op, n, value, 1) for n, value in numbers.items() if value is not None
     }
-    device = persistent.Device(**checked) if not missing else None
+    device = fit.Device(**checked) if not missing else None
     if device is None:
         try:
-            found = persistent.current_device()
+            found = choice.current_device()
         except ValueError:  # of a choice that is kept
             raise
         except Exception as error:  # CuPy is not installed, or finds no GPU
@@ -150,19 +150,19 @@ def recurrence_kernels(
             ) from error
         device = found._replace(**checked, shared=None) if checked else found
     if checked:  # for another GPU, only the measurements of its architecture
-        device = device._replace(kept=timed.of_architecture(device.architecture))
+        device = device._replace(kept=timed.of_architecture(device.architecture), own=None)
     directions = kernels.FORWARD_KERNELS, kernels.BACKWARD_KERNELS
-    asked = (persistent.Recurrence(kernels, kind, (B, H), T, device) for kernels in directions)
-    return RecurrenceKernels(*map(persistent.choose, asked))
+    given = kind, (B, H), T, device, True
+    return RecurrenceKernels(*(choice.choose(fit.Recurrence(k, *given)) for k in directions))
 
 
 def forget_kernels() -> None:
     """
-    Forget which kernels were the fastest on the GPUs of this machine.
+    Forget which kernels were right and which were the fastest on the GPUs of this machine.
 
-    "auto" then chooses as if ``python -m cupyrnn.device`` had never run. The environment variable
-    CUPYRNN_CACHE_DIR names the folder of the measurements, by default ``~/.cache/cupyrnn``. If it
-    is empty, nothing is stored or read.
+    "auto" then chooses as if nothing had run. The environment variable CUPYRNN_CACHE_DIR names the
+    folder where this is kept, by default ``~/.cache/cupyrnn``. If it is empty, nothing is stored or
+    read.
 
     Raises
     ------

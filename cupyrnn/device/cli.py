@@ -1,125 +1,83 @@
-"""The command line: check and time each kernel on a GPU, and choose the one that "auto" uses."""
+"""The command line: the trials and times of first uses, for sizes that the user names."""
 
 from __future__ import annotations
 
 import argparse
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from importlib import import_module
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..kernels import timed
-from ..kernels.timed import ENGINES, KERNELS, Measurements, Timed
-from . import CELLS
-from .apart import Apart
-from .problems import CELLS as CELLS_IN_TURN
-from .problems import DTYPES, NETS, Problem, dtype_of
-from .worker import begin
+import numpy as np
 
-UNITS, BATCHES = (9, 16, 33, 64, 95, 128, 255, 512), (1, 3, 9, 33, 128, 512, 1024)
-# T of the compared calls and of the timed ones; the largest B*H*T of the timed ones, for memory.
-STEPS, TIMED_STEPS, LARGEST = 24, 96, 2**24
-USUAL = DTYPES[:2]  # dtypes
-SECONDS = 300.0  # the most seconds for an answer, compilation included
-# A kernel that is faster by less than this is not chosen; the loop or "cupy" supports everything.
-LEAST_GAIN = 1.03
+from ..driver import trial
+from ..kernels import choice, fit, timed
+from . import CELLS
+
+CELLS_IN_TURN = ("lstm", "gru", "rnn_tanh", "block_gru")  # "rnn_relu" has kernels of "rnn_tanh"
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+UNITS, BATCHES = (16, 32, 64, 96, 128, 256, 512), (1, 4, 16, 64, 256)
+_BAR = 40  # characters
 
 
 class Row(NamedTuple):
-    """The results for the kernels of a direction, or the engines of a call, at one size."""
+    """The results for the kernels of a direction at one size."""
 
     name: str  # with the dtype
-    timed: Timed
+    H: int
+    B: int
     times: dict[str, float]  # microseconds a step, by kernel
-    kernel: str  # of the kernel that "auto" will use
-    wrong: list[str]  # kernels
+    taken: str
+    mode: str  # of `taken`
+    wrong: dict[str, str]  # kernels and what was seen
 
     @property
     def text(self) -> str:
         """The line of the table."""
-        H, B, *_ = self.timed
         values = f"wrong: {', '.join(self.wrong)}" if self.wrong else "right"
-        if self.timed.mode in ENGINES:
-            times = ", ".join(f"{engine} {us:.2f}" for engine, us in self.times.items())
-            return f"{self.name:<33}{H:>4}{B:>6}  {times}: {self.kernel}, {values}"
-        times = "".join(f"{f'{self.times[k]:.2f}' if k in self.times else '–':>9}" for k in KERNELS)
-        return f"{self.name:<33}{H:>4}{B:>6}{times}  {self.kernel:<8}{values}"
+        times = "".join(
+            f"{f'{self.times[k]:.2f}' if k in self.times else '–':>9}" for k in timed.KERNELS
+        )
+        return f"{self.name:<33}{self.H:>4}{self.B:>6}{times}  {self.taken:<8}{values}"
 
 
 TITLES = f"{'device time of a step, in us':<33}{'H':>4}{'B':>6}"
-TITLES += "".join(f"{kernel:>9}" for kernel in KERNELS) + f"  {'taken':<8}values"
+TITLES += "".join(f"{kernel:>9}" for kernel in timed.KERNELS) + f"  {'taken':<8}values"
 
 
-def timed_steps(B: int, H: int) -> int:
-    """Return T of the timed calls."""
-    return max(STEPS, min(TIMED_STEPS, LARGEST // (B * H)))
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return a dtype by its name; an ImportError says what bfloat16 needs."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        name = ml_dtypes.bfloat16
+    return np.dtype(name)
 
 
-class Trial:
-    """Checks and times kernels in a separate process; wrong ones are not run again."""
-
-    def __init__(self, process: Apart) -> None:
-        self._process = process
-        self.refused: dict[str, dict[str, str]] = {}  # by name and kernel, what was seen
-
-    def rows(
-        self,
-        cell: str,
-        dtype: str,
-        sizes: Iterable[tuple[int, int]],
-        *,
-        net: bool = False,
-        general: Iterable[bool] = (False, True),
-    ) -> Iterator[Row]:
-        """
-        Yield the results at each (H, B), without lengths and peepholes and with them.
-
-        With `net`, yield results of the engines of `cudnn_rnn`, without lengths.
-        """
-        for H, B in sizes:
-            of = (False,) if net else general
-            problems = [Problem(cell, dtype, STEPS, B, H, more, net) for more in of]
-            found, why = self._process.ask(("kernels", problems[0]))
-            if found is None:
-                raise ValueError(f"the process that runs the kernels {why}")
-            for direction, kernels in found.items():
-                if net and len(kernels) < 2:
-                    continue
-                name = f"{CELLS[cell]}_{direction} {dtype}"
-                yield self._row(name, direction, kernels, problems)
-
-    def _row(
-        self, name: str, direction: str, kernels: dict[str, str], problems: list[Problem]
-    ) -> Row:
-        refused = self.refused.setdefault(name, {})
-        for problem, (mode, kernel) in product(problems, kernels.items()):
-            if kernel not in refused:
-                seen, why = self._process.ask(("wrong", problem, direction, mode))
-                if seen != "":
-                    refused[kernel] = f"{seen or f'its process {why}'} at {problem.like}"
-                    self._process.close()  # its device may refuse all later calls
-        usual = next(iter(kernels))  # the loop, or "cupy"
-        right = [mode for mode, kernel in kernels.items() if kernel not in refused]
-        times = dict.fromkeys(right, 0.0)
-        for problem in problems if right else ():
-            longer = problem._replace(T=timed_steps(problem.B, problem.H))
-            found, why = self._process.ask(("times", longer, direction, right))
-            if found is None:
-                blamed = [mode for mode in right if mode != usual] or right  # the likely ones
-                refused |= {kernels[w]: f"its process {why} when it was timed" for w in blamed}
-                times = {}
-                break
-            for mode, ms in zip(right, found, strict=True):
-                times[mode] += 1e3 * ms / longer.T / len(problems)
-        best = min(times, key=lambda mode: times[mode], default=usual)
-        if usual in times and times[usual] < LEAST_GAIN * times[best]:
-            best = usual
-        wrong = [kernel for kernel in kernels.values() if kernel in refused]
-        by_kernel = {kernels[mode]: us for mode, us in times.items()}
-        size = Timed(problems[0].H, problems[0].B, best)
-        return Row(name, size, by_kernel, kernels[best], wrong)
+def rows(cell: str, dtype: str, H: int, B: int) -> Iterator[Row]:
+    """Try and time the kernels of a cell, forward and backward, at one size."""
+    page: Any = import_module(f"..kernels.{CELLS[cell]}", __package__)
+    for kernels in (page.FORWARD_KERNELS, page.BACKWARD_KERNELS):
+        given = kernels, dtype_of(dtype), (B, H), trial.TIMED_STEPS
+        of, wrong = fit.Recurrence(*given, choice.current_device(), plain=True), {}
+        for mode, (plain, padded) in product(timed.MODES[1:], fit.KINDS):
+            one = of._replace(plain=plain, padded=padded, device=choice.current_device())
+            laid_out = fit.by_mode(mode, one)
+            if laid_out.layout is not None:
+                seen = choice.verdict(one, laid_out)
+                seen = trial.try_kernel(one, laid_out) if seen is None else seen
+                if seen:
+                    wrong[laid_out.choice.kernel] = seen
+        by_kernel = {}
+        for mode, us in trial.time_kernels(of).items():
+            kernel = mode if mode == "loop" else fit.by_mode(mode, of).choice.kernel
+            by_kernel[kernel] = us
+        of = trial.with_own(of)
+        taken = choice.choose(of).kernel
+        mode = "rows" if taken == "hybrid" else taken
+        yield Row(choice.name_of(of), H, B, by_kernel, taken, mode, wrong)
 
 
 def _size(text: str) -> int:
@@ -132,13 +90,14 @@ def _size(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m cupyrnn.device",
-        description="Compare every kernel of the time steps on this GPU with NumPy, and time it."
-        " From then on the ops use the fastest kernel that was right. Exit status: 0, all kernels"
-        " are right; 1, some are wrong and will not be used; 2, no GPU or a package is missing.",
+        description="Do now what first calls do: compare the kernels of the time steps on this GPU"
+        " with NumPy, and time them. Calls use the fastest kernel that was right. Exit status: 0,"
+        " all kernels are right; 1, some are wrong and will not be used; 2, no GPU or a package is"
+        " missing.",
     )
     for name, known, default in (
         ("cells", CELLS_IN_TURN, CELLS_IN_TURN),
-        ("dtypes", DTYPES, USUAL),
+        ("dtypes", DTYPES, DTYPES[:2]),
     ):
         text = f"default {' '.join(default)}"
         parser.add_argument(f"--{name}", nargs="+", choices=known, default=default, help=text)
@@ -146,42 +105,39 @@ def _parser() -> argparse.ArgumentParser:
         text = f"default {' '.join(map(str, sizes))}"
         how: Any = {"nargs": "+", "type": _size, "metavar": what}
         parser.add_argument(f"--{name}", default=sizes, help=text, **how)
-    parser.add_argument("--forget", action="store_true", help="delete the measurements, and exit")
+    parser.add_argument("--forget", action="store_true", help="delete what is kept, and exit")
     return parser
 
 
-def keep(path: Path, card: str, rows: Iterable[Row], refused: dict[str, dict[str, str]]) -> None:
-    """Add to the stored measurements; a refused kernel stays refused until `forget_kernels`."""
-    before = timed.read(path) or Measurements(path, card, {}, {})
-    fastest = {name: {t[:2]: t for t in sizes} for name, sizes in before.fastest.items()}
-    for row in rows:
-        fastest.setdefault(row.name, {})[row.timed[:2]] = row.timed
-    wrong = {n: {**before.refused.get(n, {}), **seen} for n, seen in refused.items()}
-    sizes = {name: [*of.values()] for name, of in fastest.items()}
-    timed.keep(Measurements(path, card, sizes, {**before.refused, **wrong}))
-
-
 def _run(options: argparse.Namespace) -> int:
-    process = Apart(begin, [], SECONDS, "CuPy")
-    facts, trial = process.facts, Trial(process)
-    print(facts["card"], TITLES, sep="\n", flush=True)
-    where = facts["path"]
     try:
-        for cell, dtype, net in product(options.cells, options.dtypes, (False, True)):
-            if net and cell not in NETS:
-                continue
-            rows = []
-            for row in trial.rows(cell, dtype, product(options.units, options.batches), net=net):
-                print(row.text, flush=True)
-                rows.append(row)
-            if where is not None:
-                keep(Path(where), facts["card"], rows, trial.refused)
+        device = choice.current_device()
+    except ValueError:  # of an environment variable
+        raise
+    except Exception as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        install = '; in a clone: pip install ".[cuda12x]" or ".[cuda13x]"'
+        raise ValueError(
+            f"no GPU that CuPy can use: {type(error).__name__}: {error}{install * missing}"
+        ) from error
+    assert device.own is not None
+    of_all = [*product(options.cells, options.dtypes, options.units, options.batches)]
+    found: list[Row] = []
+    try:
+        for n, of in enumerate(of_all):
+            done = _BAR * n // len(of_all)
+            bar = f"[{'#' * done:<{_BAR}}] {n} of {len(of_all)}: {of[0]} {of[1]}, H = {of[2]}"
+            print(f"\r{bar}, B = {of[3]}\x1b[K", end="", file=sys.stderr, flush=True)
+            found += rows(*of)
     finally:
-        process.close()
-        wrong = [(name, k, seen) for name, of in trial.refused.items() for k, seen in of.items()]
-        for name, kernel, seen in wrong:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        print(device.own.card, TITLES, *(row.text for row in found), sep="\n")
+        wrong = {(row.name, *seen) for row in found for seen in row.wrong.items()}
+        for name, kernel, seen in sorted(wrong):
             print(f"WRONG, never taken: {kernel} of {name}: {seen}")
-    print(f"kept in {where}" if where else "kept nowhere, as CUPYRNN_CACHE_DIR is empty")
+    own = choice.current_device().own
+    is_kept = own is not None and own.is_kept
+    print(f"kept in {device.own.path}" if is_kept else "kept nowhere: see CUPYRNN_CACHE_DIR")
     return int(bool(wrong))
 
 

@@ -118,8 +118,9 @@ class DeviceCall:
             else:
                 self._run(words, operations, data)
         except self._cuda.driver.CUDADriverError as error:
+            persistent.note_failure(error, self._one_launches)
             if persistent.is_refused(error) and self._one_launches:
-                persistent.refuse(self._one_launches)
+                persistent.refuse(self._one_launches, error)
                 raise NotInPlace("the driver has refused a launch") from error
             raise
         self._free.append(ready)  # not after an error: its words may belong to any step
@@ -128,7 +129,7 @@ class DeviceCall:
         """Raise NotInPlace if memory is missing and blocks exchange numbers there."""
         exchanges = [launch for launch in self._one_launches if launch.memory]
         if exchanges:
-            persistent.refuse(exchanges)
+            persistent.refuse(exchanges, error)
             raise NotInPlace("there is no memory for what blocks exchange") from error
 
     def _keep(self, data: bytes) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -182,6 +182,15 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     return _forward_steps(xp, recurrence, cell, _with_rows(xp, layer))
 
 
+def _steps_of(xp: ModuleType, steps: Callable[..., None]) -> Callable[..., None]:
+    """Return what computes the steps of a run; on a device a kernel's first use is a trial."""
+    if xp is np:
+        return steps
+    from . import trial  # imported here, because it imports the kernels
+
+    return functools.partial(trial.settled, steps)
+
+
 def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) -> Any:
     """`forward` for a recurrence that leaves the matrix products to the driver."""
     x, first, packing, saved = layer
@@ -190,6 +199,7 @@ def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) ->
     w = [factor(weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
     carried = _carried(first, compute)
     memory = [Scratch(xp, compute) for _ in cell.inputs]
+    steps = _steps_of(xp, recurrence.forward_steps)
     rounds = saved[0].dtype != operand  # the returned states, if NumPy computes halves
     unrounded = [Scratch(xp, compute) for _ in saved] if rounds else []
     for block in packing.blocks():
@@ -208,9 +218,7 @@ def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) ->
                 computed = [new(*a.shape) for new, a in zip(unrounded, out, strict=True)]
                 wide = type(saved)._make(computed)
             z = [run.of(a, block.row) for a in xw]
-            recurrence.forward_steps(
-                cell, ForwardRun(w, z, _running(carried, run), wide, run.batches)
-            )
+            steps(cell, ForwardRun(w, z, _running(carried, run), wide, run.batches))
             if rounds:
                 _round(wide, out)
     if xp is not np:
@@ -356,6 +364,7 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradi
     x, first, packing, saved = layer
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     blocks, wanted = packing.blocks(), grads.weight_gradients
+    steps_back = _steps_of(xp, recurrence.backward_steps)
     kept = wanted in ("examples", "norms")
     on = products_of(xp)
     w = [on.factor(weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
@@ -398,7 +407,7 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradi
                     [part.of(d, block.row) for d in deltas],
                     work,
                 )
-                recurrence.backward_steps(cell, steps)
+                steps_back(cell, steps)
                 if grads.vectors is not None and not kept:
                     recurrence.add_sums(cell, steps, grads.vectors)
         skips = grads.x is not None and cell.inputs[0].w is None

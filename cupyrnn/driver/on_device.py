@@ -22,6 +22,7 @@ from ..kernels.compile import kernel
 from ..kernels.launch import BLOCK, OF_A_STEP, SUMS, BlockShape, function_of, sum_grid
 from ..kernels.products import ROWS
 from ..kernels.weight_gradients import LSTM_SUMS, OPERANDS
+from . import trial
 from .device_call import DeviceCall
 from .device_loop import LayerLoop
 from .net import Cells, GradientPlaces, LayerPlaces
@@ -260,8 +261,10 @@ class OnDevice:
         shape = self.B, layer.saved[-1].shape[1]
         sequences = self.table.sequences
         plain, padded = plain and sequences is None, sequences is not None
-        found = persistent.one_launch(
-            kernels, self.dtype, shape, self.T, plain=plain, padded=padded, row=arrays[-1]
+        found = trial.settled(
+            persistent.one_launch,
+            *(kernels, self.dtype, shape, self.T),
+            **{"plain": plain, "padded": padded, "row": arrays[-1]},
         )
         scalars, self._scalars = self._scalars, None
         if found is None:

@@ -83,11 +83,12 @@ __device__ __forceinline__ void store_async(V* to, V v, Barrier* barrier, int bl
 
 // Waits until so many bytes have come in the phase of this parity. One thread is the first.
 __device__ __forceinline__ void wait_for_bytes(
-    Barrier* barrier, unsigned parity, int bytes, bool first)
+    Barrier* barrier, unsigned parity, int bytes, bool first, unsigned* over)
 {
+    if (is_over(over)) return;
     if (first) expect(barrier, bytes);
     unsigned looks = 0;
-    while (!has_come(barrier, parity)) count_looks(looks);
+    while (!has_come(barrier, parity) && !gives_up(looks, over)) {}
 }
 
 template <int CLUSTER, int WARPS, bool OF_SUMS> struct InCluster {
@@ -96,9 +97,10 @@ template <int CLUSTER, int WARPS, bool OF_SUMS> struct InCluster {
     static_assert(WARPS % CLUSTER == 0, "a warp for the sums of each block");
     Barrier* barriers;  // [2][WARPS]
     int blocks;         // that have units
+    unsigned* over;
     unsigned turns = 0;
-    __device__ __forceinline__ InCluster(void* memory, int with_units)
-        : barriers(static_cast<Barrier*>(memory)), blocks(with_units) {}
+    __device__ __forceinline__ InCluster(void* memory, int with_units, unsigned* in_a_trial)
+        : barriers(static_cast<Barrier*>(memory)), blocks(with_units), over(in_a_trial) {}
     __device__ __forceinline__ void begin() const
     {
         if (threadIdx.x < 2 * WARPS) begin_barrier(barriers + threadIdx.x);
@@ -128,7 +130,7 @@ template <int CLUSTER, int WARPS, bool OF_SUMS> struct InCluster {
     }
     __device__ __forceinline__ void wait(int slice, int bytes, bool first) const
     {
-        wait_for_bytes(barrier(slice), turns / 2 % 2, bytes, first);
+        wait_for_bytes(barrier(slice), turns / 2 % 2, bytes, first, over);
     }
 };
 
@@ -151,6 +153,8 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) st
     if (blockIdx.x * UNITS < at.H)
         steps_over_blocks<Products, PADDED>(cell, arrays, at, exchanged);
     else sync_cluster(CLUSTER);
+    // After a wait in vain, another block may still send numbers to this one.
+    if (exchanged.over) sync_cluster(CLUSTER);
 }
 #endif
 """

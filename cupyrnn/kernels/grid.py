@@ -29,6 +29,7 @@ struct Exchanged {
     long long stride;   // numbers of a vector, whole lines
     long long first;    // the first sequence of the launch
     long long patient;  // whether to look at one place before all others
+    unsigned* over;     // null, except in a trial: see ``gives_up``
 };
 
 // The thread of a unit and a sequence, of UNITS units and ROWS sequences of a block.
@@ -62,13 +63,13 @@ template <typename Exchange, typename D, typename Part, typename TileOf> struct 
 
     __device__ __forceinline__ OverBlocks(
         const Exchanged& all, const Steps& at, const Tile& tile, uint4* memory)
-        : Part(memory + 2 * SIZE * sizeof(A) / 16, all.patient), me(tile),
+        : Part(memory + 2 * SIZE * sizeof(A) / 16, all.patient, all.over), me(tile),
           sums(reinterpret_cast<A*>(memory)),
           numbers(reinterpret_cast<char*>(memory) + MEMORY + Exchange::MEMORY),
           of_a_row(all.stride * sizeof(E)),
           of_a_turn((Exchange::SHARED ? Part::ROWS : at.B) * of_a_row), H(int(at.H)),
           sent(rows_of(at.B)),
-          exchange(numbers - Exchange::MEMORY, (H + Part::UNITS - 1) / Part::UNITS)
+          exchange(numbers - Exchange::MEMORY, (H + Part::UNITS - 1) / Part::UNITS, all.over)
     {
         if (!Exchange::SHARED) numbers = static_cast<char*>(all.numbers) + me.first * of_a_row;
     }
@@ -394,4 +395,4 @@ def exchanged(
     (blocks, groups), stride = layout.blocks, layout.stride
     patient = int(blocks * groups > _MANY_BLOCKS)
     first = (number * groups * layout.sequences for number in range(layout.launches))
-    return [(stride, row, patient) for row in first], vectors * stride * itemsize
+    return [(stride, row, patient, 0) for row in first], vectors * stride * itemsize

@@ -86,6 +86,12 @@ template <typename W> __device__ __forceinline__ void store_word(W* to, W word)
         asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(to), "r"(word) : "memory");
     else asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(to), "l"(word) : "memory");
 }
+__device__ __forceinline__ unsigned load_word(const unsigned* from)
+{
+    unsigned word;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+}
 template <typename W> __device__ __forceinline__ Words<W> load_words(const Words<W>* from)
 {
     Words<W> v;
@@ -104,7 +110,7 @@ struct InMemory {
     static const bool SHARED = false, SUMS = false;
     static const int BLOCKS = 1, MEMORY = 0;
     unsigned turns = 0;
-    __device__ __forceinline__ InMemory(void*, int) {}
+    __device__ __forceinline__ InMemory(void*, int, unsigned*) {}
     template <typename V> static __device__ __forceinline__ void store_sum(V* to, V v) { *to = v; }
     template <typename W>
     static __device__ __forceinline__ void send(W* to, W word, int, int = 0, int = 1)
@@ -112,17 +118,26 @@ struct InMemory {
         store_word(to, word);
     }
 };
-// A wait ends after about a second. Then the launch fails, and the next call that waits for the
-// device reports it.
-__device__ __forceinline__ void count_looks(unsigned& looks)
+// A wait in vain ends. In use, where `over` is null, it ends the launch after about a second, and
+// the next call that waits for the device reports it. In a trial it sets `over` after some tens of
+// milliseconds; then this wait and all later ones end, and so does the launch, with wrong numbers.
+__device__ __forceinline__ bool is_over(const unsigned* over)
 {
+    return over && load_word(over);
+}
+__device__ __forceinline__ bool gives_up(unsigned& looks, unsigned* over)
+{
+    ++looks;
 #ifdef CUDA_ON_CPU
     __nanosleep(0);
+    const unsigned MOST = 1u << 10;
 #else
-    if (++looks == 1u << 22) asm volatile("trap;");
+    const unsigned MOST = 1u << 16;
+    if (!over && looks == 1u << 22) asm volatile("trap;");
 #endif
+    if (over && looks == MOST) store_word(over, 1u);
+    return looks % 64 == 0 && is_over(over);
 }
-
 
 // Numbers as words.
 __device__ __forceinline__ float not_all_ones(float v)
@@ -155,9 +170,10 @@ __device__ __forceinline__ void look(Words<W> (&found)[COUNT], Place place, unsi
 }
 // Loads again until no word is missing.
 template <int COUNT, typename W, typename Place>
-__device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place)
+__device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place, unsigned* over)
 {
-    for (unsigned looks = 0;; count_looks(looks)) {
+    if (is_over(over)) return;
+    for (unsigned looks = 0;;) {
         bool missing = false;
 #pragma unroll
         for (int n = 0; n < COUNT; ++n)
@@ -165,7 +181,7 @@ __device__ __forceinline__ void wait_for(Words<W> (&found)[COUNT], Place place)
                 found[n] = load_words(place(n));
                 missing = true;
             }
-        if (!missing) break;
+        if (!missing || gives_up(looks, over)) break;
     }
 }
 
@@ -217,11 +233,12 @@ struct ByNumbers : Share<Exchange, OF_BLOCK> {
     // The words that a lane loads together.
     static const int LOOKS = 4;
     OfProducts<First, Second> matrices;
+    unsigned* over;
     A* vectors;  // of the warp
     Pack<A>* rest;
 
-    __device__ __forceinline__ ByNumbers(uint4* memory, bool)
-        : vectors(reinterpret_cast<A*>(memory) + threadIdx.x / 32 * LENGTH),
+    __device__ __forceinline__ ByNumbers(uint4* memory, bool, unsigned* in_a_trial)
+        : over(in_a_trial), vectors(reinterpret_cast<A*>(memory) + threadIdx.x / 32 * LENGTH),
           rest(reinterpret_cast<Pack<A>*>(memory) + COPIES) {}
     template <typename V> static __device__ __forceinline__ N to_operand(V v) { return wide(v); }
     template <int NUMBER> static __device__ constexpr int of_slice(Product<NUMBER>)
@@ -305,7 +322,7 @@ struct ByNumbers : Share<Exchange, OF_BLOCK> {
                         row(at / PACKS) + (begin + at % PACKS * P) * int(sizeof(A)));
                 };
                 look(found, from, wanted);
-                wait_for(found, from);
+                wait_for(found, from, over);
 #pragma unroll
                 for (int i = 0; i < LOOKS; ++i) {
                     const int at = n + 32 * i;
@@ -405,9 +422,11 @@ struct ByTensorCores : Share<Exchange, OF_BLOCK> {
     OfProducts<First, Second> matrices;
     Words<unsigned>* memory;
     bool patient;
+    unsigned* over;
 
-    __device__ __forceinline__ ByTensorCores(uint4* shared, bool is_patient)
-        : memory(reinterpret_cast<Words<unsigned>*>(shared)), patient(is_patient) {}
+    __device__ __forceinline__ ByTensorCores(uint4* shared, bool is_patient, unsigned* in_a_trial)
+        : memory(reinterpret_cast<Words<unsigned>*>(shared)), patient(is_patient),
+          over(in_a_trial) {}
     static __device__ __forceinline__ T to_operand(T v) { return v; }
     template <int NUMBER> static __device__ constexpr int of_slice(Product<NUMBER>)
     {
@@ -493,10 +512,10 @@ struct ByTensorCores : Share<Exchange, OF_BLOCK> {
             if (patient) {
                 Words<unsigned> one[1] = {};
                 look(one, place, some & 1);
-                wait_for(one, place);
+                wait_for(one, place, over);
             }
             look(found, place, some);
-            wait_for(found, place);
+            wait_for(found, place, over);
         }
         sums_of<WIDTH>(exchange, product, found, sums);
     }

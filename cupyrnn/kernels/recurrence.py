@@ -11,6 +11,7 @@ from .._typing import Array
 from ..arithmetic.dual import real_dtype
 from . import persistent, step
 from .cell import words
+from .fit import Kernels
 from .launch import StepLauncher
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def forward(
-    kernels: persistent.Kernels,
+    kernels: Kernels,
     struct: np.void,
     run: ForwardRun,
     proj_clip: float | None = None,
@@ -72,7 +73,7 @@ def forward(
 
 
 def backward(
-    kernels: persistent.Kernels,
+    kernels: Kernels,
     struct: np.void,
     run: BackwardRun,
     read: Sequence[Array],

@@ -86,7 +86,7 @@ template <typename Over, int CLUSTER> struct ByTurns : Over {
         if (int(threadIdx.x % 32 / 4) >= rows)
 #pragma unroll
             for (int n = 0; n < CHUNKS; ++n) found[n] = {};
-        wait_for(found, this->places(product, row(of, turn)));
+        wait_for(found, this->places(product, row(of, turn)), this->over);
         float* const all = this->sums + computed++ % 2 * Over::SIZE;
         this->template sums_of<1>(
             this->exchange, product, found, all + threadIdx.x / 32 * OF_WARP);
@@ -134,7 +134,7 @@ template <typename Over, int CLUSTER> struct ByTurns : Over {
         if (this->me.first + group * OF_GROUP < B) {
             wait_for_bytes(
                 barriers + 2 * group + mine % 2, mine / 2 % 2, CLUSTER * SENT * 4,
-                threadIdx.x % SENT == 0);
+                threadIdx.x % SENT == 0, this->over);
             // A thread that sent no number reads no sum: another block may already replace it.
             if (this->me.units && this->me.slot < rows)
 #pragma unroll
@@ -157,6 +157,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) st
         InMemory, typename D::C, T, D::BACK, CLUSTER * UNITS, ROWS / 2, THREADS, CHUNKS> Part;
     typedef OverBlocks<InMemory, D, Part, LaneTile<UNITS, ROWS>> Over;
     steps_over_blocks<ByTurns<Over, CLUSTER>, PADDED>(cell, arrays, at, exchanged);
+    if (exchanged.over) sync_cluster(CLUSTER);  // as in ``cluster``
 }
 #endif
 """

@@ -24,6 +24,7 @@ from ..checks.attributes import REQUIRED, check_bool, check_choice, named
 from ..driver.reserve import Note, ReserveLayout, check_reserve, check_size, reserved_engine
 from ..driver.signatures import Arguments, Checked, by_signature
 from ..weights.packed import NetArguments, PackedParams, ResolvedNet, resolve_net
+from .engines import time_at_first_use
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,6 +81,7 @@ def _engine(op: str, engine: str, run: CheckedCall, net: Net, input: Array) -> A
             problem = _problem(PackedCall(run, net, chosen))
             reason = _cudnn.why_not(problem, input.dtype.name, run.lengths)
             if reason is None and engine == "auto":
+                time_at_first_use((cudnn_rnn, cudnn_rnn_backprop), problem, run.dtype)
                 chosen = _cudnn.fastest(problem, run.dtype, run.lengths)
     if reason is None:
         return chosen
@@ -364,10 +366,10 @@ def cudnn_rnn(
         keep the recurrent matrix on the chip, and support few calls: `cudnn_rnn_engine` raises an
         error for a call that they do not support. "auto" is the engine that the environment
         variable CUPYRNN_ENGINE names. If that is not set, it is the engine that was the fastest
-        near these sizes. Where none was timed, it is "cupy" if one launch computes all steps (see
-        `cupyrnn.device.recurrence_kernels`), else "cudnn" if its library is found and supports the
-        call, else "cupy". If the library is found but fails, a RuntimeWarning says so once. With
-        NumPy arrays only "auto" is accepted.
+        near these sizes. Where none was timed, it is "cupy" if one launch was timed as the fastest
+        (see `cupyrnn.device.recurrence_kernels`), else "cudnn" if its library is found and supports
+        the call, else "cupy". If the library is found but fails, a RuntimeWarning says so once.
+        With NumPy arrays only "auto" is accepted.
 
     Returns
     -------

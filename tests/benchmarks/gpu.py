@@ -41,12 +41,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from on_gpu import cases, choices, pytorch
 from on_gpu.contest import Bench, Contest
+from on_gpu.problems import DTYPES, dtype_of
 from on_gpu.report import Report, by_reason, times_table
 from on_gpu.timing import FULL, ONCE, SHORT, Timer, describe
+from on_gpu.worker import be_strict
 
 import cupyrnn
-from cupyrnn.device.problems import DTYPES, dtype_of
-from cupyrnn.device.worker import be_strict
 from cupyrnn.kernels import persistent
 
 MINUTES = 13.0

@@ -31,7 +31,7 @@ from without_a_gpu.agreement import ARCHITECTURES, CELLS  # noqa: E402
 from without_a_gpu.all_steps import DIRECTIONS, compiled, time_loop_of  # noqa: E402
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc  # noqa: E402
 
-from cupyrnn.kernels import common, compile, grid, persistent, rows  # noqa: E402
+from cupyrnn.kernels import common, compile, fit, grid, rows  # noqa: E402
 
 SHAPES_OF_GRIDS = ((32, 256), (16, 1024))
 # Multiprocessors by architecture, of: T4, A100, RTX 3090 and 4090, H100, B200, RTX 5090.
@@ -73,9 +73,9 @@ def of_loop(kernel: Any, template: str, dtype: str, arch: str) -> tuple[str, str
 
 def layout_of(kernel: rows.Kernel, H: int, sequences: int) -> rows.ThreadLayout | None:
     """Return the layout of rows for float32 on sm_90, None where there is none."""
-    available = persistent.Device(1, 90).available
+    available = fit.Device(1, 90).available
     given = kernel.size, H, np.dtype(np.float32), available, sequences
-    found = persistent.layout_for(*given)
+    found = fit.layout_for(*given)
     return None if isinstance(found, str) else found
 
 
@@ -103,11 +103,11 @@ def grids() -> Found:
     """
     wanted = product(CELLS, ("float16", "float32"), DIRECTIONS, SHAPES_OF_GRIDS, CARDS.items())
     for cell, dtype, direction, (B, H), (arch, processors) in wanted:
-        kernels, device = getattr(CELLS[cell], direction), persistent.Device(processors, arch)
+        kernels, device = getattr(CELLS[cell], direction), fit.Device(processors, arch)
         given = np.dtype(dtype), (B, H), device
         found = (
-            (kernels.grid, persistent.blocks_for(kernels.grid, *given)),
-            (kernels.cluster, persistent.blocks_for(kernels.cluster, *given)),
+            (kernels.grid, fit.blocks_for(kernels.grid, *given)),
+            (kernels.cluster, fit.blocks_for(kernels.cluster, *given)),
         )
         for kernel, layout in found:
             if isinstance(layout, grid.GridLayout):

@@ -17,12 +17,11 @@ import pytest
 import timing
 from cases import Case
 from checks import TF_FLOAT16_TOLERANCE, assert_close
-from on_gpu import choices
+from on_gpu import choices, worker
 from timing import BACKWARD, BOTH, FORWARD, PASSES, Timing
 from without_a_gpu.cuda_on_cpu import nvrtc
 
-from cupyrnn.device import worker
-from cupyrnn.device.timing import SPIN
+from cupyrnn.driver.timing import SPIN
 from cupyrnn.kernels import compile, timed
 
 ONE_CASE = ["--quick", "--threads", "1", "--only", r"^GRUBlockCell float32 \(1, 32, 32\)$"]

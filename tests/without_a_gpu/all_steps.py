@@ -12,7 +12,7 @@ import pytest
 
 import cupyrnn
 from cupyrnn.checks.arrays import compute_dtype
-from cupyrnn.kernels import cluster, common, compile, grid, persistent, turns
+from cupyrnn.kernels import choice, cluster, common, compile, fit, grid, persistent, turns
 from cupyrnn.kernels.rows import SPLITS, ThreadLayout, layout_of
 from without_a_gpu.agreement import CELLS, numpy_dtype
 from without_a_gpu.cuda_on_cpu import fake_cupy, nvdisasm, nvrtc, runner
@@ -156,8 +156,8 @@ def largest(size: Any, dtype: str, arch: int) -> dict[tuple[int, bool], tuple[in
     """Return the largest H and its layout, by lanes of a unit and whether memory is shared."""
     found = {}
     for H in range(1, 300):
-        available = persistent.Device(1, arch).available
-        layout = persistent.layout_for(size, H, numpy_dtype(dtype), available)
+        available = fit.Device(1, arch).available
+        layout = fit.layout_for(size, H, numpy_dtype(dtype), available)
         if isinstance(layout, ThreadLayout):
             found[layout.split, bool(layout.shared)] = H, layout
     return found
@@ -186,10 +186,10 @@ def cubin_of(kernel: Any, template: str, dtype: str, arch: str) -> tuple[Any, An
 
 def has_device(monkeypatch: pytest.MonkeyPatch, processors: int, architecture: int = 90) -> None:
     """Choose kernels for a device like this."""
-    device = persistent.Device(processors, architecture)
-    monkeypatch.setattr(persistent, "current_device", lambda: device)
+    device = fit.Device(processors, architecture)
+    monkeypatch.setattr(choice, "current_device", lambda: device)
     # A small device, so that a block has more than one of a few sequences.
-    monkeypatch.setattr(persistent, "_BLOCKS", ())
+    monkeypatch.setattr(fit, "_BLOCKS", ())
 
 
 def share(monkeypatch: pytest.MonkeyPatch, part: float, split: int = 2) -> None:
@@ -200,7 +200,7 @@ def share(monkeypatch: pytest.MonkeyPatch, part: float, split: int = 2) -> None:
         whole = layout_of(size, H, kind, split, 1 << 16)  # not more rows than needed
         return layout_of(size, H, kind, split, int(part * whole.registers))
 
-    monkeypatch.setattr(persistent, "layout_for", layout_for)
+    monkeypatch.setattr(fit, "layout_for", layout_for)
 
 
 def calls(

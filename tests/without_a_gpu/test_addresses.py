@@ -16,7 +16,7 @@ import needs
 import numpy as np
 import pytest
 
-from cupyrnn.kernels import common, compile, persistent, rows
+from cupyrnn.kernels import common, compile, fit, rows
 from without_a_gpu.agreement import numpy_dtype
 from without_a_gpu.all_steps import CELLS, DIRECTIONS, FRAMES, calls, on, same
 from without_a_gpu.cuda_on_cpu import runner
@@ -69,8 +69,8 @@ def rows_layouts() -> set[tuple[rows.Size, rows.ThreadLayout, str, int]]:
         for H, arch in itertools.product(range(1, 129), DEVICES):
             # float16 computes with float32 numbers, and has other numbers in registers.
             for kind in (dtype, "float16") if dtype == "float32" else (dtype,):
-                available = persistent.Device(1, arch).available
-                layout = persistent.layout_for(size, H, numpy_dtype(kind), available)
+                available = fit.Device(1, arch).available
+                layout = fit.layout_for(size, H, numpy_dtype(kind), available)
                 if isinstance(layout, rows.ThreadLayout):
                     found.add((size, layout, dtype, H))
     return found

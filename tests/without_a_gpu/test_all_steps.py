@@ -23,7 +23,7 @@ from problems import nets
 from problems.nets import BI, Case
 from problems.pairs import pairs
 
-from cupyrnn.kernels import cluster, common, grid, parts, persistent, rows, turns
+from cupyrnn.kernels import cluster, common, fit, grid, parts, persistent, rows, turns
 from cupyrnn.kernels.rows import SPLITS, template_of
 from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
 from without_a_gpu.all_steps import (
@@ -544,7 +544,7 @@ def test_a_sample_spills_nothing_in_its_loop(name: str, count: int) -> None:
             draw.choice([*of]) for of in (CELLS, DIRECTIONS, (*TARGETS, 86, 89))
         )
         kernel, dtype = getattr(getattr(CELLS[cell], direction), name), draw.choice([*common.TYPES])
-        device = persistent.Device(draw.randint(20, 180), arch)
+        device = fit.Device(draw.randint(20, 180), arch)
         given = kernel, numpy_dtype(dtype), device
         template = (of_rows if name == "rows" else of_blocks)(draw, *given)
         if template is not None:
@@ -559,7 +559,7 @@ TARGETS = tuple(int(arch.removeprefix("compute_")) for arch in ARCHITECTURES)
 def of_rows(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -> str | None:
     H, sequences = draw.randint(1, 256), draw.choice((1, 2, 4))
     given = kernel.size, H, dtype, device.available, sequences
-    layout = persistent.layout_for(*given)
+    layout = fit.layout_for(*given)
     if isinstance(layout, str):
         return None
     return template_of(kernel, layout, min(sequences, layout.split), draw.random() < 0.5)
@@ -568,5 +568,5 @@ def of_rows(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -
 def of_blocks(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -> str | None:
     most = 256 if kernel.name == "steps_by_cluster" else 1200
     shape = draw.choice((1, 2, 8, 32)), draw.randint(1, most)
-    over = persistent.blocks_for(kernel, dtype, shape, device)
+    over = fit.blocks_for(kernel, dtype, shape, device)
     return None if isinstance(over, str) else grid.template_of(kernel, over)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cupyrnn
-from cupyrnn.kernels import cluster, grid, persistent, rows
+from cupyrnn.kernels import cluster, fit, grid, persistent, rows
 from without_a_gpu.agreement import numpy_dtype
 from without_a_gpu.all_steps import (
     CELLS,
@@ -222,7 +222,7 @@ def test_every_layout_of_a_cluster_is_one_that_the_kernel_has() -> None:
 def static_memory(cell: str, direction: str, dtype: str, H: int, sequences: int) -> int:
     """Return the bytes that a block of rows has without asking."""
     kernel, kind = getattr(CELLS[cell], direction).rows, numpy_dtype(dtype)
-    layout = persistent.layout_for(kernel.size, H, kind, 227 * 1024, sequences)
+    layout = fit.layout_for(kernel.size, H, kind, 227 * 1024, sequences)
     assert not isinstance(layout, str)
     template = rows.template_of(kernel, layout, min(sequences, layout.split), True)
     cubin, name = compiled(kernel, template, dtype, "sm_90")
@@ -247,9 +247,9 @@ def test_rows_fit_into_48_kilobytes(cell: str, direction: str, H: int, sequences
 
 def test_the_largest_grid_of_complex_numbers_spills_nothing() -> None:
     needs.tool(nvrtc.have_nvrtc())
-    kernel, device = CELLS["lstm"].FORWARD_KERNELS.grid, persistent.Device(132, 90)
+    kernel, device = CELLS["lstm"].FORWARD_KERNELS.grid, fit.Device(132, 90)
     kind = np.dtype(np.complex64)
-    layouts = [persistent.blocks_for(kernel, kind, (1, H), device) for H in range(8, 600, 8)]
+    layouts = [fit.blocks_for(kernel, kind, (1, H), device) for H in range(8, 600, 8)]
     in_registers = [of for of in layouts if not isinstance(of, str) and of.parts[0] == of.parts[1]]
     layout = in_registers[-1]
     cubin, name = compiled(kernel, grid.template_of(kernel, layout), "complex64", "sm_90")

@@ -155,7 +155,7 @@ def probe_calls() -> None:
     real = HostLibrary()
     cupy: Any = fake_cupy.module()
     sys.modules["cupy"] = cupy
-    cupy.cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=0)
+    cupy.cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=0, is_capturing=lambda: False)
     cupy.cuda.get_device_id = lambda: 0
     cupy.copyto = lambda *args, **kwargs: None
     refused = []

@@ -6,7 +6,6 @@ import ctypes
 import functools
 import gc
 import importlib
-import itertools
 import re
 import sys
 import threading
@@ -33,10 +32,9 @@ import cupyrnn
 from cupyrnn.arithmetic.gates import HardSigmoid
 from cupyrnn.cudnn import engine
 from cupyrnn.cudnn import library as libcudnn
-from cupyrnn.device import worker
-from cupyrnn.device.problems import Problem
+from cupyrnn.driver import trial
 from cupyrnn.driver.reserve import OWNERS
-from cupyrnn.kernels import persistent, timed
+from cupyrnn.kernels import choice, timed
 from without_a_gpu.cudnn_stub import SOURCE, Stub, install
 from without_a_gpu.cudnn_stub.expected import (
     data_text,
@@ -395,21 +393,48 @@ def test_the_lists_of_engines_are_the_same() -> None:
     assert {*OWNERS} == {*timed.ENGINES} == {"cupy", *ALGORITHMS}
 
 
-def test_engines_are_compared_and_timed(cupy_on_cpu: Any, stub: Stub) -> None:
-    """The engines that "auto" may use: a stub's values are wrong, the kernels' are right."""
-    for dtype, cell, expected in (
-        ("float32", "gru", ["cupy", "cudnn"]),
-        ("float16", "lstm", ["cupy", "cudnn", "cudnn_small_h"]),
-    ):
-        problem_ = Problem(cell, dtype, 3, 2, 64, False, True)
-        found = worker.kernels_of(problem_)
-        assert {call: [*engines] for call, engines in found.items()} == dict.fromkeys(
-            timed.CALLS, expected
-        )
-        for call, way in itertools.product(timed.CALLS, expected[:2]):
-            seen = worker._wrong(problem_, call, way)
-            assert (seen == "") == (way == "cupy"), (call, way, seen)
-    assert stub.last("cudnnRNNForward")["rnn"] is not None
+@pytest.mark.parametrize("is_training", [False, True])
+def test_engines_are_compared_and_timed_at_first_use(
+    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_training: bool
+) -> None:
+    """A stub's values are wrong, so that only the kernels are right: one warning."""
+    monkeypatch.setenv("CUPYRNN_ENGINE", "auto")
+    monkeypatch.setenv("CUPYRNN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "auto")
+    monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "75")
+    seen: list[list[str]] = []
+
+    def times_of(calls: Any) -> dict[str, float]:
+        seen.append([*calls])
+        return dict.fromkeys(calls, 1.0)
+
+    monkeypatch.setattr(trial, "times_of", times_of)
+    monkeypatch.setattr(trial, "time_kernels", lambda of: keep_loop(of))
+    choice._device.cache_clear()
+    choice._tune.cache_clear()
+    timed.read_anew()
+    with pytest.warns(RuntimeWarning, match="cudnn lstm_.* float32: a result is off by") as found:
+        assert auto(cupy_on_cpu, "float32", 3, 8, is_training=is_training) == "cupy"
+    assert len(found) == 1
+    assert seen == [["cupy"]]
+    assert auto(cupy_on_cpu, "float32", 4, 8, is_training=is_training) == "cupy"
+    assert len(seen) == 1
+    own = choice.current_device().own
+    assert own is not None
+    name = f"lstm_{'training' if is_training else 'inference'} float32"
+    assert own.fastest[f"{name} few"] == [timed.Timed(8, 4, "cupy")]
+    # An engine that is right takes part.
+    monkeypatch.setattr(trial, "difference", lambda *_: "")
+    assert auto(cupy_on_cpu, "float32", 3, 9, is_training=is_training) == "cupy"
+    assert seen[1:] == [["cupy", "cudnn"]]
+    timed.read_anew()
+    choice._device.cache_clear()
+
+
+def keep_loop(of: Any) -> dict[str, float]:
+    """Keep that the loop is the fastest, without a look."""
+    trial.keep_fastest(of, choice.size_of(of, choice.name_of(of)), {"loop": 1.0}, "loop")
+    return {"loop": 1.0}
 
 
 @pytest.fixture
@@ -419,10 +444,10 @@ def like_an_h100(cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("CUPYRNN_PERSISTENT", raising=False)
     monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "90")
     monkeypatch.setattr(cupy_on_cpu.cuda.Device, "attributes", {"MultiProcessorCount": 132})
-    persistent._device.cache_clear()
+    choice._device.cache_clear()
     timed.read_anew()
     yield
-    persistent._device.cache_clear()
+    choice._device.cache_clear()
 
 
 def auto(cupy: Any, dtype: str, B: int, H: int, **more: Any) -> str:
@@ -497,16 +522,16 @@ def test_times_of_ones_own_card_go_before(
     """Engines with wrong values are not used, and a requested kernel takes precedence."""
     assert auto(cupy_on_cpu, "float16", 128, 128) == "cupy"
     name, way = "lstm_training float16", "cudnn_small_h"
-    for refused, expected in (({}, way), ({name: {way: "output is off by 3"}}, "cupy")):
+    for refused, expected in (({}, way), ({f"{way} {name}": "output is off by 3"}, "cupy")):
         own = timed.Measurements(tmp_path, "A card", {name: [timed.Timed(128, 128, way)]}, refused)
-        kept = own, *timed.of_architecture(90)
-        monkeypatch.setattr(timed, "of", lambda *_, kept=kept: kept)
+        monkeypatch.setattr(timed, "own", lambda *_, own=own: own)
         assert auto(cupy_on_cpu, "float16", 128, 128, T=len(refused) + 4) == expected
     # Less exact than float32, on any card.
     own = timed.Measurements(
         tmp_path, "A card", {"lstm_training float32": [timed.Timed(128, 16, way)]}, {}
     )
-    monkeypatch.setattr(timed, "of", lambda *_: (own,))
+    monkeypatch.setattr(timed, "own", lambda *_: own)
+    monkeypatch.setattr(timed, "of_architecture", lambda _: ())
     assert auto(cupy_on_cpu, "float32", 16, 128) == "cudnn"
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
     assert auto(cupy_on_cpu, "float16", 16, 128, T=7) == "cudnn"

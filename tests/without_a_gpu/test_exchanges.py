@@ -87,7 +87,7 @@ def over_blocks(source: str, kind: str, count: int = 3, rows: tuple[int, ...] = 
     shared, sums = int(kind != "grid"), kind == "sums"
     vector = once(over, r"\+ (\(Exchange::SHARED \? .*\)) \* of_a_turn")
     barrier = once(cluster, r"return barriers \+ (.*) \* WARPS \+ slice")
-    phase = once(cluster, r"wait_for_bytes\(barrier\(slice\), (.*), bytes, first\)")
+    phase = once(cluster, r"wait_for_bytes\(barrier\(slice\), (.*), bytes, first, over\)")
     expected = once(over, r"MESSAGE \* Part::MESSAGE \* (.*);")
     begins = in_order(body(cluster, "void begin()"), begin="begin_barrier", meet="sync_cluster")
     of_product = in_order(

@@ -12,7 +12,7 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
-from cupyrnn.kernels import cluster, grid, lstm, persistent
+from cupyrnn.kernels import choice, cluster, fit, grid, lstm, persistent
 from without_a_gpu.agreement import numpy_dtype
 from without_a_gpu.all_steps import (
     CELLS,
@@ -92,9 +92,9 @@ def test_a_grid_that_could_not_end_does_not_start(
     has_device(monkeypatch, blocks)
     monkeypatch.setattr(driver, name, lambda *_: 1)
     given = lstm.FORWARD_KERNELS.grid, np.dtype("f4"), (3, 17)
-    wide = persistent.blocks_for(*given, persistent.Device(blocks, 90))
+    wide = fit.blocks_for(*given, fit.Device(blocks, 90))
     assert wide.blocks == (2, 2)
-    monkeypatch.setattr(persistent, "blocks_for", lambda *_: wide)
+    monkeypatch.setattr(fit, "blocks_for", lambda *_: wide)
     has_device(monkeypatch, blocks - 1)
     on(cupy_on_cpu, call)
     assert not started
@@ -120,13 +120,13 @@ def test_nor_does_one_where_blocks_may_not_wait_for_each_other(
     for may in (1, 0):
         attributes = {"MultiProcessorCount": 132, "CooperativeLaunch": may}
         monkeypatch.setattr(cupy_on_cpu.cuda.Device, "attributes", attributes)
-        persistent._device.cache_clear()
+        choice._device.cache_clear()
         on(cupy_on_cpu, call)
         assert [found[-1] for found in taken.values()] == [bool(may)] * 2
     sizes = {"batch_size": 3, "num_units": 17, "num_steps": 4}
     reason = cupyrnn.device.recurrence_kernels("lstm", **sizes).forward.reason
     assert reason == "grid needs cooperative launches, which this GPU refuses"
-    persistent._device.cache_clear()
+    choice._device.cache_clear()
 
 
 def kept_memory(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
@@ -243,10 +243,10 @@ SIZES = (160, 192, 256, 384, 512, 700, 768, 1000, 1024)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_what_fits(dtype: str, processors: int, architecture: int) -> None:
     """All blocks of a launch at once, all sequences in some launch, memory that there is."""
-    device = persistent.Device(processors, architecture)
+    device = fit.Device(processors, architecture)
     kinds = [getattr(CELLS[cell], direction).grid for cell in CELLS for direction in DIRECTIONS]
     for H, B, kernel in itertools.product(SIZES, (1, 16, 32, 64, 256), kinds):
-        layout = persistent.blocks_for(kernel, numpy_dtype(dtype), (B, H), device)
+        layout = fit.blocks_for(kernel, numpy_dtype(dtype), (B, H), device)
         if processors >= 132 and H <= 512 and dtype != "float64":
             assert not isinstance(layout, str)
         if isinstance(layout, str):
@@ -263,7 +263,7 @@ def test_what_fits(dtype: str, processors: int, architecture: int) -> None:
         assert layout.units * layout.sequences <= 32 * grid.WARPS
         assert layout.tensor_cores == (dtype.endswith("float16") and architecture >= 80)
         # A sequence's sums have one order whatever its batch is.
-        alone = persistent.blocks_for(kernel, numpy_dtype(dtype), (1, H), device)
+        alone = fit.blocks_for(kernel, numpy_dtype(dtype), (1, H), device)
         assert not isinstance(alone, str)
         assert layout.tensor_cores or alone[1] == layout[1]
         assert alone.parts[::2] == layout.parts[::2]
@@ -272,8 +272,8 @@ def test_what_fits(dtype: str, processors: int, architecture: int) -> None:
 def test_what_runs_by_turns() -> None:
     """Half formats with one matrix from sm_90 on, where a block would read much; any B alike."""
     found = {
-        (cell, H): persistent.blocks_for(
-            CELLS[cell].BACKWARD_KERNELS.grid, np.dtype("f2"), (B, H), persistent.Device(132, arch)
+        (cell, H): fit.blocks_for(
+            CELLS[cell].BACKWARD_KERNELS.grid, np.dtype("f2"), (B, H), fit.Device(132, arch)
         ).cluster
         for cell, H, B, arch in (
             *itertools.product(("lstm",), (256, 257, 512, 513, 1024), (1, 16, 64), (90,)),

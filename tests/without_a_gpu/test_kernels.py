@@ -157,7 +157,9 @@ def test_all_of_a_call_is_on_the_device_of_its_arguments_and_on_the_current_stre
             return {n: a if n in ON_HOST else ops.to_device(a) for n, a in arrays.items()}
 
     monkeypatch.setattr(cupy.cuda.driver, "launchKernel", noting)
-    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=77))
+    monkeypatch.setattr(
+        cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=77, is_capturing=lambda: False)
+    )
     call, record = table.call_of(case, rng), case.op.record
     given = to_device(call.arguments(ops))
     out = record.forward(**given)

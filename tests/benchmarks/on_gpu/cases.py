@@ -10,7 +10,8 @@ import numpy as np
 
 from cupyrnn import cudnn_rnn_params_size
 from cupyrnn._ops import CUDNN_RNN, Record
-from cupyrnn.device.problems import DTYPES, Problem, draw, dtype_of
+
+from .problems import DTYPES, Problem, draw, dtype_of
 
 # What is timed beside plain sequences of one layer.
 LENGTHS, RESETS, NET, GENERAL = VARIANTS = ("lengths", "resets 3 %", "L=2 D=2", "general")

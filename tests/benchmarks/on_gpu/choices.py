@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from importlib import import_module
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,16 +13,16 @@ from typing import Any, NamedTuple
 import pages
 from torch_nets import TorchNet
 
-from cupyrnn.device import CELLS, cli
-from cupyrnn.device.apart import Apart
-from cupyrnn.device.problems import CELLS as CELLS_IN_TURN
-from cupyrnn.device.problems import NETS, Problem, dtype_of
-from cupyrnn.device.worker import DIRECTIONS, asked, be_strict, begin
-from cupyrnn.kernels import compile, persistent, timed
+from cupyrnn.device import cli
+from cupyrnn.driver.trial import TIMED_STEPS
+from cupyrnn.kernels import choice, timed
 
 from .cases import Case, arguments_of
+from .problems import CELLS as CELLS_IN_TURN
+from .problems import NETS, Problem
 from .pytorch import DEVICE
 from .timing import Run, Timer
+from .worker import be_strict
 
 TESTS = Path(__file__).parents[2] / "without_a_gpu"
 
@@ -42,7 +39,7 @@ class Sizes(NamedTuple):
         """Yield the problems, each with the T of the calls that check values."""
         every = product(CELLS_IN_TURN, self.units, self.batches, self.dtypes)
         for cell, H, B, dtype in every:
-            yield Problem(cell, dtype, cli.STEPS, B, H, general=False)
+            yield Problem(cell, dtype, TIMED_STEPS, B, H, general=False)
 
 
 SIZES = {
@@ -78,23 +75,11 @@ def tests_pass(sizes: Sizes, seconds: float, *, only_found: bool) -> bool:
         return True
 
 
-def compile_for(problem: Problem) -> None:
-    """Compile the kernels of a problem. The process that runs them reads them from the disk."""
-    be_strict()
-    room, shape, dtype = f"cupyrnn.kernels.{CELLS[problem.cell]}", problem[3:5], problem.dtype
-    for what, mode in product(DIRECTIONS, timed.MODES):
-        kernels = getattr(import_module(room), f"{what.upper()}_KERNELS")
-        with asked(mode):
-            found = persistent.one_launch(kernels, dtype_of(dtype), shape, problem.T, plain=True)
-        if found is not None:
-            compile.kernel(found.kernel.source, (found.name,), dtype, found.name)
-
-
 def torch_us(timer: Timer, torch: Any, problem: Problem, what: str) -> float | None:
     """Return PyTorch's device time of a step in microseconds, None if it has no such op."""
     if torch is None or problem.cell not in NETS:
         return None
-    T = cli.timed_steps(problem.B, problem.H)
+    T = TIMED_STEPS
     case = Case(problem.cell, T, problem.B, problem.H, problem.dtype)
     _, arguments, cotangents = arguments_of(case)
     net = TorchNet(torch, arguments, cotangents["output"], packed=False, device=DEVICE)
@@ -119,38 +104,35 @@ def markdown(environment: dict[str, Any], rows: list[list[str]], left: list[str]
 def time_kernels(
     sizes: Sizes, timer: Timer, torch: Any, choices: Path, environment: dict[str, Any]
 ) -> tuple[str, bool]:
-    """Time all sizes and write the choices. Return the page, and whether all values are right."""
-    process = Apart(begin, [], cli.SECONDS, "CuPy")
-    trial, card = cli.Trial(process), process.facts["card"]
+    """Try and time all sizes, write the choices, and return the page and whether all are right."""
+    be_strict()
+    rows, left, right, taken = [], [], True, {}
+    for problem in sizes.problems():
+        if timer.limits.over():
+            left.append(f"* {problem.cell} {problem.dtype}, {problem.like}")
+            continue
+        for row in cli.rows(problem.cell, problem.dtype, problem.H, problem.B):
+            what = row.name.partition(" ")[0].rpartition("_")[2]
+            rows.append(cells_of(row, torch_us(timer, torch, problem, what)))
+            taken[row.name, row.H, row.B] = row.mode
+            right &= not row.wrong
+            print(*rows[-1], flush=True)
+    own = choice.current_device().own
+    assert own is not None
     before = timed.read(choices)
-    where = "" if before is None or before.card == card else f"on an {card}"
-    rows, found, left = [], [], []
-    fresh, workers = multiprocessing.get_context("spawn"), min(8, os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, fresh) as pool:
-        compiled = [(problem, pool.submit(compile_for, problem)) for problem in sizes.problems()]
-        for problem, ready in compiled:
-            if timer.limits.over():
-                left.append(f"* {problem.cell} {problem.dtype}, {problem.like}")
-                ready.cancel()
-                continue
-            ready.exception()  # what does not compile fails again, where it is reported
-            size = [(problem.H, problem.B)]
-            for row in trial.rows(problem.cell, problem.dtype, size, general=(False,)):
-                found.append(row._replace(timed=row.timed._replace(where=where)))
-                what = row.name.partition(" ")[0].rpartition("_")[2]
-                rows.append(cells_of(row, torch_us(timer, torch, problem, what)))
-                print(*rows[-1], flush=True)
-    process.close()
-    cli.keep(choices, card, found, trial.refused)
-    return markdown(environment, rows, left), not any(row.wrong for row in found)
+    where = "" if before is None or before.card == own.card else f"on an {own.card}"
+    found = before or replace(own, fastest={}, verdicts={})
+    for (name, H, B), mode in taken.items():
+        found = found.with_more({}, {name: timed.Timed(H, B, mode, where)})
+    timed.keep(found, choices)
+    return markdown(environment, rows, left), right
 
 
 def cells_of(row: cli.Row, torch_us: float | None) -> list[str]:
     """Return the line of the table."""
     times = [*map(row.times.get, timed.KERNELS), torch_us]
-    taken = row.times.get(row.kernel)
+    taken = row.times.get(row.taken)
     ratio = f"{torch_us / taken:.2f}" if torch_us and taken else "–"
     numbers = [pages.digits(us) for us in times]
-    H, B, *_ = row.timed
     values = f"wrong: {', '.join(row.wrong)}" if row.wrong else "right"
-    return [row.name, str(H), str(B), *numbers, row.kernel, ratio, values]
+    return [row.name, str(row.H), str(row.B), *numbers, row.taken, ratio, values]

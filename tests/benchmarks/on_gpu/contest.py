@@ -11,12 +11,12 @@ import numpy as np
 from torch_nets import TorchNet
 
 import cupyrnn
-from cupyrnn.device.worker import DIRECTIONS, FORWARD, TOLERANCES, OpOnDevice, asked, kernels_of
 
 from . import pytorch
 from .cases import BLOCKS, LENGTHS, NET, RESETS, Case, arguments_of
 from .report import Report
 from .timing import Run, Timer, describe
+from .worker import DIRECTIONS, FORWARD, TOLERANCES, OpOnDevice, asked, kernels_of
 
 ENGINES = ("cudnn", "cudnn_small_h", "cudnn_persist_static", "cudnn_persist_dynamic")
 # Peers round more often than cupyrnn does; they only have to compute the same function.

@@ -8,9 +8,8 @@ from typing import Any
 
 import pages
 
-from cupyrnn.device.worker import DIRECTIONS
-
 from .timing import ENOUGH
+from .worker import DIRECTIONS
 
 NOTES = f"""\
 * eager: one call from an idle device, between CUDA events. If the device is faster than Python,

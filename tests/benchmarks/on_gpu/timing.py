@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from cupyrnn.device import CELLS
-from cupyrnn.device.timing import DeviceTimer
+from cupyrnn.driver.timing import DeviceTimer
 
 ENOUGH = 30  # repetitions; medians of fewer are marked
 

@@ -692,6 +692,11 @@ V load_words(const V* address) {
 }
 
 template <class T>
+T load_word(const T* address) {
+  return load_relaxed(address);
+}
+
+template <class T>
 T load_acquire(const T* address) {
   return load_relaxed(address);
 }
@@ -799,6 +804,7 @@ using cuda_on_cpu::begin_barrier;
 using cuda_on_cpu::end_copies;
 using cuda_on_cpu::expect;
 using cuda_on_cpu::has_come;
+using cuda_on_cpu::load_word;
 using cuda_on_cpu::load_words;
 using cuda_on_cpu::store_async;
 using cuda_on_cpu::store_word;

@@ -439,11 +439,15 @@ def module() -> types.ModuleType:
         memory=types.SimpleNamespace(OutOfMemoryError=type("OutOfMemoryError", (MemoryError,), {})),
         runtime=types.SimpleNamespace(
             getDevice=_current,
+            getDeviceProperties=lambda number: {"name": b"simulated"},
+            driverGetVersion=lambda: 13000,
             setDevice=lambda id: None,
             memsetAsync=lambda to, value, size, _: ctypes.memset(to, value, size),
             memcpyAsync=lambda to, source, size, *_: ctypes.memmove(to, source, size),
         ),
-        get_current_stream=lambda: types.SimpleNamespace(ptr=0),
+        get_current_stream=lambda: types.SimpleNamespace(ptr=0, is_capturing=lambda: False),
+        Stream=lambda non_blocking=False: types.SimpleNamespace(ptr=0),
+        nvrtc=types.SimpleNamespace(getVersion=lambda: (13, 0)),
         Device=Device,
         cublas=types.SimpleNamespace(
             gemmEx=_gemm_ex,

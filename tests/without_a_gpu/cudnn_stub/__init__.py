@@ -70,7 +70,7 @@ def with_streams(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(type(a) is cupy.ndarray for a in (to, source, where))
         np.copyto(fake_cupy.get(to), fake_cupy.get(source), where=fake_cupy.get(where))
 
-    stream = types.SimpleNamespace(ptr=0x57)
+    stream = types.SimpleNamespace(ptr=0x57, is_capturing=lambda: False)
     monkeypatch.setattr(cupy, "copyto", copyto, raising=False)
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream, raising=False)
     monkeypatch.setattr(cupy.cuda, "get_device_id", fake_cupy._current, raising=False)

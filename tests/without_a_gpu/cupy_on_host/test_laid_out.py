@@ -17,7 +17,7 @@ from checks import assert_close
 
 import cupyrnn
 from cupyrnn.driver import signatures
-from cupyrnn.kernels import grid, persistent
+from cupyrnn.kernels import choice, fit, grid, persistent
 from without_a_gpu.cupy_on_host.calls import ON_A_STREAM, calls_made, calls_of, disturbances
 
 pytestmark = pytest.mark.gpu
@@ -197,7 +197,7 @@ def test_more_sequences_than_run_at_once_are_several_launches(
     expected, by_rows = [call() for call in calls], [operations(host, call) for call in calls]
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "grid")
     monkeypatch.setattr(grid, "SEQUENCES", {"numbers": (2,), "tensor cores": (8,)})
-    monkeypatch.setattr(persistent, "_device", lambda _: persistent.Device(3, 90))
+    monkeypatch.setattr(choice, "_device", lambda _: fit.Device(3, 90))
     for call, wanted, n in zip(calls, expected, by_rows, strict=True):
         for a, b in zip(call()[:3], wanted[:3], strict=True):
             assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
@@ -256,11 +256,12 @@ def test_launches_that_are_refused_are_the_loops(
 
     monkeypatch.setattr(driver, name, refuse)
     status = 720 if way == "grid" else 912
-    for _ in range(3):
-        for call, wanted in zip(calls, expected, strict=True):
-            for a, b in zip(call(), wanted, strict=True):
-                assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
-    assert len(refused) == 2, "once for each call"
+    with pytest.warns(RuntimeWarning, match="otherwise, as its launch failed") as seen:
+        found = [call() for call in calls * 3]
+    for results, wanted in zip(found, expected * 3, strict=True):
+        for a, b in zip(results, wanted, strict=True):
+            assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
+    assert len(refused) == len(seen) == 2, "once for each call"
     status = 719
     for _ in range(2):
         monkeypatch.setattr(persistent, "_refused", set())
@@ -303,8 +304,11 @@ def test_without_memory_for_what_blocks_exchange_the_loop_computes(
             monkeypatch.setattr(signatures, "signature", signature)
             is_full = True
             monkeypatch.setenv("CUPYRNN_PERSISTENT", "grid")
-            for _ in range(3):
-                for a, b in zip(call(), expected, strict=True):
+            with pytest.warns(RuntimeWarning, match="OutOfMemoryError") as seen:
+                found = [call() for _ in range(3)]
+            assert len(seen) == 1
+            for results in found:
+                for a, b in zip(results, expected, strict=True):
                     assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
         assert len(refused) == 2, refused
         sizes.clear()

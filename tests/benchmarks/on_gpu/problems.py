@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._ops import BLOCK_GRU, BLOCK_LSTM, CUDNN_RNN, Record
-from ..weights.params import cudnn_rnn_params_size
+from cupyrnn._ops import BLOCK_GRU, BLOCK_LSTM, CUDNN_RNN, Record
+from cupyrnn.weights.params import cudnn_rnn_params_size
 
 # "rnn_relu" has the kernels of "rnn_tanh", and takes its place with lengths.
 CELLS = ("lstm", "gru", "rnn_tanh", "block_gru")
