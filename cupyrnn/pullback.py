@@ -264,7 +264,7 @@ class Pullback(Generic[G]):
         args : None
             There are no positional arguments.
         through_clip : bool
-            If True, the gradient ignores the clip, like TensorFlow's. Otherwise it is the true
+            If True, the gradient ignores cell_clip, like TensorFlow's. Otherwise it is the true
             gradient, which is zero where a cell state was clipped.
         weight_gradients : {"sum", "examples", "norms", "none"}
             What to return for the weights: their gradients; the gradients of each example of the
