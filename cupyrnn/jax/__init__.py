@@ -258,6 +258,7 @@ def stacked_rnn(
     cell_clip: float | None = None,
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
+    proj_clip: float | None = None,
     time_major: bool = True,
 ) -> RNNOutputs:
     """
@@ -276,8 +277,10 @@ def stacked_rnn(
         Static attributes.
     seed, seed2 : integers
         The seeds of the dropout masks, within the range of JAX's integers; may be traced.
-    forget_bias, cell_clip, gate_order, recurrent_activation, time_major : floats, strings, bool
+    forget_bias, cell_clip, gate_order, recurrent_activation, proj_clip : floats, strings
         Static attributes.
+    time_major : bool
+        Static.
 
     Returns
     -------

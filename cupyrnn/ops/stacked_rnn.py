@@ -55,7 +55,7 @@ LayerStates: TypeAlias = "Sequence[AnyArray]"
 _KNOWN = ("BlockLSTMParams", "PeepholeLSTMParams", "BlockGRUParams")
 
 
-def _form_of(op: str, weights: object) -> Form:
+def form_of(op: str, weights: object) -> Form:
     """Check that all weights have one form; return it."""
     check_list(op, "weights", weights, "weight tuples")
     packed = isinstance(weights, PackedParams)
@@ -128,7 +128,7 @@ def _with_zeros(
     op: str, states: tuple[Any, Any, Any], weights: Any, direction: object, run: RunArguments
 ) -> tuple[Any, Any, Any]:
     """Return input, input_h and input_c, with views of zeros for None: for checks."""
-    form, input = _form_of(op, weights), states[0]
+    form, input = form_of(op, weights), states[0]
     arrays = {
         f"weights[{n}].{name}": a
         for n, entry in enumerate(weights)
@@ -176,7 +176,7 @@ def _check(
 
     `states` are input, input_h and input_c; `backward`, by name, what only the gradient takes.
     """
-    form, (input, input_h, input_c) = _form_of(op, weights), states
+    form, (input, input_h, input_c) = form_of(op, weights), states
     if input_h is None or (input_c is None and len(form.States._fields) > 1):
         _, input_h, input_c = _with_zeros(op, states, weights, direction, run)
     entries: Sequence[Any] = weights

@@ -10,14 +10,13 @@ import torch
 
 from .._typing import Save
 from ..arithmetic.gates import check_gate
-from ..cells.block_forms import COLUMNS, PEEPHOLES, check_forget_bias
-from ..cells.block_weights import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
-from ..cells.contract import Attributes
+from ..cells.block_forms import COLUMNS, LSTM_FORM, PEEPHOLES, check_forget_bias
+from ..cells.contract import Attributes, Form
 from ..cells.packed import Net
-from ..checks.attributes import check_choice, check_real, check_save, shown, type_shown
+from ..checks.attributes import check_choice, check_real, check_save, shown
 from ..weights.packed import NetArguments
 from .arrays import name_of
-from .definitions import block_shapes
+from .definitions import kind_of
 from .laid_out import Zeros
 from .ops import check_tensor, in_a_transform, is_plain
 
@@ -154,56 +153,41 @@ def lstm_attributes(op: str, attributes: Attributes) -> tuple[float, float, str,
     return bias, check_real(op, "cell_clip", cell_clip), gate_order, recurrent_activation
 
 
-def check_kinds(op: str, weights: Any) -> None:
-    """Check that all weights are of one kind of cell."""
-    is_gru = isinstance(weights[0], BlockGRUParams)
-    kinds = (BlockGRUParams,) if is_gru else (BlockLSTMParams, PeepholeLSTMParams)
-    for n, entry in enumerate(weights):
-        if not isinstance(entry, kinds):
-            expected = " or ".join(kind.__name__ for kind in kinds)
-            raise TypeError(f"{op}: weights[{n}] is {type_shown(entry)}, expected a {expected}")
-
-
-def stacked_zeros(op: str, states: Any, weights: Any, major: bool) -> Zeros:
+def stacked_zeros(op: str, states: Any, weights: Any, form: Form, major: bool) -> Zeros:
     """Return the shapes of input_h and input_c that are None: they are zeros."""
-    (input, h, c), entry = states, weights[0]
-    name = "w_c" if isinstance(entry, BlockGRUParams) else "w"
-    if h is not None and (c is not None or name == "w_c"):
+    (input, h, c), several = states, len(form.States._fields) - 1
+    if h is not None and (c is not None or not several):
         return ()
-    for field in (name, "w_p"):
-        if (t := getattr(entry, field, None)) is not None or field == name:
+    H, entry = 0, weights[0]
+    for field, t in entry._asdict().items():
+        factor, _, last = form.shapes[field].rpartition(", ")[2].rpartition("*")
+        if t is not None and last == "H" and not H:
             check_tensor(op, f"weights[0].{field}", t)
-    H = getattr(entry, name).shape[-1] // (4 if name == "w" else 1)
-    projection = getattr(entry, "w_p", None)
+            H = t.shape[-1] // int(factor or 1)
+    projection = getattr(entry, form.projection or " ", None)
     leading = (len(weights), input.shape[1]) if major else (input.shape[0], len(weights))
     P = H if projection is None else projection.shape[-1]
-    found = ((1, (*leading, P)),) if h is None else ()
-    return (*found, (2, (*leading, H))) if c is None and name == "w" else found
+    zeros = ((1, (*leading, P)),) if h is None else ()
+    if c is None and several:
+        zeros = (*zeros, (2, (*(several,) * (several > 1), *leading, H)))
+    return zeros
 
 
 def check_block_weights(
-    op: str, weights: Any, I: int, D: int, H: int, P: int
-) -> tuple[list[torch.Tensor], tuple[str, ...]]:
-    """Check the tensors of all layers and directions; return them, and the names of each entry."""
-    is_gru = isinstance(weights[0], BlockGRUParams)
+    op: str, weights: Any, form: Form, word: str
+) -> tuple[list[torch.Tensor], str]:
+    """Return the tensors of all layers and directions, and the attribute `names`."""
     entries = [{f: t for f, t in w._asdict().items() if t is not None} for w in weights]
-    names = BlockGRUParams._fields if is_gru else BlockLSTMParams._fields
-    for group in () if is_gru else (PEEPHOLES, ("w_p",)):
-        if any(name in entry for entry in entries for name in group):
-            names = (*names, *group)
-    flat = []
+    passed = {f for entry in entries for f in entry}
+    if passed & {*form.together}:
+        passed |= {*form.together}
+    kind, may_lack = kind_of(word)[0].weights, {*form.together, form.projection}
+    names, flat = [f for f in kind._fields if f in passed or f not in may_lack], []
     for n, entry in enumerate(entries):
-        K, symbol = (I, "I") if n < D else (D * P, "D*P")
-        for name, shape in block_shapes(names, K, H, P).items():
-            if name in PEEPHOLES and not any(other in entry for other in PEEPHOLES):
-                entry[name] = entry["w"].new_zeros(shape)  # the same as no peephole
+        for name in names:
+            if form is LSTM_FORM and name in PEEPHOLES and not entry.keys() & {*PEEPHOLES}:
+                entry[name] = entry["w"].new_zeros(entry["w"].shape[1] // 4)  # as without it
             t = entry.get(name)
             check_tensor(op, f"weights[{n}].{name}", t)
-            if tuple(entry[name].shape) != shape:
-                found = tuple(entry[name].shape)
-                raise ValueError(
-                    f"{op}: weights[{n}].{name} has shape {found}, expected {shape} with"
-                    f" {symbol} = {K}, H = {H} and P = {P}"
-                )
             flat.append(entry[name])
-    return flat, names
+    return flat, " ".join((word, *names))

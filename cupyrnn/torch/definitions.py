@@ -13,12 +13,14 @@ import torch
 from .. import _ops
 from .._net import reserve_layout
 from .._ops import Record
-from ..cells.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES
+from .._typing import NamedTuple
+from ..cells.block_forms import GRU_FORM, LSTM_FORM
 from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..cells.packed import Net
 from ..checks.arrays import module_of
+from ..checks.block import shape_of
 from ..driver.packing import Rows
 from ..driver.reserve import NOTE_SIZE, ReserveLayout, Sizes
 from .ops import Named, Op
@@ -59,7 +61,7 @@ def _sizes(inputs: Named, rest: Named) -> tuple[int, int, int, int]:
     """Return L, D, H and P."""
     D = 1 + (rest["direction"] == "bidirectional")
     state = inputs["input_h"].shape
-    H = inputs["input_c"].shape[2] if "input_c" in inputs else state[2]
+    H = inputs["input_c"].shape[-1] if "input_c" in inputs else state[2]
     return state[0 if rest["time_major"] else 1] // D, D, H, state[2]
 
 
@@ -74,7 +76,7 @@ def _reserve_size(inputs: Named, rest: Named) -> Any:
     if "rnn_mode" in rest:
         layout = reserve_layout(net, sizes, rows, every)
     else:
-        form = LSTM_FORM if "input_c" in inputs else GRU_FORM
+        form = kind_of(rest["names"])[0].form
         layout = ReserveLayout(net, sizes, form.Saved, form.States, rows, every)
     if every is None:
         return layout.size
@@ -82,36 +84,72 @@ def _reserve_size(inputs: Named, rest: Named) -> Any:
     return torch.sym_ite(size == layout.with_every(None).size, size + 1, size)
 
 
-# The weights of stacked_rnn are one vector: layer 0 forward, layer 0 backward and so on. Each part
-# has the weights that the attribute `names` lists, in this order.
+# The weights of stacked_rnn are one vector: layer 0 forward, layer 0 backward and so on. The
+# attribute `names` has the name of their kind and of the weights that each part has, in order.
 
 
-def block_shapes(names: Sequence[str], K: int, H: int, P: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights of a layer whose input has width K."""
-    shapes = {
-        **{"w": (K + P, 4 * H), "b": (4 * H,), "w_p": (H, P)},
-        **dict.fromkeys(PEEPHOLES, (H,)),
-        **{"w_ru": (K + H, 2 * H), "w_c": (K + H, H), "b_ru": (2 * H,), "b_c": (H,)},
-    }
-    return {name: shapes[name] for name in names}
+class _Kind(NamedTuple):
+    """The weights of a cell: their NamedTuple and their form."""
+
+    weights: Any
+    form: Any
+
+
+_LSTM, _GRU = PeepholeLSTMParams.__name__, BlockGRUParams.__name__
+# The kinds by name, because an op of PyTorch has no other objects as attributes.
+_KINDS = {_LSTM: _Kind(PeepholeLSTMParams, LSTM_FORM), _GRU: _Kind(BlockGRUParams, GRU_FORM)}
+
+
+def name_of_kind(entries: Sequence[Any], form: Any) -> str:
+    """Return the name of the kind of weights; remember a cell of the user's own."""
+    if form is LSTM_FORM or form is GRU_FORM:
+        return _LSTM if form is LSTM_FORM else _GRU
+    weights = type(entries[0])  # a plain loop below, which torch.compile can trace
+    for entry in entries:
+        if len(entry._fields) > len(weights._fields):
+            weights = type(entry)
+    name = word = f"{weights.__module__}.{weights.__qualname__}".replace(" ", "_")
+    n = 1
+    while word in _KINDS and (_KINDS[word][0] is not weights or _KINDS[word][1] is not form):
+        n += 1  # another class of the same name
+        word = f"{name}#{n}"
+    if word not in _KINDS:
+        _KINDS[word] = _Kind(weights, form)
+    return word
+
+
+def kind_of(names: str) -> tuple[_Kind, list[str]]:
+    """Return the kind of weights, and the names of those that each part has."""
+    word, *fields = names.split()
+    if word not in _KINDS:
+        raise NotImplementedError(
+            f"stacked_rnn: weights are of {word}, which this process does not know yet: call"
+            " stacked_rnn with such weights before"
+        )
+    return _KINDS[word], fields
+
+
+def shapes_of(form: Any, fields: Sequence[str], *sizes: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights of a layer, of K, H and P."""
+    return {field: shape_of(form.shapes[field], *sizes) for field in fields}
 
 
 def _block_weights(inputs: Named, rest: Named) -> list[Any]:
     """Return the weights of all layers and directions: the pieces, or views of the vector."""
     L, D, H, P = _sizes(inputs, rest)
-    kind: Any = PeepholeLSTMParams if "input_c" in inputs else BlockGRUParams
+    kind, fields = kind_of(rest["names"])
     whole, start, entries = inputs["weights"], 0, []
     pieces = iter(whole) if isinstance(whole, tuple) else None
     for n in range(L * D):
         K = D * P if n >= D else inputs["input"].shape[2]
-        parts = {}
-        for name, shape in block_shapes(rest["names"].split(), K, H, P).items():
+        parts = dict.fromkeys(kind.weights._fields)
+        for name, shape in shapes_of(kind.form, fields, K, H, P).items():
             if pieces is not None:
                 parts[name] = next(pieces)
                 continue
             end = start + math.prod(shape)
             parts[name], start = whole[start:end].reshape(shape), end
-        entries.append(kind(**parts))
+        entries.append(kind.weights(**parts))
     return entries
 
 
@@ -133,35 +171,53 @@ def _arguments(inputs: Named, rest: Named) -> Named:
         return found
     found["weights"] = _block_weights(inputs, rest)
     del found["names"]
-    if "input_c" not in inputs:
-        found |= {"forget_bias": None, "cell_clip": None}
+    if _is_stack(found["input_c"]):
+        found["input_c"] = tuple(found["input_c"])
     return found
+
+
+def _is_stack(states: Any) -> bool:
+    """Return whether these are several states beside h, [k, L*D, B, H]: of a cell of one's own."""
+    return states is not None and states.ndim == 4
+
+
+def _stacked(states: Any) -> Any:
+    """Return several states beside h as one array; others unchanged."""
+    return module_of(states[0]).stack(states) if isinstance(states, tuple) else states
 
 
 class _NetOp(Op):
     """The op of a net; save is k, or 0 for all."""
 
-    def __init__(self, record: Record, first: str = "") -> None:
+    def __init__(self, record: Record, attributes: str) -> None:
         results, saved = (*record.outputs, "reserve_space"), ("reserve_space",)
-        attributes = f"{first}{record.attributes}, bool is_training, int save"
+        attributes += ", bool is_training, int save"
         super().__init__(record, results, saved, (*record.extras, "seeds"), attributes)
         self.shown = len(record.outputs)
 
     def arguments(self, inputs: Named, rest: Named) -> Named:
         return _arguments(inputs, rest)
 
+    def compute(self, inputs: Named, rest: Named) -> Named:
+        results = super().compute(inputs, rest)
+        return results | {"output_c": _stacked(results["output_c"])}
+
     def gradient_arguments(
         self, inputs: Named, results: Named, cotangents: Named, rest: Named
     ) -> Named:
         if "input_c" not in inputs:
             cotangents = {n: a for n, a in cotangents.items() if n != "output_c"}
-        return self.record.gradient_call(_arguments(inputs, rest), results, cotangents)
+        elif _is_stack(cotangents.get("output_c")):
+            cotangents = cotangents | {"output_c": tuple(cotangents["output_c"])}
+        saved = {"reserve_space": results["reserve_space"]}
+        return self.record.gradient_call(_arguments(inputs, rest), saved, cotangents)
 
     def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
         grads = super().gradients_of(found, inputs, rest)
         if "weights" in grads:
-            names = rest["names"].split()
-            grads["weights"] = [getattr(e, name) for e in grads["weights"] for name in names]
+            _, fields = kind_of(rest["names"])
+            grads["weights"] = [getattr(e, name) for e in grads["weights"] for name in fields]
+            grads["input_c"] = _stacked(grads["input_c"])
         return grads
 
     def gradients(self, inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
@@ -187,6 +243,11 @@ class _NetOp(Op):
         }
 
 
-CUDNN_RNN = _NetOp(_ops.CUDNN_RNN)
+CUDNN_RNN = _NetOp(_ops.CUDNN_RNN, _ops.CUDNN_RNN.attributes)
 CUDNN_RNN.without_input = {"input_gradient": False}
-STACKED_RNN = _NetOp(_ops.STACKED_RNN, "str names, ")
+_LSTM_ATTRIBUTES = "float? forget_bias, float? cell_clip, str gate_order, str recurrent_activation"
+STACKED_RNN = _NetOp(
+    _ops.STACKED_RNN,
+    f"str names, str direction, float dropout, {_LSTM_ATTRIBUTES}, float? proj_clip,"
+    " bool time_major, bool reverse",
+)

@@ -9,8 +9,7 @@ import torch
 
 from .._typing import Save
 from ..arithmetic.gates import RecurrentActivation, check_gate
-from ..cells.block_forms import GateOrder
-from ..cells.block_weights import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
+from ..cells.block_forms import GRU_FORM, LSTM_FORM, GateOrder
 from ..cells.contract import Attributes
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
@@ -21,19 +20,19 @@ from ..checks.attributes import (
     check_choice,
     check_dropout,
     check_integer,
-    check_list,
+    check_real,
     check_save,
     counted,
     named,
-    shown,
+    type_shown,
 )
+from ..ops.stacked_rnn import BlockParams, form_of
 from ..weights.packed import NetArguments, PackedParams, resolve_net
 from .arguments import (
     Lengths,
     Resets,
     block_zeros,
     check_block_weights,
-    check_kinds,
     check_seeds,
     extras,
     keeps,
@@ -48,6 +47,7 @@ from .definitions import (
     GRU_BLOCK_CELL,
     LSTM_BLOCK_CELL,
     STACKED_RNN,
+    name_of_kind,
 )
 from .laid_out import Zeros
 from .ops import check_tensor
@@ -478,7 +478,7 @@ def stacked_rnn(
     input: torch.Tensor,
     input_h: torch.Tensor | None = None,
     input_c: torch.Tensor | None = None,
-    weights: Sequence[BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams] = REQUIRED,
+    weights: Sequence[BlockParams] = REQUIRED,
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
@@ -490,6 +490,7 @@ def stacked_rnn(
     cell_clip: float | None = None,
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
+    proj_clip: float | None = None,
     time_major: bool = True,
     save: Save = "all",
 ) -> RNNOutputs:
@@ -504,10 +505,11 @@ def stacked_rnn(
         The outputs before the first step, in the order layer 0 forward, layer 0 backward, layer 1
         forward and so on. Zeros by default, as input_c.
     input_c : [L*D, B, H], optional
-        The cell states of LSTMs. GRUs have none.
+        The cell states of LSTMs. GRUs have none. A cell of your own with several states beside h
+        takes a tuple of them, and output_c is one.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         The tensors of each of the L*D layers and directions, in the order of input_h, with the
-        shapes of `cupyrnn.stacked_rnn`.
+        shapes of `cupyrnn.stacked_rnn`. Weights that have a ``form`` make a cell of your own.
     sequence_lengths : list or tensor of [B] integers on the CPU, optional
         The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
     resets : list or tensor of [T, B] booleans, or of 0 and 1, on the CPU, optional
@@ -530,6 +532,8 @@ def stacked_rnn(
         The order of the gates in w and b of an LSTM.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         Activation of the gates: see `cupyrnn.stacked_rnn`.
+    proj_clip : float, optional
+        Bound of abs(h) of LSTMs with a projection; none by default.
     time_major : bool
         If False, input and output are [B, T, ·] and the states [B, L*D, ·].
     save : {"all", "states"} or int
@@ -557,48 +561,48 @@ def stacked_rnn(
     >>> cupyrnn.torch.stacked_rnn(torch.ones(4, 1, 2), weights=weights).output.shape
     torch.Size([4, 1, 3])
     """
-    op = "stacked_rnn"
-    check_list(op, "weights", weights)
+    op, form = "stacked_rnn", form_of("stacked_rnn", weights)
     D = 1 + (check_choice(op, "direction", direction, DIRECTIONS) == "bidirectional")
-    if not weights or len(weights) % D:
+    if len(weights) % D:
         raise ValueError(
             f"{op}: weights has {counted(len(weights), 'entry')}, expected L*D with D = {D}"
         )
-    check_kinds(op, weights)
-    is_lstm = not isinstance(weights[0], BlockGRUParams)
-    states = {"input": input, "input_h": input_h} | ({"input_c": input_c} if is_lstm else {})
+    several = len(form.States._fields) - 1  # states beside h
+    if several > 1 and input_c is not None:
+        if not isinstance(input_c, (tuple, list)) or len(input_c) != several:
+            kind = type_shown(input_c)
+            raise TypeError(f"{op}: input_c is {kind}, expected a tuple of {several} tensors")
+        input_c = torch.stack(tuple(input_c))
     major = check_bool(op, "time_major", time_major)
     axes, places = ("T, B", "L*D, B") if major else ("B, T", "B, L*D")
+    states = {"input": input, "input_h": input_h, "input_c": input_c if several else None}
     for name, t in states.items():
-        if t is None and name != "input":
-            continue
-        check_tensor(op, name, t)
-        if t.dim() != 3:  # type: ignore[union-attr]
-            symbols = f"({axes}, I)" if name == "input" else f"({places}, H)"
-            shape = tuple(t.shape)  # type: ignore[union-attr]
-            raise ValueError(f"{op}: {name} has shape {shape}, expected {symbols}")
-    zeros = stacked_zeros(op, (input, input_h, input_c), weights, major)
-    of_zeros = dict(zeros)
-    h_shape = of_zeros[1] if input_h is None else tuple(input_h.shape)
+        if t is not None or name == "input":
+            check_tensor(op, name, t)
+            expected = 4 if name == "input_c" and several > 1 else 3
+            if t.dim() != expected:  # type: ignore[union-attr]
+                symbols = f"({axes}, I)" if name == "input" else f"({places}, H)"
+                shape = tuple(t.shape)  # type: ignore[union-attr]
+                raise ValueError(f"{op}: {name} has shape {shape}, expected {symbols}")
+    zeros = stacked_zeros(op, tuple(states.values()), weights, form, major)
+    h_shape = dict(zeros)[1] if input_h is None else tuple(input_h.shape)
     if h_shape[0 if major else 1] != len(weights):
         raise ValueError(
             f"{op}: input_h has shape {h_shape}, expected ({places}, H) with L*D = {len(weights)}"
         )
-    P = H = h_shape[2]
-    if is_lstm:
-        H = of_zeros[2][2] if input_c is None else input_c.shape[2]
-    flat, names = check_block_weights(op, weights, input.shape[2], D, H, P)
-    if not is_lstm:
-        for name, value in (("forget_bias", forget_bias), ("cell_clip", cell_clip)):
-            if value is not None:
-                raise ValueError(f"{op}: {name} is {shown(value)}, expected None for a GRU")
-    of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
-    attributes: Any = lstm_attributes(op, of_cell)
+    flat, names = check_block_weights(op, weights, form, name_of_kind(weights, form))
+    of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation, proj_clip)
+    attributes: Any = of_cell
+    if form is LSTM_FORM:
+        clip = None if proj_clip is None else check_real(op, "proj_clip", proj_clip)
+        attributes = *lstm_attributes(op, of_cell)[:4], clip
+    elif form is GRU_FORM:
+        check_gate(op, recurrent_activation)
     check_seeds(op, seeds)
     rate, reverse = check_dropout(op, dropout), check_bool(op, "reverse", reverse)
-    inputs = (input, input_h, input_c if is_lstm else None, tuple(flat))
+    inputs = (*states.values(), tuple(flat))
     of_steps = (*extras(op, sequence_lengths, resets), seeds)
-    attributes = (" ".join(names), direction, rate, *attributes, major, reverse, keeps(rate))
+    attributes = (names, direction, rate, *attributes, major, reverse, keeps(rate))
     attributes = (*attributes, check_save(op, save) or 0)
-    found = STACKED_RNN(*inputs, *of_steps, *attributes, zeros=zeros)
-    return RNNOutputs._make(found[:3])
+    output, h, c, *_ = STACKED_RNN(*inputs, *of_steps, *attributes, zeros=zeros)
+    return RNNOutputs(output, h, c.unbind() if several > 1 else c)  # type: ignore[arg-type]

@@ -451,9 +451,10 @@ class Op:
         e = len(self.extras)
         rest: Named = host_arrays_of(self.name, self.extras, values[:e])
         rest.update(zip(self._attributes, values[e:], strict=True))
-        if first.dtype is torch.bfloat16 and "cell_clip" in rest:
-            # Rounded to the dtype, so that a saved cs compares equal to it.
-            rest["cell_clip"] = float(torch.tensor(rest["cell_clip"], dtype=first.dtype))
+        for name in ("cell_clip", "proj_clip") if first.dtype is torch.bfloat16 else ():
+            if rest.get(name) is not None:
+                # Rounded to the dtype, so that a saved state compares equal to it.
+                rest[name] = float(torch.tensor(rest[name], dtype=first.dtype))
         return rest
 
     def named(self, op_kind: str, args: Sequence[Any]) -> list[Named]:

@@ -9,13 +9,13 @@ import torch
 
 from .._typing import Save
 from ..arithmetic.gates import RecurrentActivation
-from ..cells.block_forms import PEEPHOLES, GateOrder
+from ..cells.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES, GateOrder
 from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.contract import Attributes
 from ..checks.attributes import check_bool, check_dropout, check_integer, named
 from ..weights.init import init_block_gru, init_block_lstm
 from .arguments import Extras, lstm_attributes, save_of, seeds_of
-from .definitions import block_shapes
+from .definitions import shapes_of
 from .functions import stacked_rnn
 from .modules import draw, generator, parameter_of, warn_of_dropout
 from .recurrent import Recurrent, States, save_shown
@@ -25,6 +25,7 @@ class StackedModule(Recurrent):
     """Base of PeepholeLSTM and BlockGRU."""
 
     bias = True
+    _form: Any = GRU_FORM
 
     # torch.nn's checks of the input and the states, and its repr.
     check_input = torch.nn.RNNBase.check_input
@@ -63,7 +64,7 @@ class StackedModule(Recurrent):
         self.attributes, self._names = attributes, names
         H, P = self.hidden_size, self.proj_size or self.hidden_size
         for K, end in self._places():
-            for name, shape in block_shapes(names, K, H, P).items():
+            for name, shape in shapes_of(self._form, names, K, H, P).items():
                 self.register_parameter(name + end, parameter_of(shape, **place))
         self.reset_parameters()
 
@@ -140,7 +141,7 @@ class StackedModule(Recurrent):
 class PeepholeNet(StackedModule):
     """A net with a cell state beside h, and torch.nn's checks of both."""
 
-    _count = 2
+    _count, _form = 2, LSTM_FORM
     check_forward_args = torch.nn.LSTM.check_forward_args  # type: ignore[assignment]
     get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..cells.block_forms import GRU_FORM, LSTM_FORM
 from ..cells.packed import GATE_ORDERS
 from ..weights.activations import DEFAULTS, SLOPES
 from ..weights.params import check_net, layout
-from .definitions import block_shapes
+from .definitions import kind_of, shapes_of
 from .ops import Op
 
 # The nodes, and their gates by the names in the packed vector.
@@ -188,12 +189,14 @@ def _stacked_rnn(op: Any) -> Callable[..., Any]:
     def stacked_rnn(
         input: Any, input_h: Any, input_c: Any, weights: Any, sequence_lengths: Any, resets: Any,
         seeds: Any, names: str, direction: str, dropout: float, forget_bias: float,
-        cell_clip: float, gate_order: str, recurrent_activation: str, time_major: bool,
-        reverse: bool, is_training: bool, save: int,
+        cell_clip: float, gate_order: str, recurrent_activation: str, proj_clip: float,
+        time_major: bool, reverse: bool, is_training: bool, save: int,
     ) -> Any:  # fmt: skip
-        name, mode = "stacked_rnn", "gru" if input_c is None else "lstm"
-        _check(name, resets, dropout, cell_clip if mode == "lstm" else 0)
-        fields, H = names.split(), input_h.shape[2]
+        name, (kind, fields) = "stacked_rnn", kind_of(names)
+        mode, H = "gru" if kind.form is GRU_FORM else "lstm", input_h.shape[2]
+        if kind.form is not GRU_FORM and kind.form is not LSTM_FORM:
+            _refuse(name, f"weights are of {kind.form.name}", "but no node of ONNX computes it")
+        _check(name, resets, dropout, cell_clip or 0.0)
         if "w_p" in fields:
             _refuse(name, "w_p is not None", "but no node of ONNX projects")
         run = _NetSettings(
@@ -205,7 +208,7 @@ def _stacked_rnn(op: Any) -> Callable[..., Any]:
             nonlocal start
             entries: list[dict[str, Any]] = [{} for _ in range(run.D)]
             for entry in entries:
-                for field, shape in block_shapes(fields, K, H, H).items():
+                for field, shape in shapes_of(kind.form, fields, K, H, H).items():
                     end = start + torch.Size(shape).numel()
                     entry[field] = op.Reshape(write.part(weights, start, end), write.ints(*shape))
                     start = end

@@ -95,7 +95,7 @@ REFUSED = [
     *((lambda w=w: ct.gru_block_cell(one(1, 2), one(1, 3), one(5, 6), one(5, 3), one(6), w), TypeError, f"gru_block_cell: b_c is a {type(w).__name__}, expected a torch.Tensor") for w in ((), (1, 2), [1.0])),
     (lambda: stacked(weights=[entry(w=one(4, 12))]), ValueError, "stacked_rnn: weights[0].w has shape (4, 12), exp"),
     (lambda: stacked(weights=[entry(b=None)]), TypeError, "stacked_rnn: weights[0].b is None, expected a torch"),
-    (lambda: stacked(input_h=zeros(2, 1, 3), input_c=zeros(2, 1, 3), weights=[entry(), []]), TypeError, "stacked_rnn: weights[1] is a list, expected a Block"),
+    (lambda: stacked(input_h=zeros(2, 1, 3), input_c=zeros(2, 1, 3), weights=[entry(), []]), TypeError, "stacked_rnn: weights[1] is a list, expected the weights of an LSTM like weights[0]"),
     (lambda: stacked(direction="bidirectional"), ValueError, "stacked_rnn: weights has 1 entry, expected L*D wi"),
     (lambda: stacked(input_h=zeros(2, 1, 3)), ValueError, "stacked_rnn: input_h has shape (2, 1, 3), expected"),
     (lambda: stacked(weights=[cupyrnn.PeepholeLSTMParams(*entry(), one(3))]), TypeError, "stacked_rnn: weights[0].wcf is None, expected a tor"),
