@@ -14,7 +14,6 @@ from ..cells.block_forms import COLUMNS, LSTM_FORM, PEEPHOLES, check_forget_bias
 from ..cells.contract import Attributes, Form
 from ..cells.packed import Net
 from ..checks.attributes import check_choice, check_real, check_save, shown
-from ..weights.packed import NetArguments
 from .arrays import name_of
 from .definitions import kind_of
 from .laid_out import Zeros
@@ -118,9 +117,11 @@ def block_zeros(op: str, x: Any, named: tuple[str, Any], gates: int, *states: An
     return tuple((n, shape) for n, state in enumerate(states, 1) if state is None)
 
 
-def packed_zeros(op: str, states: Any, known: Net | None, major: bool, net: NetArguments) -> Zeros:
+def packed_zeros(
+    op: str, states: Any, known: Net | None, major: bool, net: tuple[str, int]
+) -> Zeros:
     """Return the shapes of the states of cudnn_rnn that are None: they are zeros."""
-    input, h, c = states
+    (input, h, c), (mode, num_proj) = states, net
     if known is not None:
         check_tensor(op, "input", input)
         if input.dim() != 3:
@@ -133,13 +134,13 @@ def packed_zeros(op: str, states: Any, known: Net | None, major: bool, net: NetA
             f"{op}: input_h is None, expected zeros (L*D, B, P): params has no sizes, as a"
             " PackedParams has"
         )
-    elif net.num_proj:
+    elif num_proj:
         raise TypeError(f"{op}: input_c is None, expected a tensor (L*D, B, H)")
     else:
         check_tensor(op, "input_h", h)
         h_shape = c_shape = tuple(h.shape)
     zeros = ((1, h_shape),) if h is None else ()
-    return (*zeros, (2, c_shape)) if c is None and net.rnn_mode == "lstm" else zeros
+    return (*zeros, (2, c_shape)) if c is None and mode == "lstm" else zeros
 
 
 def lstm_attributes(op: str, attributes: Attributes) -> tuple[float, float, str, str]:

@@ -52,6 +52,8 @@ from .definitions import (
 from .laid_out import Zeros
 from .ops import check_tensor
 
+_MODES, _INPUT_MODES = tuple(GATES), get_args(InputMode)
+
 
 class RNNOutputs(NamedTuple):
     """
@@ -450,21 +452,28 @@ def cudnn_rnn(
     >>> out.output.shape
     torch.Size([4, 1, 3])
     """
-    op = "cudnn_rnn"
-    arguments = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
-    vector, net, known = resolve_net(op, params, arguments)  # type: ignore[arg-type]
-    mode = check_choice(op, "rnn_mode", net.rnn_mode, tuple(GATES))
+    op, known, vector = "cudnn_rnn", None, params
+    if isinstance(params, PackedParams):
+        passed = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
+        vector, net, known = resolve_net(op, params, passed)  # type: ignore[assignment]
+        rnn_mode, input_mode, direction, num_proj, recurrent_activation = net  # type: ignore[assignment]
+    # The defaults of `resolve_net`, which takes longer.
+    mode = "lstm" if rnn_mode is None else check_choice(op, "rnn_mode", rnn_mode, _MODES)
+    inputs_are = "linear_input" if input_mode is None else input_mode
+    check_choice(op, "input_mode", inputs_are, _INPUT_MODES)
+    D = "unidirectional" if direction is None else direction
+    check_choice(op, "direction", D, DIRECTIONS)
+    gate = "sigmoid" if recurrent_activation is None else recurrent_activation
+    check_gate(op, gate)
+    P = 0 if num_proj is None else check_integer(op, "num_proj", num_proj)
     major = check_bool(op, "time_major", time_major)
     zeros: Zeros = ()
     if input_h is None or (input_c is None and mode == "lstm"):
-        zeros = packed_zeros(op, (input, input_h, input_c), known, major, net)
-    check_choice(op, "input_mode", net.input_mode, get_args(InputMode))
-    check_choice(op, "direction", net.direction, DIRECTIONS)
-    check_gate(op, net.recurrent_activation)
+        zeros = packed_zeros(op, (input, input_h, input_c), known, major, (mode, P))
     check_seeds(op, seeds)
-    rate, P = check_dropout(op, dropout), check_integer(op, "num_proj", net.num_proj)
+    rate = check_dropout(op, dropout)
     attributes = (
-        *(mode, net.input_mode, net.direction, rate, P, net.recurrent_activation, major),
+        *(mode, inputs_are, D, rate, P, gate, major),
         *(check_bool(op, "reverse", reverse), keeps(rate), check_save(op, save) or 0),
     )
     inputs = (input, input_h, input_c if mode == "lstm" else None, vector)
