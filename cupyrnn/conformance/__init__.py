@@ -1,8 +1,8 @@
 """
-A conformance kit of ONNX's LSTM, GRU and RNN: python -m cupyrnn.conformance.
+A conformance kit of ONNX's nodes and TensorFlow's ops: python -m cupyrnn.conformance.
 
-`cases` draws nodes, `truth` computes their results in float64, `files` writes and reads them in the
-layout of onnx's backend tests, `runtimes` runs them, `report` lists the attributes that a runtime
-computes right. It needs the package onnx (extra `conformance`) and is not loaded by ``import
-cupyrnn``.
+`cases` draws nodes of LSTM, GRU and RNN, `truth` computes their results in float64, and `tf_ops`
+does both for the ops. `files` writes and reads them, `runtimes` runs them, `report` counts by
+feature what a runtime computes right. It needs the package onnx (extra `conformance`) and is not
+loaded by ``import cupyrnn``.
 """

@@ -319,7 +319,7 @@ def draw(n: int, plan: CasePlan) -> Case | None:
         names += ("clip of C",) * reached
     cotangents, gradients, allowed = {}, {}, {}
     if plan.gradients and plan.dtype in ("float32", "float64"):
-        cotangents = {name: _numbers(rng, 64, *a.shape) for name, a in found.outputs.items()}
+        cotangents = {name: numbers(rng, 64, *a.shape) for name, a in found.outputs.items()}
         gradients = truth.gradients(plan.op_type, inputs, plan.attributes, cotangents)
         scale = 1 + max(moved.values())
         for name, a in gradients.items():
@@ -330,7 +330,7 @@ def draw(n: int, plan: CasePlan) -> Case | None:
     )  # fmt: skip
 
 
-def _numbers(rng: np.random.Generator, most: int, *shape: int) -> Any:
+def numbers(rng: np.random.Generator, most: int, *shape: int) -> Any:
     """Return multiples of 1/64 up to most/64 in size, without 0."""
     return rng.integers(1, most + 1, shape) * rng.choice([-1.0, 1.0], shape) / 64
 
@@ -341,13 +341,13 @@ def _inputs(plan: CasePlan, rng: np.random.Generator) -> Arrays:
     # So that sums of so many terms have a size of about one.
     of_weights = 255 if plan.saturated else int(96 / math.sqrt(max(I, H) / 4 + 1))
     inputs = {
-        "X": _numbers(rng, 192 if plan.saturated else 96, T, B, I),
-        "W": _numbers(rng, of_weights, D, G * H, I),
-        "R": _numbers(rng, of_weights, D, G * H, H),
-        "B": _numbers(rng, 64, D, 2 * G * H),
-        "initial_h": _numbers(rng, 64, D, B, H),
-        "initial_c": _numbers(rng, 64, D, B, H),
-        "P": _numbers(rng, 64, D, 3 * H),
+        "X": numbers(rng, 192 if plan.saturated else 96, T, B, I),
+        "W": numbers(rng, of_weights, D, G * H, I),
+        "R": numbers(rng, of_weights, D, G * H, H),
+        "B": numbers(rng, 64, D, 2 * G * H),
+        "initial_h": numbers(rng, 64, D, B, H),
+        "initial_c": numbers(rng, 64, D, B, H),
+        "P": numbers(rng, 64, D, 3 * H),
     }
     lengths = rng.integers(1, T + 1, B)
     lengths[rng.integers(B)] = T  # some run to the end, and some do not

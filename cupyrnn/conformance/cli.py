@@ -19,6 +19,7 @@ import numpy as np
 import cupyrnn
 
 _OPERATORS = ("LSTM", "GRU", "RNN")
+_OPS = ("BlockLSTM", "BlockLSTMV2", "LSTMBlockCell", "GRUBlockCell", "CudnnRNN")
 _INTERRUPTED = 130  # the exit status after Ctrl-C
 
 
@@ -47,16 +48,17 @@ def _seconds(text: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m cupyrnn.conformance",
-        description="Write test cases for ONNX's LSTM, GRU and RNN, and report which of them a"
-        " runtime computes correctly.",
+        description="Write test cases for ONNX's LSTM, GRU and RNN or for TensorFlow's ops, and"
+        " report which of them a runtime computes correctly.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="write | run")
     write = commands.add_parser("write", help="write all cases into a folder")
     write.add_argument("folder", type=Path, help="a folder that is empty or not there yet")
     run = commands.add_parser("run", help="run the cases and report the results by feature")
     run.add_argument(
-        "runtime", help="onnxruntime, onnx-reference, cupyrnn, or MODULE:FUNCTION, a function of"
-        " the path of model.onnx and the inputs by name that returns the list of outputs",
+        "runtime", help="onnxruntime, onnx-reference, tensorflow, cupyrnn, or MODULE:FUNCTION, a"
+        " function of the path of model.onnx, or of an op's case.json, and the inputs by name that"
+        " returns the list of outputs",
     )  # fmt: skip
     run.add_argument(
         "folder", type=Path, nargs="?", help="a folder of `write`; by default new cases"
@@ -71,7 +73,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     run.add_argument("--out", type=Path, metavar="FILE", help="also write the report to this file")
     for command in (write, run):
-        command.add_argument("--op", choices=_OPERATORS, help="only the cases of one operator")
+        command.add_argument(
+            "--op", choices=(*_OPERATORS, *_OPS), help="only the cases of one operator; those of"
+            " TensorFlow's ops are written only if this names one",
+        )  # fmt: skip
     return parser
 
 
@@ -102,15 +107,17 @@ def _progress(cases: Iterable[Any], total: int) -> Any:
 
 
 def _write(folder: Path, op_type: str | None) -> int:
-    from . import cases, files
+    from . import cases, files, tf_ops
 
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         _fail(f"{folder} is not empty")
     count = gradients = 0
-    total = sum(op_type in (None, plan.op_type) for plan in cases.plans())
-    for case in _progress(cases.cases(op_type), total):
-        files.write(case, folder)
+    write: Any = files.write if op_type not in _OPS else files.write_op
+    drawn: Any = cases.cases(op_type) if op_type not in _OPS else tf_ops.cases(op_type)
+    plans = [plan for plan in cases.plans() if op_type in (None, plan.op_type)]
+    for case in _progress(drawn, len(plans) or len([*tf_ops.plans(op_type or "")])):
+        write(case, folder)
         count, gradients = count + 1, gradients + bool(case.gradients)
     print(f"{count} cases in {folder}, {gradients} of them with gradients")
     return 0

@@ -8,6 +8,14 @@ Cases as files, in the layout of onnx's backend tests::
     lstm_0123/gradient/input_0.pb, ...                        gradients of the inputs in float64
     lstm_0123/case.json                                       attributes, features, tolerances
 
+A case of an op of TensorFlow, in NumPy's format::
+
+    blocklstm_0012/input_x.npy, ...          in the dtype of the case
+    blocklstm_0012/output_i.npy, ...         the outputs in float64
+    blocklstm_0012/cotangent_h_grad.npy, ... gradients of outputs, if there are any
+    blocklstm_0012/gradient_x_grad.npy, ...  the results of the gradient's op in float64
+    blocklstm_0012/case.json                 op, attributes, features, tolerances
+
 The same bytes are written every time.
 """
 
@@ -25,6 +33,7 @@ from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
 from .cases import Case
+from .tf_ops import OPS, OpCase
 
 _KINDS: dict[str, tuple[Any, int]] = {
     "float16": (np.float16, onnx.TensorProto.FLOAT16),
@@ -40,7 +49,7 @@ _OPSET, _OPSET_OF_BFLOAT16 = (14, 8), (22, 10)
 class Stored(NamedTuple):
     """A case as read from its files."""
 
-    path: Path  # of model.onnx
+    path: Path  # of model.onnx, or of case.json
     dtype: str
     features: list[str]
     tolerance: dict[str, float]
@@ -118,7 +127,29 @@ def write(case: Case, folder: Path) -> None:
             _save(place / "gradient" / f"cotangent_{n}.pb", name, case.cotangents[name], dtype)
     names = ("features", "tolerance", "gradient_tolerance")
     about: dict[str, Any] = {name: getattr(case, name) for name in names} | {"dtype": dtype}
-    about |= {"op_type": case.plan.op_type, "attributes": case.plan.attributes}
+    _write_about(about | {"op_type": case.plan.op_type, "attributes": case.plan.attributes}, place)
+
+
+def write_op(case: OpCase, folder: Path) -> None:
+    """Write a case of an op of TensorFlow to a folder with its name."""
+    place, dtype = folder / case.name, case.plan.dtype
+    place.mkdir()
+    for kind, arrays, stored in (
+        ("input", case.inputs, dtype),
+        ("output", case.outputs, "float64"),
+        ("cotangent", case.cotangents, dtype),
+        ("gradient", case.gradients, "float64"),
+    ):
+        for name, a in arrays.items():
+            np.save(place / f"{kind}_{name}.npy", a if a.dtype.kind == "i" else a.astype(stored))
+    names = ("features", "tolerance", "gradient_tolerance")
+    about: dict[str, Any] = {name: getattr(case, name) for name in names} | {"dtype": dtype}
+    about |= {"op": case.plan.op, "gradient_op": OPS[case.plan.op].op}
+    about |= {"attributes": case.plan.attributes, "outputs": [*case.outputs]}
+    _write_about(about, place)
+
+
+def _write_about(about: dict[str, Any], place: Path) -> None:
     text = json.dumps(about, indent=1, sort_keys=True)
     (place / "case.json").write_text(text + "\n", encoding="utf-8", newline="\n")
 
@@ -138,6 +169,14 @@ def read_case(place: Path) -> Stored:
     """Read the case in a folder."""
     about = json.loads((place / "case.json").read_text(encoding="utf-8"))
     known = (about[name] for name in Stored._fields[1:5])
+    if "op" in about:
+        inputs, found, cotangents, gradients = (
+            {p.stem.partition("_")[2]: np.load(p) for p in sorted(place.glob(f"{kind}_*.npy"))}
+            for kind in ("input", "output", "cotangent", "gradient")
+        )
+        truth = {name: found[name] for name in about["outputs"]}
+        arrays = inputs, truth, cotangents, gradients
+        return Stored._make([place / "case.json", *known, *arrays])
     data, gradient = place / "test_data_set_0", place / "gradient"
     kinds = (data, "input"), (data, "truth"), (gradient, "cotangent"), (gradient, "input")
     return Stored(place / "model.onnx", *known, *(_arrays(*kind) for kind in kinds))

@@ -1,5 +1,5 @@
 """
-Runtimes: functions of the path of model.onnx and the inputs by name.
+Runtimes: functions of the path of model.onnx, or of an op's case.json, and the inputs by name.
 
 A runtime returns the outputs in the model's order. Any exception counts as a refusal. A function of
 gradients has a third argument, the cotangents of the outputs by name, and returns the gradients of
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import onnx
 
 from ..checks.attributes import type_shown
@@ -53,9 +55,11 @@ def _node(path: Path, inputs: Mapping[str, Any]) -> tuple[str, list[Any], dict[s
 
 
 def cupyrnn(path: Path, inputs: Mapping[str, Any]) -> Sequence[Any]:
-    """`run_onnx_node`."""
+    """`run_onnx_node`, or `raw_ops`."""
     from ..onnx_node import run_onnx_node
 
+    if path.suffix == ".json":
+        return _of_op("cupyrnn.raw_ops", path, inputs)
     op_type, arrays, attributes = _node(path, inputs)
     outputs = run_onnx_node(op_type, arrays, **attributes)  # type: ignore[arg-type]
     return [a for a in outputs if a is not None]
@@ -64,14 +68,61 @@ def cupyrnn(path: Path, inputs: Mapping[str, Any]) -> Sequence[Any]:
 def cupyrnn_gradients(
     path: Path, inputs: Mapping[str, Any], cotangents: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The gradients of `run_onnx_node`, by `vjp`."""
+    """The gradients of `run_onnx_node`, by `vjp`, or those of `raw_ops`."""
     from ..onnx_node import run_onnx_node
     from ..pullback import vjp
 
+    if path.suffix == ".json":
+        return _gradients_of_op("cupyrnn.raw_ops", path, inputs, cotangents)
     op_type, arrays, attributes = _node(path, inputs)
     _, pullback = vjp(run_onnx_node, op_type, arrays, **attributes)  # type: ignore[arg-type]
     found = pullback(**{f"{name}_grad": a for name, a in cotangents.items()})
     return {n.removesuffix("_grad"): a for n, a in found._asdict().items() if a is not None}
+
+
+def _called(module: str, path: Path, inputs: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
+    """Run an op of a module; return the case, its arguments, attributes and results by name."""
+    about, ops = json.loads(path.read_text(encoding="utf-8")), importlib.import_module(module)
+    name, attributes = about["op"], about["attributes"]
+    name += "V3" * (name == "CudnnRNN")
+    # What a cell does not have is a number.
+    nothing = {"input_c": np.zeros((), about["dtype"])} if name == "CudnnRNNV3" else {}
+    arguments = nothing | {k: a if a.ndim else int(a) for k, a in inputs.items()}
+    return about, arguments, attributes, getattr(ops, name)(**arguments, **attributes)._asdict()
+
+
+def _of_op(module: str, path: Path, inputs: Mapping[str, Any]) -> Sequence[Any]:
+    """Run an op of TensorFlow's raw_ops, or of a module like it."""
+    about, _, _, found = _called(module, path, inputs)
+    return [np.asarray(found[name]) for name in about["outputs"]]
+
+
+def _gradients_of_op(
+    module: str, path: Path, inputs: Mapping[str, Any], cotangents: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    about, arguments, attributes, found = _called(module, path, inputs)
+    op, nothing = about["op"], {}
+    if "LSTM" in op:
+        attributes = {"use_peephole": attributes.get("use_peephole", False)}
+    if op.endswith("Cell"):
+        del found["h"]
+    if op == "CudnnRNN":
+        nothing = {"output_c_backprop": np.zeros_like(arguments["input_c"])}
+    function = getattr(importlib.import_module(module), about["gradient_op"])
+    grads = function(**arguments, **found, **nothing | dict(cotangents), **attributes)._asdict()
+    return {name: np.asarray(a) for name, a in grads.items() if a is not None}
+
+
+def tensorflow(path: Path, inputs: Mapping[str, Any]) -> Sequence[Any]:
+    """TensorFlow's ops on the CPU, which has none of CudnnRNN."""
+    return _of_op("tensorflow.raw_ops", path, inputs)
+
+
+def tensorflow_gradients(
+    path: Path, inputs: Mapping[str, Any], cotangents: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The ops of the gradients."""
+    return _gradients_of_op("tensorflow.raw_ops", path, inputs, cotangents)
 
 
 # By name: the runner, the gradients, and the packages whose versions the report shows.
@@ -79,6 +130,7 @@ KNOWN: dict[str, tuple[Run, Gradients | None, tuple[str, ...]]] = {
     "onnxruntime": (onnxruntime, None, ("onnxruntime",)),
     "onnx-reference": (onnx_reference, None, ("onnx",)),
     "cupyrnn": (cupyrnn, cupyrnn_gradients, ()),
+    "tensorflow": (tensorflow, tensorflow_gradients, ("tensorflow",)),
 }
 
 
@@ -109,7 +161,9 @@ def runtime_of(name: str, gradients: str | None) -> tuple[Run, Gradients | None,
         run, known, packages = KNOWN[name]
         if importlib.util.find_spec((packages or ("cupyrnn",))[0]) is None:
             raise ValueError(f"{name} is not installed")
-        about = " ".join([name, *(metadata.version(package) for package in packages)])
+        # The package tensorflow is also in the distribution tensorflow-cpu.
+        of = metadata.packages_distributions() if packages else {}
+        about = " ".join([name, *(metadata.version(of[package][0]) for package in packages)])
     else:
         run, known, about = function(name), None, name
     return run, known if gradients is None else function(gradients), about
