@@ -248,7 +248,7 @@ def keep(kept: Measurements, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = path.with_suffix(f".{os.getpid()}-{threading.get_native_id()}")
     # A line for each name.
-    lines = re.sub(r'(\{|\]\], |\}, |", )(?=")', r"\1\n", json.dumps(found))
+    lines = re.sub(r'(\{|\]\], |\}, |": "[^"]*", )(?=")', r"\1\n", json.dumps(found))
     whole.write_text(lines + "\n", encoding="utf-8")
     whole.replace(path)  # atomically, because others may read the file
 
