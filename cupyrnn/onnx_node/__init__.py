@@ -20,14 +20,7 @@ from .._typing import Array, by_argument
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.packed import RNNMode
 from ..checks.arrays import cast, compute_dtype, on_device
-from ..checks.attributes import (
-    check_choice,
-    check_count,
-    check_integer,
-    check_list,
-    no_memory,
-    shown,
-)
+from ..checks.attributes import check_choice, check_count, check_list, no_memory, shown
 from ..checks.calls import check_arrays, check_lengths, expect_memory, expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from ..ops.cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
@@ -352,7 +345,7 @@ def _check(op: str, op_type: Any, inputs: Any, attributes: dict[str, Any]) -> _N
     *sizes, I = expect_rank(op, "X", tensors["X"], f"({steps}, I)")
     T, B = sizes[::-1] if batch_first else sizes
     H = expect_rank(op, "R", tensors["R"], f"(D, {gates}, H)")[2]
-    if hidden_size is not None and check_integer(op, "hidden_size", hidden_size) != H:
+    if hidden_size not in (None, H):
         raise ValueError(
             f"{op}: R has shape {tensors['R'].shape}, expected (D, {gates}, H) with H ="
             f" hidden_size = {shown(hidden_size)}"

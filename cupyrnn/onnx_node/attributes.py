@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..checks.attributes import check_choice, check_real
+from ..checks.attributes import check_choice, check_integer, check_real
 from ..weights.activations import DEFAULTS, Activation, activations_of, check_flag, text
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -31,6 +31,8 @@ def check_attributes(op: str, op_type: str, attributes: dict[str, Any]) -> NodeA
     """Check all attributes of a node, by name."""
     direction = check_choice(op, "direction", text(attributes["direction"]), DIRECTIONS)
     D = 1 + (direction == "bidirectional")
+    if attributes["hidden_size"] is not None:
+        check_integer(op, "hidden_size", attributes["hidden_size"])
     names = ("linear_before_reset", "input_forget", "layout")
     before_reset, forget, batch_first = flags = [check_flag(op, n, attributes[n]) for n in names]
     for name, flag, only in zip(names, flags, ("GRU", "LSTM"), strict=False):
