@@ -113,14 +113,26 @@ class HostTable(Table):
             self.new[n] = new._replace(copied=value.array)
 
 
-@functools.lru_cache(maxsize=16)
+# The most places [T, B] of which the rows are kept for other calls: these arrays stay below 32 MB.
+_MOST_KEPT = 1 << 15
+
+
 def packing_of(T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes) -> Packing:
+    """Return the rows of sequences, which layers, directions and the gradient share."""
+    make = _kept_packing if T * B <= _MOST_KEPT else _packing_of
+    return make(T, B, has_lengths, has_resets, data)
+
+
+def _packing_of(T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes) -> Packing:
     """Return the rows of sequences, of the bytes of their lengths and of their resets."""
     lengths = np.frombuffer(data, np.int32, B) if has_lengths else None
     resets = None
     if has_resets:
         resets = np.frombuffer(data, np.bool_, offset=4 * B * has_lengths).reshape(T, B)
     return Packing(np, T, B, lengths, resets)
+
+
+_kept_packing = functools.lru_cache(maxsize=16)(_packing_of)
 
 
 def order_of(arrays: Any) -> Packing:
@@ -394,8 +406,10 @@ class OnHost:
 
     def _reader(self, kind: Any, places: Sequence[Place | None]) -> Callable[[Arrays], Any]:
         """Return a function that makes a NamedTuple of views."""
-        make = kind._make
-        views = [None if a is None else self._table.view(a) for a in places]
+        make, views = kind._make, [None if a is None else self._table.view(a) for a in places]
+        if len(views) > 1 and all(type(view) is operator.itemgetter for view in views):
+            whole = operator.itemgetter(*[a.array for a in places if a is not None])
+            return lambda arrays: make(whole(arrays))
         return lambda arrays: make([None if view is None else view(arrays) for view in views])
 
     def _rows_reader(self, kind: Any, places: Sequence[Place | None]) -> Callable[[Arrays], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from math import prod
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..checks.arrays import NotInPlace
 from .signatures import Arguments
 
 
+@functools.lru_cache(maxsize=4096)
 def strides_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Return the strides of an array in C order."""
     strides = []
