@@ -120,7 +120,8 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     zh, tmp = np.empty((B, 4 * H), dtype), np.empty((B, H), dtype)
     # One plane [B, H] per gate: ufuncs are several times faster over contiguous memory than over a
     # quarter of each row. The planes of i, f and o are to the left and right of ci's plane.
-    planes = zh.reshape(B, 4, H).transpose(1, 0, 2)
+    planes, by_gate = np.empty((4, B, H), dtype), zh.reshape(B, 4, H).transpose(1, 0, 2)
+    z = z.reshape(len(z), B, 4, H).transpose(0, 2, 1, 3)
     zi, zci, zf, zo = (planes[column] for column in cell.columns)
     e_i, e_f, e_o = e = np.empty((3, B, H), dtype)
     left, e_left, right, e_right = planes[:at_ci], e[:at_ci], planes[at_ci + 1 :], e[at_ci:]
@@ -135,7 +136,7 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
         bounds = np.array(-cell.proj_clip, dtype), np.array(cell.proj_clip, dtype)
     for z_t, i, cs, f, o, ci, co, h in zip(z, *run.saved, strict=True):
         dot(h_prev, w_h, zh)
-        np.subtract(z_t, zh, zh)
+        np.subtract(z_t, by_gate, planes)
         if cell.peephole is None:
             inner(left, e_left)
             inner(right, e_right)
