@@ -224,7 +224,7 @@ def input_products(tid: int, one: Any, f: Frame, address: int, t0: int, t1: int)
     r0, r1 = own_rows(tid, f)
     u0, u1 = own_units(one, tid, f)
     start = first_row(f, t0, t1)
-    all_rows = r0 == 0 and r1 == read_word(f.starts + 8)
+    all_rows = r0 == 0 and r1 >= read_word(f.starts + 8)
     # All rows of all steps are one matrix; a thread's own rows are one matrix for each step.
     pieces = 1 if all_rows else t1 - t0
     for k in range(f.inputs):
@@ -391,6 +391,15 @@ def all_steps(one: Any, words: int) -> None:
 
 
 @part
+def add_sums(one: Any, f: Frame, u0: int, u1: int, sums: int) -> None:
+    """Add some units of sums to the gradients of a cell's own vectors."""
+    row = f.H * size_of(one)
+    for k in range(f.vectors):
+        to = f.totals + k * row
+        add_rows(one, (u0, u1, f.H, 0, sums + k * row, to, to))
+
+
+@part
 def sum_terms(tid: int, n: int, one: Any, f: Frame, address: int, t0: int, t1: int) -> None:
     """Add the gradients of a cell's own vectors over the steps t0..t1-1, for a thread's units."""
     z, row = matrix(address, 0), f.H * size_of(one)
@@ -407,11 +416,11 @@ def sum_terms(tid: int, n: int, one: Any, f: Frame, address: int, t0: int, t1: i
             ))  # fmt: skip
             summed += 1
             # The sums of groups of rows are added, because one long sum loses more digits.
-            if summed == SUMMED_ROWS or (t == t1 - 1 and r == rows - 1):
-                for k in range(f.vectors):
-                    to = f.totals + k * row
-                    add_rows(one, (u0, u1, f.H, 0, sums + k * row, to, to))
+            if summed == SUMMED_ROWS:
+                add_sums(one, f, u0, u1, sums)
                 summed = 0
+    if summed > 0:  # the last steps may have no rows
+        add_sums(one, f, u0, u1, sums)
 
 
 def all_steps_back(one: Any, words: int) -> None:

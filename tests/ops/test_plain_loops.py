@@ -130,14 +130,16 @@ def test_the_clip_of_a_projection(
 
 
 # The cases leave out what prevents a call on the host from being laid out.
-WHOLE: dict[str, Any] = {"extent": ["full", "equal lengths"], "rows": None}
+WHOLE: dict[str, Any] = {"rows": None}
+WHOLE |= {"extent": ["full", "equal lengths", "lengths", "lengths+resets"]}
 WHOLE |= {"size": [(5, 3, 4, 6), (1, 3, 4, 6), (1, 2, 3, 128)]}
 WHOLE |= {"save": "all", "input_mode": "linear_input", "projected": False}
-WHOLE |= {"dtype": ["float32", "float64"], "memory": "C", "tapered": False, "layers": [1, 2]}
+WHOLE |= {"dtype": ["float16", "float32", "float64"], "memory": "C", "tapered": False}
+WHOLE |= {"layers": [1, 2]}
 
 
 @each("block_lstm", "block_gru", *(n for n in TABLE if n.startswith("cudnn_rnn")),
-      **WHOLE, places=["numba"])  # fmt: skip
+      **WHOLE, places=["numpy", "numba"])  # fmt: skip
 def test_calls_that_are_laid_out(
     ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
