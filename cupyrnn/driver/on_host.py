@@ -65,8 +65,10 @@ class HostTable(Table):
     def _sequences(self, by_name: Any, T: int, B: int) -> Any:
         if by_name.get("seq_len_max") is not None:
             raise NotInPlace("both the number of steps and resets are there")
-        are_there = [by_name[name] is not None for name in ("sequence_lengths", "resets")]
-        return functools.partial(packing_of, T, B, *are_there)
+        has_lengths, has_resets = (
+            by_name[name] is not None for name in ("sequence_lengths", "resets")
+        )
+        return functools.partial(packing_of, T, B, has_lengths, has_resets)
 
     def view(self, place: Place) -> View:
         """Return a function that makes the view of a place."""
