@@ -7,11 +7,9 @@ than a view, so every new place is an array of its own.
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,125 +20,12 @@ from ..cells.block_forms import prepared
 from ..cells.contract import Gradients
 from ..checks.arrays import NotInPlace, cast, compute_dtype
 from . import layer as _layer
+from .host_call import HostCall, HostTable, order_of, table_of
 from .layer import Layer, LayerGradient
 from .net import GradientPlaces, LayerPlaces, Weights
 from .packing import Packing, Rows
-from .places import Place, Table, strides_of
+from .places import Place
 from .signatures import Arguments
-
-# The most steps of a call that is laid out. In longer calls a layout saves too little.
-_MOST_STEPS = 4096
-# The most rows for which inference has memory for all saved arrays.
-_MOST_ROWS = 1024
-
-View = Callable[[Arrays], Array]
-
-
-class New(NamedTuple):
-    """A new array of a call."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    zeros: bool = False
-    copied: int | None = None  # the number of the array that it is a copy of
-    exchanged: bool = False  # whether the copy exchanges the first two axes
-
-
-class HostTable(Table):
-    """
-    The arrays of a call on the host.
-
-    Weights may be matrices in Fortran order. Of other arrays that are not in C order, or not
-    aligned, a call makes copies.
-    """
-
-    def __init__(self, arguments: Arguments, matrices: set[int]) -> None:
-        self._matrices = matrices
-        self.copied: list[int] = []
-        self.new: list[New | None] = []
-        self._shapes = [a.shape for a in arguments.arrays]
-        self.scratch: set[int] = set()  # the numbers of arrays that layers share
-        super().__init__(arguments)
-
-    def _sequences(self, by_name: Any, T: int, B: int) -> Any:
-        if by_name.get("seq_len_max") is not None:
-            raise NotInPlace("both the number of steps and resets are there")
-        has_lengths, has_resets = (
-            by_name[name] is not None for name in ("sequence_lengths", "resets")
-        )
-        return functools.partial(packing_of, T, B, has_lengths, has_resets)
-
-    def view(self, place: Place) -> View:
-        """Return a function that makes the view of a place."""
-        n = place.array - self.inputs
-        new = self.new[n] if n >= 0 else None
-        shape = self._shapes[place.array] if n < 0 else None if new is None else new.shape
-        return view_of(place, shape)
-
-    def _argument(self, n: int, a: Array) -> Place:
-        flags = a.flags
-        in_order = flags.c_contiguous or (flags.f_contiguous and n in self._matrices)
-        if in_order and flags.aligned:
-            return super()._argument(n, a)
-        self.copied.append(n)
-        return self._whole(n, a.shape, self.dtype)
-
-    def take(
-        self, allocation: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None
-    ) -> Place:
-        """Return the place of a new array."""
-        # The same bits in every call, also after the rows of shorter sequences.
-        zeros = allocation == "reserve" and self.sequences is not None
-        self.new.append(New(shape, dtype or self.dtype, zeros))
-        return self._whole(self.inputs + len(self.new) - 1, shape, dtype or self.dtype)
-
-    def reuse(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> Place:
-        place = super().reuse(name, shape, dtype)
-        self.scratch.add(place.array)
-        return place
-
-    def hold(self, columns: int) -> Place:
-        """Return the place of an array [S, columns] that an operation of the call makes."""
-        self.new.append(None)
-        return self._whole(self.inputs + len(self.new) - 1, (1, columns), self.dtype)
-
-    def begin(self, place: Place, value: Place | None) -> None:
-        n = place.array - self.inputs
-        new = self.new[n]
-        assert new is not None, place
-        if value is None:
-            self.new[n] = new._replace(zeros=True)
-        else:
-            assert value.offset == place.offset, (value, place)
-            self.new[n] = new._replace(copied=value.array)
-
-
-# The most places [T, B] of which the rows are kept for other calls: these arrays stay below 32 MB.
-_MOST_KEPT = 1 << 15
-
-
-def packing_of(T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes) -> Packing:
-    """Return the rows of sequences, which layers, directions and the gradient share."""
-    make = _kept_packing if T * B <= _MOST_KEPT else _packing_of
-    return make(T, B, has_lengths, has_resets, data)
-
-
-def _packing_of(T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes) -> Packing:
-    """Return the rows of sequences, of the bytes of their lengths and of their resets."""
-    lengths = np.frombuffer(data, np.int32, B) if has_lengths else None
-    resets = None
-    if has_resets:
-        resets = np.frombuffer(data, np.bool_, offset=4 * B * has_lengths).reshape(T, B)
-    return Packing(np, T, B, lengths, resets)
-
-
-_kept_packing = functools.lru_cache(maxsize=16)(_packing_of)
-
-
-def order_of(arrays: Any) -> Packing:
-    """Return the rows of a call whose sequences differ."""
-    packing: Packing = arrays[-2]
-    return packing
 
 
 class OnHost:
@@ -594,108 +479,3 @@ def start(
     """
     table = table_of(arguments, matrices, saves=saves)
     return table, OnHost(table, net, arguments.steps, in_time=in_time)
-
-
-def table_of(arguments: Arguments, matrices: set[int], *, saves: bool) -> HostTable:
-    """Return the table of a call; the arguments are those of `start`."""
-    T, B = arguments.steps
-    if T > _MOST_STEPS or not (saves or T * B <= _MOST_ROWS):
-        raise NotInPlace("the layers compute it in pieces")
-    return HostTable(arguments, matrices)
-
-
-def view_of(place: Place, whole: tuple[int, ...] | None = None) -> View:
-    """Return a function that makes the view of a place; `whole` is the shape of its array."""
-    array, offset, shape, strides, dtype = place
-    if whole is not None and strides == strides_of(shape, dtype.itemsize):
-        row = prod(whole[1:]) * dtype.itemsize
-        if shape == whole:
-            return operator.itemgetter(array)
-        if shape == whole[1:] and offset % row == 0:
-            n = offset // row
-            return lambda arrays: arrays[array][n]
-        if shape and shape[1:] == whole[1:] and offset % row == 0:
-            start, stop = offset // row, offset // row + shape[0]
-            return lambda arrays: arrays[array][start:stop]
-        if offset == 0 and prod(shape) == prod(whole):
-            return lambda arrays: arrays[array].reshape(shape)
-    if whole is None and offset == 0 and shape[0] == 1:  # an operation makes the array
-        return operator.itemgetter(array)
-    if dtype.kind == "V":  # bfloat16, whose arrays are no buffers
-        return lambda arrays: np.ndarray(
-            shape, dtype, arrays[array].view(np.uint16), offset, strides
-        )
-    return lambda arrays: np.ndarray(shape, dtype, arrays[array], offset, strides)
-
-
-def _key(place: Place, shape: tuple[int, ...]) -> Any:
-    """Return the index of a place in its array, of this shape; None for the whole."""
-    if place.shape == shape:
-        return None
-    if place.shape == shape[1:]:
-        return place.offset // (place.size * place.itemsize)
-    assert len(shape) == len(place.shape) == 1, (place, shape)
-    start = place.offset // place.itemsize
-    return slice(start, start + place.size)
-
-
-class HostCall:
-    """Runs the calls of a signature."""
-
-    def __init__(
-        self, table: HostTable, operations: list[Callable[[Arrays], Any]], results: Any, *,
-        in_numpy: bool,
-    ) -> None:  # fmt: skip
-        self._in_numpy = in_numpy
-        self._operations, self._copied, self.draws = operations, table.copied, table.draws
-        self._new = [_maker(new) for new in table.new]
-        self._order: Any = table.sequences
-        returned, self.kind, self.more = results
-        first = table.inputs
-        # Of each result: its array, and its index there, None for the whole.
-        self.returned = [
-            None if p is None else (p.array, _key(p, table.new[p.array - first].shape))
-            for p in returned
-        ]
-        self._found = [r or (-1, None) for r in self.returned]
-
-    def __call__(self, arrays: Sequence[Any], data: bytes = b"", keys: Sequence[int] = ()) -> Any:
-        """Run a call; `keys` are the two words of the key of its masks."""
-        found = self.run(arrays, keys, data)
-        return self.kind._make([*found, *[a.copy() for a in self.more]] if self.more else found)
-
-    def run(self, arrays: Sequence[Any], keys: Sequence[int] = (), data: bytes = b"") -> list[Any]:
-        """Run a call; return the arrays of its results. `data` are its lengths and resets."""
-        bound: Any = [*arrays]
-        for n in self._copied:
-            bound[n] = bound[n].copy()
-        for make, shape, dtype in self._new:
-            bound.append(make(shape, dtype) if dtype is not None else make(bound[shape]))
-        bound.append(None if self._order is None else self._order(data))
-        bound.append(keys)
-        if self._in_numpy:
-            with np.errstate(all="ignore"):
-                for operation in self._operations:
-                    operation(bound)
-        else:
-            for operation in self._operations:
-                operation(bound)
-        bound[-1] = None
-        return [bound[n] if key is None else bound[n][key] for n, key in self._found]
-
-
-def _exchanged(a: Array) -> Array:
-    return a.swapaxes(0, 1).copy()
-
-
-def _nothing(_: Any) -> None:
-    """Make no array: an operation makes it."""
-
-
-def _maker(new: New | None) -> tuple[Any, Any, np.dtype[Any] | None]:
-    """Return a function that makes a new array, from a shape and a dtype or from an array."""
-    if new is None:
-        return _nothing, 0, None
-    if new.copied is not None:
-        return _exchanged if new.exchanged else np.ndarray.copy, new.copied, None
-    return (np.zeros if new.zeros else np.empty), new.shape, new.dtype

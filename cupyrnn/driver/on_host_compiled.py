@@ -22,8 +22,9 @@ from ..compiled.call import compute
 from ..compiled.plan import HostCell, Plan, Shapes, Spec, is_small
 from ..compiled.single import CompiledStep, StepSizes
 from . import layer as _layer
+from .host_call import HostTable, order_of, table_of
 from .net import Cells, GradientPlaces, LayerPlaces
-from .on_host import HostTable, OnHost, order_of, table_of
+from .on_host import OnHost
 from .places import Place
 from .signatures import Arguments
 

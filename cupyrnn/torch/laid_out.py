@@ -25,7 +25,7 @@ from .arrays import array_of, current_stream, on_device_of
 from .batching import Op
 
 if TYPE_CHECKING:
-    from ..driver import device_call, on_host
+    from ..driver import device_call, host_call
 
 Results: TypeAlias = "list[torch.Tensor | None]"
 # Numbers and shapes of the states that are None among the tensors of a call: they are zeros.
@@ -223,7 +223,7 @@ class _OnHost(_Runner):
     """Runs calls of tensors on the host, whose results are in NumPy's memory."""
 
     def __init__(
-        self, call: on_host.HostCall, order: list[int], views: list[_View | None], sequences: Any
+        self, call: host_call.HostCall, order: list[int], views: list[_View | None], sequences: Any
     ) -> None:
         super().__init__(order, views)
         self._call, self._sequences = call, sequences
