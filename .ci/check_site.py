@@ -39,6 +39,12 @@ OPTIONS = (
 # What readers searched for, and the page that is to be among the first FIRST results.
 SEARCHES = {
     "batch_first": "guide/faq",
+    "batch first": "guide/faq",
+    "DLPack": "guide/gpu",
+    "mixed precision": "guide/torch",
+    "ROCm": "guide/faq",
+    "state dict": "guide/torch",
+    "TPU": "guide/faq",
     "block_lstm_grad": "reference/lstm",
     "clip": "guide/",
     "CudnnLSTM": "guide/weights",
