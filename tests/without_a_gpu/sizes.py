@@ -55,7 +55,7 @@ SIZES: dict[str, list[Size]] = {
     ],
     "turns": [
         Size("one whole group", (8, 70), 10, 16, (6, 1), cluster=2),
-        Size("one group with few sequences", (3, 70), 10, 16, (6, 1), cluster=2),
+        Size("one group with few sequences", (3, 71), 10, 16, (6, 1), cluster=2),
         Size("two whole groups", (16, 35), 4, 16, (4, 1), cluster=2),
         Size("a second group with one sequence", (9, 70), 10, 16, (6, 1), cluster=2),
         Size("a last row of blocks with one whole group", (24, 35), 8, 16, (4, 2), cluster=2),

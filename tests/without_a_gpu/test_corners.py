@@ -169,20 +169,20 @@ def test_the_memory_of_a_call_is_aligned_in_the_ptx(
 def test_offsets_beyond_32_bits_between_blocks(
     cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Vectors 2 GB apart in memory that nobody has: three pieces of it are ever touched."""
+    """Vectors 2 GB apart in memory that nobody has: four pieces of it are ever touched."""
     far, words = 2**29, 64
     frame = FRAMES["grid"]
     frame.ask(monkeypatch)
     has_device(monkeypatch, 2)
-    call = calls(2, 1, 17)["simple_rnn"]
+    call = calls(3, 1, 17)["simple_rnn"]
     expected = on(cupy_on_cpu, call)
     no_reserve = 0x4000  # Linux's; Python's module has no name for it before 3.13
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
-    apart = mmap.mmap(-1, 4 * (4 * far), flags=flags)
+    apart = mmap.mmap(-1, 4 * (3 * far + words), flags=flags)
     memory = np.frombuffer(apart, np.uint32)
 
     def all_ones(_: int) -> Any:
-        for turn in range(3):
+        for turn in range(4):
             memory[turn * far : turn * far + words] = ~np.uint32(0)
         return cupy_on_cpu.asarray(memory.view(np.uint8))
 

@@ -122,13 +122,13 @@ class Clocks:
     def __init__(self, host: dict[str, float], device: dict[str, float]) -> None:
         self.host_needs, self.device_needs = host, device
         self.now = self.busy_until = 0.0
-        self.of_an_event = 0.0  # seconds of the host
+        self.late: list[float] = []  # seconds that the host needs for the next events
         self.done: list[str] = []
         clocks = self
 
         class Event:
             def record(self) -> None:
-                clocks.now += clocks.of_an_event
+                clocks.now += clocks.late.pop(0) if clocks.late else 0.0
                 self.at = max(clocks.now, clocks.busy_until)
 
             def synchronize(self) -> None:
@@ -178,14 +178,14 @@ def test_times_are_those_of_the_device_alone(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_host_that_is_late_before_the_call_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device then waits, though the call itself is queued in no time."""
-    clocks = Clocks({"rows": 0.0}, {"rows": 1e-3})
+    """The device then waits, though the call itself is queued in a moment."""
+    clocks = Clocks({"rows": 1e-3}, {"rows": 1e-3})
     monkeypatch.setitem(sys.modules, "cupy", clocks)  # type: ignore[arg-type]
     monkeypatch.setattr(timing, "perf_counter", lambda: clocks.now)
     timer = timing.DeviceTimer()
     timer.measure(lambda: clocks.call("rows"), 0.1)  # it compiles
     for late, queued in ((0.01, True), (0.2, False)):
-        clocks.of_an_event = late
+        clocks.late = [0.0, late]
         assert timer.measure(lambda: clocks.call("rows"), 0.1).all_queued == queued
 
 
