@@ -40,6 +40,7 @@ SIZES: dict[str, list[Size]] = {
         Size("a group of two with one", (3, 17), 4, 2, (2, 2)),
         Size("whole groups in each launch", (8, 17), 2, 4, (2, 1), 2),
         Size("a last launch with one sequence", (5, 17), 2, 4, (2, 1), 2),
+        Size("several groups in each launch", (13, 17), 4, 4, (2, 2), 2),
         Size("blocks with all units", (3, 32), 4, 2, (2, 2)),
         Size("one block in a group", (3, 16), 2, 2, (1, 2)),
     ],
