@@ -58,7 +58,7 @@ def cupyrnn(path: Path, inputs: Mapping[str, Any]) -> Sequence[Any]:
     """`run_onnx_node`, or `raw_ops`."""
     from ..onnx_node import run_onnx_node
 
-    if path.suffix == ".json":
+    if str(path).endswith(".json"):
         return _of_op("cupyrnn.raw_ops", path, inputs)
     op_type, arrays, attributes = _node(path, inputs)
     outputs = run_onnx_node(op_type, arrays, **attributes)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def cupyrnn_gradients(
     from ..onnx_node import run_onnx_node
     from ..pullback import vjp
 
-    if path.suffix == ".json":
+    if str(path).endswith(".json"):
         return _gradients_of_op("cupyrnn.raw_ops", path, inputs, cotangents)
     op_type, arrays, attributes = _node(path, inputs)
     _, pullback = vjp(run_onnx_node, op_type, arrays, **attributes)  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def cupyrnn_gradients(
 
 def _called(module: str, path: Path, inputs: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
     """Run an op of a module; return the case, its arguments, attributes and results by name."""
-    about, ops = json.loads(path.read_text(encoding="utf-8")), importlib.import_module(module)
+    about, ops = json.loads(Path(path).read_text("utf-8")), importlib.import_module(module)
     name, attributes = about["op"], about["attributes"]
     name += "V3" * (name == "CudnnRNN")
     # What a cell does not have is a number.
