@@ -28,13 +28,14 @@ import itertools
 import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
 
 from .._ops import Record
-from .._typing import Array
+from .._typing import Array, NamedTuple
 from ..checks.attributes import type_shown
 from ..derivatives.duals import along
 from . import laid_out
@@ -52,6 +53,7 @@ from .laid_out import Zeros
 
 # Arguments by name, without those that are None.
 Named: TypeAlias = dict[str, Any]
+Groups: TypeAlias = "dict[str, Sequence[Any]]"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -136,6 +138,32 @@ def _requires_grad(tensors: Sequence[Any]) -> bool:
     return False
 
 
+class Rule(NamedTuple):
+    """
+    An op of a function, and the ops that differentiate it, by the letters of groups of tensors.
+
+    Groups of arguments are p (inputs), s (saved results), y (gradients of outputs), dp and dy
+    (tangents); results are F (all results), G (gradients of inputs), dF and dG (tangents). In the
+    arguments of a derivative w are the gradients of the op's results, and 0 are no tensors.
+    """
+
+    takes: str
+    gives: str
+    transposed_by: tuple[str, str] = ("", "")  # the op, and its arguments
+    gradients: tuple[tuple[str, str], ...] = ()  # of groups of arguments: groups of its results
+    differentiated_by: tuple[str, str, str] = ("", "", "")  # the op, its arguments, its result
+
+
+RULES = {
+    "forward": Rule("p", "F", ("backward", "p s w"), (("p", "G"),), ("jvp", "p dp", "dF")),
+    "backward": Rule(
+        *("p s y", "G", ("second", "p y w 0"), (("p", "dG"), ("y", "dF"))),
+        ("second", "p y dp dy", "dG"),
+    ),
+    "jvp": Rule("p dp", "dF", ("second", "p w dp 0"), (("p", "dG"), ("dp", "G"))),
+    "second": Rule("p y dp dy", "dF G dG"),
+}
+
 _untraced: Any = functools.cache(torch.compiler.disable)
 # Returns the compiler's callback for frames of this thread: None outside compiled code.
 _frame_reader: Any = getattr(
@@ -165,6 +193,8 @@ class Op:
 
     # Whether `onnx_translations` was called: without its table no export to ONNX ends well.
     translated = False
+    forward: Any  # the ops, by the names of `RULES`
+    backward: Any
 
     def __init__(
         self,
@@ -183,14 +213,14 @@ class Op:
         # Arguments that make the gradient skip the first input.
         self.without_input: Named = {}
         self._attributes = [part.split()[-1] for part in attributes.split(", ")]
-        # The tensors that each op takes, before the extras.
+        # The tensors of each group, and those that each op takes, before the extras.
+        inputs, outputs = self.inputs, self.outputs
+        self._named = {"p": inputs, "dp": inputs, "s": saved, "y": outputs, "dy": outputs}
+        self._named |= {"F": results, "G": inputs, "dF": outputs, "dG": inputs}
         self.groups: dict[str, tuple[tuple[str, ...], ...]] = {
-            "forward": (self.inputs,),
-            "backward": (self.inputs, saved, self.outputs),
-            "jvp": (self.inputs, self.inputs),
-            "second": (self.inputs, self.outputs, self.inputs, self.outputs),
+            op_kind: tuple(self._named[group] for group in rule.takes.split())
+            for op_kind, rule in RULES.items()
         }
-        self._parts = {op_kind: _slices(groups) for op_kind, groups in self.groups.items()}
         self._define()
         self.functions = _functions(self)
         # Skips PyTorch's check for function transforms, which have been ruled out here.
@@ -293,18 +323,22 @@ class Op:
                     f"{self.name}: {name}[{n}] {found}, expected {expected} like {name}[0]"
                 )
 
+    def _split(self, groups: str, values: Sequence[Any]) -> tuple[Groups, Sequence[Any]]:
+        """Return tensors by the letters of their groups, and the rest."""
+        found, start = {}, 0
+        for group in groups.split():
+            end = start + len(self._named[group])
+            found[group], start = values[start:end], end
+        return found, values[start:]
+
     def grouped(self, op_kind: str, values: Sequence[Any]) -> list[Sequence[Any]]:
         """Return the arguments of an op group by group, and then the rest."""
-        return [values[part] for part in self._parts[op_kind]]
+        found, rest = self._split(RULES[op_kind].takes, values)
+        return [*found.values(), rest]
 
     def _count(self, op_kind: str) -> int:
         """Return how many of the arguments of an op are tensors."""
         return sum(map(len, self.groups[op_kind])) + len(self.extras)
-
-    def _split(self, op_kind: str, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return the tensors of a call and its attributes."""
-        count = self._count(op_kind)
-        return args[:count], args[count:]
 
     def values(self, op_kind: str, tensors: Sequence[Any], zeros: Zeros) -> list[Any]:
         """Return tensors as an op takes them: with a tuple of several pieces, and with zeros."""
@@ -316,14 +350,16 @@ class Op:
 
     def call(self, op_kind: str, *args: Any) -> Sequence[Any]:
         """Call an op inside a derivative, which may be differentiated itself."""
-        tensors, attributes = self._split(op_kind, args)
+        count = self._count(op_kind)
+        tensors, attributes = args[:count], args[count:]
         if not is_plain(tensors) or in_a_transform() or _requires_grad(tensors):
             return self.functions[op_kind].apply(*args)  # type: ignore[no-any-return]
         return self._results(op_kind, tensors, attributes)
 
     def run(self, op_kind: str, *args: Any) -> Sequence[torch.Tensor]:
         """Run an op below autograd."""
-        tensors, attributes = self._split(op_kind, args)
+        count = self._count(op_kind)
+        tensors, attributes = args[:count], args[count:]
         if is_plain(tensors):
             return self._whole(args[0], self._results(op_kind, tensors, attributes))
         outside = _below_autograd.set(True)
@@ -360,29 +396,23 @@ class Op:
     # The registration with PyTorch's dispatcher, for the compiler and other tracers.
 
     def _define(self) -> None:
-        n, k = len(self.inputs), len(self.outputs)
-        inputs = [f"Tensor{'?' * (n in self.record.optional)} {n}" for n in self.inputs]
-        results = [f"Tensor {name}_" for name in self.saved]
-        cotangents = [f"Tensor? {name}_grad" for name in self.outputs]
-        tangents = [f"Tensor? {name}_tangent" for name in self.inputs]
-        more = [f"Tensor? {name}_grad_tangent" for name in self.outputs]
+        schemas = {
+            "p": [f"Tensor{'?' * (n in self.record.optional)} {n}" for n in self.inputs],
+            "s": [f"Tensor {name}_" for name in self.saved],
+            "y": [f"Tensor? {name}_grad" for name in self.outputs],
+            "dp": [f"Tensor? {name}_tangent" for name in self.inputs],
+            "dy": [f"Tensor? {name}_grad_tangent" for name in self.outputs],
+        }
         last = [f"Tensor? {name}" for name in self.extras] + [self._declared]
-        self.forward = self._op("forward", inputs + last, len(self.results), self._fake_forward)
-        self.backward = self._op(
-            "backward", inputs + results + cotangents + last, n, lambda *a: self._like(a[:n])
-        )
-        self.jvp = self._op(
-            "jvp", inputs + tangents + last, k,
-            lambda *a: self._fake_forward(*a[:n], *a[2 * n :])[:k],
-        )  # fmt: skip
-        self.second = self._op(
-            "second", inputs + cotangents + tangents + more + last, k + 2 * n, self._fake_second
-        )
-        register = torch.library.register_autograd
-        register(self.forward, self._vjp_forward, setup_context=self._keep_forward, lib=_LIBRARY)
-        register(self.backward, self._vjp_backward, setup_context=self._keep, lib=_LIBRARY)
-        for op in (self.jvp, self.second):
-            register(op, _refusal(self.name, "there are no third derivatives"), lib=_LIBRARY)
+        for op_kind, rule in RULES.items():
+            arguments = [*itertools.chain(*map(schemas.__getitem__, rule.takes.split())), *last]
+            count = sum(len(self._named[group]) for group in rule.gives.split())
+            op = self._op(op_kind, arguments, count, partial(self._fake, op_kind))
+            setattr(self, op_kind, op)
+            vjp, keep = _refusal(self.name, "there are no third derivatives"), None
+            if op_kind in ("forward", "backward"):
+                vjp, keep = partial(self._transpose, op_kind), partial(self._keep, op_kind)
+            torch.library.register_autograd(op, vjp, setup_context=keep, lib=_LIBRARY)
 
     def _op(self, op_kind: str, arguments: list[str], count: int, fake: Any) -> Any:
         """Return an op of PyTorch."""
@@ -393,7 +423,8 @@ class Op:
         )
 
         def run(*args: Any) -> Sequence[Any]:
-            return self._results(op_kind, *self._split(op_kind, args))
+            count = self._count(op_kind)
+            return self._results(op_kind, args[:count], args[count:])
 
         def traced(compute: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Any]:
             def call(*args: Any) -> Any:
@@ -439,10 +470,16 @@ class Op:
     def _like(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         return tuple(inputs[0].new_empty(0 if t is None else t.shape) for t in inputs)
 
-    def _fake_second(self, *args: Any) -> tuple[torch.Tensor, ...]:
-        inputs, *_, rest = self.grouped("second", args)
-        outputs = self._fake_forward(*inputs, *rest)[: len(self.outputs)]
-        return (*outputs, *self._like(inputs), *self._like(inputs))
+    def _fake(self, op_kind: str, *args: Any) -> tuple[torch.Tensor, ...]:
+        """Return tensors of the shapes of an op's results."""
+        inputs, *_, rest = self.grouped(op_kind, args)
+        results: tuple[torch.Tensor, ...] = ()
+        for group in RULES[op_kind].gives.split():
+            if "G" in group:
+                results += self._like(inputs)
+            else:
+                results += self._fake_forward(*inputs, *rest)[: len(self._named[group])]
+        return results
 
     # The computations of the ops on tensors; an input that is left out is None.
 
@@ -542,24 +579,46 @@ class Op:
 
     # Derivatives.
 
-    def _keep(self, ctx: Any, inputs: Any, output: Any) -> None:
-        """Save the arguments of a call."""
+    def _keep(self, op_kind: str, ctx: Any, inputs: Any, output: Any) -> None:
+        """Save the arguments of a call, of the forward op also the results that are needed."""
+        if op_kind == "forward":
+            n = len(self.inputs)
+            inputs = (*inputs[:n], *output[-len(self.saved) :], *inputs[n:])
+            ctx.mark_non_differentiable(*output[len(self.outputs) :])
         tensors = len(inputs) - len(self._attributes)
         ctx.save_for_backward(*inputs[:tensors])
         ctx.save_for_forward(*inputs[:tensors])
         ctx.attributes = inputs[tensors:]
         ctx.set_materialize_grads(False)
 
-    def _keep_forward(self, ctx: Any, inputs: Any, output: Any) -> None:
-        """Save the arguments of the forward op and, between them, the results that are needed."""
-        n = len(self.inputs)
-        self._keep(ctx, (*inputs[:n], *output[-len(self.saved) :], *inputs[n:]), output)
-        ctx.mark_non_differentiable(*output[len(self.outputs) :])
+    def _kept(self, op_kind: str, ctx: Any) -> tuple[Groups, Sequence[Any]]:
+        """Return what was saved of a call: tensors by group, extras and attributes."""
+        groups = RULES[op_kind].takes + " s" * (op_kind == "forward")
+        return self._split(groups, (*ctx.saved_tensors, *ctx.attributes))
 
-    def _vjp_forward(self, ctx: Any, *grads: Any) -> Sequence[Any]:
-        n, s, kept = len(self.inputs), len(self.saved), ctx.saved_tensors
-        values = (*kept[: n + s], *grads[: len(self.outputs)], *kept[n + s :])
-        return _wanted(ctx, self._derivative("backward", *values, *ctx.attributes))
+    def _transpose(self, op_kind: str, ctx: Any, *grads: Any) -> Sequence[Any]:
+        """Return the gradients of an op's arguments, from those of its results."""
+        rule, k = RULES[op_kind], len(self.outputs)
+        (kept, rest), (by, takes) = self._kept(op_kind, ctx), rule.transposed_by
+        w = grads[:k]
+        if rule.gives == "G":  # inputs that are left out have no directions
+            w = tuple(None if t is None else g for t, g in zip(kept["p"], grads, strict=True))
+        kept |= {"w": w, "0": (None,) * k}
+        given = itertools.chain(*(kept[group] for group in takes.split()))
+        found, _ = self._split(RULES[by].gives, self._derivative(by, *given, *rest))
+        of = {**dict.fromkeys(rule.takes.split(), ""), **dict(rule.gradients)}
+        parts = (found.get(g, (None,) * len(self._named[group])) for group, g in of.items())
+        return _wanted(ctx, [*itertools.chain(*parts)])
+
+    def _along(self, op_kind: str, ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        """Return the tangents of an op's results, from those of its arguments."""
+        rule = RULES[op_kind]
+        (kept, rest), (by, takes, gives) = self._kept(op_kind, ctx), rule.differentiated_by
+        kept = {group: tuple(map(_primal, tensors)) for group, tensors in kept.items()}
+        kept |= {f"d{group}": part for group, part in self._split(rule.takes, tangents)[0].items()}
+        given = itertools.chain(*(kept[group] for group in takes.split()))
+        found = self._split(RULES[by].gives, self.call(by, *given, *rest))[0][gives]
+        return *found, *[None] * (len(self._named[rule.gives]) - len(found))
 
     def _vjp_recorded(self, ctx: Any, *grads: Any) -> Sequence[Any]:
         kept, (attributes, zeros), grads = ctx.saved_tensors, ctx.rest, grads[: len(self.outputs)]
@@ -581,36 +640,13 @@ class Op:
             found = [*found[:last], *parts]
         return _wanted(ctx, (None, *found))
 
-    def _vjp_backward(self, ctx: Any, *grads: Any) -> Sequence[Any]:
-        inputs, saved, cotangents, rest = self._kept("backward", ctx)
-        directions = [None if t is None else g for t, g in zip(inputs, grads, strict=True)]
-        nothing, n, k = [None] * len(cotangents), len(inputs), len(cotangents)
-        found = self._derivative("second", *inputs, *cotangents, *directions, *nothing, *rest)
-        return _wanted(ctx, (*found[k + n :], *[None] * len(saved), *found[:k]))
-
-    def _vjp_jvp(self, ctx: Any, *grads: Any) -> Sequence[Any]:
-        inputs, tangents, rest = self._kept("jvp", ctx)
-        n, k = len(inputs), len(grads)
-        found = self._derivative("second", *inputs, *grads, *tangents, *[None] * k, *rest)
-        return _wanted(ctx, (*found[k + n :], *found[k : k + n]))
-
-    def _kept(self, op_kind: str, ctx: Any) -> list[Sequence[Any]]:
-        """Return the saved arguments of an op, group by group, then the rest and the attributes."""
-        return self.grouped(op_kind, (*ctx.saved_tensors, *ctx.attributes))
-
     def _derivative(self, op_kind: str, *args: Any) -> Sequence[Any]:
         """Call an op in a derivative, whether the compiler traces it or not."""
         if torch.compiler.is_compiling():
             return getattr(self, op_kind)(*args)  # type: ignore[no-any-return]
         if under_vectorize(args[: self._count(op_kind)]):
-            return vectorized(functools.partial(self._derivative, op_kind), args)
+            return vectorized(partial(self._derivative, op_kind), args)
         return self.call(op_kind, *args)
-
-
-def _slices(groups: Sequence[Sequence[str]]) -> list[slice]:
-    """Return the slices of consecutive groups, and of the rest."""
-    ends = [0, *itertools.accumulate(map(len, groups))]
-    return [slice(a, b) for a, b in itertools.pairwise([*ends, None])]
 
 
 def _filled(values: list[Any], zeros: Zeros) -> list[Any]:
@@ -655,8 +691,7 @@ def _functions(op: Op) -> dict[str, type[torch.autograd.Function]]:
 
     Autograd records the forward op without these, which is faster.
     """
-    name, last, k = op.name, len(op.inputs) - 1, len(op.outputs)
-    s, e = len(op.saved), len(op.extras)
+    name, k, s, e = op.name, len(op.outputs), len(op.saved), len(op.extras)
     third = _refusal(name, "there are no third derivatives")
 
     def recorded(ctx: Any, rest: Any, *tensors: Any) -> Any:
@@ -669,27 +704,15 @@ def _functions(op: Op) -> dict[str, type[torch.autograd.Function]]:
             ctx.mark_non_differentiable(*results[k:])
         return results[: op.shown]
 
-    def backward_jvp(ctx: Any, *tangents: Any) -> Any:
-        inputs, _, cotangents, rest = op._kept("backward", ctx)
-        by_inputs, _, by_cotangents, _ = op.grouped("backward", tangents)
-        primals = map(_primal, (*inputs, *cotangents))
-        found = op.call("second", *primals, *by_inputs, *by_cotangents, *rest)
-        return tuple(found[k + len(inputs) :])
-
-    def forward_jvp(ctx: Any, *tangents: Any) -> Any:
-        n, kept = last + 1, ctx.saved_tensors
-        rest = (*kept[n + s :], *ctx.attributes)
-        found = op.call("jvp", *map(_primal, kept[:n]), *tangents[:n], *rest)
-        return *found, *[None] * (len(op.results) - k)
-
-    kept = {"setup_context": op._keep}
-    nothing = {"setup_context": lambda ctx, inputs, output: None}
+    functions = {"recorded": _function(op, "forward", forward=recorded, backward=op._vjp_recorded)}
     again = _refusal(name, "there is no forward mode of forward mode")
-    forward = {"setup_context": op._keep_forward, "backward": op._vjp_forward}
-    return {
-        "recorded": _function(op, "forward", forward=recorded, backward=op._vjp_recorded),
-        "forward": _function(op, "forward", **forward, jvp=forward_jvp),
-        "backward": _function(op, "backward", **kept, backward=op._vjp_backward, jvp=backward_jvp),
-        "jvp": _function(op, "jvp", **kept, backward=op._vjp_jvp, jvp=again),
-        "second": _function(op, "second", **nothing, backward=third, jvp=third),
-    }
+    for op_kind, rule in RULES.items():
+        parts = {"setup_context": lambda ctx, inputs, output: None, "backward": third, "jvp": third}
+        if rule.gradients:
+            parts["setup_context"] = partial(op._keep, op_kind)
+            parts["backward"] = partial(op._transpose, op_kind)
+            parts["jvp"] = again
+        if rule.differentiated_by[0]:
+            parts["jvp"] = partial(op._along, op_kind)
+        functions[op_kind] = _function(op, op_kind, **parts)
+    return functions
