@@ -91,8 +91,13 @@ def test_no_steps(laid_out: Any, rng: np.random.Generator) -> None:
     on_both(laid_out, block_lstm({"seq_len_max": 0}, {}), *of_lstm(3, 2, rng))
 
 
-def test_one_step_from_nothing(laid_out: Any, rng: np.random.Generator) -> None:
-    """The gradient of the recurrent weights is zero, and written."""
+@pytest.mark.parametrize(("mode", "T"), [("loop", 1), ("loop", 3), ("rows", 3)])
+def test_no_states(
+    laid_out: Any, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, mode: str, T: int
+) -> None:
+    """They are zero, and so is the gradient of the recurrent weights after one step."""
+    FRAMES["rows"]._replace(mode=mode).ask(monkeypatch)
+    has_device(monkeypatch, 2)
 
     def call(x: Any, w: Any, b: Any, dy: Any) -> list[Any]:
         net = [cupyrnn.BlockLSTMParams(w, b)]
@@ -102,7 +107,7 @@ def test_one_step_from_nothing(laid_out: Any, rng: np.random.Generator) -> None:
         )
         return [out.output, back.weights_backprop[0].w, back.input_backprop]
 
-    shapes = (1, 2, 3), (7, 16), (16,), (1, 2, 4)
+    shapes = (T, 2, 3), (7, 16), (16,), (T, 2, 4)
     on_both(laid_out, call, *(rng.standard_normal(shape) for shape in shapes))
 
 
