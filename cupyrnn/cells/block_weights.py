@@ -94,7 +94,7 @@ class BlockLSTMParams(NamedTuple):
 
     @property
     def form(self) -> Form:
-        """What makes a cell of the weights: see docs/how/contract.md."""
+        """What makes a cell of the weights: see docs/guide/own_cell.md."""
         return LSTM_FORM
 
 
@@ -185,7 +185,7 @@ class PeepholeLSTMParams(_PeepholeLSTM):
 
     @property
     def form(self) -> Form:
-        """What makes a cell of the weights: see docs/how/contract.md."""
+        """What makes a cell of the weights: see docs/guide/own_cell.md."""
         return LSTM_FORM
 
 
@@ -249,5 +249,5 @@ class BlockGRUParams(NamedTuple):
 
     @property
     def form(self) -> Form:
-        """What makes a cell of the weights: see docs/how/contract.md."""
+        """What makes a cell of the weights: see docs/guide/own_cell.md."""
         return GRU_FORM

@@ -114,7 +114,7 @@ def check_list(op: str, name: str, value: object, items: str = "arrays") -> None
 def read_first(value: object) -> str:
     """Return the end of an error for a path that was passed instead of arrays."""
     path = isinstance(value, (str, os.PathLike))
-    return "; read the file first, as docs/guide/files.md shows" if path else ""
+    return "; read the file first, as docs/guide/weights.md shows" if path else ""
 
 
 def check_count(

@@ -206,7 +206,7 @@ def test_all_environment_variables_are_described() -> None:
         read |= set(re.findall(rf'"((?:{families})_[A-Z0-9_]+)"', text(path)))
     assert {"CUPYRNN_ENGINE", "CUPYRNN_CUDNN", "CUPYRNN_NUMBA", "CUPY_TF32"} <= read
     assert {"OPENBLAS_CORETYPE", "OMP_NUM_THREADS", "PMI_RANK", "XDG_CACHE_HOME"} <= read
-    described = text(DOCS / "guide" / "environment.md")
+    described = text(DOCS / "reference" / "environment.md")
     assert [v for v in sorted(read) if f"`{v}`" not in described] == []
 
 
@@ -285,7 +285,7 @@ def test_runs_on_a_gpu_are_reported_on_one_page() -> None:
 
 
 def test_bits_per_character_are_the_same_everywhere() -> None:
-    page = text(DOCS / "guide/main_job.md")
+    page = text(DOCS / "guide/demo.md")
     table = dict(re.findall(r"^\| (.+?) \| (\d\.\d\d) \|$", page, re.MULTILINE))
     (shown,) = re.findall(
         r"reaches (\S+) bits per held-out character; bz2 needs (\S+)\."

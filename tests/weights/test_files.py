@@ -16,16 +16,16 @@ from checks import assert_close
 
 import cupyrnn
 
-PAGE = Path(__file__).parents[2] / "docs/guide/files.md"
+PAGE = Path(__file__).parents[2] / "docs/guide/weights.md"
 I, H = 3, 2
 NET = cupyrnn.init_params(num_layers=1, num_units=H, input_size=I, scheme="torch", seed=3)
 
 
 def recipe(heading: str, most: int = 5, **names: Any) -> cupyrnn.PackedParams:
     """Run the lines below a heading and return the net that they end in."""
-    _, found, rest = PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}\n")
+    _, found, rest = PAGE.read_text(encoding="utf-8").partition(f"\n### {heading}\n")
     assert found, heading
-    match = re.search(r"^```py\n(.*?)^```", rest.partition("\n## ")[0], re.DOTALL | re.MULTILINE)
+    match = re.search(r"^```py\n(.*?)^```", rest.partition("\n### ")[0], re.DOTALL | re.MULTILINE)
     assert match is not None, heading
     lines = [line for line in match[1].splitlines() if line and not line.startswith("import ")]
     assert len([line for line in lines if not line.startswith("from ")]) <= most
@@ -182,7 +182,7 @@ def cudnn_lstm_model(tf: Any, words: Any) -> Any:
 
 def test_a_whole_cudnn_lstm_model_and_back(tf: Any) -> None:
     """TensorFlow saves it, the guide's code tunes it, and TensorFlow restores and runs it."""
-    page = (PAGE.parent / "weights.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     _, found, rest = page.partition("\n## A whole CudnnLSTM model, and back\n")
     assert found
     blocks = r"^```(python|py)\n(.*?)^```"
@@ -275,7 +275,7 @@ def test_onnx_nodes_in_an_if_with_computed_weights() -> None:
     onnx.save(model, "model.onnx")
     with pytest.raises(KeyError):
         recipe(".onnx", 20)
-    section = PAGE.read_text(encoding="utf-8").partition("\n## .onnx\n")[2].partition("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").partition("\n### .onnx\n")[2].partition("\n### ")[0]
     read, fold = re.findall(r"^```py\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     runtime.set_default_logger_severity(4)
     exec(fold, {})
@@ -312,6 +312,8 @@ def test_core_ml() -> None:
 
 
 def test_every_recipe_is_run() -> None:
-    headings = re.findall(r"^## (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    files = PAGE.read_text(encoding="utf-8").partition("\n## Reading model files\n")[2]
+    headings = re.findall(r"^### (.*)$", files, re.MULTILINE)
+    assert headings
     source = Path(__file__).read_text(encoding="utf-8")
     assert [h for h in headings if f'"{h}"' not in source] == []

@@ -401,7 +401,7 @@ def test_the_page_has_the_same_table() -> None:
         marks = ["yes" if t in wrong.tools else "–" for t in (ORDERS, INTERPRETER)]
         assert "yes" in marks
         lines.append(f"| {name} | {' | '.join(marks)} |")
-    page = Path(__file__).parents[2] / "docs" / "how" / "proof.md"
+    page = Path(__file__).parents[2] / "docs" / "how" / "checks.md"
     assert "\n".join(lines) in page.read_text(encoding="utf-8")
 
 
