@@ -78,7 +78,7 @@ class OnHost:
             self._table.new[n] = new._replace(copied=a.array, exchanged=True)
             return
         shape, strides = ((n[1], n[0], n[2]) for n in (a.shape, a.strides))
-        self._compute(lambda a, to: np.copyto(to, a), a._replace(shape=shape, strides=strides), to)
+        self._copy(a._replace(shape=shape, strides=strides), to)
 
     def _by_step(self, rows: Place, backwards: bool) -> Place:
         """Return rows [T*B, K] as [T, B, K], with the steps in reverse order if `backwards`."""
@@ -102,7 +102,7 @@ class OnHost:
             if adds:
                 self._compute(lambda a, to: np.add(to, a, to), a, to)
             else:
-                self._compute(lambda a, to: np.copyto(to, a), a, to)
+                self._copy(a, to)
             return
         read, write = self._table.view(a), self._table.view(to)
 
@@ -286,7 +286,7 @@ class OnHost:
             return tuple(found)
         for to, last, state in zip(grads.first, grads.last, grads.states, strict=True):
             if self._is_step and state is not None:  # a block op's step carries its gradient
-                self._compute(lambda a, to: np.copyto(to, a), state, to)
+                self._copy(state, to)
             else:
                 self._table.begin(to, last)
         return grads.first
@@ -417,7 +417,15 @@ class OnHost:
 
     def _compute(self, function: Callable[..., Any], *places: Place) -> None:
         """Add a function of arrays that writes to the last one."""
-        self._in_numpy, views = True, [self._table.view(place) for place in places]
+        self._in_numpy = True
+        self._add(function, *places)
+
+    def _copy(self, a: Place, to: Place) -> None:
+        """Add a copy, which warns of nothing."""
+        self._add(lambda a, to: np.copyto(to, a), a, to)
+
+    def _add(self, function: Callable[..., Any], *places: Place) -> None:
+        views = [self._table.view(place) for place in places]
         self.operations.append(lambda arrays: function(*[view(arrays) for view in views]))
 
     def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> HostCall:
