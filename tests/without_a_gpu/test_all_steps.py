@@ -482,7 +482,9 @@ def test_the_ptx_agrees(
         arch = "compute_90"
     frame.has(monkeypatch, 2, B, H)
     tolerances = TOLERATED.get(dtype) or (tolerance(dtype), tolerance(dtype))
-    call = calls(3, B, H, dtype, (1, 3, 2, 3, 3, 1, 2, 3, 3)[:B])[cell]
+    # By turns, whole sequences have kernels of their own.
+    lengths = None if arch in ("compute_80", "compute_100") else (1, 3, 2, 3, 3, 1, 2, 3, 3)[:B]
+    call = calls(3, B, H, dtype, lengths)[cell]
     found = interpreted(cupy_on_cpu, monkeypatch, call, arch, tolerances)
     assert all(all(found) for found in taken.values())
     expect_what_an_exchange_needs()
