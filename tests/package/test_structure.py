@@ -312,6 +312,6 @@ def test_the_page_of_the_tree_names_all() -> None:
     folders = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name[0] not in "_."}
     for name in entries() - {"__init__.py", "__main__.py", "py.typed"} | folders:
         assert name in page, name
-    floors = re.findall(r"^\d+\. (.*)$", page.split("## Floors")[1].split("##")[0], re.MULTILINE)
+    floors = re.findall(r"^\d+\. (.*)$", page.split("## Layers")[1].split("##")[0], re.MULTILINE)
     named = [{*re.findall(r"`(\w+)`", line)} for line in floors]
     assert named[:-3] == list(FLOORS[:-3])
