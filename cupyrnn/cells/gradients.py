@@ -148,15 +148,15 @@ class OfWeights:
 
         They need matrices with contiguous rows or columns, and contiguous sums.
         """
-        found: dict[int, Array] = {}
+        by_id: dict[int, Array] = {}
 
         def in_order(a: Array | None, ready: Callable[[Array], bool]) -> Array | None:
             if a is None or ready(a):
                 return a
-            if id(a) not in found:
-                found[id(a)] = self._xp.zeros(a.shape, a.dtype)
-                self._moved.append((a, found[id(a)]))
-            return found[id(a)]
+            if id(a) not in by_id:
+                by_id[id(a)] = self._xp.zeros(a.shape, a.dtype)
+                self._moved.append((a, by_id[id(a)]))
+            return by_id[id(a)]
 
         return views._replace(
             weights=[in_order(a, _has_lines) for a in views.weights],
@@ -175,13 +175,13 @@ class OfWeights:
         xp, kind = self._xp, type(self._weights)
         if self._mode == "none":
             return kind._make([None] * len(self._weights))
-        found = self.values()
+        values = self.values()
         if self._mode != "norms":
-            return each(found, lambda a: cast(a, self._dtype)) if self._casts else found
+            return each(values, lambda a: cast(a, self._dtype)) if self._casts else values
         with np.errstate(all="ignore"):  # by example a vector has two axes
             return kind._make(
                 [
                     a if a is None else norm_of_rows(xp, a) if a.ndim == 2 else together(xp, norms)
-                    for a, norms in zip(found, self._norms, strict=True)
+                    for a, norms in zip(values, self._norms, strict=True)
                 ]
             )

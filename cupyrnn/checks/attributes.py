@@ -148,11 +148,11 @@ def check_save(op: str, save: object) -> int | None:
         if save in ("all", "states"):
             return 1 if save == "states" else None
     else:
-        every = _index(save)
-        if every is None:
+        steps = _index(save)
+        if steps is None:
             raise TypeError(f"{op}: save is {shown(save)}, expected 'all', 'states' or an integer")
-        if 1 <= every < 2**63:
-            return every
+        if 1 <= steps < 2**63:
+            return steps
     raise ValueError(f"{op}: save is {shown(save)}, expected 'all', 'states' or k in [1, 2**63)")
 
 

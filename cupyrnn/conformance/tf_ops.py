@@ -83,16 +83,16 @@ def plans(op: str) -> Iterator[OpPlan]:
         yield from _plans_of_nets()
         return
     dtypes = ("float32", "float64", "float16")
-    found: list[dict[str, Any]] = [{}]
+    choices: list[dict[str, Any]] = [{}]
     if "LSTM" in op:
         biases: list[dict[str, Any]] = [{}, {"forget_bias": 0.0}, {"forget_bias": -0.5}]
         clips: list[dict[str, Any]] = [{}, {"cell_clip": 0.0}, {"cell_clip": 0.375}]
         given = biases[: 1 if op == "BlockLSTMV2" else 3], clips, [{}, {"use_peephole": True}]
-        found = [a | b | c for a, b, c in itertools.product(*given)]
+        choices = [a | b | c for a, b, c in itertools.product(*given)]
     shorter = (False, True) if op.startswith("Block") else (False,)
-    for attributes, is_shorter, dtype in itertools.product(found, shorter, dtypes):
+    for attributes, is_shorter, dtype in itertools.product(choices, shorter, dtypes):
         yield OpPlan(op, attributes, dtype=dtype, shorter=is_shorter)
-    for attributes, sizes in itertools.product((found[0], found[-1]), _SIZES):
+    for attributes, sizes in itertools.product((choices[0], choices[-1]), _SIZES):
         yield OpPlan(op, attributes, sizes)
 
 
@@ -176,24 +176,24 @@ def _inputs(plan: OpPlan, rng: np.random.Generator) -> Arrays:
         axes, places = (
             ((T, B), (plan.L * D, B)) if a.get("time_major", True) else ((B, T), (B, plan.L * D))
         )
-        found = {"input": numbers(rng, 96, *axes, I), "input_h": numbers(rng, 64, *places, P)}
+        inputs = {"input": numbers(rng, 96, *axes, I), "input_h": numbers(rng, 64, *places, P)}
         if a["rnn_mode"] == "lstm":
-            found["input_c"] = numbers(rng, 64, *places, H)
-        found["params"] = numbers(rng, weights, cudnn_rnn_params_size(*sizes, **net))
+            inputs["input_c"] = numbers(rng, 64, *places, H)
+        inputs["params"] = numbers(rng, weights, cudnn_rnn_params_size(*sizes, **net))
         lengths = rng.integers(0, T + 1, B) if plan.shorter else np.full(B, T)
-        return found | {"sequence_lengths": lengths.astype(np.int32)}
+        return inputs | {"sequence_lengths": lengths.astype(np.int32)}
     steps = (T, B) if op.startswith("Block") else (B,)
-    found = {"x": numbers(rng, 96, *steps, I), "h_prev": numbers(rng, 64, B, H)}
+    inputs = {"x": numbers(rng, 96, *steps, I), "h_prev": numbers(rng, 64, B, H)}
     if op == "GRUBlockCell":
         for name, columns in (("ru", 2 * H), ("c", H)):
-            found |= {f"w_{name}": numbers(rng, weights, I + H, columns)}
-            found |= {f"b_{name}": numbers(rng, 64, columns)}
-        return found
-    found |= {"cs_prev": numbers(rng, 64, B, H), "w": numbers(rng, weights, I + H, 4 * H)}
-    found |= {name: numbers(rng, 64, H) for name in _PEEPHOLES} | {"b": numbers(rng, 64, 4 * H)}
+            inputs |= {f"w_{name}": numbers(rng, weights, I + H, columns)}
+            inputs |= {f"b_{name}": numbers(rng, 64, columns)}
+        return inputs
+    inputs |= {"cs_prev": numbers(rng, 64, B, H), "w": numbers(rng, weights, I + H, 4 * H)}
+    inputs |= {name: numbers(rng, 64, H) for name in _PEEPHOLES} | {"b": numbers(rng, 64, 4 * H)}
     if op.startswith("Block"):
-        found["seq_len_max"] = np.array(T - (T > 1 and plan.shorter))
-    return found
+        inputs["seq_len_max"] = np.array(T - (T > 1 and plan.shorter))
+    return inputs
 
 
 def _ignoring(plan: OpPlan, inputs: Arrays) -> Iterator[Arrays]:
@@ -243,12 +243,12 @@ def _lstm(op: str) -> Callable[[Arrays, dict[str, Any]], Arrays]:
         clip = a.get("cell_clip", _CLIP.get(op, 3.0))
         cs_prev, h_prev, w, b = (arrays[n] for n in ("cs_prev", "h_prev", "w", "b"))
         wci, wcf, wco = peepholes
-        found = reference.lstm(
+        results = reference.lstm(
             x[:steps], cs_prev, h_prev, w, _rows(b), wci, wcf, wco,
             forget_bias=0 if op == "BlockLSTMV2" else a.get("forget_bias", 1.0),
             cell_clip=clip if clip > 0 else None, gate_order=order,
         )  # fmt: skip
-        return _named(found, len(x), is_block)
+        return _named(results, len(x), is_block)
 
     return outputs
 
@@ -264,12 +264,12 @@ def _rows(b: Any) -> Any:
     return b if b.ndim == 3 else b[:, None]
 
 
-def _named(found: Any, T: int, is_block: bool) -> Arrays:
+def _named(outputs: Any, T: int, is_block: bool) -> Arrays:
     """Return outputs [N, T, B, H], with zeros after the last step, or [N, B, H] of one step."""
     if not is_block:
-        return {k: a[0] for k, a in found._asdict().items()}
-    padding = [(0, T - len(found.h)), (0, 0), (0, 0), (0, 0)]
-    return {k: np.moveaxis(np.pad(a, padding), 0, 1) for k, a in found._asdict().items()}
+        return {k: a[0] for k, a in outputs._asdict().items()}
+    padding = [(0, T - len(outputs.h)), (0, 0), (0, 0), (0, 0)]
+    return {k: np.moveaxis(np.pad(a, padding), 0, 1) for k, a in outputs._asdict().items()}
 
 
 def _net(arrays: Arrays, a: dict[str, Any]) -> Arrays:
@@ -314,20 +314,20 @@ def _net(arrays: Arrays, a: dict[str, Any]) -> Arrays:
             if w_x is None:  # skip_input
                 w_x = np.repeat(np.tile(np.eye(rows.shape[3]), w_h.shape[2] // H)[None], N, 0)
             first = h[:, n, b : b + 1]
-            found: Any
+            outputs: Any
             if last_c is not None and c is not None:
                 w = np.concatenate([w_x, w_h], 1)
                 args = rows, c[:, n, b : b + 1], first, w, b_x + b_h
-                found = reference.lstm(*args, w_p=of(n, "projection"), gate_order="ifco")
-                last_c[:, n, b] = found.cs[-1][:, 0]
+                outputs = reference.lstm(*args, w_p=of(n, "projection"), gate_order="ifco")
+                last_c[:, n, b] = outputs.cs[-1][:, 0]
             elif mode == "gru":
-                found = reference.gru_reset_after(rows, first, w_x, w_h, b_x, b_h)
+                outputs = reference.gru_reset_after(rows, first, w_x, w_h, b_x, b_h)
             else:
-                found = reference.simple_rnn(
+                outputs = reference.simple_rnn(
                     rows, first, w_x, w_h, b_x + b_h, relu=mode == "rnn_relu"
                 )
-            output[:steps, :, b, d * P : (d + 1) * P] = found.h[:: -1 if d else 1][:, :, 0]
-            last_h[:, n, b] = found.h[-1][:, 0]
+            output[:steps, :, b, d * P : (d + 1) * P] = outputs.h[:: -1 if d else 1][:, :, 0]
+            last_h[:, n, b] = outputs.h[-1][:, 0]
         below = output
     results = {"output": np.moveaxis(below, 0, 1), "output_h": last_h}
     results |= {} if last_c is None else {"output_c": last_c}

@@ -248,9 +248,9 @@ def gradients(
     for name, a in inputs.items():
         if name == "sequence_lens":
             continue
-        every = _in_front(inputs, a.size, np.complex128)
-        every[name].reshape(a.size, a.size)[np.diag_indices(a.size)] += 1j * STEP
-        outputs = run(op_type, every, attributes).outputs
+        stacked = _in_front(inputs, a.size, np.complex128)
+        stacked[name].reshape(a.size, a.size)[np.diag_indices(a.size)] += 1j * STEP
+        outputs = run(op_type, stacked, attributes).outputs
         slope: Any = sum(
             (outputs[n].imag * g).reshape(a.size, -1).sum(1) for n, g in cotangents.items()
         )

@@ -27,12 +27,12 @@ Shapes: TypeAlias = "tuple[jax.ShapeDtypeStruct, ...]"
 
 def _axes(arrays: Tree) -> frozenset[str]:
     """Return the axes of a `shard_map` along which any of the arrays varies."""
-    found: frozenset[str] = frozenset()
+    varying: frozenset[str] = frozenset()
     for a in jax.tree.leaves(arrays):
         aval = a if isinstance(a, jax.core.ShapedArray) else jax.typeof(a)
         kind = getattr(aval, "manual_axis_type", None)  # since JAX 0.10
-        found |= getattr(aval, "vma", found) if kind is None else kind.varying
-    return found
+        varying |= getattr(aval, "vma", varying) if kind is None else kind.varying
+    return varying
 
 
 def varying(arrays: Tree, along: Tree) -> Tree:
@@ -113,16 +113,16 @@ def _lower(ctx: mlir.LoweringRuleContext, *args: Any, call: _HostCall) -> Sequen
         and hasattr(mlir, "emit_python_callback")
     ):
         emit: Any = mlir.emit_python_callback
-        found, *_ = emit(
+        outputs, *_ = emit(
             ctx, run, None, list(args), ctx.avals_in, ctx.avals_out, has_side_effect=False
         )
-        return found
+        return outputs
 
     def pure(*args: jax.Array) -> Leaves:
-        found = jax.pure_callback(run, list(call.shapes), *args)
+        outputs = jax.pure_callback(run, list(call.shapes), *args)
         # With several devices the results are on the first one, in a sharding that JAX's other ops
         # refuse. The barrier spreads them.
-        return jax.lax.optimization_barrier(found)
+        return jax.lax.optimization_barrier(outputs)
 
     return mlir.lower_fun(pure, multiple_results=True)(ctx, *args)
 
@@ -136,8 +136,8 @@ def _batch(
     def one(own: dict[int, jax.Array]) -> Leaves:
         return _host_p.bind(*(own.get(n, a) for n, a in enumerate(args)), call=call)
 
-    found = jax.lax.map(one, batched)
-    return found, [0] * len(found)
+    outputs = jax.lax.map(one, batched)
+    return outputs, [0] * len(outputs)
 
 
 _host_p.def_impl(_run)

@@ -166,8 +166,8 @@ def _run(
             output, last, reserve_space = call.forward(weights, x, call.states(h, c), note)
             output_h, output_c = (*last, None)[:2]
         host_reserved = call.host_reserved.copy() if is_training else np.zeros((), np.int8)
-        found = [in_axes_of_caller(xp, a, major, dtype) for a in (output, output_h, output_c)]
-        return CudnnRNNOutputs._make([*found, reserve_space, host_reserved])
+        returned = [in_axes_of_caller(xp, a, major, dtype) for a in (output, output_h, output_c)]
+        return CudnnRNNOutputs._make([*returned, reserve_space, host_reserved])
 
 
 def _run_backprop(
@@ -195,8 +195,10 @@ def _run_backprop(
         else:
             first, cotangents = call.states(h, c), (dy, call.states(dh, dc))
             weights, reserved = call.weights(params, layout), (reserve_space, layout, None)
-            found: Any = call.backward(weights, (x, first), cotangents, reserved, weight_gradients)
-            grads = found[0], *(*found[1], None)[:2], found[2]
+            gradients: Any = call.backward(
+                weights, (x, first), cotangents, reserved, weight_gradients
+            )
+            grads = gradients[0], *(*gradients[1], None)[:2], gradients[2]
         input_grad = in_axes_of_caller(xp, grads[0], major, dtype) if of_input else None
         of_states: list[Any] = [in_axes_of_caller(xp, g, major, dtype) for g in grads[1:3]]
         return CudnnRNNGrads._make([input_grad, *of_states, grads[3]])
@@ -249,8 +251,8 @@ def _is_of_engine(call: PackedCall, engine: str, arguments: Arguments) -> bool:
         return True
     # cuDNN supports some lengths only.
     run = call.run._replace(lengths=None)
-    found = _engine(arguments.op, engine, run, call.net, arguments.by_name["input"])
-    return bool(found == call.engine)
+    chosen = _engine(arguments.op, engine, run, call.net, arguments.by_name["input"])
+    return bool(chosen == call.engine)
 
 
 def _may_be_laid_out(call: PackedCall) -> bool:
@@ -526,8 +528,8 @@ def cudnn_rnn_engine(
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
     resolved = resolve_net(op, params, attributes)
-    found: Any = _check(op, (input, input_h, input_c), resolved, run, engine).engine
-    return found  # type: ignore[no-any-return]
+    chosen: Any = _check(op, (input, input_h, input_c), resolved, run, engine).engine
+    return chosen  # type: ignore[no-any-return]
 
 
 @by_signature

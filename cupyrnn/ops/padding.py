@@ -63,21 +63,21 @@ def _moved(a: Any, places: Any, hidden: Any = None) -> Any:
     """Return the steps at `places`, zeros where `hidden` is True."""
     a = plain(a)
     with _at_home(a):
-        found = a[tuple(_like(a, index) for index in places)]
+        moved = a[tuple(_like(a, index) for index in places)]
         if hidden is not None:
-            found[_like(a, hidden)] = 0
-        return found
+            moved[_like(a, hidden)] = 0
+        return moved
 
 
 def _summed(a: Any, marks: Any) -> Any:
     """Return sums from each marked step to the step before the next one, time first."""
     with _at_home(a):
-        found = a + 0
+        sums = a + 0
         for t in range(len(a) - 2, -1, -1):
-            repeated = found[t + 1] + 0
+            repeated = sums[t + 1] + 0
             repeated[_like(a, marks[t + 1])] = 0
-            found[t] += repeated
-        return found
+            sums[t] += repeated
+        return sums
 
 
 class Mask:
@@ -354,13 +354,13 @@ def pad_sequences(
     lengths = np.array([len(a) for a in values], np.int32)
     steps = int(lengths.max())
     if num_steps is not None:
-        found = check_integer(op, "num_steps", num_steps, 0)
-        if found < steps:
+        number = check_integer(op, "num_steps", num_steps, 0)
+        if number < steps:
             raise ValueError(
-                f"{op}: num_steps is {found}, expected at least {steps}, the length of"
+                f"{op}: num_steps is {number}, expected at least {steps}, the length of"
                 f" sequences[{int(lengths.argmax())}]"
             )
-        steps = found
+        steps = number
     return _padded(values, steps, major), lengths
 
 

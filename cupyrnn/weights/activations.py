@@ -60,9 +60,9 @@ def activations_of(
     expected = f"{count} for {cell} with D = {D}"
     check_count(op, "activations", names, len(lower) == count, expected)
     alphas, betas = (_parameters(op, n, lower, attributes) for n in range(2))
-    every = [Activation(*item) for item in zip(lower, alphas, betas, strict=True)]
+    activations = [Activation(*item) for item in zip(lower, alphas, betas, strict=True)]
     n = len(default)
-    return tuple(tuple(every[d * n : (d + 1) * n]) for d in range(D))
+    return tuple(tuple(activations[d * n : (d + 1) * n]) for d in range(D))
 
 
 def _listed(op: str, name: str, attributes: Mapping[str, Any], items: str) -> Sequence[Any]:

@@ -350,19 +350,17 @@ def block_lstm_from_gates(
         raise ValueError(
             f"{op}: gates['i'].input has shape {(H, I)}, expected (H, I), neither of them 0"
         )
-    found = [_gate(op, f"gates[{name!r}]", arrays, ("I", I), H, H) for name in _ICFO]
-    peepholes = {n: gate.peephole for n, gate in zip(_ICFO, found, strict=True)}
+    four = [_gate(op, f"gates[{name!r}]", arrays, ("I", I), H, H) for name in _ICFO]
+    peepholes = {n: gate.peephole for n, gate in zip(_ICFO, four, strict=True)}
     if peepholes.pop("ci") is not None:
         raise ValueError(f"{op}: gates['ci'] has a peephole, expected one in i, f and o only")
     present = [name for name in _PEEPHOLES if peepholes[name] is not None]
     if present and len(present) < 3:
         missing = next(name for name in _PEEPHOLES if name not in present)
         raise ValueError(f"{op}: gates[{missing!r}] has no peephole, but gates[{present[0]!r}] has")
-    with on_device(xp, found[0].input):
+    with on_device(xp, four[0].input):
         diagonals = {_PEEPHOLES[name]: xp.array(peepholes[name]) for name in present}
-        return PeepholeLSTMParams(
-            *forms.rows_of(xp, _stacked(xp, found), [0, 1, 2, 3]), **diagonals
-        )
+        return PeepholeLSTMParams(*forms.rows_of(xp, _stacked(xp, four), [0, 1, 2, 3]), **diagonals)
 
 
 @traceable

@@ -252,11 +252,13 @@ def _mode_of_rnn(activations: object, width: int, H: int) -> RNNMode | None:
 def _gate(op: str, mode: str, D: int, **attributes: Any) -> RecurrentActivation:
     """Return the `recurrent_activation` of a node's attributes."""
     default = ("Relu",) if mode == "rnn_relu" else DEFAULTS.get(mode.upper(), DEFAULTS["RNN"])
-    found = [f for functions in activations_of(op, mode, default, D, attributes) for f in functions]
+    listed = [
+        f for functions in activations_of(op, mode, default, D, attributes) for f in functions
+    ]
     expected, gated = [*default], len(default) > 1
-    if gated and found[0].name == "hardsigmoid":
+    if gated and listed[0].name == "hardsigmoid":
         expected[0] = "HardSigmoid"
-    for n, (function, name) in enumerate(zip(found, expected * D, strict=True)):
+    for n, (function, name) in enumerate(zip(listed, expected * D, strict=True)):
         if function.name != name.lower():
             either = " or HardSigmoid" * (gated and not n)
             raise ValueError(
@@ -265,7 +267,7 @@ def _gate(op: str, mode: str, D: int, **attributes: Any) -> RecurrentActivation:
             )
     if not gated:
         return "sigmoid"
-    gates = found[:: len(default)]
+    gates = listed[:: len(default)]
     first = gate_of(gates[0], _ROUNDING)
     if first is None or any(gate_of(gate, _ROUNDING) != first for gate in gates):
         _, slopes, offsets = map(list, zip(*gates, strict=True))

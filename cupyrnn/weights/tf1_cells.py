@@ -125,22 +125,22 @@ def cells_of(
 ) -> tuple[ModuleType, list[TF1Cell]]:
     """Return the cells whose variables begin with `prefix`, by their paths."""
     check_names(op, "variables", variables, prefix)
-    found = {
+    by_path = {
         path: leaves
         for path, leaves in _grouped(op, variables, prefix).items()
         if not (_UNCLEAR.fullmatch(_own_name(path)) and _is_dense(leaves, variables))
     }
-    named = {path for path, leaves in found.items() if leaves.keys() & {*_OF_CELLS}}
-    for path in found:
+    named = {path for path, leaves in by_path.items() if leaves.keys() & {*_OF_CELLS}}
+    for path in by_path:
         if _CELL.fullmatch(_own_name(path)) or any(map(_PLACE.fullmatch, _parts(path, prefix))):
             named.add(path)
     for path in sorted(named):
-        if not found[path].keys() & _MATRICES:
-            have = ", ".join(sorted(found[path].values()))
+        if not by_path[path].keys() & _MATRICES:
+            have = ", ".join(sorted(by_path[path].values()))
             raise ValueError(
                 f"{op}: variables has {have}, but no {join(path, 'kernel')}: the cell is incomplete"
             )
-    cells = named or {path for path, leaves in found.items() if leaves.keys() & _MATRICES}
+    cells = named or {path for path, leaves in by_path.items() if leaves.keys() & _MATRICES}
     for name in variables:
         path, mark, _ = f"/{name}".partition("/recurrent_kernel")
         if mark and name.startswith(prefix) and (not cells or path[1:] in cells):
@@ -157,7 +157,7 @@ def cells_of(
             f" gates/kernel or w_ru{there}"
             f"{_averages(variables) or nested('variables', variables)}"
         )
-    names = {path: found[path] for path in sorted(cells)}
+    names = {path: by_path[path] for path in sorted(cells)}
     for path in names:
         if _UNKNOWN_CELL.fullmatch(_own_name(path)):
             raise ValueError(
@@ -165,8 +165,8 @@ def cells_of(
                 " your own, as docs/guide/own_cell.md shows"
             )
     _check_beside(op, variables, names)
-    every = [name for leaves in names.values() for name in leaves.values()]
-    xp, arrays = as_arrays(op, {name: variables[name] for name in every})
+    leaf_names = [name for leaves in names.values() for name in leaves.values()]
+    xp, arrays = as_arrays(op, {name: variables[name] for name in leaf_names})
     return xp, [
         TF1Cell(path, leaves, {leaf: arrays[name] for leaf, name in leaves.items()})
         for path, leaves in names.items()
@@ -227,7 +227,7 @@ def _is_dense(leaves: Mapping[str, str], variables: Mapping[str, object]) -> boo
 def _grouped(op: str, names: Iterable[str], prefix: str) -> dict[str, dict[str, str]]:
     """Return the variables that may belong to cells, by path and name without it."""
     start = prefix if prefix.endswith("/") or not prefix else prefix + "/"
-    found: dict[str, dict[str, str]] = {}
+    by_path: dict[str, dict[str, str]] = {}
     for name in names:
         # Variables of optimizers have another last part, such as kernel/Adam.
         whole = _whole_name(name)
@@ -238,14 +238,14 @@ def _grouped(op: str, names: Iterable[str], prefix: str) -> dict[str, dict[str, 
         parts = _parts(path, prefix)
         if _OTHER_LAYER.fullmatch(parts[-1]) or any(map(_OPTIMIZER.fullmatch, parts)):
             continue
-        leaves = found.setdefault(path, {})
+        leaves = by_path.setdefault(path, {})
         if leaf in leaves:
             raise ValueError(
                 f"{op}: variables has {shown(leaves[leaf])} and {shown(name)}, which are the same"
                 " variable: expected one of them"
             )
         leaves[leaf] = name
-    return found
+    return by_path
 
 
 def _whole_name(name: str) -> str:

@@ -117,8 +117,8 @@ def _missing(op: str, name: str, arrays: Mapping[str, object]) -> ValueError:
     """Return the error of a missing weight; a hint if a parametrization replaces it."""
     weight, hint = re.escape(name.rpartition(".")[2]), ""
     parts = re.compile(rf"(.*\.)?{weight}(_g|_v|_raw|_orig|\.original.*)", re.DOTALL)
-    for found in filter(parts.fullmatch, arrays):
-        hint = f", but {found}: save the weight itself, as after remove_parametrizations"
+    for parametrized in filter(parts.fullmatch, arrays):
+        hint = f", but {parametrized}: save the weight itself, as after remove_parametrizations"
     return ValueError(f"{op}: state_dict has no {name}{hint or nested('state_dict', arrays)}")
 
 
@@ -138,11 +138,11 @@ def _under(op: str, state_dict: Mapping[str, object], prefix: str) -> tuple[str,
                         names[leaf] = name
             return whole, {leaf: state_dict[name] for leaf, name in names.items()}
     ends = re.compile(r"(.*?)weight_ih(_l0)?", re.DOTALL)
-    others = sorted({match[1] for name in state_dict if (match := ends.fullmatch(name))})
-    if not others:
+    prefixes = sorted({match[1] for name in state_dict if (match := ends.fullmatch(name))})
+    if not prefixes:
         raise _missing(op, f"{whole}weight_ih_l0", state_dict)
     raise ValueError(
-        f"{op}: state_dict has no {whole}weight_ih_l0; the prefixes in it are {shown(others)}"
+        f"{op}: state_dict has no {whole}weight_ih_l0; the prefixes in it are {shown(prefixes)}"
     )
 
 
