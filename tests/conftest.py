@@ -199,6 +199,7 @@ def cupy_on_cpu(
 def cupy_on_ptx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Executor], ModuleType]]:
     """A function that makes the stand-in for CuPy run the PTX of the kernels."""
     needs.tool(compiler.have_ptx())
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")  # tests of kernels ask for them
 
     def use(executor: Executor) -> ModuleType:
         _forget_kernels()
