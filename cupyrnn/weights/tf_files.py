@@ -50,7 +50,7 @@ class _Variable(NamedTuple):
 
 
 class TFVariables(Mapping[str, NDArray]):
-    """The variables of a file by name. An array is read when it is asked for."""
+    """The variables of a file by name. Each array is read on access."""
 
     def __init__(self, op: str, path: str, variables: dict[str, _Variable]) -> None:
         self._op, self.path, self._all = op, path, variables
@@ -94,7 +94,7 @@ def _damaged(op: str, path: str) -> Iterator[None]:
         raise
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{op}: {path!r} is damaged or of another kind: {error}") from None
-    except (AttributeError, KeyError, IndexError, TypeError):  # a number in place of a message
+    except (AttributeError, KeyError, IndexError, TypeError):  # a number, not a message
         raise ValueError(
             f"{op}: {path!r} is damaged: a field is missing or of another kind"
         ) from None
@@ -177,7 +177,7 @@ def read_tf_checkpoint(path: str | os.PathLike[str]) -> Mapping[str, NDArray]:
     Read a checkpoint of TensorFlow 1 or 2, or the variables of a SavedModel, without TensorFlow.
 
     The files are ``PATH.index`` and ``PATH.data-00000-of-00001``, or more of the second kind.
-    Only the index is read at once, and an array when it is asked for.
+    Only the index is read at once; each array is read on access.
 
     Parameters
     ----------
@@ -426,7 +426,7 @@ def read_tf_frozen_graph(path: str | os.PathLike[str]) -> Mapping[str, NDArray]:
     """
     Read the constants of a frozen graph (.pb) of TensorFlow 1 or 2, without TensorFlow.
 
-    An array is read when it is asked for.
+    Each array is read on access.
 
     Parameters
     ----------
@@ -489,7 +489,7 @@ def _constant(node: Buffer) -> tuple[str, Buffer] | None:
 
 
 def _read_constant(path: str, begin: int, size: int) -> NDArray:
-    """Read a TensorProto: raw bytes, or values of which the last one fills what is left."""
+    """Read a TensorProto: raw bytes, or values; the last one fills the rest."""
     parts = list(fields(_mapped(path)[begin : begin + size]))
     field = dict(parts)
     kind, shape = _kind(field[1]), shape_of(field.get(2, b""))

@@ -86,7 +86,7 @@ def shape_of(data: Buffer | bytes) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-# Checksums: CRC-32C, of which Python's library has another polynomial only.
+# Checksums: CRC-32C. Python's library has only another polynomial.
 
 
 @cache
@@ -104,7 +104,7 @@ def _after(register: Any, byte: Any) -> Any:
 
 
 def _mapped(columns: Any, registers: Any) -> Any:
-    """Multiply registers by a matrix of bits, of which the columns are given."""
+    """Multiply registers by a matrix of bits, given by its columns."""
     out = np.zeros_like(registers)
     for n in range(32):
         out ^= np.where(registers >> n & 1, columns[n], np.uint32(0))
