@@ -5,6 +5,7 @@ The recurrent ops on a GPU, timed by every kernel there is, and beside their pee
     python tests/benchmarks/gpu.py --minutes 9 --cells lstm
     python tests/benchmarks/gpu.py --sizes small --minutes 4   # every cell up to H = 256
     python tests/benchmarks/gpu.py --sizes blocks --minutes 4  # every cell from H = 160 to 1,024
+    python tests/benchmarks/gpu.py --first-contact --minutes 4  # the first thing on a new GPU
     python tests/benchmarks/gpu.py --dry        # tiny shapes, to see that everything runs: no times
 
 needs CuPy, and for the cuDNN columns PyTorch with CUDA; what is missing is said and left out. The
@@ -18,6 +19,10 @@ error. What no time is left for is printed at the end.
 With --sizes the tests of the kernels run first, for a third of the time at most; the first failure
 ends the run. Then all kernels are checked and timed, and the fastest are written to the package's
 choices for this architecture, cupyrnn/kernels/sm_90.json on an H100.
+
+With --first-contact four parts share the time: the tests marked gpu; every kernel over all steps
+1,000 times behind a kernel that disturbs it, bits compared; trials and times; and experiments,
+which change the source of a kernel. They write first-contact-<device>.jsonl and .md row by row.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ import numpy as np
 # The checkout of this file is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from on_gpu import cases, choices, pytorch
+from on_gpu import cases, choices, first_contact, pytorch
 from on_gpu.contest import Bench, Contest
 from on_gpu.problems import DTYPES, dtype_of
 from on_gpu.report import Report, by_reason, times_table
@@ -100,6 +105,7 @@ def environment(cupy: Any, torch: Any, torch_problem: str | None) -> dict[str, A
         "CUDA driver": attempt(lambda: dotted(runtime.driverGetVersion(), 1000)),
         "CUDA runtime": attempt(lambda: dotted(runtime.runtimeGetVersion(), 1000)),
         "cuBLAS": attempt(cublas),
+        "NVRTC": attempt(lambda: "{}.{}".format(*cupy.cuda.nvrtc.getVersion())),
         "CuPy": attempt(lambda: cupy.__version__),
         "NumPy": np.__version__,
         "Python": platform.python_version(),
@@ -126,6 +132,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dry", action="store_true", help="tiny shapes, everything once, no times")
     what = "kernels alone: 'small', H from 16 to 256; 'blocks', H from 160 to 1,024"
     parser.add_argument("--sizes", choices=choices.SIZES, help=what)
+    what = "tests, repeated launches, times and experiments on a new GPU"
+    parser.add_argument("--first-contact", action="store_true", help=what)
+    known = (*first_contact.PARTS,)
+    parser.add_argument("--parts", nargs="+", choices=known, default=known, help="of these")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     for name, known in (("cells", cases.CELLS), ("dtypes", DTYPES)):
         parser.add_argument(f"--{name}", nargs="+", choices=known, default=known)
@@ -182,6 +192,10 @@ def main(argv: list[str] | None = None) -> int:
     seconds = math.inf if args.dry else 60 * PART * args.minutes
     limits = ONCE if args.dry else SHORT if args.sizes else FULL
     timer = Timer(cupy, limits._replace(deadline=begin + seconds))
+    if args.first_contact:
+        name = f"first-contact-{name_of(found)}{'-dry' if args.dry else ''}"
+        bound = first_contact.Bound(args.dry, begin, seconds)
+        return int(not first_contact.run(args.out / name, found, args.parts, bound))
     if args.sizes is not None:
         return int(not run_sizes(args, timer, torch, found))
     stem = args.out / f"gpu-{name_of(found)}{'-dry' if args.dry else ''}"

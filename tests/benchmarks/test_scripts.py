@@ -17,12 +17,14 @@ import pytest
 import timing
 from cases import Case
 from checks import TF_FLOAT16_TOLERANCE, assert_close
-from on_gpu import choices, worker
+from on_gpu import choices, first_contact, worker
+from on_gpu.experiments import EXPERIMENTS
 from timing import BACKWARD, BOTH, FORWARD, PASSES, Timing
+from without_a_gpu.all_steps import FRAMES
 from without_a_gpu.cuda_on_cpu import nvrtc
 
 from cupyrnn.driver.timing import SPIN
-from cupyrnn.kernels import compile, timed
+from cupyrnn.kernels import compile, lstm, timed
 
 ONE_CASE = ["--quick", "--threads", "1", "--only", r"^GRUBlockCell float32 \(1, 32, 32\)$"]
 
@@ -78,6 +80,46 @@ def test_a_failing_test_of_a_kernel_ends_a_run(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(choices.SIZES, "small", sizes)
     args = gpu.arguments(["--sizes", "small"])
     assert gpu.run_sizes(args, None, None, {}) is False  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
+def test_the_old_texts_of_experiments_are_there_once(experiment: Any) -> None:
+    for kernels in (lstm.FORWARD_KERNELS, lstm.BACKWARD_KERNELS):
+        source = getattr(kernels, FRAMES[experiment.frame].mode).source
+        changed = experiment.changed(source)
+        assert all(new in changed for _, _, new in experiment.texts)
+        with pytest.raises(ValueError, match="is there 2 times, not once"):
+            experiment.changed(2 * source)
+
+
+def test_first_contact_sees_errors(
+    cupy_on_gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An experiment with other values, and a kernel whose bits change beside another one."""
+    bound, log = first_contact.Bound(True, 0, 0), first_contact.Log(tmp_path / "log", {"device": 1})
+    (case, *_) = first_contact.compared(EXPERIMENTS[0], dry=True)
+    right = EXPERIMENTS[0]._replace(name="right", texts=(("lstm", "tanh_(zci)", "(tanh_(zci))"),))
+    wrong = right._replace(name="wrong", texts=(("lstm", "tanh_(zci)", "tanh_(2 * zci)"),))
+    first_contact.experiment_at(log, right, case, dry=True)
+    first_contact.repeat(log, case, 1, 2)
+    assert not log.failed
+    first_contact.guarded(
+        log, "wrong", lambda: first_contact.experiment_at(log, wrong, case, dry=True)
+    )
+    assert "WRONG: a result is off by" in log.page.read_text()
+    run_once, calls = first_contact.OnDevice.run, []
+
+    def other(*args: Any, **more: Any) -> Any:
+        results = run_once(*args, **more)
+        calls.append(results)
+        results[0][0, 0] *= 1 + 1e-6 * (len(calls) > 2)
+        return results
+
+    monkeypatch.setattr(first_contact.OnDevice, "run", other)
+    first_contact.repeat(log, case, 1, 3)
+    assert "| 3 | WRONG: other bits |" in log.page.read_text()
+    assert log.failed
+    assert bound.left("tests") < 0
 
 
 def test_the_wait_of_gpu_compiles() -> None:
