@@ -93,7 +93,9 @@ def test_a_gradient_is_the_transpose(name: str, net: Any, rng: np.random.Generat
     g = net._replace(params=rng.standard_normal(net.params.shape))
     found = arrays(there(g, gradient=True))
     total = sum(float(np.sum(found[n] * a)) for n, a in arrays(v).items())
-    assert_close(total, float(g.params @ back(v, net).params), "float64", "product")
+    due = back(v, net).params
+    terms = float(np.abs(g.params) @ np.abs(due))  # they may cancel
+    assert_close(total, float(g.params @ due), "float64", "product", at_least=terms)
 
 
 @pytest.mark.parametrize(
