@@ -230,7 +230,7 @@ def train(training: Training, every: int = 0, save: Callable[[], None] = lambda:
 
     `save` is called every `every` steps (0 for never) and at the end.
     """
-    from tqdm import tqdm  # type: ignore[import-untyped]
+    from tqdm import tqdm
 
     steps, history, stop = training.plan.steps, training.history, False
     marks = {round(steps * k / MARKS) for k in range(1, MARKS)}
