@@ -31,7 +31,7 @@ PAIRS = {
     "3.12": ("numpy==1.26.*",),
     "3.13": ("numpy==2.1.*", "numpy"),
 }
-MOST_BYTES = 600_000  # of the wheel: source text, and nothing that lay beside it
+MOST_BYTES = 700_000  # of the wheel: source text, and nothing that lay beside it
 MOST_BYTES_SOURCE = 6_000_000
 TESTS = (
     "against/test_golden.py",
