@@ -167,7 +167,11 @@ def _op(op: str, function: Any, words: str, run: Any = None, order: str = "") ->
 
     kind, empty = Parameter.KEYWORD_ONLY, Parameter.empty
     parameters = [Parameter(n, kind, default=defaults.get(n, empty)) for n in named]
-    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    result = (_v1 if run is _v1 else function).__annotations__["return"]
+    call.__annotations__ = {"return": result}
+    call.__signature__ = Signature(  # type: ignore[attr-defined]
+        parameters, return_annotation=result
+    )
     call.__name__ = call.__qualname__ = op
     more = f' with ``gate_order="{order}"``' if order else ""
     call.__doc__ = f"TensorFlow's {op}: `cupyrnn.{function.__name__}`{more}."
