@@ -280,7 +280,10 @@ def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradi
     def plain(a: Array) -> Array:
         return _as_compute(a, compute)
 
-    (into,) = _unrounded((grads.x,), compute)
+    if grads.x is None:  # not wanted, but the call writes it
+        into = np.empty(x.shape, compute)
+    else:
+        (into,) = _unrounded((grads.x,), compute)
     deltas: list[Array] = []
     written, weights = grads._replace(x=into), (*cell.inputs, *cell.recurrent)
     if grads.weight_gradients in ("examples", "norms"):
@@ -302,7 +305,8 @@ def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradi
     recurrence.backward_layer(
         cell, plain(x), first, packing.starts, saved, cotangents, carried, written
     )
-    _round((into,), (grads.x,))
+    if grads.x is not None:
+        _round((into,), (grads.x,))
     if deltas:
         by_example.take_rows(xp, cell, cut.layer, deltas, grads)
     elif grads.adds and grads.weight_gradients == "sum":
