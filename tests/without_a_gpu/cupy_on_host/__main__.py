@@ -24,6 +24,7 @@ def main() -> None:
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     elif arguments:
+        os.environ.setdefault("CUPYRNN_PERSISTENT", "loop")  # some scripts leave kernels out
         sys.argv = arguments
         sys.path[0] = str(Path(arguments[0]).resolve().parent)
         runpy.run_path(arguments[0], run_name="__main__")
