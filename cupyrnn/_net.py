@@ -451,7 +451,7 @@ class PackedCall(NetCall):
         return PackedWeights(self.form_of(is_single), params)
 
     def form_of(self, is_single: bool = False) -> PackedForm:
-        """Return the form of the weights; it may be that of a single step."""
+        """Return the form of the weights. A single step may have its own form."""
         real = self.run.xp is np and compute_dtype(self.run.dtype).kind == "f"
         return PackedForm(self.net, single=True) if is_single and real else self.form
 

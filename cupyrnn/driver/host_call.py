@@ -20,7 +20,7 @@ from .signatures import Arguments
 _MOST_STEPS = 4096
 # The most rows for which inference has memory for all saved arrays.
 _MOST_ROWS = 1024
-# The most places [T, B] of which the rows are kept for other calls: these arrays stay below 32 MB.
+# Rows are kept for later calls up to this size T*B, so that they need less than 32 MB.
 _MOST_KEPT = 1 << 15
 
 View = Callable[[Arrays], Array]

@@ -187,7 +187,7 @@ class PackedNet(NamedTuple):
     """A net of packed parameters."""
 
     net: EqualLayers
-    form: Callable[..., Any]  # returns the form, which may be that of a single step
+    form: Callable[..., Any]  # returns the form; a single step may have its own
     rnn_mode: str
     gate: HardSigmoid | None
     columns: tuple[int, ...]  # of the gates of an LSTM

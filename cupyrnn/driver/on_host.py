@@ -300,7 +300,7 @@ class OnHost:
         return lambda arrays: make([None if view is None else view(arrays) for view in views])
 
     def _rows_reader(self, kind: Any, places: Sequence[Place | None]) -> Callable[[Arrays], Any]:
-        """Return the same for rows, of which a call with shorter sequences has fewer."""
+        """Return the same for rows. A call with shorter sequences has fewer rows."""
         read = self._reader(kind, places)
         if not self._packs:
             return read

@@ -1,4 +1,4 @@
-"""`from_torch`: this package's modules in place of torch.nn's."""
+"""`from_torch` replaces modules of torch.nn by modules of this package."""
 
 from __future__ import annotations
 

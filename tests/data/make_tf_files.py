@@ -59,7 +59,7 @@ def main() -> None:
             tf.constant(values[1, 2], name=f"scalar/{dtype}")
         tf.constant("not numbers", name="text")
         definition = graph.as_graph_def()
-        # What an older TensorFlow writes: values one by one, the last of which fills the array.
+        # An older TensorFlow writes values one by one. The last value fills the rest.
         tensor = definition.node.add(name="short", op="Const").attr["value"].tensor
         tensor.dtype = 3
         tensor.int_val.extend([-1, 5])

@@ -1,4 +1,4 @@
-"""An op and its gradient on the device by a kernel that is asked for, compared with NumPy's."""
+"""Compare an op and its gradient by a chosen kernel on the device with NumPy."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def test_launches_that_are_refused_are_the_loops(
 def test_without_memory_for_what_blocks_exchange_the_loop_computes(
     host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, by_layers: bool
 ) -> None:
-    """It is asked for once; memory that the loop needs too is an error."""
+    """The call asks once. If the loop lacks memory too, that is an error."""
     monkeypatch.setattr(persistent, "_refused", set())
     calls = calls_of(cupy, "block_lstm", (40, 3, 4, 9))
 
