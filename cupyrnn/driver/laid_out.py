@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from ..checks.arrays import NotInPlace
 from ..checks.attributes import check_integer
 from ..checks.calls import check_lengths, check_resets
 from . import layer as _layer
+from . import on_host
 from .places import Table
 from .signatures import Arguments, ByValue
 
@@ -28,9 +29,13 @@ def laid_out(
 
     `reserved_of` returns the host_reserved of a call from its lengths and resets, if it has one.
     """
-    try:
-        found = make(arguments, *args)
-    except NotInPlace:
+    for start in _machines(arguments.arrays[0]):
+        try:
+            found = make(arguments._replace(start=start), *args)
+            break
+        except NotInPlace:
+            continue
+    else:
         return None
     if arguments.length is not None and not found.draws:
         return found
@@ -89,19 +94,18 @@ def _matrices(arguments: Arguments) -> set[int]:
     return {n for n in found if n is not None and arrays[n].ndim == 2}
 
 
-def _place_of(array: Any) -> Any:
-    """Return the module whose machine computes arrays like this one."""
+def _machines(array: Any) -> Iterator[Callable[..., Any]]:
+    """Yield what starts the machines for arrays like this one, the fastest first."""
     if type(array) is not np.ndarray:
         from . import on_device
 
-        return on_device
-    if _layer.compiled_page(LSTM) is None:
-        from . import on_host
+        yield on_device.start
+        return
+    if _layer.compiled_page(LSTM) is not None:
+        from . import on_host_compiled
 
-        return on_host
-    from . import on_host_compiled
-
-    return on_host_compiled
+        yield on_host_compiled.start
+    yield on_host.start
 
 
 def machine_for(
@@ -110,7 +114,9 @@ def machine_for(
     """Return the table of a call, and the machine that makes its operations: see `on_host`."""
     if arguments.length == 0 or any(a.size == 0 for a in arguments.arrays):
         raise NotInPlace("an array is empty")
-    on = _place_of(arguments.arrays[0])
     matrices = _matrices(arguments)
-    table, machine = on.start(arguments, net, matrices, in_time=in_time, saves=saves)
-    return table, machine
+    assert arguments.start is not None
+    made: tuple[Table, Any] = arguments.start(
+        arguments, net, matrices, in_time=in_time, saves=saves
+    )
+    return made

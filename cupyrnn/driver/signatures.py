@@ -94,6 +94,7 @@ class Arguments(NamedTuple):
     by_name: Mapping[str, Any]
     arrays: Sequence[Any]  # all arrays among them, in the order of the signature
     op: str = ""
+    start: Callable[..., Any] | None = None  # starts the machine that records the call
 
     @property
     def steps(self) -> tuple[int, int]:
