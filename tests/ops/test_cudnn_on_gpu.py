@@ -21,7 +21,7 @@ from problems.nets import (
     forward,
     problem,
 )
-from without_a_gpu.cudnn_stub.expected import (
+from without_a_gpu.cudnn_stub.cases import (
     CUDNN_CASES,
     dtype_of,
     each_dtype,

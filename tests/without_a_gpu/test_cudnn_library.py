@@ -21,7 +21,7 @@ from cupyrnn.cudnn import library as libcudnn
 from cupyrnn.cudnn.handles import Handle
 from without_a_gpu.cuda_on_cpu import fake_cupy
 from without_a_gpu.cudnn_stub import in_a_process
-from without_a_gpu.cudnn_stub.expected import CUDNN_CASES, DTYPES, declared, given, net_of
+from without_a_gpu.cudnn_stub.cases import CUDNN_CASES, DTYPES, declared, given, net_of
 from without_a_gpu.cudnn_stub.layouts import LAYOUTS, assert_layout
 
 

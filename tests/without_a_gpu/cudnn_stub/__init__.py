@@ -1,8 +1,8 @@
 """
 A libcudnn.so.9 that records its calls.
 
-`cudnn.cc` is the library, `expected` has the expected calls, and `fixtures` makes the package load
-it as cuDNN.
+`cudnn.cc` is the library, `cases` makes calls of it, and `fixtures` makes the package load it as
+cuDNN.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The expected arguments of the stubs, and their results."""
+"""Calls of the engine, and what C source declares."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from problems.nets import CASES, Case, case_id, problem
+from problems.nets import CASES, Case, problem
 
 from cupyrnn.cudnn import library
 from cupyrnn.cudnn.descriptors import CudnnCall
 from cupyrnn.cudnn.engine import Inputs
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+EIGHT_DTYPES = ("float32", "float64", "float16")
 
 
 def net_of(case: Case, **more: Any) -> CudnnCall:
@@ -39,48 +40,10 @@ def given(cupy: Any, case: Case, dtype: str) -> Inputs:
     return Inputs(*map(arrays.get, Inputs._fields[:4]), lengths_of(case))
 
 
-# The manual's numbers a second time, so that a wrong number in the package shows.
-CELLS = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
-TYPES = {"float32": (0, 0, 3), "float64": (1, 1, 0), "float16": (2, 0, 1), "bfloat16": (9, 0, 1)}
-
-
-def rnn_text(case: Case, dtype: str, dropout: str = "rate 0", algorithm: int = 0) -> str:
-    data, precision, math = TYPES[dtype]
-    return (
-        f"algo {algorithm} cell {CELLS[case.rnn_mode]} bias 2 dir {case.D - 1}"
-        f" input {int(case.skip)} data {data} prec {precision} math {math}"
-        f" I {case.I} H {case.H} P {case.P} L {case.L}"
-        f" dropout {dropout} flags 1"
-    )
-
-
-def data_text(case: Case, dtype: str, V: int) -> str:
-    lengths = " ".join(map(str, case.lengths or (case.T,) * case.B))
-    return f"data {TYPES[dtype][0]} layout 0 T {case.T} B {case.B} V {V} fill 0 lengths {lengths}"
-
-
-def tensor_text(case: Case, dtype: str, columns: int) -> str:
-    B, type = case.B, TYPES[dtype][0]
-    return f"data {type} dims {case.L * case.D} {B} {columns} strides {B * columns} {columns} 1"
-
-
-def pointer(a: Any) -> int:
-    return 0 if a is None else a.data.ptr
-
-
-def filled(cupy: Any, case: Case, states: bool, source: Any) -> Any:
-    """Return the stub's outputs for sequences (1) or for states (2), in float64."""
-    lengths = np.array(case.lengths or (case.T,) * case.B)
-    host = cupy.asnumpy(source).astype(np.float64)
-    if states:
-        return np.where((lengths == 0)[:, None], host, 2.0)
-    return (np.arange(case.T)[:, None] < lengths)[:, :, None] * np.ones(host.shape[2])
-
-
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 # For cuDNN a projection to H is none, without a matrix.
 CUDNN_CASES = [c._replace(num_proj=2) if c.num_proj == c.H else c for c in CASES]
-each_case = pytest.mark.parametrize("case", CUDNN_CASES, ids=case_id)
+EIGHT_CASES = [c for c in CASES if not c.num_proj and 0 not in (c.lengths or ())]
 
 
 def declared(source: str) -> dict[str, tuple[Any, ...]]:
