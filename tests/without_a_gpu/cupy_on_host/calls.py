@@ -46,22 +46,27 @@ def calls_of(
     shape: tuple[int, int, int, int],
     dtype: str = "float32",
     lengths: Any = None,
+    **fields: Any,
 ) -> list[partial[Any]]:
-    """Return a call of an op of the table and one of its gradient, by this package's kernels."""
+    """
+    Return a call of an op of the table and one of its gradient, by this package's kernels.
+
+    `fields` are factors of the case, as layers and direction.
+    """
     rng, record = np.random.default_rng(0), TABLE[name].record
-    call = call_of(Case(name, shape, dtype), rng)._replace(lengths=lengths)
-    given = to_device(xp, call.inputs) | call.kwargs
+    call = call_of(Case(name, shape, dtype, **fields), rng)._replace(lengths=lengths)
+    given = to_device(xp, call.swap_if_batch_first(call.inputs)) | call.kwargs
     if call.case.op.is_net:
         given["engine"] = "cupy"
     forward = partial(record.forward, **given)
     out = forward()
-    cotangents = to_device(xp, call.cotangents(rng, out))
+    cotangents = to_device(xp, call.swap_if_batch_first(call.cotangents(rng, out)))
     gradient_kwargs = record.gradient_arguments(given, out._asdict()) | cotangents
     return [forward, partial(record.gradient, **gradient_kwargs)]
 
 
 def to_device(xp: Any, arrays: dict[str, Any]) -> dict[str, Any]:
-    return {n: None if a is None else xp.asarray(a) for n, a in arrays.items()}
+    return {n: None if a is None else xp.asarray(a, order="C") for n, a in arrays.items()}
 
 
 def calls_made(call: Any) -> int:

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from checks import assert_close
 
-import cupyrnn
 from cupyrnn.driver import signatures
 from cupyrnn.kernels import choice, fit, grid, persistent
 from without_a_gpu.cupy_on_host.calls import ON_A_STREAM, calls_made, calls_of, disturbances
@@ -31,13 +30,6 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
 
 
-class Most(NamedTuple):
-    """The most operations of a call and of its gradient."""
-
-    forward: int
-    backward: int
-
-
 def operations(host: Any, call: Callable[[], Any]) -> int:
     """Return the number of device operations of a second call."""
     n = host.counted(call)
@@ -45,97 +37,38 @@ def operations(host: Any, call: Callable[[], Any]) -> int:
     return int(n.launches + n.products + n.memsets + n.copies_on_device)
 
 
-def net_calls(
-    cupy: Any, rnn_mode: str, layers: int, D: int, is_training: bool = True, dropout: float = 0.0
-) -> Any:
-    """Return a call of cudnn_rnn and one of its gradient."""
-    rng = np.random.default_rng(0)
-    net: Any = {"rnn_mode": rnn_mode, "direction": "bidirectional" if D > 1 else "unidirectional"}
-    size = cupyrnn.cudnn_rnn_params_size(layers, H, I, **net)
-
-    def draw(*shape: int) -> Any:
-        return cupy.asarray(rng.standard_normal(shape).astype(np.float32) / 4)
-
-    x, h, c, params = draw(T, B, I), draw(layers * D, B, H), None, draw(size)
-    c = draw(*h.shape) if rnn_mode == "lstm" else None
-    net |= {"engine": "cupy", "dropout": dropout}
-    out = cupyrnn.cudnn_rnn(x, h, c, params, **net)
-    cotangents = draw(T, B, D * H), draw(*h.shape), None if c is None else draw(*h.shape)
-    outputs = out.output, out.output_h, out.output_c if rnn_mode == "lstm" else None
-    arguments = x, h, c, params, *outputs, *cotangents, out.reserve_space
-    return (
-        lambda: cupyrnn.cudnn_rnn(x, h, c, params, **net, is_training=is_training),
-        lambda: cupyrnn.cudnn_rnn_backprop(*arguments, host_reserved=out.host_reserved, **net),
-    )
+OF_NETS = {"layers": 2, "direction": "both"}
+# By op and factors of its case: the most operations of a call, and of its gradient.
+MOST = [
+    ("block_lstm", {}, 2, 6),
+    ("block_gru", {}, 3, 7),
+    ("cudnn_rnn-lstm", {}, 2, 6),
+    ("cudnn_rnn-gru", {}, 2, 7),
+    ("cudnn_rnn-rnn_tanh", {}, 2, 6),
+    ("cudnn_rnn-lstm", OF_NETS, 10, 26),
+    ("cudnn_rnn-gru", OF_NETS, 10, 30),
+    ("cudnn_rnn-rnn_relu", OF_NETS, 10, 26),
+    # A mask is drawn, and its product with h of each direction is one; backward one more. One array
+    # has these products of both directions, so that one matrix product reads them.
+    ("cudnn_rnn-lstm", {"layers": 2, "dropout": 0.4}, 6, 14),
+    ("cudnn_rnn-lstm", OF_NETS | {"dropout": 0.4}, 11, 27),
+    # Each array of several sequences needs one more.
+    ("cudnn_rnn-lstm", {"time_major": False, "size": (T, 3, I, H)}, 4, 9),
+    ("cudnn_rnn-lstm", OF_NETS | {"time_major": False, "size": (T, 3, I, H)}, 16, 35),
+]
 
 
-@pytest.mark.parametrize(("name", "most"), [("block_lstm", Most(2, 7)), ("block_gru", Most(3, 7))])
-def test_a_block_op_is_few_operations(host: Any, cupy: Any, name: str, most: Most) -> None:
-    forward, gradient = calls_of(cupy, name, (T, B, I, H))
-    assert (operations(host, forward), operations(host, gradient)) <= most
-    assert operations(host, gradient) <= most.backward
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize(
-    ("rnn_mode", "layers", "D", "most"),
-    [
-        ("lstm", 1, 1, Most(2, 6)),
-        ("gru", 1, 1, Most(2, 7)),
-        ("rnn_tanh", 1, 1, Most(2, 6)),
-        ("lstm", 2, 2, Most(10, 26)),
-        ("gru", 2, 2, Most(10, 30)),
-        ("rnn_relu", 2, 2, Most(10, 26)),
-    ],
-)
-def test_a_net_is_few_operations(
-    host: Any, cupy: Any, rnn_mode: str, layers: int, D: int, most: Most, is_training: bool
+@pytest.mark.parametrize(("name", "fields", "forward", "backward"), MOST)
+def test_a_call_is_few_operations(
+    host: Any, cupy: Any, name: str, fields: dict[str, Any], forward: int, backward: int
 ) -> None:
-    forward, gradient = net_calls(cupy, rnn_mode, layers, D, is_training)
-    assert operations(host, forward) <= most.forward
-    assert operations(host, gradient) <= most.backward
-
-
-@pytest.mark.parametrize("D", [1, 2])
-def test_masks_are_few_operations(host: Any, cupy: Any, D: int) -> None:
-    """The mask is drawn, and its product with h of each direction is one; backward one more."""
-    plain, masked = (
-        [operations(host, call) for call in net_calls(cupy, "lstm", 2, D, dropout=rate)]
-        for rate in (0.0, 0.4)
-    )
-    # One array has these products of both directions, so that one matrix product reads them.
-    assert masked == [n + 1 + D - D * (D - 1) for n in plain]
-
-
-@pytest.mark.parametrize(("layers", "D", "most"), [(1, 1, Most(4, 9)), (2, 2, Most(16, 36))])
-def test_batch_first_has_the_same_bits(
-    host: Any, cupy: Any, layers: int, D: int, most: Most
-) -> None:
-    """Each array of several sequences needs one more operation."""
-    rng, shape = np.random.default_rng(0), (layers * D, 3, H)
-    net: Any = {"direction": "bidirectional" if D > 1 else "unidirectional", "engine": "cupy"}
-    size = cupyrnn.cudnn_rnn_params_size(layers, H, I, direction=net["direction"])
-    params = rng.standard_normal(size).astype(np.float32) / 4
-    arrays = [
-        rng.standard_normal(shape).astype(np.float32)
-        for shape in ((T, 3, I), shape, shape, (T, 3, D * H), shape, shape)
-    ]
-    found = []
-    for major in (True, False):
-        given = [cupy.asarray(a if major else a.swapaxes(0, 1).copy()) for a in arrays]
-        first, cotangents, net["time_major"] = (*given[:3], cupy.asarray(params)), given[3:], major
-        out = cupyrnn.cudnn_rnn(*first, **net)
-        more = *out[:3], *cotangents, out.reserve_space
-        grads = cupyrnn.cudnn_rnn_backprop(*first, *more, **net)
-        counts = [
-            operations(host, lambda first=first: cupyrnn.cudnn_rnn(*first, **net)),
-            operations(host, lambda all=(*first, *more): cupyrnn.cudnn_rnn_backprop(*all, **net)),
-        ]
-        results = [cupy.asnumpy(a) for a in (*out[:4], *grads)]
-        found.append([a if major or a.ndim < 3 else a.swapaxes(0, 1) for a in results])
-    assert counts[0] <= most.forward
-    assert counts[1] <= most.backward
-    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+    size = fields.get("size", (T, B, I, H))
+    fields = {n: v for n, v in fields.items() if n != "size"}
+    call, gradient = calls_of(cupy, name, size, **fields)
+    assert operations(host, call) <= forward
+    assert operations(host, gradient) <= backward
+    if name.startswith("cudnn_rnn"):
+        assert operations(host, partial(call, is_training=False)) <= forward
 
 
 WAYS = pytest.mark.parametrize("way", ["grid", "cluster"])
@@ -150,28 +83,29 @@ NAMES, SMALL = ["block_lstm", "block_gru", "cudnn_rnn-gru", "cudnn_rnn-rnn_tanh"
 NAMED = pytest.mark.parametrize("name", NAMES)
 
 
-@WAYS
+@pytest.mark.parametrize(("way", "launches"), [("grid", 1), ("grid", 2), ("cluster", 0)])
 @NAMED
 def test_blocks_that_exchange_numbers_are_one_operation_more(
-    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, name: str, way: str
-) -> None:
-    """A grid's exchange memory is set before each launch; everything else is as by rows."""
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, name: str,
+    way: str, launches: int,
+) -> None:  # fmt: skip
+    """A grid's exchange memory is set before its launches; everything else is as by rows."""
     calls = calls_of(cupy, name, SMALL)
-    by_rows = [operations(host, call) for call in calls]
+    expected, by_rows = [call() for call in calls], [operations(host, call) for call in calls]
     monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
-    found = [operations(host, call) for call in calls]
-    assert found == [n + (way == "grid") for n in by_rows]
-    assert laid_out()
-    for call in calls:
+    if launches == 2:  # for more sequences than run at once
+        monkeypatch.setattr(grid, "SEQUENCES", {"numbers": (2,), "tensor cores": (8,)})
+        monkeypatch.setattr(choice, "_device", lambda _: fit.Device(3, 90))
+    for call, wanted, n in zip(calls, expected, by_rows, strict=True):
+        for a, b in zip(call(), wanted, strict=True):
+            if is_of(cupy, a) and a.ndim > 1:
+                assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
+        assert operations(host, call) == n + launches
         with host.log() as events:
-            outputs = call()
+            call()
         at = next(n for n, e in enumerate(events) if f"steps_by_{way}" in e.name)
         assert way == "cluster" or events[at - 1].kind == "memsets"
-        with monkeypatch.context() as patch:
-            patch.setattr(signatures, "signature", lambda *args: (None, []))
-            for a, b in zip(outputs, call(), strict=True):
-                if isinstance(a, cupy.ndarray):
-                    assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
+    assert laid_out()
 
 
 @pytest.mark.parametrize("way", ["rows", "grid"])
@@ -190,21 +124,6 @@ def test_the_host_does_nothing_for_a_step(
     assert made[0] == made[1] == made[2]
 
 
-def test_more_sequences_than_run_at_once_are_several_launches(
-    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None
-) -> None:
-    calls = calls_of(cupy, "cudnn_rnn-lstm", (4, 5, 4, 9))
-    expected, by_rows = [call() for call in calls], [operations(host, call) for call in calls]
-    monkeypatch.setenv("CUPYRNN_PERSISTENT", "grid")
-    monkeypatch.setattr(grid, "SEQUENCES", {"numbers": (2,), "tensor cores": (8,)})
-    monkeypatch.setattr(choice, "_device", lambda _: fit.Device(3, 90))
-    for call, wanted, n in zip(calls, expected, by_rows, strict=True):
-        for a, b in zip(call()[:3], wanted[:3], strict=True):
-            assert_close(cupy.asnumpy(a), cupy.asnumpy(b), "float32", "result")
-        assert operations(host, call) == n + 3  # three launches, and their memory
-    assert laid_out()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @NAMED
 def test_the_loop_is_laid_out(
@@ -217,15 +136,6 @@ def test_the_loop_is_laid_out(
         calls = calls_of(cupy, name, (steps, 3, 4, 9), dtype)
         counts.append([operations(host, call) for call in calls])
         assert laid_out()
-        for call in calls:
-            first, second = call(), call()
-            with monkeypatch.context() as patch:
-                patch.setattr(signatures, "signature", lambda *args: (None, []))
-                by_layers = call()
-            for a, again, b in zip(first, second, by_layers, strict=True):
-                if isinstance(a, cupy.ndarray):
-                    assert a.tobytes() == again.tobytes()
-                    assert_close(cupy.asnumpy(a), cupy.asnumpy(b), dtype, "result")
     counts = np.array(counts)
     of_a_step = counts[2] - counts[1]
     assert of_a_step.tolist() == (counts[3] - counts[2]).tolist()
@@ -373,7 +283,7 @@ def test_all_is_on_the_stream_of_the_caller(host: Any, cupy: Any) -> None:
     """There is no wait and no copy to the host."""
     stream = cupy.cuda.Stream(non_blocking=True)
     with_lengths = calls_of(cupy, "cudnn_rnn-lstm", (T, 3, I, H), "float32", np.array([T, 1, 5]))
-    for call in (*net_calls(cupy, "gru", 2, 2), *with_lengths):
+    for call in (*calls_of(cupy, "cudnn_rnn-gru", (T, B, I, H), **OF_NETS), *with_lengths):
         with stream:
             call()
             with host.log() as events:
@@ -461,7 +371,7 @@ def test_an_error_in_a_call_leaves_nothing_behind(
 ) -> None:
     """Memory is freed, and the next call has the same bits."""
     monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
-    _, call = net_calls(cupy, "lstm", 2, 1)
+    _, call = calls_of(cupy, "cudnn_rnn-lstm", (T, B, I, H), layers=2)
     expected = call().params_backprop.tobytes()
     before = host.counts()
     owner = getattr(cupy.cuda, module) if module else cupy.cuda
@@ -485,7 +395,7 @@ def test_an_error_in_a_call_leaves_nothing_behind(
 
 
 def test_all_memory_is_of_the_allocator_of_the_caller(host: Any, cupy: Any) -> None:
-    for call in net_calls(cupy, "gru", 2, 2):
+    for call in calls_of(cupy, "cudnn_rnn-gru", (T, B, I, H), **OF_NETS):
         expected = call()
         sizes: list[int] = []
 
@@ -518,7 +428,7 @@ def test_a_subclass_has_the_same_values(host: Any, cupy: Any) -> None:
 
 
 def test_a_cleared_cache_lays_calls_out_again(host: Any, cupy: Any) -> None:
-    calls = net_calls(cupy, "lstm", 1, 1)
+    calls = calls_of(cupy, "cudnn_rnn-lstm", (T, B, I, H))
     expected = [call()[0].tobytes() for call in calls]
     before = dict(signatures.CALLS)
     signatures.CALLS.clear()
@@ -530,7 +440,7 @@ def test_a_cleared_cache_lays_calls_out_again(host: Any, cupy: Any) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_process_has_its_own_words(host: Any, cupy: Any) -> None:
     """Both processes call at the same time; on a GPU CUDA refuses calls of a forked process."""
-    call, _ = net_calls(cupy, "gru", 2, 1)
+    call, _ = calls_of(cupy, "cudnn_rnn-gru", (T, B, I, H), layers=2)
     expected = call().output.tobytes()
     child = os.fork()
     if child == 0:
