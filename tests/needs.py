@@ -28,7 +28,7 @@ REASONS = {
     "safetensors": "needs safetensors: pip install '.[oracle]'",
     "scipy": "needs SciPy: pip install '.[oracle]'",
     "tensorflow": "needs TensorFlow: pip install '.[oracle]'",
-    "thinc": "needs thinc: pip install thinc",
+    "thinc": "needs thinc: pip install '.[oracle]'",
     "threadpoolctl": "needs threadpoolctl: pip install '.[demo]'",
     "torch": "needs PyTorch: pip install '.[oracle]'",
     "tqdm": "needs tqdm: pip install '.[demo]'",
