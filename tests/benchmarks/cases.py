@@ -8,7 +8,6 @@ forward and a backward call, which are timed in one repetition.
 from __future__ import annotations
 
 import functools
-import math
 import os
 import warnings
 from collections.abc import Callable
@@ -21,6 +20,9 @@ from torch_nets import TorchNet
 
 import cupyrnn
 from cupyrnn.cells.lstm import LSTM
+from cupyrnn.driver import layer, signatures
+
+_compiled = layer.compiled_page  # before it is switched
 
 # (T, B, I, H)
 SEQUENCES: list[tuple[int, ...]] = [
@@ -110,154 +112,109 @@ def smallest(case: Case) -> bool:
     return case.variant in (LENGTHS, PROJECTION, LAYERS) or case.shape in (SEQUENCES[0], STEPS[0])
 
 
+def lengths(case: Case) -> list[int] | None:
+    """Return the lengths of the sequences, from long to short, which is fastest in PyTorch."""
+    if case.variant != LENGTHS:
+        return None
+    T, B = case.shape[:2]
+    return [round(T - T / 2 * b / max(1, B - 1)) for b in range(B)]
+
+
+def _sizes(case: Case) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
+    """Return the sizes of the inputs and the attributes."""
+    *lead, I, H = case.shape
+    B = lead[-1]
+    if case.mode is not None:
+        L, D = (2, 2) if case.variant == LAYERS else (1, 1)
+        P = H // 2 if case.variant == PROJECTION else 0
+        kind: dict[str, Any] = {"rnn_mode": case.mode, "num_proj": P}
+        kind["direction"] = "bidirectional" if D == 2 else "unidirectional"
+        params = (cupyrnn.cudnn_rnn_params_size(L, H, I, **kind),)
+        sizes: dict[str, tuple[int, ...]] = {"input": (*lead, I), "input_h": (L * D, B, P or H)}
+        sizes |= {"input_c": (L * D, B, H)} if case.mode == "lstm" else {}
+        return sizes | {"params": params}, kind | {"sequence_lengths": lengths(case)}
+    sizes = {"x": (*lead, I), "h_prev": (B, H)}
+    attributes: dict[str, Any] = {"seq_len_max": np.int64(case.shape[0])} if case.sequence else {}
+    if case.op.startswith("GRU"):
+        sizes |= {"w_ru": (I + H, 2 * H), "w_c": (I + H, H), "b_ru": (2 * H,), "b_c": (H,)}
+        return sizes, attributes
+    sizes |= {"cs_prev": (B, H), "w": (I + H, 4 * H), "b": (4 * H,)}
+    return sizes | dict.fromkeys(PEEPHOLES, (H,)), attributes | {
+        "use_peephole": case.variant == PEEPHOLE
+    }
+
+
 def _draw(case: Case, sizes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
     """Return random arrays; the weights are so small that gates and gradients stay moderate."""
-    rng = np.random.default_rng(0)
-    a = {name: rng.standard_normal(size) for name, size in sizes.items()}
-    for name in a.keys() & {"w", "w_ru", "w_c"}:
-        a[name] /= math.sqrt(len(a[name]))
-    for name in a.keys() & {*PEEPHOLES}:
-        a[name] /= 8
-    if "params" in a:
-        a["params"] /= math.sqrt(case.shape[-1])
-    return {name: value.astype(case.dtype) for name, value in a.items()}
+    rng, H = np.random.default_rng(0), case.shape[-1]
+    scales = dict.fromkeys(PEEPHOLES, 1 / 8) | {"params": H**-0.5}
+    scales |= {n: sizes[n][0] ** -0.5 for n in ("w", "w_ru", "w_c") if n in sizes}
+    return {
+        name: (scales.get(name, 1.0) * rng.standard_normal(size)).astype(case.dtype)
+        for name, size in sizes.items()
+    }
 
 
-class _BlockOp:
-    """The arguments of a block op and of its gradient."""
+class Problem:
+    """The arguments of an op and of its gradient."""
 
     def __init__(self, case: Case) -> None:
-        *lead, I, H = case.shape
-        B = lead[-1]
-        self.names = case.functions
-        self.sequence = case.sequence
-        self.attributes: dict[str, Any] = {}
-        sizes: dict[str, tuple[int, ...]] = {"x": (*lead, I), "h_prev": (B, H)}
-        if case.op.startswith("GRU"):
-            sizes |= {"w_ru": (I + H, 2 * H), "w_c": (I + H, H), "b_ru": (2 * H,), "b_c": (H,)}
-            grads = _draw(case, {"d_h": (*lead, H)})
-        else:
-            sizes |= {"cs_prev": (B, H), "w": (I + H, 4 * H), "b": (4 * H,)}
-            sizes |= dict.fromkeys(PEEPHOLES, (H,))
-            grads = _draw(case, {"h_grad": (*lead, H)})
-            grads["cs_grad"] = np.zeros_like(grads["h_grad"])
-            self.attributes["use_peephole"] = case.variant == PEEPHOLE
+        self.case = case
+        sizes, self.attributes = _sizes(case)
         self.inputs = _draw(case, sizes)
-        if self.sequence:
-            self.inputs["seq_len_max"] = np.int64(case.shape[0])
-        self.grads = grads
-
-    def saved(self, outputs: Any) -> dict[str, Any]:
-        """Return the outputs that the gradient takes."""
-        saved: dict[str, Any] = outputs._asdict()
-        if not self.sequence:
-            del saved["h"]
-        return saved
+        *lead, H = case.shape
+        lead.pop()
+        if case.mode is not None:
+            width = sizes["input_h"][-1] * (2 if case.variant == LAYERS else 1)
+            self.grads: dict[str, Any] = _draw(case, {"output_backprop": (*lead, width)})
+            self.grads |= dict.fromkeys(("output_h_backprop", "output_c_backprop"))
+            self.inputs.setdefault("input_c", None)
+        elif case.op.startswith("GRU"):
+            self.grads = _draw(case, {"d_h": (*lead, H)})
+        else:
+            self.grads = _draw(case, {"h_grad": (*lead, H)})
+            self.grads["cs_grad"] = np.zeros_like(self.grads["h_grad"])
 
     def contestant(
         self,
         name: str,
-        forward: Callable[..., Any],
-        backward: Callable[..., Any],
-        array: Callable[[Any], Any],
+        module: Any,
+        array: Callable[[Any], Any] = lambda a: a,
         wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda call: call,
     ) -> Contestant:
-        """Return the wrapped calls of two functions, on arrays that `array` converts."""
-        inputs = {n: array(a) for n, a in self.inputs.items()}
+        """Return the wrapped calls of a module's functions, on arrays that `array` converts."""
+        forward, backward = (getattr(module, name) for name in self.case.functions)
+        inputs = {n: array(a) for n, a in self.inputs.items()} | self.attributes
         args = inputs | {n: array(a) for n, a in self.grads.items()}
+        # A step's gradient does not take h.
+        left_out = {"h"} if not self.case.sequence else set()
+
+        def gradient(outputs: Any) -> Any:
+            saved = {n: a for n, a in outputs._asdict().items() if n not in left_out}
+            return backward(**args, **saved)
 
         def results(outputs: Any, grads: Any) -> dict[str, Any]:
             return {n: np.asarray(a) for n, a in (outputs._asdict() | grads._asdict()).items()}
 
-        return Contestant(
-            name,
-            wrap(lambda: forward(**inputs, **self.attributes)),
-            wrap(lambda outputs: backward(**args, **self.saved(outputs), **self.attributes)),
-            results,
-        )
-
-    def cupyrnn(self) -> Contestant:
-        forward, backward = (getattr(cupyrnn.raw_ops, name) for name in self.names)
-        return self.contestant(CUPYRNN, forward, backward, lambda a: a)
+        return Contestant(name, wrap(lambda: forward(**inputs)), wrap(gradient), results)
 
     def tensorflow(self) -> list[Contestant]:
         tf = tensorflow()
-        ops = [getattr(tf.raw_ops, name) for name in self.names]
 
         def array(a: Any) -> Any:
             # A copy, as LSTMBlockCellGrad may write into its peephole arguments.
             return tf.identity(tf.constant(a.copy()))
 
+        function = functools.partial(tf.function, autograph=False)
         return [
-            self.contestant(EAGER, *ops, array),
-            self.contestant(
-                FUNCTION, *ops, array, functools.partial(tf.function, autograph=False)
-            )._replace(unless_long=EAGER),
+            self.contestant(EAGER, tf.raw_ops, array),
+            self.contestant(FUNCTION, tf.raw_ops, array, function)._replace(unless_long=EAGER),
         ]
 
-
-class _Cudnn:
-    """The arguments of cudnn_rnn and of its gradient."""
-
-    def __init__(self, case: Case) -> None:
-        T, B, I, H = case.shape
-        mode = case.mode
-        assert mode is not None
-        self.case, self.mode = case, mode
-        L, D = (2, 2) if case.variant == LAYERS else (1, 1)
-        P = H // 2 if case.variant == PROJECTION else 0
-        self.configuration: dict[str, Any] = {"rnn_mode": mode, "num_proj": P}
-        self.configuration["direction"] = "bidirectional" if D == 2 else "unidirectional"
-        self.L, self.D, self.P = L, D, P
-        size = cupyrnn.cudnn_rnn_params_size(L, H, I, **self.configuration)
-        sizes: dict[str, tuple[int, ...]] = {"input": (T, B, I), "input_h": (L * D, B, P or H)}
-        if mode == "lstm":
-            sizes["input_c"] = (L * D, B, H)
-        sizes |= {"params": (size,), "output_backprop": (T, B, D * (P or H))}
-        self.arrays = _draw(case, sizes)
-        # From long to short, which is fastest in PyTorch.
-        self.lengths = lengths(case)
-
-    def cupyrnn(self) -> Contestant:
-        *inputs, cotangent = (
-            self.arrays.get(name)
-            for name in ("input", "input_h", "input_c", "params", "output_backprop")
-        )
-        options = self.configuration | {"sequence_lengths": self.lengths}
-
-        def results(outputs: Any, grads: Any) -> dict[str, Any]:
-            named: dict[str, Any] = outputs._asdict() | grads._asdict()
-            return named
-
-        return Contestant(
-            CUPYRNN,
-            lambda: cupyrnn.cudnn_rnn(*inputs, **options),
-            lambda o: cupyrnn.cudnn_rnn_backprop(
-                *inputs,
-                *o[:3],
-                cotangent,
-                None,
-                None,
-                o.reserve_space,
-                host_reserved=o.host_reserved,
-                **options,
-            ),
-            results,
-        )
-
-    def torch(self) -> Contestant:
-        arguments = self.arrays | self.configuration | {"sequence_lengths": self.lengths}
-        net = TorchNet(torch(), arguments, self.arrays["output_backprop"])
+    def torch(self) -> list[Contestant]:
+        net = TorchNet(torch(), self.inputs | self.attributes, self.grads["output_backprop"])
         backward = functools.partial(net.warmed_up().backward, retain_graph=True)
-        return Contestant(PYTORCH, net.forward, backward, net.results)
-
-
-def lengths(case: Case) -> list[int] | None:
-    """Return the lengths of the sequences, from T down to half of it."""
-    if case.variant != LENGTHS:
-        return None
-    T, B = case.shape[:2]
-    return [round(T - T / 2 * b / max(1, B - 1)) for b in range(B)]
+        return [Contestant(PYTORCH, net.forward, backward, net.results)]
 
 
 @functools.cache
@@ -278,71 +235,37 @@ def torch() -> Any:
     return torch
 
 
-def _op(case: Case) -> Any:
-    return _BlockOp(case) if case.mode is None else _Cudnn(case)
-
-
-@functools.cache
-def _driver() -> tuple[Any, Any, Callable[[type], Any]]:
-    """
-    Return modules of cupyrnn's driver, and its original source of compiled steps.
-
-    Not imported above, because another checkout may lack it.
-    """
-    from cupyrnn.driver import layer as _layer
-    from cupyrnn.driver import signatures
-
-    return _layer, signatures, _layer.compiled_page
-
-
-def _switched(case: Case, name: str, compiled: Callable[[type], Any]) -> Contestant:
+def _own(case: Case, name: str, compiled: Callable[[type], Any]) -> Contestant:
     """Return cupyrnn with its compiled steps taken from `compiled`."""
-    driver, signatures, _ = _driver()
     calls = signatures.CallCache()
 
     def switched(call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
-            driver.compiled_page, signatures.CALLS = compiled, calls
+            layer.compiled_page, signatures.CALLS = compiled, calls  # type: ignore[assignment]
             return call(*args)
 
         return timed
 
-    c = _op(case).cupyrnn()
-    return Contestant(name, switched(c.forward), switched(c.backward), c.results)
+    module = cupyrnn if case.mode else cupyrnn.raw_ops
+    return Problem(case).contestant(name, module, wrap=switched)
 
 
 def ours(case: Case) -> Contestant:
     """Return cupyrnn in NumPy alone."""
-    return _switched(case, CUPYRNN, lambda _: None)
-
-
-def may_compile(case: Case) -> bool:
-    """Return whether cupyrnn has a loop of this case for Numba."""
-    return case.variant != PROJECTION
-
-
-def tiny(case: Case) -> Case:
-    """Return the case at a shape that is good for compiling it."""
-    return case._replace(shape=(2, 1, 1, 1)[-len(case.shape) :])
+    return _own(case, CUPYRNN, lambda _: None)
 
 
 def with_numba(case: Case) -> Contestant | None:
     """Return cupyrnn with its loops compiled, None where Numba compiles none."""
-    *_, compiled = _driver()
-    if not may_compile(case) or compiled(LSTM) is None:
+    if case.variant == PROJECTION or _compiled(LSTM) is None:
         return None
-    c = _switched(tiny(case), "", compiled)
+    tiny = case._replace(shape=(2, 1, 1, 1)[-len(case.shape) :])
+    c = _own(tiny, "", _compiled)
     c.backward(c.forward())  # compiles
-    return _switched(case, NUMBA, compiled)
+    return _own(case, NUMBA, _compiled)
 
 
 def peers(case: Case) -> list[Contestant]:
     """Return the contestants of the peer, whose module must be installed."""
-    op = _op(case)
-    return op.tensorflow() if case.peer == TENSORFLOW else [op.torch()]
-
-
-def relative_error(actual: Any, expected: Any) -> float:
-    """Return the largest error relative to the largest magnitude."""
-    error = np.max(np.abs(actual.astype(np.float64) - expected), initial=0)
-    return float(error / (np.max(np.abs(expected), initial=0) or 1.0))
+    problem = Problem(case)
+    return problem.tensorflow() if case.peer == TENSORFLOW else problem.torch()

@@ -9,12 +9,12 @@ The recurrent ops on a GPU, timed by every kernel there is, and beside their pee
     python tests/benchmarks/gpu.py --dry        # tiny shapes, to see that everything runs: no times
 
 needs CuPy, and for the cuDNN columns PyTorch with CUDA; what is missing is said and left out. The
-results are written after every row as gpu-<device>.json and .md. Exit code: 0 if all went well, 1
+results are written after every row as gpu-<device>.jsonl and .md. Exit code: 0 if all went well, 1
 if a row failed, 2 if there is nothing to run on.
 
 Ops and their gradients are timed by the loop, by every kernel that takes all steps in one launch,
 by each algorithm of cuDNN through this package, and by PyTorch; what differs from NumPy is an
-error. What no time is left for is printed at the end.
+error. What no time is left for is a row that says so.
 
 With --sizes the tests of the kernels run first, for a third of the time at most; the first failure
 ends the run. Then all kernels are checked and timed, and the fastest are written to the package's
@@ -22,7 +22,7 @@ choices for this architecture, cupyrnn/kernels/sm_90.json on an H100.
 
 With --first-contact four parts share the time: the tests marked gpu; every kernel over all steps
 1,000 times behind a kernel that disturbs it, bits compared; trials and times; and experiments,
-which change the source of a kernel. They write first-contact-<device>.jsonl and .md row by row.
+which change the source of a kernel. They write first-contact-<device>.jsonl and .md.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from on_gpu import cases, choices, first_contact, pytorch
-from on_gpu.contest import Bench, Contest
-from on_gpu.problems import DTYPES, dtype_of
-from on_gpu.report import Report, by_reason, times_table
+from on_gpu.contest import NOTES, TITLES, Bench, Contest
+from on_gpu.log import Log
 from on_gpu.timing import FULL, ONCE, SHORT, Timer, describe
 from on_gpu.worker import be_strict
 
 import cupyrnn
+from cupyrnn.device.cli import DTYPES
 from cupyrnn.kernels import persistent
 
 MINUTES = 13.0
@@ -117,15 +117,6 @@ def environment(cupy: Any, torch: Any, torch_problem: str | None) -> dict[str, A
     return found
 
 
-def unknown(dtype: str) -> str | None:
-    """Return why arrays cannot have a dtype, None if they can."""
-    try:
-        dtype_of(dtype)
-    except ImportError as error:
-        return describe(error)
-    return None
-
-
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     title = (__doc__ or "").strip().splitlines()[0]
     parser = argparse.ArgumentParser("gpu.py", description=title)
@@ -145,36 +136,27 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def run_times(bench: Bench, wanted: list[cases.Case]) -> None:
     """Time all cases; those for which no time is left are rows that say so."""
+    bench.log.begin("times in ms", TITLES, NOTES)
     for case in wanted:
-        why = "skipped: out of time" if bench.timer.limits.over() else unknown(case.dtype)
-        if why is None:
-            try:
+        try:
+            if bench.timer.limits.over():
+                bench.log.add(*case.key, "no time was left")
+            else:
                 Contest(bench, case).everybody()
-            except Exception as error:  # not even the arguments could be made
-                why = f"failed: {describe(error)}"
-        if why is not None:
-            row = {"pass": "both", "who": "everybody", "status": why}
-            bench.report.add({**case.key, **row})
+        except ImportError as error:  # of bfloat16
+            bench.log.add(*case.key, describe(error))
+        except Exception as error:  # not even the arguments could be made
+            bench.log.add(*case.key, f"FAILED: {describe(error)}", wrong=True)
 
 
-def run_sizes(args: argparse.Namespace, timer: Timer, torch: Any, found: dict[str, Any]) -> bool:
-    """Test the kernels, time them at some sizes, and return whether all passed."""
+def run_sizes(args: argparse.Namespace, timer: Timer, torch: Any, log: Log) -> None:
+    """Time the kernels at some sizes."""
     sizes = choices.SIZES[args.sizes]
-    if not choices.tests_pass(sizes, 20 * args.minutes, only_found=args.dry):
-        return False
-    name = f"sm_{found['compute capability'].replace('.', '')}.json"
+    name = f"sm_{timer.cupy.cuda.Device().compute_capability}.json"
     folder = args.out if args.dry else Path(persistent.__file__).parent
     of = choices.dry(sizes) if args.dry else sizes
-    page, right = choices.time_kernels(of, timer, torch, folder / name, found)
-    stem = f"gpu-{args.sizes}-{name_of(found)}{'-dry' if args.dry else ''}.md"
-    (args.out / stem).write_text(page, encoding="utf-8")
-    print(f"written: {args.out / stem} and {folder / name}")
-    return right
-
-
-def name_of(found: dict[str, Any]) -> str:
-    """Return the device as a part of the name of a file."""
-    return re.sub(r"[^a-z0-9]+", "-", found["device"].lower()).strip("-")
+    choices.time_kernels(of, timer, torch, folder / name, log)
+    print(f"written: {folder / name}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -189,31 +171,28 @@ def main(argv: list[str] | None = None) -> int:
     found = environment(cupy, torch, no_torch)
     for name, value in found.items():
         print(f"{name}: {value}")
+    if args.sizes and not choices.tests_pass(
+        choices.SIZES[args.sizes], 20 * args.minutes, only_found=args.dry
+    ):
+        return 1
     seconds = math.inf if args.dry else 60 * PART * args.minutes
     limits = ONCE if args.dry else SHORT if args.sizes else FULL
     timer = Timer(cupy, limits._replace(deadline=begin + seconds))
+    what = "first-contact" if args.first_contact else f"gpu-{args.sizes}" if args.sizes else "gpu"
+    device = re.sub(r"[^a-z0-9]+", "-", found["device"].lower()).strip("-")
+    stem = args.out / f"{what}-{device}{'-dry' if args.dry else ''}"
+    log = Log(stem, f"Recurrent ops on {found['device']}", found)
     if args.first_contact:
-        name = f"first-contact-{name_of(found)}{'-dry' if args.dry else ''}"
-        bound = first_contact.Bound(args.dry, begin, seconds)
-        return int(not first_contact.run(args.out / name, found, args.parts, bound))
-    if args.sizes is not None:
-        return int(not run_sizes(args, timer, torch, found))
-    stem = args.out / f"gpu-{name_of(found)}{'-dry' if args.dry else ''}"
-    report = Report(stem, found, timed=not args.dry)
-    every = cases.dry_cases() if args.dry else cases.cases()
-    wanted = [case for case in every if case.cell in args.cells and case.dtype in args.dtypes]
-    run_times(Bench(report, timer, torch, no_torch), wanted)
-    found["seconds"] = f"{time.perf_counter() - begin:.0f}"
-    report.data["finished"] = True
-    report.save()
-    if not args.dry:
-        print("", times_table(report.data["rows"]), sep="\n")
-    left = by_reason(report.data, "skipped")
-    print("", *(["no time was left for", *left, ""] if left else []), sep="\n")
-    print(
-        f"written: {stem}.json and .md; {'something FAILED' if report.failed else 'all went well'}"
-    )
-    return int(report.failed)
+        first_contact.run(log, args.parts, first_contact.Bound(args.dry, begin, seconds))
+    elif args.sizes:
+        run_sizes(args, timer, torch, log)
+    else:
+        every = cases.dry_cases() if args.dry else cases.cases()
+        wanted = [case for case in every if case.cell in args.cells and case.dtype in args.dtypes]
+        run_times(Bench(log, timer, torch, no_torch, args.dry), wanted)
+    ended = "something FAILED" if log.failed else "all went well"
+    print(f"written: {log.page} and {log.lines}; {ended} in {time.perf_counter() - begin:.0f} s")
+    return int(log.failed)
 
 
 if __name__ == "__main__":

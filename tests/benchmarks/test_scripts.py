@@ -19,6 +19,7 @@ from cases import Case
 from checks import TF_FLOAT16_TOLERANCE, assert_close
 from on_gpu import choices, first_contact, worker
 from on_gpu.experiments import EXPERIMENTS
+from on_gpu.log import Log
 from timing import BACKWARD, BOTH, FORWARD, PASSES, Timing
 from without_a_gpu.all_steps import FRAMES
 from without_a_gpu.cuda_on_cpu import nvrtc
@@ -74,12 +75,9 @@ def test_sizes_of_kernels_run_dry(cupy_on_gpu: Any, tmp_path: Path) -> None:
     assert [line.split(" | ")[0][2:] for line in lines] == names
 
 
-def test_a_failing_test_of_a_kernel_ends_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_test_of_a_kernel_ends_a_run() -> None:
     sizes = choices.SIZES["small"]._replace(tests=("test_missing.py", "rows"))
     assert not choices.tests_pass(sizes, 60, only_found=False)
-    monkeypatch.setitem(choices.SIZES, "small", sizes)
-    args = gpu.arguments(["--sizes", "small"])
-    assert gpu.run_sizes(args, None, None, {}) is False  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
@@ -96,7 +94,7 @@ def test_first_contact_sees_errors(
     cupy_on_gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An experiment with other values, and a kernel whose bits change beside another one."""
-    bound, log = first_contact.Bound(True, 0, 0), first_contact.Log(tmp_path / "log", {"device": 1})
+    bound, log = first_contact.Bound(True, 0, 0), Log(tmp_path / "log", "Log", {"device": 1})
     (case, *_) = first_contact.compared(EXPERIMENTS[0], dry=True)
     right = EXPERIMENTS[0]._replace(name="right", texts=(("lstm", "tanh_(zci)", "(tanh_(zci))"),))
     wrong = right._replace(name="wrong", texts=(("lstm", "tanh_(zci)", "tanh_(2 * zci)"),))
@@ -148,7 +146,8 @@ def test_peers_compute_the_same(case: Case) -> None:
         for name, expected in theirs.items():
             a = np.asarray(ours[name], np.float64)
             if case.dtype == "float16":
-                assert cases.relative_error(a, expected) <= TF_FLOAT16_TOLERANCE, name
+                error, most = (np.max(np.abs(v)) for v in (a - expected, expected))
+                assert error <= TF_FLOAT16_TOLERANCE * most, name
             else:
                 assert_close(a, expected, case.dtype, f"{other.name} {name}")
 

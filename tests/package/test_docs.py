@@ -92,69 +92,60 @@ def test_the_ten_lines_and_the_five(
         assert np.isfinite(names["g"].params_backprop).all()
 
 
+def last_h(x: Any, gates: dict[str, Any]) -> Any:
+    """Return the last h of an LSTM, or of a GRU; a gate has W, U and the biases of both."""
+    h = c = np.zeros((x.shape[1], len(gates["o" if "o" in gates else "z"][1])))
+    for x_t in x:
+        z = {g: (x_t @ W.T + b, h @ U.T + d) for g, (W, U, b, d) in gates.items()}
+        open_ = {g: 1 / (1 + np.exp(-sum(z[g]))) for g in "ifozr" if g in z}
+        if "o" in z:
+            c = open_["f"] * c + open_["i"] * np.tanh(sum(z["g"]))
+            h = open_["o"] * np.tanh(c)
+        else:
+            h = open_["z"] * h + (1 - open_["z"]) * np.tanh(z["n"][0] + open_["r"] * z["n"][1])
+    return h
+
+
 def test_recipes_for_other_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
     """The converters of the page on weights, compared with the equations of these libraries."""
     monkeypatch.chdir(tmp_path)
     names = run(text(DOCS / "guide/weights.md"))
-    T, B, I, H = 5, 2, 3, 4
-    x, h, c = rng.standard_normal((T, B, I)), np.zeros((B, H)), np.zeros((B, H))
+    I, H = 3, 4
+    x, draw = rng.standard_normal((5, 2, I)), lambda *shape: rng.standard_normal(shape)
 
-    def sigmoid(z: Any) -> Any:
-        return 1 / (1 + np.exp(-z))
-
-    def draw(*shape: int) -> Any:
-        return rng.standard_normal(shape)
-
-    cell = {f"i{g}": {"kernel": draw(I, H), "bias": draw(H)} for g in "rzn"}
-    cell |= {f"h{g}": {"kernel": draw(H, H)} for g in "rzn"}
-    cell["hn"]["bias"] = draw(H)
-    for x_t in x:
-        r, z, i, n = (
-            a @ cell[name]["kernel"] + cell[name].get("bias", 0)
-            for name, a in (("ir", x_t), ("iz", x_t), ("in", x_t), ("hn", h))
-        )
-        r = sigmoid(r + h @ cell["hr"]["kernel"])
-        z = sigmoid(z + h @ cell["hz"]["kernel"])
-        h = (1 - z) * np.tanh(i + r * n) + z * h
-    out = cupyrnn.cudnn_rnn(x, None, None, names["from_flax"](cell))
-    assert np.abs(out.output[-1] - h).max() < 1e-12
-
-    state = {f"0/w{k}": draw(H, I if k < 4 else H) for k in range(8)}
-    state |= {f"0/b{k}": draw(H) for k in range(8)}
-    w, b = ([state[f"0/{kind}{k}"] for k in range(8)] for kind in "wb")
-    h = np.zeros((B, H))
-    for x_t in x:
-        i, f, a, o = (x_t @ w[k].T + b[k] + h @ w[4 + k].T + b[4 + k] for k in range(4))
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(a)
-        h = sigmoid(o) * np.tanh(c)
-    out = cupyrnn.cudnn_rnn(x, None, None, names["from_chainer"](state, 1))
-    assert np.abs(out.output[-1] - h).max() < 1e-12
-
-    cell, h = {"weight_ih": draw(3 * H, I), "weight_hh": draw(3 * H, H)}, np.zeros((B, H))
-    cell |= {"bias": draw(3 * H), "bias_n": draw(H)}
-    for x_t in x:  # Equinox's GRUCell
-        r, z, i = np.split(x_t @ cell["weight_ih"].T + cell["bias"], 3, axis=1)
-        r_h, z_h, n = np.split(h @ cell["weight_hh"].T, 3, axis=1)
-        n = np.tanh(i + sigmoid(r + r_h) * (n + cell["bias_n"]))
-        h = n + sigmoid(z + z_h) * (h - n)
-    out = cupyrnn.cudnn_rnn(x, None, None, names["from_equinox"](cell))
-    assert np.abs(out.output[-1] - h).max() < 1e-12
-
-    arrays = {f"{d}0_{n}": draw(*s) for d in "lr" for n, s in names["shapes"].items()}
-    h, c, w = (
-        np.zeros((B, H)),
-        np.zeros((B, H)),
-        {n[3:]: a for n, a in arrays.items() if n[0] == "r"},
-    )
-    for x_t in x[::-1]:  # Gluon's LSTM from right to left
-        z = x_t @ w["i2h_weight"].T + w["i2h_bias"] + h @ w["h2h_weight"].T + w["h2h_bias"]
-        i, f, g, o = np.split(z, 4, axis=1)
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-        h = sigmoid(o) * np.tanh(c)
-    out = cupyrnn.cudnn_rnn(x, None, None, names["from_gluon"](arrays))
-    assert np.abs(out.output[0, :, H:] - h).max() < 1e-12
+    flax = {f"i{g}": {"kernel": draw(I, H), "bias": draw(H)} for g in "rzn"}
+    flax |= {f"h{g}": {"kernel": draw(H, H)} for g in "rzn"}
+    flax["hn"]["bias"] = draw(H)
+    of_flax = {
+        g: (i["kernel"].T, h["kernel"].T, i["bias"], h.get("bias", 0))
+        for g, i, h in ((g, flax[f"i{g}"], flax[f"h{g}"]) for g in "rzn")
+    }
+    chainer = {f"0/w{k}": draw(H, I if k < 4 else H) for k in range(8)}
+    chainer |= {f"0/b{k}": draw(H) for k in range(8)}
+    of_chainer = {
+        g: [chainer[f"0/{n}"] for n in (f"w{k}", f"w{k + 4}", f"b{k}", f"b{k + 4}")]
+        for k, g in enumerate("ifgo")
+    }
+    equinox = {"weight_ih": draw(3 * H, I), "weight_hh": draw(3 * H, H)}
+    equinox |= {"bias": draw(3 * H), "bias_n": draw(H)}
+    d = np.concatenate([np.zeros(2 * H), equinox["bias_n"]])
+    arrays = *(equinox[n] for n in ("weight_ih", "weight_hh", "bias")), d
+    of_equinox = dict(zip("rzn", zip(*(np.split(a, 3) for a in arrays), strict=True), strict=True))
+    gluon = {f"{d}0_{n}": draw(*s) for d in "lr" for n, s in names["shapes"].items()}
+    parts = ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias")
+    splits = (np.split(gluon[f"r0_{n}"], 4) for n in parts)
+    of_gluon = dict(zip("ifgo", zip(*splits, strict=True), strict=True))
+    for packed, gates, from_right in (
+        (names["from_flax"](flax), of_flax, False),
+        (names["from_chainer"](chainer, 1), of_chainer, False),
+        (names["from_equinox"](equinox), of_equinox, False),
+        (names["from_gluon"](gluon), of_gluon, True),
+    ):
+        output = cupyrnn.cudnn_rnn(x, None, None, packed).output
+        found, read = (output[0, :, H:], x[::-1]) if from_right else (output[-1], x)
+        assert np.abs(found - last_h(read, gates)).max() < 1e-12
 
 
 def test_a_wrong_example_is_noticed() -> None:

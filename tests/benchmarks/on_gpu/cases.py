@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cupyrnn import cudnn_rnn_params_size
-from cupyrnn._ops import CUDNN_RNN, Record
-
-from .problems import DTYPES, Problem, draw, dtype_of
+from cupyrnn._ops import BLOCK_GRU, BLOCK_LSTM, CUDNN_RNN, Record
+from cupyrnn.device.cli import DTYPES, dtype_of
 
 # What is timed beside plain sequences of one layer.
 LENGTHS, RESETS, NET, GENERAL = VARIANTS = ("lengths", "resets 3 %", "L=2 D=2", "general")
 RESET_RATE = 0.03
-# Its cells by the names of `rnn_mode`, and the block ops: the LSTM only for what nets have not.
-BLOCKS = {"block_lstm": "lstm", "block_gru": "block_gru"}
-CELLS = ("lstm", "gru", "rnn_tanh", *BLOCKS)
+# The cells by the names of `rnn_mode`, and the block ops: the LSTM only for what nets have not.
+NETS, BLOCKS = ("lstm", "gru", "rnn_tanh"), ("block_lstm", "block_gru")
+CELLS = (*NETS, *BLOCKS)
 
 
 class Case(NamedTuple):
@@ -32,22 +31,15 @@ class Case(NamedTuple):
     variant: str = ""
 
     @property
-    def key(self) -> dict[str, Any]:
-        """What the rows of this case are found by."""
-        shape = f"({self.T}, {self.B}, {self.H})"
-        return {"cell": self.cell, "shape": shape, "dtype": self.dtype, "variant": self.variant}
+    def key(self) -> tuple[str, ...]:
+        """The first cells of its rows."""
+        return self.cell, f"({self.T}, {self.B}, {self.H})", self.dtype, self.variant
 
     @property
     def sizes(self) -> dict[str, Any]:
         """The layers and directions of a net."""
         L, D = (2, 2) if self.variant == NET else (1, 1)
         return {"num_layers": L, "direction": ("unidirectional", "bidirectional")[D - 1]}
-
-    @property
-    def problem(self) -> Problem:
-        """The same for the package's own command."""
-        cell = BLOCKS.get(self.cell, self.cell)
-        return Problem(cell, self.dtype, self.T, self.B, self.H, self.variant == GENERAL)
 
 
 def cases() -> list[Case]:
@@ -81,7 +73,7 @@ def noise() -> Any:
 
 def lengths_of(case: Case) -> Any:
     """Return lengths from T down to half of it; as they descend, PyTorch need not sort."""
-    if case.variant != LENGTHS:
+    if case.variant not in (LENGTHS, GENERAL):
         return None
     return [case.T - round(case.T * b / (2 * case.B)) for b in range(case.B)]
 
@@ -95,24 +87,33 @@ def resets_of(case: Case) -> Any:
 
 def arguments_of(case: Case) -> tuple[Record, dict[str, Any], dict[str, Any]]:
     """Return an op, its arguments, and the gradients of its outputs, in NumPy."""
-    if case.cell in BLOCKS:
-        return draw(case.problem)
-    rng, (_, T, B, H, dtype, _) = np.random.default_rng(case.H), case
-    rows = 4 if case.variant == NET else 1
+    rng, (cell, T, B, H, dtype, variant) = np.random.default_rng(case.H), case
+    rows = 4 if variant == NET else 1
 
     def some(*sizes: int, scale: float = 0.7) -> Any:
         size, start = math.prod(sizes), int(rng.integers(noise().size // 2))
         part = np.resize(noise()[start : start + size] * np.float32(scale), sizes)
         return part.astype(dtype_of(dtype))
 
-    kind: Any = {"rnn_mode": case.cell, "direction": case.sizes["direction"]}
-    weights = cudnn_rnn_params_size(case.sizes["num_layers"], H, H, **kind)
-    arguments = kind | {
+    def weights(*sizes: int) -> Any:
+        return some(*sizes, scale=(2 * H) ** -0.5)
+
+    given: dict[str, Any] = {"sequence_lengths": lengths_of(case), "resets": resets_of(case)}
+    if cell in BLOCKS:
+        given |= {"x": some(T, B, H), "h_prev": some(B, H)}
+    if cell == "block_gru":
+        given |= {"w_ru": weights(2 * H, 2 * H), "w_c": weights(2 * H, H)}
+        return BLOCK_GRU, given | {"b_ru": some(2 * H), "b_c": some(H)}, {"h": some(T, B, H)}
+    if cell == "block_lstm":
+        given |= {"cs_prev": some(B, H), "w": weights(2 * H, 4 * H), "b": some(4 * H)}
+        if variant == GENERAL:
+            given |= {name: some(H) for name in ("wci", "wcf", "wco")} | {"cell_clip": 0.6}
+        return BLOCK_LSTM, given, {"h": some(T, B, H), "cs": some(T, B, H)}
+    kind: Any = {"rnn_mode": cell, "direction": case.sizes["direction"]}
+    given |= kind | {
         "input": some(T, B, H),
         "input_h": some(rows, B, H),
-        "input_c": some(rows, B, H) if case.cell == "lstm" else None,
-        "params": some(weights, scale=(2 * H) ** -0.5),
-        "sequence_lengths": lengths_of(case),
-        "resets": resets_of(case),
+        "input_c": some(rows, B, H) if cell == "lstm" else None,
+        "params": weights(cudnn_rnn_params_size(case.sizes["num_layers"], H, H, **kind)),
     }
-    return CUDNN_RNN, arguments, {"output": some(T, B, 2 * H if rows > 1 else H)}
+    return CUDNN_RNN, given, {"output": some(T, B, 2 * H if rows > 1 else H)}

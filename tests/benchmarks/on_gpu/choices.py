@@ -17,9 +17,8 @@ from cupyrnn.device import cli
 from cupyrnn.driver.trial import TIMED_STEPS
 from cupyrnn.kernels import choice, timed
 
-from .cases import Case, arguments_of
-from .problems import CELLS as CELLS_IN_TURN
-from .problems import NETS, Problem
+from .cases import NETS, Case, arguments_of
+from .log import Log
 from .pytorch import DEVICE
 from .timing import Run, Timer
 from .worker import be_strict
@@ -35,11 +34,11 @@ class Sizes(NamedTuple):
     units: tuple[int, ...]
     batches: tuple[int, ...]
 
-    def problems(self) -> Iterator[Problem]:
-        """Yield the problems, each with the T of the calls that check values."""
-        every = product(CELLS_IN_TURN, self.units, self.batches, self.dtypes)
+    def cases(self) -> Iterator[Case]:
+        """Yield the calls to time."""
+        every = product(cli.CELLS_IN_TURN, self.units, self.batches, self.dtypes)
         for cell, H, B, dtype in every:
-            yield Problem(cell, dtype, TIMED_STEPS, B, H, general=False)
+            yield Case(cell, TIMED_STEPS, B, H, dtype)
 
 
 SIZES = {
@@ -75,48 +74,45 @@ def tests_pass(sizes: Sizes, seconds: float, *, only_found: bool) -> bool:
         return True
 
 
-def torch_us(timer: Timer, torch: Any, problem: Problem, what: str) -> float | None:
+def torch_us(timer: Timer, torch: Any, case: Case, what: str) -> float | None:
     """Return PyTorch's device time of a step in microseconds, None if it has no such op."""
-    if torch is None or problem.cell not in NETS:
+    if torch is None or case.cell not in NETS:
         return None
-    T = TIMED_STEPS
-    case = Case(problem.cell, T, problem.B, problem.H, problem.dtype)
     _, arguments, cotangents = arguments_of(case)
     net = TorchNet(torch, arguments, cotangents["output"], packed=False, device=DEVICE)
     run = Run(lambda _: net.forward())
     if what != "forward":
         run = Run(net.backward, net.forward)
     timer.warm_up(run)
-    return 1e3 * timer.queued(run, timer.eager(run)["host_ms"])["queued_ms"] / T
+    return 1e3 * timer.queued(run, timer.eager(run)["host_ms"])["queued_ms"] / case.T
 
 
-def markdown(environment: dict[str, Any], rows: list[list[str]], left: list[str]) -> str:
-    """Return the results as a page."""
-    lines = [f"# Kernels on {environment['device']}", ""]
-    lines += [f"* {name}: {value}" for name, value in environment.items()]
-    lines += ["", "Device time of a step in microseconds, products over whole sequences included."]
-    titles = ["kernel", "H", "B", *timed.KERNELS, "PyTorch", "taken", "PyTorch / taken", "values"]
-    lines += ["", pages.markdown(titles, rows)]
-    lines += ["", "## No time was left for", "", *left] if left else []
-    return "\n".join(lines) + "\n"
+TITLES = ("us of a step", "H", "B", *timed.KERNELS, "PyTorch", "taken", "PyTorch / taken", "values")
 
 
-def time_kernels(
-    sizes: Sizes, timer: Timer, torch: Any, choices: Path, environment: dict[str, Any]
-) -> tuple[str, bool]:
-    """Try and time all sizes, write the choices, and return the page and whether all are right."""
+def add_row(log: Log, row: cli.Row, torch_us: float | None = None) -> None:
+    """Add the line of the table."""
+    times = [*map(row.times.get, timed.KERNELS), torch_us]
+    taken = row.times.get(row.taken)
+    ratio = f"{torch_us / taken:.2f}" if torch_us and taken else "–"
+    values = f"WRONG: {row.wrong}" if row.wrong else "right"
+    numbers = map(pages.digits, times)
+    log.add(row.name, row.H, row.B, *numbers, row.taken, ratio, values, wrong=bool(row.wrong))
+
+
+def time_kernels(sizes: Sizes, timer: Timer, torch: Any, choices: Path, log: Log) -> None:
+    """Try and time all sizes, and write the choices."""
     be_strict()
-    rows, left, right, taken = [], [], True, {}
-    for problem in sizes.problems():
+    taken = {}
+    log.begin("kernels", TITLES)
+    for case in sizes.cases():
         if timer.limits.over():
-            left.append(f"* {problem.cell} {problem.dtype}, {problem.like}")
+            log.add(*case.key, "no time was left")
             continue
-        for row in cli.rows(problem.cell, problem.dtype, problem.H, problem.B):
+        for row in cli.rows(case.cell, case.dtype, case.H, case.B):
             what = row.name.partition(" ")[0].rpartition("_")[2]
-            rows.append(cells_of(row, torch_us(timer, torch, problem, what)))
+            add_row(log, row, torch_us(timer, torch, case, what))
             taken[row.name, row.H, row.B] = row.mode
-            right &= not row.wrong
-            print(*rows[-1], flush=True)
     own = choice.current_device().own
     assert own is not None
     before = timed.read(choices)
@@ -125,14 +121,3 @@ def time_kernels(
     for (name, H, B), mode in taken.items():
         found = found.with_more({}, {name: timed.Timed(H, B, mode, where)})
     timed.keep(found, choices)
-    return markdown(environment, rows, left), right
-
-
-def cells_of(row: cli.Row, torch_us: float | None) -> list[str]:
-    """Return the line of the table."""
-    times = [*map(row.times.get, timed.KERNELS), torch_us]
-    taken = row.times.get(row.taken)
-    ratio = f"{torch_us / taken:.2f}" if torch_us and taken else "–"
-    numbers = [pages.digits(us) for us in times]
-    values = f"wrong: {', '.join(row.wrong)}" if row.wrong else "right"
-    return [row.name, str(row.H), str(row.B), *numbers, row.taken, ratio, values]

@@ -14,8 +14,8 @@ import cupyrnn
 
 from . import pytorch
 from .cases import BLOCKS, LENGTHS, NET, RESETS, Case, arguments_of
-from .report import Report
-from .timing import Run, Timer, describe
+from .log import Log
+from .timing import ENOUGH, Run, Timer, describe
 from .worker import DIRECTIONS, FORWARD, TOLERANCES, OpOnDevice, asked, kernels_of
 
 ENGINES = ("cudnn", "cudnn_small_h", "cudnn_persist_static", "cudnn_persist_dynamic")
@@ -23,20 +23,46 @@ ENGINES = ("cudnn", "cudnn_small_h", "cudnn_persist_static", "cudnn_persist_dyna
 PEER_FACTOR = 10
 
 
+TITLES = ("cell", "(T, B, H)", "dtype", "", "by")
+for _what in DIRECTIONS:
+    TITLES += (f"{_what} eager", "queued", "us/step", "loop / this")
+TITLES += ("remarks",)
+NOTES = f"""\
+* eager: ms of one call from an idle device, between CUDA events. If the device is faster than
+  Python, this includes the time that Python needs for the launches. Medians; `*`: of fewer than
+  {ENOUGH} repetitions.
+* queued: the same, but the device is kept busy until all launches of the call are in its queue.
+  Replaying a CUDA graph of the same launches would take about as long. `<=` marks an upper bound:
+  the device caught up with the host.
+* us/step: the device's time for one step of one layer and direction. The products over whole
+  sequences are in eager and queued, but not in us/step. For the loop it is the time of the host's
+  launches if these are slower.
+* backward: without the forward pass. PyTorch's forward pass runs again, untimed, before every
+  repetition. Every input and all weights get a gradient.
+* cudnn, cudnn_small_h, cudnn_persist_dynamic: `cudnn_rnn` with that engine. PyTorch has its weights
+  in one piece. "arrays": sequences of one length; "packed": a PackedSequence.
+* lengths: evenly spaced from T down to T/2. general: lengths, peepholes and a clip.
+* loop / this: the loop's eager time divided by this one; above 1, it is faster than the loop.
+* float32 is strict (no TF32) everywhere. Each contestant gets the same arguments in every
+  repetition, so a cache may hold them."""
+
+
 class Bench(NamedTuple):
     """What all rows are measured with."""
 
-    report: Report
+    log: Log
     timer: Timer
     torch: Any
     no_torch: str | None  # why there is no PyTorch
+    dry: bool
 
 
 class Contest:
     """One case: its arguments, what is expected, and everybody's turn."""
 
     def __init__(self, bench: Bench, case: Case) -> None:
-        self.bench, self.case = bench, case
+        self.bench, self.case, self.remark = bench, case, ""
+        self.loop: dict[str, float] = {}  # the loop's eager times
         self.record, self.arguments, self.cotangents = arguments_of(case)
         self.calls = OpOnDevice(case.dtype, self.record, self.arguments, self.cotangents)
 
@@ -50,29 +76,50 @@ class Contest:
         self,
         who: str,
         make: Callable[[], Callable[[str], Run]],
-        extras: Callable[[str, Run], dict[str, Any]] = lambda what, run: {},
+        steps: int = 0,
         directions: Iterable[str] = DIRECTIONS,
         refusal: str | None = None,
     ) -> None:
-        """Time what `make` gives for each direction; what goes wrong is reported in the rows."""
-        timer, run_of = self.bench.timer, None
+        """Time what `make` gives for each direction, also a step if their number is given."""
+        timer, run_of, rows, self.remark = self.bench.timer, None, {}, ""
         for what in directions:
-            row: dict[str, Any] = {}
             try:
                 if refusal is None and timer.limits.over():
-                    refusal = "skipped: out of time"
+                    refusal = "no time was left"
                 if refusal is None:
                     run_of = run_of or make()
                     run = run_of(what)
-                    row = timer.measure(run)
-                    row |= extras(what, run)
+                    rows[what] = row = timer.measure(run)
+                    if steps:
+                        row["step_us"] = timer.step_us(self.case.cell, what, run, steps)
             except Exception as error:
-                refusal = f"failed: {describe(error)}"
-            if refusal is not None and "eager_ms" not in row:
-                row["status"] = refusal
-            self.bench.report.add({**self.case.key, "who": who, "pass": what, **row})
+                refusal = f"FAILED: {describe(error)}"
+        if who == "loop":
+            self.loop = {what: row["eager_ms"] for what, row in rows.items()}
+        wrong = [row["error"] for row in rows.values() if "error" in row]
+        wrong += [refusal] * str(refusal).startswith("FAILED")
+        remarks = [*wrong, refusal if refusal not in wrong else None, self.remark]
+        cells = [cell for what in DIRECTIONS for cell in self.cells(what, rows.get(what))]
+        if self.bench.dry:
+            cells = ["–"] * len(cells)
+            remarks.append("ran, not timed" if rows else None)
+        said = "; ".join(filter(None, remarks)).replace("|", "\\|")
+        self.bench.log.add(
+            *self.case.key, who, *cells, said[: 400 if wrong else 80], wrong=bool(wrong)
+        )
         del run_of
         self.free()
+
+    def cells(self, what: str, row: dict[str, Any] | None) -> list[str]:
+        """Return the times of a direction."""
+        if row is None:
+            return ["–"] * 4
+        few = "*" * (row["repetitions"] < ENOUGH)
+        queued = f"{row['queued_ms']:.3f}" if "queued_ms" in row else "–"
+        bound = "<= " * row.get("queued_is_bound", False)
+        step = f"{row['step_us']:.2f}" if "step_us" in row else "–"
+        ratio = f"{self.loop[what] / row['eager_ms']:.2f}" if what in self.loop else "–"
+        return [f"{row['eager_ms']:.3f}{few}", bound + queued, step, ratio]
 
     def free(self) -> None:
         """Give the memory of the last contestant back, for the next one's library."""
@@ -93,19 +140,10 @@ class Contest:
 
     def own(self) -> None:
         """Time the loop and every kernel that takes all steps in one launch."""
-        case, timer = self.case, self.bench.timer
-        steps = case.T * (4 if case.variant == NET else 1)
-        by_mode: dict[tuple[str, str], list[str]] = {}
-        for what, kernels in kernels_of(case.problem).items():
-            for mode, kernel in kernels.items():
-                by_mode.setdefault((mode, kernel), []).append(what)
-        for (mode, kernel), directions in by_mode.items():
-
-            def extras(what: str, run: Run) -> dict[str, Any]:
-                return {"step_us": timer.step_us(case.problem.cell, what, run, steps)}
-
+        steps = self.case.T * (4 if self.case.variant == NET else 1)
+        for (mode, kernel), directions in kernels_of(self.case).items():
             with asked(mode):
-                self.turn(kernel, lambda: self.checked(self.calls), extras, directions)
+                self.turn(kernel, lambda: self.checked(self.calls), steps, directions)
 
     def cudnn(self) -> None:
         """Time cuDNN through this package, by each of its algorithms."""
@@ -139,8 +177,7 @@ class Contest:
         pytorch.expect_same_stream(self.bench.timer.cupy, torch)
         net = TorchNet(torch, self.arguments, y_grad, packed=packed, device=pytorch.DEVICE)
         outputs = net.forward()
-        if note := pytorch.notes(net):
-            self.bench.report.note(f"{self.case.cell}, PyTorch: {note}")
+        self.remark = pytorch.notes(net)
         expected = self.calls.expected
         self.compare(outputs[0], expected[FORWARD]["output"], "output")
         self.compare(net.backward(outputs)[0], expected["backward"]["input"], "gradient of input")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pages
 
 from cupyrnn.checks.arrays import compute_dtype
 from cupyrnn.device import cli
@@ -26,7 +24,9 @@ from cupyrnn.kernels import choice, compile, fit, gru, gru_reset_after, lstm, pe
 from cupyrnn.kernels.fit import LaidOut, Recurrence
 from cupyrnn.kernels.persistent import OneLaunch, Trial, trying
 
+from . import choices
 from .experiments import EXPERIMENTS, Experiment
+from .log import Log
 from .timing import describe
 
 TESTS = Path(__file__).parents[2]
@@ -59,35 +59,6 @@ extern "C" __global__ void differ(
         if (a[n] != b[n]) *any = 1;
 }
 """
-
-
-class Log:
-    """Writes each result at once, as a line of JSON and as one of a page, and prints it."""
-
-    def __init__(self, stem: Path, environment: dict[str, Any]) -> None:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        self.page, self.lines = stem.with_suffix(".md"), stem.with_suffix(".jsonl")
-        self.lines.write_text(json.dumps(environment) + "\n", encoding="utf-8")
-        about = (f"* {name}: {value}\n" for name, value in environment.items())
-        title = f"# First contact with {environment['device']}\n\n"
-        self.page.write_text(title + "".join(about), encoding="utf-8")
-        self.failed, self.part = False, ""
-
-    def begin(self, part: str, titles: Iterable[str]) -> None:
-        self.part = part
-        self._write(f"\n## {part.capitalize()}\n\n{pages.markdown(titles, ())}\n")
-
-    def add(self, *cells: Any, wrong: bool = False) -> None:
-        self.failed |= wrong
-        row = {"part": self.part, "cells": [*map(str, cells)], "wrong": wrong}
-        with self.lines.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        self._write(f"| {' | '.join(map(str, cells))} |\n")
-
-    def _write(self, text: str) -> None:
-        with self.page.open("a", encoding="utf-8") as file:
-            file.write(text)
-        print(text, end="", flush=True)
 
 
 class Bound(NamedTuple):
@@ -328,7 +299,7 @@ def run_repeats(log: Log, bound: Bound, compiler: Compiler) -> None:
 
 def run_times(log: Log, bound: Bound, compiler: Compiler) -> None:
     """Try and time every kernel as ``python -m cupyrnn.device`` does."""
-    log.begin("times", ("us of a step", "H", "B", *cli.timed.KERNELS, "taken", "values"))
+    log.begin("times", choices.TITLES)
     dtypes, sizes = ("float32", "float16"), TIMED
     if bound.dry:
         dtypes, sizes = dtypes[:1], ((16, 3),)
@@ -349,7 +320,7 @@ def run_times(log: Log, bound: Bound, compiler: Compiler) -> None:
     asked = ask(wanted[0])
     for n, ((H, B), dtype, cell) in enumerate(wanted):
         if bound.left("times") < 0:
-            log.add(f"and {len(wanted) - n} more", *[""] * 8, "no time was left")
+            log.add(f"and {len(wanted) - n} more", "no time was left")
             return
         now, asked = asked, ask(wanted[n + 1]) if n + 1 < len(wanted) else []
 
@@ -357,10 +328,7 @@ def run_times(log: Log, bound: Bound, compiler: Compiler) -> None:
             for future in now:  # noqa: B023 - called at once
                 future.result(timeout=None if bound.dry else max(0, bound.left("times")))
             for row in cli.rows(cell, dtype, H, B):
-                times = {} if bound.dry else row.times
-                us = [pages.digits(times.get(k)) for k in cli.timed.KERNELS]
-                wrong = f"WRONG: {row.wrong}" if row.wrong else "right"
-                log.add(row.name, row.H, row.B, *us, row.taken, wrong, wrong=bool(row.wrong))
+                choices.add_row(log, row._replace(times={}) if bound.dry else row)
 
         guarded(log, f"{cell} {dtype} H = {H}, B = {B}", one)
 
@@ -391,13 +359,13 @@ def experiment_at(log: Log, experiment: Experiment, case: Case, *, dry: bool) ->
     changed = case._replace(source=experiment.changed(case.source))
     default, new = case.launch(), changed.launch()
     if default is None or new is None:
-        log.add(experiment.name, case.what, "–", "–", "–", "its blocks cannot run at once here")
+        log.add(experiment.name, case.what, "its blocks cannot run at once here")
         return
     there, seen = OnDevice.of(case.of), cupy.zeros(1, np.uint32)
     before, after = there.run(default), there.run(new)
     wrong = there.wrong(before, case.of) or there.wrong(after, case.of)
     if wrong:
-        log.add(experiment.name, case.what, "–", "–", "–", f"WRONG: {wrong}", wrong=True)
+        log.add(experiment.name, case.what, f"WRONG: {wrong}", wrong=True)
         return
     differ(before, after, seen)
     of = case.of._replace(steps=trial.steps_of(case.of._replace(steps=trial.TIMED_STEPS)))
@@ -424,7 +392,7 @@ def run_experiments(log: Log, bound: Bound, compiler: Compiler) -> None:
     calls = [*chain.from_iterable([of[n] for of in of_all if n < len(of)] for n in range(most))]
     for n, (experiment, case) in enumerate(calls):
         if bound.left("experiments") < 0:
-            log.add(f"and {len(calls) - n} more", "", "", "", "", "no time was left")
+            log.add(f"and {len(calls) - n} more", "no time was left")
             return
         for e, c in calls[n : n + 8]:  # some ahead
             for source in (c.source, e.changed(c.source)):
@@ -460,14 +428,12 @@ RUNS = {
 }
 
 
-def run(stem: Path, environment: dict[str, Any], parts: Iterable[str], bound: Bound) -> bool:
-    """Run the parts, and return whether all went well."""
+def run(log: Log, parts: Iterable[str], bound: Bound) -> None:
+    """Run the parts."""
     if str(TESTS) not in sys.path:
         sys.path.insert(0, str(TESTS))
-    log = Log(stem, environment)
     # Every kernel is tried here, whatever was seen on this machine before.
-    kept = stem.parent / f"{stem.name}-kept"
-    os.environ["CUPYRNN_CACHE_DIR"] = str(kept)
+    os.environ["CUPYRNN_CACHE_DIR"] = str(log.page.with_name(f"{log.page.stem}-kept"))
     cli.timed.forget()
     compiler = Compiler(1 if bound.dry else os.cpu_count() or 1)
     try:
@@ -478,5 +444,3 @@ def run(stem: Path, environment: dict[str, Any], parts: Iterable[str], bound: Bo
         log.add(f"the run ends: {describe(error)}", wrong=True)
     finally:
         compiler.end()
-    print(f"written: {log.page} and {log.lines}")
-    return not log.failed

@@ -109,14 +109,17 @@ class Timer:
             try:
                 row |= self.queued(run, row["host_ms"])
             except Exception as error:
-                row["errors"] = [f"queued: {describe(error)}"]
+                row["error"] = f"queued: {describe(error)}"
         finally:
             gc.enable()
         return row
 
     def step_us(self, cell: str, what: str, run: Run, steps: int) -> float:
         """Return the microseconds of the time steps alone, without products over sequences."""
-        module, name = importlib.import_module(f"cupyrnn.kernels.{CELLS[cell]}"), f"{what}_steps"
+        module, name = (
+            importlib.import_module(f"cupyrnn.kernels.{CELLS[cell.replace('block_lstm', 'lstm')]}"),
+            f"{what}_steps",
+        )
         found = []
         with self._marked(module, name) as marks:
             for _ in range(min(5, self.limits.queued_repetitions)):

@@ -11,13 +11,13 @@ import numpy as np
 
 from cupyrnn._ops import Record
 from cupyrnn.device import recurrence_kernels
+from cupyrnn.device.cli import dtype_of
 from cupyrnn.driver.trial import TOLERANCES
-from cupyrnn.kernels.timed import CALLS, ENGINES, MODES
+from cupyrnn.kernels.timed import ENGINES, MODES
 
-from .problems import Problem, dtype_of
+from .cases import Case
 
 FORWARD, BACKWARD = DIRECTIONS = ("forward", "backward")
-INFERENCE, TRAINING = CALLS
 
 
 @contextmanager
@@ -44,7 +44,7 @@ class OpOnDevice:
     Attributes
     ----------
     expected
-        NumPy's results, by direction or call, and by name.
+        NumPy's results, by direction and by name.
     there
         The op's arguments, on the device.
     """
@@ -70,8 +70,6 @@ class OpOnDevice:
             FORWARD: {n: results[n] for n in record.outputs},
             BACKWARD: record.grads(arguments, results, cotangents),
         }
-        self.expected[INFERENCE] = self.expected[FORWARD]
-        self.expected[TRAINING] = self.expected[FORWARD] | self.expected[BACKWARD]
         self.there = there(arguments) | of_device
         self._results, self._cotangents = there(results), there(cotangents)
         # On a device the rows of reserve_space are in the order of time, with padding.
@@ -82,10 +80,7 @@ class OpOnDevice:
         """Return the results of a call on the device, by name."""
         if direction == BACKWARD:
             return self._record.grads(self.there, self._results, self._cotangents)
-        more = {"is_training": False} if direction == INFERENCE else {}
-        found: dict[str, Any] = self._record.forward(**self.there, **more)._asdict()
-        if direction == TRAINING:
-            found |= self._record.grads(self.there, found, self._cotangents)
+        found: dict[str, Any] = self._record.forward(**self.there)._asdict()
         return found
 
     def wrong(self, direction: str) -> str:
@@ -105,17 +100,17 @@ class OpOnDevice:
         return ""
 
 
-def kernels_of(problem: Problem) -> dict[str, dict[str, str]]:
-    """Return the kernels that exist, by direction."""
-    sizes = {"batch_size": problem.B, "num_units": problem.H, "num_steps": problem.T}
-    cell: Any = problem.cell
-    found: dict[str, dict[str, str]] = {direction: {} for direction in DIRECTIONS}
+def kernels_of(case: Case) -> dict[tuple[str, str], list[str]]:
+    """Return the directions that there are of each mode and its kernel."""
+    sizes = {"batch_size": case.B, "num_units": case.H, "num_steps": case.T}
+    cell: Any = case.cell.replace("block_lstm", "lstm")
+    found: dict[tuple[str, str], list[str]] = {}
     for mode in MODES:
         with asked(mode):
-            choices = recurrence_kernels(cell, **sizes, dtype=dtype_of(problem.dtype))
+            choices = recurrence_kernels(cell, **sizes, dtype=dtype_of(case.dtype))
         for direction, choice in zip(DIRECTIONS, choices, strict=True):
             if mode == "loop" or choice.kernel != "loop":
-                found[direction][mode] = choice.kernel
+                found.setdefault((mode, choice.kernel), []).append(direction)
     return found
 
 
