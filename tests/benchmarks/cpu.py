@@ -19,7 +19,7 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 # The checkout of this file is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -29,9 +29,7 @@ import pages
 import processes
 import timing
 from cases import CUPYRNN, NUMBA, Case
-from timing import PASSES, Ratio, Timing
-
-PEER = "other"  # the fastest one of the other libraries
+from timing import PASSES, Timing
 
 NOTES = """\
 * Each number of threads has two processes, bound to as many processors: one for cupyrnn and
@@ -59,60 +57,34 @@ NOTES = """\
 * lengths: evenly spaced from T down to T/2. projection: to H/2."""
 
 
-class Row(NamedTuple):
-    """One pass of a case: seconds, and ratios to the peer's."""
+def row(what: str, found: dict[str, Timing], compiled: bool) -> list[str]:
+    """Return the cells of a pass: ms of each, and ratios to the fastest of the others."""
 
-    what: str
-    timings: dict[str, Timing]
-    ratios: dict[str, Ratio]  # of CUPYRNN and NUMBA
+    def ms(one: Timing | None) -> str:
+        return pages.digits(one and 1e3 * one.seconds(what))
 
-    def milliseconds(self, name: str) -> str:
-        found = self.timings.get(name)
-        return pages.digits(found and 1e3 * found.seconds(self.what))
-
-    def beside_the_peer(self, name: str) -> list[str]:
-        """Return two cells: the time, and its ratio to the peer's."""
-        return [self.milliseconds(name), str(self.ratios.get(name, "–"))]
+    others = [found[name] for name in found.keys() - {CUPYRNN, NUMBA}]
+    peer = min(others, key=lambda of: of.seconds(what), default=None)
+    cells = [ms(peer)]
+    for own in map(found.get, (CUPYRNN, NUMBA)[: 1 + compiled]):
+        cells += [ms(own), str(timing.ratio(peer, own, what)) if peer and own else "–"]
+    return [*cells, str(found[CUPYRNN].repetitions)]
 
 
-def rows(case: Case, result: dict[str, Any]) -> list[Row]:
-    """Return the rows of a case, from what `measure_case` found."""
-    timings = {name: Timing(*found) for name, found in result.items()}
-    return [_row(what, timings) for what in PASSES]
-
-
-def _row(what: str, found: dict[str, Timing]) -> Row:
-    own = [name for name in (CUPYRNN, NUMBA) if name in found]
-    timings = {name: found[name] for name in own}
-    others = [found[name] for name in found.keys() - {*own}]
-    if others:
-        timings[PEER] = min(others, key=lambda of: of.seconds(what))
-    ratios = {n: timing.ratio(timings[PEER], timings[n], what) for n in own if others}
-    return Row(what, timings, ratios)
-
-
-def case_table(peer: str, found: list[tuple[Case, list[Row]]]) -> str:
+def case_table(peer: str, found: list[tuple[Case, dict[str, Timing]]]) -> str:
     """Return the table of the cases of one op, dtype and number of threads."""
     sizes = "(T, B, I, H)" if found[0][0].sequence else "(B, I, H)"
-    columns = [sizes, "", "pass", peer, "cupyrnn", "ratio"]
-    compiled = any(NUMBA in row.timings for _, case_rows in found for row in case_rows)
-    columns += ["with Numba", "ratio"] * compiled
-    columns.append("n")
-    lines = []
-    for case, case_rows in found:
-        for row in case_rows:
-            lines.append(
-                [
-                    *(str(case.shape), case.variant, row.what, row.milliseconds(PEER)),
-                    *row.beside_the_peer(CUPYRNN),
-                    *(row.beside_the_peer(NUMBA) if compiled else ()),
-                    str(row.timings[CUPYRNN].repetitions),
-                ]
-            )
-    return pages.markdown(columns, lines)
+    compiled = any(NUMBA in timings for _, timings in found)
+    columns = [sizes, "", "pass", peer, "cupyrnn", "ratio", *["with Numba", "ratio"] * compiled]
+    lines = (
+        [str(case.shape), case.variant, what, *row(what, timings, compiled)]
+        for case, timings in found
+        for what in PASSES
+    )
+    return pages.markdown([*columns, "n"], lines)
 
 
-Results = dict[int, dict[Case, dict[str, Any]]]  # by threads
+Results = dict[int, dict[Case, dict[str, Timing]]]  # by threads
 
 
 def report(header: list[str], results: Results, selected: list[Case]) -> str:
@@ -123,11 +95,7 @@ def report(header: list[str], results: Results, selected: list[Case]) -> str:
         parts.append(f"## {threads} thread{'s' * (threads > 1)}")
         ordered = [case for case in selected if case in found]
         for op, dtype in dict.fromkeys((case.op, case.dtype) for case in ordered):
-            group = [
-                (case, rows(case, found[case]))
-                for case in ordered
-                if (case.op, case.dtype) == (op, dtype)
-            ]
+            group = [(c, found[c]) for c in ordered if (c.op, c.dtype) == (op, dtype)]
             first = group[0][0]
             title = " and ".join(first.functions) + (f", {first.mode}" if first.mode else "")
             parts += [f"### {title}, {dtype}", case_table(first.peer, group)]
@@ -172,15 +140,6 @@ AVX2 = {
 }
 
 
-def selected(args: argparse.Namespace) -> list[Case]:
-    """Return the cases that the arguments select."""
-    return [
-        case
-        for case in cases.all_cases()
-        if re.search(args.only, str(case)) and (case.shape in cases.SMALL_SHAPES or not args.quick)
-    ]
-
-
 class Run:
     """The whole measurement; results so far are kept."""
 
@@ -199,25 +158,23 @@ class Run:
             assert process.stdout is not None
             begin = time.perf_counter()
             for case, line in zip(chosen, process.stdout, strict=False):
-                self.results[threads][case] = json.loads(line)
+                timings = {name: Timing(*one) for name, one in json.loads(line).items()}
+                self.results[threads][case] = timings
                 now = time.perf_counter()
-                self.say(f"{threads} threads, {case}: {now - begin:.1f} s")
+                print(
+                    f"{threads} threads, {case}: {now - begin:.1f} s", file=sys.stderr, flush=True
+                )
                 begin = now
         if process.returncode:
-            self.fail(f"{threads} threads, {peer}")
-
-    def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    def fail(self, what: str) -> None:
-        """Record that a process failed, whose rows are missing."""
-        self.failed = True
-        self.header.append(f"\n**A process failed, rows are missing: {what}**")
-        self.say(self.header[-1])
+            self.failed = True
+            self.header.append(
+                f"\n**A process failed, rows are missing: {threads} threads, {peer}**"
+            )
+            print(self.header[-1], file=sys.stderr)
 
     def save(self) -> None:
         if self.args.out is not None:
-            self.args.out.write_text(self.text())
+            self.args.out.write_text(report(self.header, self.results, self.selected))
 
     def run(self) -> int:
         """Measure, print the page, and return the exit code."""
@@ -230,11 +187,8 @@ class Run:
         minutes = (time.perf_counter() - begin) / 60
         self.header[2] += f", after it {os.getloadavg()[0]:.2f}; it took {minutes:.1f} minutes"
         self.save()
-        print(self.text())
+        print(report(self.header, self.results, self.selected))
         return int(self.failed)
-
-    def text(self) -> str:
-        return report(self.header, self.results, self.selected)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -246,7 +200,11 @@ def main(argv: list[str] | None = None) -> int:
         work(args.task)
         return 0
     pages.check_threads(parser, args)
-    chosen = selected(args)
+    chosen = [
+        case
+        for case in cases.all_cases()
+        if re.search(args.only, str(case)) and (case.shape in cases.SMALL_SHAPES or not args.quick)
+    ]
     if not chosen:
         parser.error(f"--only {args.only}: no case of that name")
     return Run(args, chosen).run()
