@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "floa
 # The allowed error, in units of rounding times the sensitivity of a case. A runtime rounds in each
 # of some tens of operations, and its functions have errors of a few units.
 ALLOWED = 8
-_DRAWS = 40
+DRAWS = 40  # attempts to draw a case
 
 
 class CasePlan(NamedTuple):
@@ -45,12 +46,12 @@ class CasePlan(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A node with its inputs and the right results."""
+    """A node, or a call of an op of TensorFlow, with its inputs and the right results."""
 
     name: str
-    plan: CasePlan
+    plan: Any  # a CasePlan, or an OpPlan of `tf_ops`
     features: tuple[str, ...]
-    inputs: Arrays  # float64, by the names of the standard; sequence_lens int32
+    inputs: Arrays  # float64 and integers, by the names of the standard or of TensorFlow
     outputs: Arrays  # float64
     tolerance: dict[str, float]  # the largest error allowed, by output
     cotangents: Arrays  # of each output, empty without gradients
@@ -101,13 +102,13 @@ class _Kind(NamedTuple):
 
     def plan(
         self, attributes: _Attributes, *, bias: bool = True, states: bool = False,
-        lengths: bool = False, **others: Any,
+        lengths: bool = False, **fields: Any,
     ) -> CasePlan:  # fmt: skip
         """Return a plan with these attributes and inputs, besides the kind's own."""
         wanted = {"B": bias, "sequence_lens": lengths}
         wanted |= dict.fromkeys(_STATES[self.op_type], states)
         optional = self.more | {name for name, is_wanted in wanted.items() if is_wanted}
-        return CasePlan(self.op_type, self.own | attributes, optional, **others)
+        return CasePlan(self.op_type, self.own | attributes, optional, **fields)
 
     def activated(
         self, attributes: _Attributes, places: dict[int, str], parameters: bool
@@ -143,12 +144,12 @@ def _shared() -> Iterator[CasePlan]:
 
 def _parameters(names: Sequence[str]) -> _Attributes:
     """Return activation_alpha and activation_beta of these activations, other than the defaults."""
-    found = {}
+    lists = {}
     for n, attribute in enumerate(("activation_alpha", "activation_beta")):
         values = [_PARAMETERS[name][n] for name in names if name in _PARAMETERS]
         if known := [value for value in values if value is not None]:
-            found[attribute] = known
-    return found
+            lists[attribute] = known
+    return lists
 
 
 def _activations() -> Iterator[CasePlan]:
@@ -275,9 +276,9 @@ def _of_activations(plan: CasePlan) -> Iterator[str]:
     names = [[function[0] for function in functions] for functions in by_direction]
     places = _PLACES[plan.op_type], zip(*names, strict=True), truth.DEFAULTS[plan.op_type]
     for n, (place, used, default) in enumerate(zip(*places, strict=True)):
-        others = [name for name in dict.fromkeys(used) if name != default]
+        changed = [name for name in dict.fromkeys(used) if name != default]
         yield from ["activations"] * (not n and names != [[*truth.DEFAULTS[plan.op_type]]] * plan.D)
-        yield from (f"{place}={name}" for name in others)
+        yield from (f"{place}={name}" for name in changed)
     if not {*a.get("activations", ())} <= {*truth.ACTIVATIONS}:
         yield "spelling of activations"
     for name in sorted({*itertools.chain(*names)} & truth.PARAMETERS.keys()):
@@ -290,44 +291,62 @@ def _of_activations(plan: CasePlan) -> Iterator[str]:
 
 def draw(n: int, plan: CasePlan) -> Case | None:
     """Return the n-th case, drawn until every attribute matters; None if that never happens."""
-    for attempt in range(_DRAWS):
+    rounding = ROUNDING[plan.dtype]
+
+    def run(arrays: Arrays) -> Arrays:
+        return truth.run(plan.op_type, arrays, plan.attributes).outputs
+
+    for attempt in range(DRAWS):
         rng = np.random.default_rng([n, attempt])
         inputs = _inputs(plan, rng)
-        found = truth.outputs_of(plan.op_type, inputs, plan.attributes)
-        rounding = ROUNDING[plan.dtype]
+        right = truth.outputs_of(plan.op_type, inputs, plan.attributes)
         # Rounding moves inputs of a jump by some units. A bend changes only slopes.
-        if found.jump < 64 * rounding or found.largest > (120 if plan.saturated else 30):
+        if right.jump < 64 * rounding or right.largest > (120 if plan.saturated else 30):
             continue
-        if plan.gradients and found.bend < 2.0**-10:
+        if plan.gradients and right.bend < 2.0**-10:
             continue
-        moved = truth.sensitivity(plan.op_type, inputs, plan.attributes, rng)
-        tolerance = {
-            name: ALLOWED * rounding * (1 + moved[name] + float(np.abs(a).max(initial=0)))
-            for name, a in found.outputs.items()
-        }
-        if max(tolerance.values()) > 0.5:
-            continue
-        others = _ignoring(plan, inputs)
-        if all(_differs(found.outputs, tolerance, plan.op_type, other) for other in others):
+        changes = truth.sensitivity(run, inputs, rng)
+        tolerance = tolerances(rounding, right.outputs, changes)
+        if matters(right.outputs, tolerance, _ignoring(plan, inputs)):
             break
     else:
         return None
     names = features(plan)
     if plan.op_type == "LSTM" and "clip" in plan.attributes:
         # C rarely reaches the bound, because its terms are bounded too.
-        reached = _differs(found.outputs, tolerance, plan.op_type, (inputs, plan.attributes, 2))
-        names += ("clip of C",) * reached
-    cotangents, gradients, allowed = {}, {}, {}
+        without_it = truth.outputs_of(plan.op_type, inputs, plan.attributes, unclipped=2)
+        names += ("clip of C",) * matters(right.outputs, tolerance, [without_it.outputs])
+    cotangents, gradients = {}, {}
     if plan.gradients and plan.dtype in ("float32", "float64"):
-        cotangents = {name: numbers(rng, 64, *a.shape) for name, a in found.outputs.items()}
-        gradients = truth.gradients(plan.op_type, inputs, plan.attributes, cotangents)
-        scale = 1 + max(moved.values())
-        for name, a in gradients.items():
-            allowed[name] = 4 * ALLOWED * rounding * scale * (1 + float(np.abs(a).max(initial=0)))
+        cotangents = {name: numbers(rng, 64, *a.shape) for name, a in right.outputs.items()}
+        gradients = {
+            name: truth.gradient(run, inputs, name, cotangents)
+            for name, a in inputs.items()
+            if a.dtype.kind != "i"
+        }
+    allowed = tolerances(4 * rounding * (1 + max(changes.values())), gradients)
     return Case(
-        f"{plan.op_type.lower()}_{n:04d}", plan, names, inputs, found.outputs, tolerance,
+        f"{plan.op_type.lower()}_{n:04d}", plan, names, inputs, right.outputs, tolerance,
         cotangents, gradients, allowed,
     )  # fmt: skip
+
+
+def tolerances(
+    rounding: float, right: Arrays, changes: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, float]:
+    """Return the largest error allowed of each array, from its `sensitivity` and its size."""
+    return {
+        name: ALLOWED * rounding * (1 + changes.get(name, 0) + float(np.abs(a).max(initial=0)))
+        for name, a in right.items()
+    }
+
+
+def matters(right: Arrays, tolerance: dict[str, float], wrong: Iterable[Arrays]) -> bool:
+    """Return whether all of these wrong outputs differ clearly from the right ones."""
+    return max(tolerance.values()) <= 0.5 and all(
+        any(np.abs(a - outputs[name]).max() > 2 * tolerance[name] for name, a in right.items())
+        for outputs in wrong
+    )
 
 
 def numbers(rng: np.random.Generator, most: int, *shape: int) -> Any:
@@ -361,31 +380,25 @@ def _inputs(plan: CasePlan, rng: np.random.Generator) -> Arrays:
     return {name: inputs[name] for name in order if name in plan.optional or name in "XWR"}
 
 
-# A node as it is for a runtime that ignores something, and the activation without a clip.
-_Other: TypeAlias = tuple[Arrays, dict[str, Any], int | None]
-
-
-def _ignoring(plan: CasePlan, inputs: Arrays) -> Iterator[_Other]:
-    """Yield the node as it is for runtimes that each ignore one thing."""
+def _ignoring(plan: CasePlan, inputs: Arrays) -> Iterator[Arrays]:
+    """Yield the outputs of runtimes that each ignore one thing."""
     a = plan.attributes
+
+    def wrong(inputs: Arrays, attributes: _Attributes, unclipped: int | None = None) -> Arrays:
+        return truth.outputs_of(plan.op_type, inputs, attributes, unclipped=unclipped).outputs
+
     for name in ("clip", "input_forget", "linear_before_reset"):
         if name in a:
-            yield inputs, {n: v for n, v in a.items() if n != name}, None
+            yield wrong(inputs, {n: v for n, v in a.items() if n != name})
     if truth.functions(plan.op_type, plan.D, a) != truth.functions(plan.op_type, plan.D, {}):
-        yield inputs, {n: v for n, v in a.items() if not n.startswith("activation")}, None
+        yield wrong(inputs, {n: v for n, v in a.items() if not n.startswith("activation")})
     for name in ("activation_alpha", "activation_beta"):
         if name in a:
-            yield inputs, a | {name: [0.0] * len(a[name])}, None
+            yield wrong(inputs, a | {name: [0.0] * len(a[name])})
     if a.get("direction") == "reverse" and plan.sizes[0] > 1:
-        yield inputs, a | {"direction": "forward"}, None
+        yield wrong(inputs, a | {"direction": "forward"})
     if "clip" in a:
-        yield from ((inputs, a, n) for n in range(len(_PLACES[plan.op_type][:2])))
+        yield from (wrong(inputs, a, n) for n in range(len(_PLACES[plan.op_type][:2])))
     for name in ("B", "initial_h", "initial_c", "P", "sequence_lens"):
         if name in inputs and not (name == "sequence_lens" and plan.sizes[0] == 1):
-            yield {n: array for n, array in inputs.items() if n != name}, a, None
-
-
-def _differs(outputs: Arrays, tolerance: dict[str, float], op_type: str, other: _Other) -> bool:
-    """Return whether the outputs show, clearly, that a runtime ignores one thing."""
-    found = truth.outputs_of(op_type, *other[:2], unclipped=other[2]).outputs
-    return any(np.abs(a - found[name]).max() > 2 * tolerance[name] for name, a in outputs.items())
+            yield wrong({n: array for n, array in inputs.items() if n != name}, a)

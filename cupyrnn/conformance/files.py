@@ -33,7 +33,7 @@ from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
 from .cases import Case
-from .tf_ops import OPS, OpCase
+from .tf_ops import OPS
 
 _KINDS: dict[str, tuple[Any, int]] = {
     "float16": (np.float16, onnx.TensorProto.FLOAT16),
@@ -130,7 +130,7 @@ def write(case: Case, folder: Path) -> None:
     _write_about(about | {"op_type": case.plan.op_type, "attributes": case.plan.attributes}, place)
 
 
-def write_op(case: OpCase, folder: Path) -> None:
+def write_op(case: Case, folder: Path) -> None:
     """Write a case of an op of TensorFlow to a folder with its name."""
     place, dtype = folder / case.name, case.plan.dtype
     place.mkdir()
@@ -170,11 +170,11 @@ def read_case(place: Path) -> Stored:
     about = json.loads((place / "case.json").read_text(encoding="utf-8"))
     known = (about[name] for name in Stored._fields[1:5])
     if "op" in about:
-        inputs, found, cotangents, gradients = (
+        inputs, outputs, cotangents, gradients = (
             {p.stem.partition("_")[2]: np.load(p) for p in sorted(place.glob(f"{kind}_*.npy"))}
             for kind in ("input", "output", "cotangent", "gradient")
         )
-        truth = {name: found[name] for name in about["outputs"]}
+        truth = {name: outputs[name] for name in about["outputs"]}
         arrays = inputs, truth, cotangents, gradients
         return Stored._make([place / "case.json", *known, *arrays])
     data, gradient = place / "test_data_set_0", place / "gradient"

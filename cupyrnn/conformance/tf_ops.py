@@ -15,10 +15,9 @@ import numpy as np
 
 from .. import reference
 from ..weights.params import cudnn_rnn_params_layout, cudnn_rnn_params_size
-from .cases import ALLOWED, ROUNDING, numbers
-from .truth import STEP, Arrays
+from .cases import DRAWS, ROUNDING, Case, matters, numbers, tolerances
+from .truth import Arrays, gradient, in_front, sensitivity
 
-_DRAWS = 40
 # TensorFlow's names of peepholes, and the default of cell_clip.
 _PEEPHOLES, _CLIP = ("wci", "wcf", "wco"), {"BlockLSTMV2": 0.0}
 _SIZES = [(1, 1, 1, 1), (1, 3, 2, 5), (4, 1, 3, 2), (3, 2, 6, 7), (2, 3, 3, 33), (13, 2, 2, 3)]
@@ -63,20 +62,6 @@ class OpPlan(NamedTuple):
     L: int = 1
 
 
-class OpCase(NamedTuple):
-    """A call of an op with its inputs and the correct results."""
-
-    name: str
-    plan: OpPlan
-    features: list[str]
-    inputs: Arrays  # float64 and integers
-    outputs: Arrays  # float64
-    tolerance: dict[str, float]
-    cotangents: Arrays
-    gradients: Arrays  # float64
-    gradient_tolerance: dict[str, float]
-
-
 def plans(op: str) -> Iterator[OpPlan]:
     """Yield the plans of all cases of an op."""
     if op == "CudnnRNN":
@@ -109,34 +94,22 @@ def _plans_of_nets() -> Iterator[OpPlan]:
         yield from (OpPlan("CudnnRNN", net, sizes, L=L) for sizes in _SIZES[:2])
 
 
-def cases(op: str) -> Iterator[OpCase]:
+def cases(op: str) -> Iterator[Case]:
     """Yield the cases of an op. They are the same in every run."""
     drawn = (draw(n, plan) for n, plan in enumerate(plans(op)))
     return (case for case in drawn if case is not None)
 
 
-def draw(n: int, plan: OpPlan) -> OpCase | None:
+def draw(n: int, plan: OpPlan) -> Case | None:
     """Return the n-th case of an op, drawn until every attribute matters; None if none does."""
     rounding, (op, attributes, *_) = ROUNDING[plan.dtype], plan
-    for attempt in range(_DRAWS):
+    for attempt in range(DRAWS):
         rng = np.random.default_rng([len(op), n, attempt])
         inputs = _inputs(plan, rng)
         outputs = run(op, inputs, attributes)
-        signs = {k: 2 * rng.integers(0, 2, (16, *a.shape)) - 1 for k, a in inputs.items()}
-        moved = {
-            k: a if a.dtype.kind == "i" else a * (1 + 1j * STEP * signs[k])
-            for k, a in inputs.items()
-        }
-        changes = {k: np.abs(a.imag).max() / STEP for k, a in _RUN[op](moved, attributes).items()}
-        tolerance = {
-            k: ALLOWED * rounding * float(1 + changes[k] + np.abs(a).max())
-            for k, a in outputs.items()
-        }
-        others = _ignoring(plan, inputs)
-        if max(tolerance.values()) < 0.5 and all(
-            any(np.abs(a - other[k]).max() > 2 * tolerance[k] for k, a in outputs.items())
-            for other in others
-        ):
+        changes = sensitivity(lambda arrays: _RUN[op](arrays, attributes), inputs, rng)
+        tolerance = tolerances(rounding, outputs, changes)
+        if matters(outputs, tolerance, _ignoring(plan, inputs)):
             break
     else:
         return None
@@ -151,16 +124,15 @@ def draw(n: int, plan: OpPlan) -> OpCase | None:
         for name, of_input in of.results.items():
             if of_input in inputs and (of_input not in _PEEPHOLES or "use_peephole" in attributes):
                 gradients[name] = _derivative(plan, inputs, cotangents, of_input)
-    scale = 4 * ALLOWED * rounding * float(1 + max(changes.values()))
-    allowed = {k: scale * float(1 + np.abs(a).max()) for k, a in gradients.items()}
+    allowed = tolerances(4 * rounding * (1 + max(changes.values())), gradients)
     T, B, *_ = plan.sizes
     has = {
         op: True, plan.dtype: plan.dtype != "float32",
         **{f"{k}={v}": True for k, v in attributes.items()},
         **{"shorter than T": plan.shorter, "T=1": T == 1, "B=1": B == 1, f"L={plan.L}": plan.L > 1},
     }  # fmt: skip
-    return OpCase(
-        f"{op.lower()}_{n:04d}", plan, [name for name, there in has.items() if there],
+    return Case(
+        f"{op.lower()}_{n:04d}", plan, tuple(name for name, there in has.items() if there),
         inputs, outputs, tolerance, cotangents, gradients, allowed,
     )  # fmt: skip
 
@@ -210,26 +182,16 @@ def _ignoring(plan: OpPlan, inputs: Arrays) -> Iterator[Arrays]:
 
 def run(op: str, inputs: Arrays, attributes: dict[str, Any]) -> Arrays:
     """Return the outputs of an op, from inputs without the leading axis."""
-    arrays = {k: a if a.dtype.kind == "i" else a[None] for k, a in inputs.items()}
-    return {k: a[0] for k, a in _RUN[op](arrays, attributes).items()}
+    return {k: a[0] for k, a in _RUN[op](in_front(inputs, 1), attributes).items()}
 
 
 def _derivative(plan: OpPlan, inputs: Arrays, cotangents: Arrays, name: str) -> Any:
     """Return the gradient of sum(outputs * cotangents) of an input, by complex step."""
-    of, a = OPS[plan.op], inputs[name]
+    of = OPS[plan.op]
     if name in of.by_example:
-        a = np.repeat(a[None], plan.sizes[1], 0)
-    arrays = {
-        k: v if v.dtype.kind == "i" else np.repeat(v[None].astype(complex), a.size, 0)
-        for k, v in (inputs | {name: a}).items()
-    }
-    arrays[name].reshape(a.size, a.size)[np.diag_indices(a.size)] += 1j * STEP
-    outputs = _RUN[plan.op](arrays, plan.attributes)
-    slopes: Any = sum(
-        (outputs[of.cotangents[k]].imag * g).reshape(a.size, -1).sum(1)
-        for k, g in cotangents.items()
-    )
-    return (slopes / STEP).reshape(a.shape)
+        inputs = inputs | {name: np.repeat(inputs[name][None], plan.sizes[1], 0)}
+    by_output = {of.cotangents[k]: g for k, g in cotangents.items()}
+    return gradient(lambda a: _RUN[plan.op](a, plan.attributes), inputs, name, by_output)
 
 
 def _lstm(op: str) -> Callable[[Arrays, dict[str, Any]], Arrays]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 Numbers: TypeAlias = NDArray[Any]  # float64, or complex128 with a step in the imaginary part
 Arrays: TypeAlias = dict[str, Numbers]
+Run: TypeAlias = Callable[[Arrays], Arrays]  # the outputs of inputs, with the leading axis
 Function: TypeAlias = "tuple[str, float | None, float | None]"  # an activation, alpha and beta
 
 STEP = 1e-100
@@ -108,15 +109,15 @@ def functions(op_type: str, D: int, attributes: dict[str, Any]) -> list[list[Fun
     """Return name, alpha and beta of each direction's activations."""
     names = {name.lower(): name for name in ACTIVATIONS}
     alphas, betas = (iter(attributes.get(f"activation_{n}", ())) for n in ("alpha", "beta"))
-    found: list[Function] = []
+    of_all: list[Function] = []
     for activation in attributes.get("activations", DEFAULTS[op_type] * D):
         name = names[activation.lower()]
         alpha, beta = PARAMETERS.get(name, (None, None))
         alpha = None if alpha is None else next(alphas, alpha)
         beta = None if beta is None else next(betas, beta)
-        found.append((name, alpha, beta))
-    count = len(found) // D
-    return [found[d * count : (d + 1) * count] for d in range(D)]
+        of_all.append((name, alpha, beta))
+    count = len(of_all) // D
+    return [of_all[d * count : (d + 1) * count] for d in range(D)]
 
 
 @np.errstate(all="ignore")
@@ -212,47 +213,37 @@ def outputs_of(
     op_type: str, inputs: Arrays, attributes: dict[str, Any], *, unclipped: int | None = None
 ) -> Truth:
     """Return the outputs of a node, from inputs without the leading axis."""
-    found = run(op_type, _in_front(inputs, 1), attributes, unclipped=unclipped)
-    found.outputs = {name: a[0] for name, a in found.outputs.items()}
-    return found
+    result = run(op_type, in_front(inputs, 1), attributes, unclipped=unclipped)
+    result.outputs = {name: a[0] for name, a in result.outputs.items()}
+    return result
 
 
-def _in_front(inputs: Arrays, N: int, dtype: type[np.generic] = np.float64) -> Arrays:
+def in_front(inputs: Arrays, N: int, dtype: type[np.generic] = np.float64) -> Arrays:
+    """Return inputs N times along a leading axis; integers have none."""
     return {
-        name: a if name == "sequence_lens" else np.repeat(a[None].astype(dtype), N, 0)
+        name: a if a.dtype.kind == "i" else np.repeat(a[None].astype(dtype), N, 0)
         for name, a in inputs.items()
     }
 
 
-def sensitivity(
-    op_type: str, inputs: Arrays, attributes: dict[str, Any], rng: np.random.Generator
-) -> dict[str, float]:
+def sensitivity(run: Run, inputs: Arrays, rng: np.random.Generator) -> dict[str, float]:
     """
     Return the largest change of each output, in units of e, if all inputs change by e.
 
     Every number changes by e times itself, up or down at random; the maximum is over 16 draws.
     """
-    moved = _in_front(inputs, 16)
+    moved = in_front(inputs, 16)
     for name, a in moved.items():
-        if name != "sequence_lens":
+        if a.dtype.kind != "i":
             moved[name] = a * (1 + 1j * STEP * (2 * rng.integers(0, 2, a.shape) - 1))
-    found = run(op_type, moved, attributes).outputs
-    return {name: float(np.abs(a.imag).max(initial=0) / STEP) for name, a in found.items()}
+    return {name: float(np.abs(a.imag).max(initial=0) / STEP) for name, a in run(moved).items()}
 
 
-def gradients(
-    op_type: str, inputs: Arrays, attributes: dict[str, Any], cotangents: Arrays
-) -> Arrays:
-    """Return the gradients of sum(outputs * cotangents), by one run for each element."""
-    found = {}
-    for name, a in inputs.items():
-        if name == "sequence_lens":
-            continue
-        stacked = _in_front(inputs, a.size, np.complex128)
-        stacked[name].reshape(a.size, a.size)[np.diag_indices(a.size)] += 1j * STEP
-        outputs = run(op_type, stacked, attributes).outputs
-        slope: Any = sum(
-            (outputs[n].imag * g).reshape(a.size, -1).sum(1) for n, g in cotangents.items()
-        )
-        found[name] = (slope / STEP).reshape(a.shape)
-    return found
+def gradient(run: Run, inputs: Arrays, name: str, cotangents: Arrays) -> Numbers:
+    """Return the gradient of sum(outputs * cotangents) of an input, by a run for each element."""
+    N, moved = inputs[name].size, in_front(inputs, inputs[name].size, np.complex128)
+    moved[name].reshape(N, N)[np.diag_indices(N)] += 1j * STEP
+    outputs = run(moved)
+    slope: Any = sum((outputs[n].imag * g).reshape(N, -1).sum(1) for n, g in cotangents.items())
+    result: Numbers = (slope / STEP).reshape(inputs[name].shape)
+    return result

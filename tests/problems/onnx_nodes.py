@@ -141,5 +141,5 @@ def by_the_text(op_type: str, inputs: list[Any], **attributes: Any) -> list[Any]
     """Return Y, Y_h and Y_c of a node by the loops of the conformance kit; Y_c may be None."""
     given = {n: a for n, a in zip(INPUTS, inputs, strict=False) if a is not None}
     dtype = np.result_type(np.float64, *(a for n, a in given.items() if n != "sequence_lens"))
-    outputs = truth.run(op_type, truth._in_front(given, 1, dtype), attributes).outputs
+    outputs = truth.run(op_type, truth.in_front(given, 1, dtype), attributes).outputs
     return [outputs[n][0] if n in outputs else None for n in OUTPUTS]
