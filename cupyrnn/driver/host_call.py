@@ -1,25 +1,23 @@
-"""The arrays of a call on the host, and what runs its list of operations."""
+"""The arrays of a call of NumPy or CuPy, and what runs its list of operations on them."""
 
 from __future__ import annotations
 
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from .._typing import Array, Arrays, NamedTuple
-from ..checks.arrays import NotInPlace
+from ..checks.arrays import contiguous, module_of, strided_address
 from .packing import Packing
-from .places import Place, Table, strides_of
+from .places import Place, Table, are_there, strides_of
 from .signatures import Arguments
 
-# The most steps of a call that is laid out. In longer calls a layout saves too little.
-_MOST_STEPS = 4096
-# The most rows for which inference has memory for all saved arrays.
-_MOST_ROWS = 1024
 # Rows are kept for later calls up to this size T*B, so that they need less than 32 MB.
 _MOST_KEPT = 1 << 15
 
@@ -38,14 +36,14 @@ class New(NamedTuple):
 
 class HostTable(Table):
     """
-    The arrays of a call on the host.
+    The arrays of a call, of the module `xp`.
 
     Weights may be matrices in Fortran order. Of other arrays that are not in C order, or not
     aligned, a call makes copies.
     """
 
     def __init__(self, arguments: Arguments, matrices: set[int]) -> None:
-        self._matrices = matrices
+        self._matrices, self.xp = matrices, module_of(arguments.arrays[0])
         self.copied: list[int] = []
         self.new: list[New | None] = []
         self._shapes = [a.shape for a in arguments.arrays]
@@ -53,24 +51,20 @@ class HostTable(Table):
         super().__init__(arguments)
 
     def _sequences(self, by_name: Any, T: int, B: int) -> Any:
-        if by_name.get("seq_len_max") is not None:
-            raise NotInPlace("both the number of steps and resets are there")
-        has_lengths, has_resets = (
-            by_name[name] is not None for name in ("sequence_lengths", "resets")
-        )
-        return functools.partial(packing_of, T, B, has_lengths, has_resets)
+        has_lengths, has_resets = are_there(by_name)
+        return functools.partial(packing_of, self.xp, T, B, has_lengths, has_resets)
 
     def view(self, place: Place) -> View:
         """Return a function that makes the view of a place."""
         n = place.array - self.inputs
         new = self.new[n] if n >= 0 else None
         shape = self._shapes[place.array] if n < 0 else None if new is None else new.shape
-        return view_of(place, shape)
+        return view_of(self.xp, place, shape)
 
     def _argument(self, n: int, a: Array) -> Place:
         flags = a.flags
         in_order = flags.c_contiguous or (flags.f_contiguous and n in self._matrices)
-        if in_order and flags.aligned:
+        if in_order and (flags.aligned if self.xp is np else strided_address(a) % a.itemsize == 0):
             return super()._argument(n, a)
         self.copied.append(n)
         return self._whole(n, a.shape, self.dtype)
@@ -80,7 +74,7 @@ class HostTable(Table):
     ) -> Place:
         """Return the place of a new array."""
         # The same bits in every call, also after the rows of shorter sequences.
-        zeros = allocation == "reserve" and self.sequences is not None
+        zeros = allocation == "reserve" and self.has_padding
         self.new.append(New(shape, dtype or self.dtype, zeros))
         return self._whole(self.inputs + len(self.new) - 1, shape, dtype or self.dtype)
 
@@ -105,27 +99,24 @@ class HostTable(Table):
             self.new[n] = new._replace(copied=value.array)
 
 
-def table_of(arguments: Arguments, matrices: set[int], *, saves: bool) -> HostTable:
-    """Return the table of a call; the arguments are those of `start`."""
-    T, B = arguments.steps
-    if T > _MOST_STEPS or not (saves or T * B <= _MOST_ROWS):
-        raise NotInPlace("the layers compute it in pieces")
-    return HostTable(arguments, matrices)
-
-
-def packing_of(T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes) -> Packing:
+def packing_of(
+    xp: ModuleType, T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes
+) -> Packing:
     """Return the rows of sequences, which layers, directions and the gradient share."""
-    make = _kept_packing if T * B <= _MOST_KEPT else _packing_of
-    return make(T, B, has_lengths, has_resets, data)
+    # On a device they have indices there.
+    make = _kept_packing if xp is np and T * B <= _MOST_KEPT else _packing_of
+    return make(xp, T, B, has_lengths, has_resets, data)
 
 
-def _packing_of(T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes) -> Packing:
+def _packing_of(
+    xp: ModuleType, T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes
+) -> Packing:
     """Return the rows of sequences, of the bytes of their lengths and of their resets."""
     lengths = np.frombuffer(data, np.int32, B) if has_lengths else None
     resets = None
     if has_resets:
         resets = np.frombuffer(data, np.bool_, offset=4 * B * has_lengths).reshape(T, B)
-    return Packing(np, T, B, lengths, resets)
+    return Packing(xp, T, B, lengths, resets)
 
 
 _kept_packing = functools.lru_cache(maxsize=16)(_packing_of)
@@ -137,11 +128,11 @@ def order_of(arrays: Any) -> Packing:
     return packing
 
 
-def view_of(place: Place, whole: tuple[int, ...] | None = None) -> View:
+def view_of(xp: ModuleType, place: Place, whole: tuple[int, ...] | None = None) -> View:
     """Return a function that makes the view of a place; `whole` is the shape of its array."""
     array, offset, shape, strides, dtype = place
     if whole is not None and strides == strides_of(shape, dtype.itemsize):
-        row = prod(whole[1:]) * dtype.itemsize
+        row = max(1, prod(whole[1:])) * dtype.itemsize
         if shape == whole:
             return operator.itemgetter(array)
         if shape == whole[1:] and offset % row == 0:
@@ -154,6 +145,9 @@ def view_of(place: Place, whole: tuple[int, ...] | None = None) -> View:
             return lambda arrays: arrays[array].reshape(shape)
     if whole is None and offset == 0 and shape[0] == 1:  # an operation makes the array
         return operator.itemgetter(array)
+    if xp is not np:
+        make: Any = xp.ndarray
+        return lambda arrays: make(shape, dtype, _memory(arrays[array]) + offset, strides)
     if dtype.kind == "V":  # bfloat16, whose arrays are no buffers
         return lambda arrays: np.ndarray(
             shape, dtype, arrays[array].view(np.uint16), offset, strides
@@ -161,12 +155,17 @@ def view_of(place: Place, whole: tuple[int, ...] | None = None) -> View:
     return lambda arrays: np.ndarray(shape, dtype, arrays[array], offset, strides)
 
 
+def _memory(a: Any) -> Any:
+    """Return the pointer to an array's memory on its device."""
+    return a.data
+
+
 def _key(place: Place, shape: tuple[int, ...]) -> Any:
     """Return the index of a place in its array, of this shape; None for the whole."""
     if place.shape == shape:
         return None
     if place.shape == shape[1:]:
-        return place.offset // (place.size * place.itemsize)
+        return place.offset // (max(1, place.size) * place.itemsize)
     assert len(shape) == len(place.shape) == 1, (place, shape)
     start = place.offset // place.itemsize
     return slice(start, start + place.size)
@@ -179,9 +178,9 @@ class HostCall:
         self, table: HostTable, operations: list[Callable[[Arrays], Any]], results: Any, *,
         in_numpy: bool,
     ) -> None:  # fmt: skip
-        self._in_numpy = in_numpy
+        self._in_numpy, self._in_order = in_numpy, partial(_in_order, table.xp)
         self._operations, self._copied, self.draws = operations, table.copied, table.draws
-        self._new = [_maker(new) for new in table.new]
+        self._new = [_maker(table.xp, new) for new in table.new]
         self._order: Any = table.sequences
         returned, self.kind, self.more = results
         first = table.inputs
@@ -201,7 +200,7 @@ class HostCall:
         """Run a call; return the arrays of its results. `data` are its lengths and resets."""
         bound: Any = [*arrays]
         for n in self._copied:
-            bound[n] = bound[n].copy()
+            bound[n] = self._in_order(bound[n])
         for make, shape, dtype in self._new:
             bound.append(make(shape, dtype) if dtype is not None else make(bound[shape]))
         bound.append(None if self._order is None else self._order(data))
@@ -217,6 +216,11 @@ class HostCall:
         return [bound[n] if key is None else bound[n][key] for n, key in self._found]
 
 
+def _in_order(xp: ModuleType, a: Array) -> Array:
+    """Return an aligned copy in C order."""
+    return a.copy() if xp is np else contiguous(xp, a)
+
+
 def _exchanged(a: Array) -> Array:
     return a.swapaxes(0, 1).copy()
 
@@ -225,10 +229,10 @@ def _nothing(_: Any) -> None:
     """Make no array: an operation makes it."""
 
 
-def _maker(new: New | None) -> tuple[Any, Any, np.dtype[Any] | None]:
+def _maker(xp: ModuleType, new: New | None) -> tuple[Any, Any, np.dtype[Any] | None]:
     """Return a function that makes a new array, from a shape and a dtype or from an array."""
     if new is None:
         return _nothing, 0, None
     if new.copied is not None:
-        return _exchanged if new.exchanged else np.ndarray.copy, new.copied, None
-    return (np.zeros if new.zeros else np.empty), new.shape, new.dtype
+        return _exchanged if new.exchanged else xp.ndarray.copy, new.copied, None
+    return (xp.zeros if new.zeros else xp.empty), new.shape, new.dtype

@@ -51,13 +51,17 @@ class _OfValues:
         self._is_major = arguments.by_name.get("time_major", True)
         self._steps, self._axes = ((T, B), "(T, B)") if self._is_major else ((B, T), "(B, T)")
         self._T, self._B = T, B
+        steps = arguments.by_name.get("seq_len_max")
+        self._common = None if steps is None else np.full(B, steps, np.int32)
         self._returns_reserved = "host_reserved" not in arguments.by_name
         self._reserved_of = reserved_of
 
     def checked(self, by_name: Mapping[str, Any]) -> tuple[Any, Any]:
         """Check the lengths and the resets of a call; return them, the resets time-major."""
         marks = check_resets(self._op, by_name.get("resets"), *self._steps, symbols=self._axes)
-        lengths = check_lengths(self._op, by_name.get("sequence_lengths"), self._T, self._B)
+        lengths = self._common
+        if lengths is None:
+            lengths = check_lengths(self._op, by_name.get("sequence_lengths"), self._T, self._B)
         return lengths, marks if marks is None or self._is_major else marks.T
 
     @staticmethod
@@ -78,7 +82,7 @@ class _OfValues:
         if reserved is not None and not self._returns_reserved:
             passed = by_name.get("host_reserved")
             if passed is not None and passed.tobytes()[1:] != reserved.tobytes()[1:]:
-                raise NotInPlace("this is an error")
+                raise NotInPlace("host_reserved belongs to another call")
         found = self.call(arrays, self.data_of((lengths, marks)), keys)
         if reserved is not None and self._returns_reserved:
             return found._replace(host_reserved=reserved)
@@ -100,8 +104,7 @@ def _machines(array: Any) -> Iterator[Callable[..., Any]]:
         from . import on_device
 
         yield on_device.start
-        return
-    if _layer.compiled_page(LSTM) is not None:
+    elif _layer.compiled_page(LSTM) is not None:
         from . import on_host_compiled
 
         yield on_host_compiled.start
@@ -112,8 +115,6 @@ def machine_for(
     arguments: Arguments, net: Any, *, in_time: bool = False, saves: bool = True
 ) -> tuple[Table, Any]:
     """Return the table of a call, and the machine that makes its operations: see `on_host`."""
-    if arguments.length == 0 or any(a.size == 0 for a in arguments.arrays):
-        raise NotInPlace("an array is empty")
     matrices = _matrices(arguments)
     assert arguments.start is not None
     made: tuple[Table, Any] = arguments.start(

@@ -82,10 +82,11 @@ def _lstm_gradients(
     """Return an LSTM's weights and gradients; with `zeros`, missing peepholes have zeros."""
     H, has_peepholes = w.shape[1] // 4, peepholes[0] is not None
     into, w_grad = _matrix(table, w)
-    sums = table.take("weights", ((7 if has_peepholes or zeros else 4) * H,))
+    more = has_peepholes or zeros
+    sums = table.take("weights", ((7 if more else 4) * H,))
     terms = sums.part(4 * H, 7 * H) if has_peepholes else None
     of_peepholes: list[Place | None] = [None] * 3
-    if sums.size > 4 * H:
+    if more:
         of_peepholes = [sums.part(k * H, (k + 1) * H) for k in (4, 5, 6)]
     entry = LSTMWeights(into, sums.part(0, 4 * H), *(of_peepholes if has_peepholes else [None] * 3))
     gradients = _lstm_weights(into, None, (None,) * 3)._replace(

@@ -131,7 +131,8 @@ def _net_forward(
                 machine.draw(mask, layer, net.rate, reverse=net.reverse)
     else:  # in inference only h outlives its direction
         masks, kept = [None] * net.LD, len(net.reserved) // net.LD - 1
-        others = [table.reuse(f"saved{k}", (n, H)) for k in range(kept)]
+        most = machine.rows_at_once(n)
+        others = [table.reuse(f"saved{k}", (most, H)) for k in range(kept)]
         all_saved = [(*others, table.take("work", (n, H))) for _ in range(net.LD)]
     layers = []
     for n, (entry, saved) in enumerate(zip(weights, all_saved, strict=True)):

@@ -232,6 +232,10 @@ class OnDevice:
                 self._keep(part, of_mask.T, layer.rate, of_to.T)
         return (to,)
 
+    def rows_at_once(self, rows: int) -> int:
+        """Return for how many of the rows inference needs memory for what its steps save."""
+        return rows
+
     def clear(self, a: Place) -> None:
         """Add that memory of results is zeros."""
         self.fill(a, 0)
@@ -558,6 +562,8 @@ def start(
     arrays, aligned = arguments.arrays, 0
     T, B = arguments.steps
     # More rows are computed in pieces, which bounds the memory.
+    if arguments.length == 0 or not all(a.size for a in arrays):
+        raise NotInPlace("an array is empty")
     if arrays[0].dtype.name not in FLOATS or T * B > ROWS:
         raise NotInPlace("these rows are computed in pieces")
     for n, a in enumerate(arrays):

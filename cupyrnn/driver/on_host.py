@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array, Arrays, NamedTuple
-from ..arithmetic.dropout import keep_mask, scale, threshold
+from ..arithmetic.dropout import scale, threshold
 from ..cells.block_forms import prepared
 from ..cells.contract import Gradients
 from ..checks.arrays import NotInPlace, cast, compute_dtype
 from . import layer as _layer
-from .host_call import HostCall, HostTable, order_of, table_of
+from .host_call import HostCall, HostTable, order_of
 from .layer import Layer, LayerGradient
 from .net import GradientPlaces, LayerPlaces, Weights
 from .packing import Packing, Rows
+from .pages import dropout_of, products_of
 from .places import Place
 from .signatures import Arguments
 
@@ -40,13 +41,15 @@ class OnHost:
     def __init__(
         self, table: HostTable, net: Any, steps: tuple[int, int], *, in_time: bool
     ) -> None:
-        self._table, self._net, (T, B), self._in_time = table, net, steps, in_time
+        xp = self._xp = table.xp
+        # On a device all saved arrays are in the order of time, because kernels can run backwards.
+        self._table, self._net, (T, B), self._in_time = table, net, steps, in_time or xp is not np
         self._T, self._B = table.length, B
         self._packs = table.sequences is not None
         # One step of longer arrays is computed as many steps are.
         whole = self._T == T
-        self._rows = Rows(np, self._T, B, None if whole else np.full(B, self._T, np.int32))
-        self._is_step = in_time and T == 1 and not self._packs
+        self._rows = Rows(xp, self._T, B, None if whole else np.full(B, self._T, np.int32))
+        self._is_step = in_time and T == self._T == 1 and not self._packs
         self.operations: list[Callable[[Arrays], Any]] = []
         self._in_numpy = False  # whether NumPy computes: its warnings are off then
 
@@ -56,6 +59,12 @@ class OnHost:
         for place in places:
             self._table.begin(place, None)
         return places
+
+    def rows_at_once(self, rows: int) -> int:
+        """Return for how many of the rows inference needs memory for what its steps save."""
+        # A block of rows ends with a step; after resets a step may have any number of rows.
+        resets = self._packs and self._table.arguments.get("resets") is not None
+        return rows if resets else min(rows, products_of(self._xp).ROWS + self._B)
 
     def clear(self, a: Place) -> None:
         """Initialize the new array of a place with zeros."""
@@ -67,7 +76,7 @@ class OnHost:
         if self._packs and order != to_order:
             self._move(a, order, to, to_order)
             return
-        self._compute(lambda a, to: np.copyto(to, a, "same_kind"), a, to)
+        self._compute(lambda a, to: to.__setitem__(..., a), a, to)
 
     def exchange(self, a: Place, to: Place) -> None:
         """Add an operation that writes `a` with its first two axes exchanged to `to`."""
@@ -100,7 +109,7 @@ class OnHost:
             is_reversed = (order or 0) != (to_order or 0)
             a, to = self._by_step(a, is_reversed), self._by_step(to, False)
             if adds:
-                self._compute(lambda a, to: np.add(to, a, to), a, to)
+                self._compute(lambda a, to: self._xp.add(to, a, to), a, to)
             else:
                 self._copy(a, to)
             return
@@ -128,6 +137,8 @@ class OnHost:
         source: Any = self._table.arguments.get("x", self._table.arguments.get("input"))
         if layer.x[0].array == source.array:
             return [None]
+        if self._in_time:
+            return [None] * len(layer.x)
         return [int(layer.back)] if len(layer.x) == 1 else [0, 1]
 
     def _input_of(self, layer: LayerPlaces, to: int) -> Place:
@@ -145,16 +156,17 @@ class OnHost:
 
     def draw(self, mask: Place, layer: int, rate: float, *, reverse: bool) -> None:
         """Add an operation that draws the mask of a layer's input, in the order of steps."""
-        (N, K), below, packs = mask.shape, threshold(rate), self._packs
-        by_step = mask if packs else self._by_step(mask, reverse)
+        (N, K), below, keep_mask = mask.shape, threshold(rate), dropout_of(self._xp).keep_mask
+        moves, reverse = self._packs and not self._in_time, reverse and not self._in_time
+        by_step = mask if moves else self._by_step(mask, reverse)
         write = self._table.view(by_step)
 
         def draw(arrays: Any) -> None:
             drawn, to = keep_mask((N, K), mask.dtype, below, arrays[-1], layer), write(arrays)
-            if packs:
+            if moves:
                 order_of(arrays).move(drawn, None, to, int(reverse))
             else:
-                np.copyto(to, drawn.reshape(by_step.shape))
+                to[...] = drawn.reshape(by_step.shape)
 
         self.operations.append(draw)
         self._table.draws = True
@@ -165,19 +177,19 @@ class OnHost:
 
     def _keep(self, rows: Place, to: Place, order: int, layer: LayerPlaces) -> None:
         """Add an operation that keeps the scaled values of a mask, rounded once."""
-        factor = scale(layer.rate)
-        mask, of_mask = layer.mask, int(layer.back) if len(layer.x) == 1 else 0
+        xp, factor, mask = self._xp, scale(layer.rate), layer.mask
+        of_mask = None if self._in_time else int(layer.back) if len(layer.x) == 1 else 0
         if self._packs:
             mask = self._in_order("mask", mask, of_mask, order)
         else:
-            mask = self._by_step(mask, of_mask != order)
+            mask = self._by_step(mask, (of_mask or 0) != order)
             rows, to = self._by_step(rows, False), self._by_step(to, False)
         compute = compute_dtype(mask.dtype)
 
         def keep(mask: Array, values: Array, to: Array) -> None:
             if to.dtype == compute:
-                np.multiply(values, mask, to)
-                np.multiply(to, factor, to)
+                xp.multiply(values, mask, to)
+                xp.multiply(to, factor, to)
             else:
                 to[...] = cast(values, compute) * cast(mask, compute) * factor
 
@@ -320,14 +332,15 @@ class OnHost:
         self._in_numpy = True
         if weights.entry is None:
             raise NotInPlace("its weights are not those of an op")
-        dtype, read = self._table.dtype, self._reader(type(weights.entry), weights.entry)
-        if dtype.itemsize > 2 or writes:
+        dtype, xp = self._table.dtype, self._xp
+        read = self._reader(type(weights.entry), weights.entry)
+        if writes or (dtype.itemsize > 2 and xp is np):
             return read
-        return lambda arrays: prepared(np, read(arrays), dtype)
+        return lambda arrays: prepared(xp, read(arrays), dtype)
 
     def _forward(self, layer: LayerPlaces) -> None:
         """Add the steps of a layer."""
-        net, packs = self._net, self._packs
+        net, packs, xp = self._net, self._packs, self._xp
         States, Saved = net.form().States, net.form().Saved
         entry, x_of = self._entry(layer.weights), self._rows_reader(_OneArray, layer.x)
         first_of = self._reader(States, layer.first)
@@ -337,9 +350,9 @@ class OnHost:
         def forward(arrays: Any) -> None:
             rows = self._rows_of(arrays)
             form = net.form(rows is not None and rows.single)
-            cell = form.cell(np, entry(arrays), net.attributes)
+            cell = form.cell(xp, entry(arrays), net.attributes)
             (x,), first, saved = x_of(arrays), first_of(arrays), saved_of(arrays)
-            states = _layer.forward(np, cell, Layer(x, first, rows, saved))
+            states = _layer.forward(xp, cell, Layer(x, first, rows, saved))
             for k, n, view in last:
                 if packs:
                     arrays[n] = states[k]
@@ -350,7 +363,12 @@ class OnHost:
 
     def _backward(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the gradient of the steps of a layer."""
-        net, sums, is_step = self._net, grads.weights.vectors.get("sums"), self._is_step
+        net, xp, is_step, sums = (
+            self._net,
+            self._xp,
+            self._is_step,
+            grads.weights.vectors.get("sums"),
+        )
         if sums is not None and sums.size > grads.weights.w_h[0].shape[1]:
             self._table.begin(sums, None)  # unused peepholes
         States, Saved = net.form().States, net.form().Saved
@@ -367,16 +385,16 @@ class OnHost:
         def backward(arrays: Any) -> None:
             rows = self._rows_of(arrays)
             form = net.form(rows is not None and rows.single)
-            cell = form.cell(np, entry(arrays), net.attributes)
+            cell = form.cell(xp, entry(arrays), net.attributes)
             of_weights, of_states = _Written(grads_of(arrays)), _Written(carried_of(arrays))
             (x,), (dx,) = x_of(arrays), dx_of(arrays)
-            written = form.gradients(np, of_weights.arrays)._replace(x=dx)
+            written = form.gradients(xp, of_weights.arrays)._replace(x=dx)
             for total in written.sums:
                 if total is not None:
                     total[...] = 0
             step = Layer(x, first_of(arrays), rows, saved_of(arrays))
             cotangents = None if is_step else states_of(arrays)
-            _layer.backward(np, cell, LayerGradient(step, cotangents, of_states.arrays, written))
+            _layer.backward(xp, cell, LayerGradient(step, cotangents, of_states.arrays, written))
             of_weights.write(form.finished(of_weights.arrays, written))
             of_states.write(of_states.arrays)
 
@@ -390,7 +408,7 @@ class OnHost:
 
         `deltas` are written: the gradients of the products.
         """
-        net, terms = self._net, grads.weights.vectors.get("terms")
+        net, xp, terms = self._net, self._xp, grads.weights.vectors.get("terms")
         H = layer.saved[0].shape[1]
         first = [self._first(a, H) for a in layer.first]
         for to, state in zip(grads.first, grads.states, strict=True):
@@ -409,7 +427,7 @@ class OnHost:
                 vectors[...] = 0
             to = Gradients(x, found[: len(deltas)], None, vectors, "deltas")
             step = Layer(first[-1], first, None, saved_of(arrays))
-            _layer.backward(np, cell, LayerGradient(step, None, carried.arrays, to))
+            _layer.backward(xp, cell, LayerGradient(step, None, carried.arrays, to))
             written.write(written.arrays)
             carried.write(carried.arrays)
 
@@ -422,7 +440,7 @@ class OnHost:
 
     def _copy(self, a: Place, to: Place) -> None:
         """Add a copy, which warns of nothing."""
-        self._add(lambda a, to: np.copyto(to, a), a, to)
+        self._add(lambda a, to: self._xp.copyto(to, a), a, to)
 
     def _add(self, function: Callable[..., Any], *places: Place) -> None:
         views = [self._table.view(place) for place in places]
@@ -431,7 +449,8 @@ class OnHost:
     def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> HostCall:
         """Return an object that runs these calls; its result is a `kind` of arrays and `more`."""
         results = list(returned), kind, more
-        return HostCall(self._table, self.operations, results, in_numpy=self._in_numpy)
+        in_numpy = self._in_numpy and self._xp is np
+        return HostCall(self._table, self.operations, results, in_numpy=in_numpy)
 
 
 class _OneArray(NamedTuple):
@@ -485,5 +504,5 @@ def start(
     saves
         Whether the caller gets all saved arrays.
     """
-    table = table_of(arguments, matrices, saves=saves)
+    table = HostTable(arguments, matrices)
     return table, OnHost(table, net, arguments.steps, in_time=in_time)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array, Arrays
-from ..arithmetic.products import matmul
+from ..arithmetic.products import ROWS, matmul
 from ..checks.arrays import NotInPlace
 from ..compiled import gru, gru_reset_after, lstm, simple_rnn
 from ..compiled.addresses import At
@@ -22,11 +22,14 @@ from ..compiled.call import compute
 from ..compiled.plan import HostCell, Plan, Shapes, Spec, is_small
 from ..compiled.single import CompiledStep, StepSizes
 from . import layer as _layer
-from .host_call import HostTable, order_of, table_of
+from .host_call import HostTable, order_of
 from .net import Cells, GradientPlaces, LayerPlaces
 from .on_host import OnHost
 from .places import Place
 from .signatures import Arguments
+
+# The most steps of a call in compiled loops. In longer calls their plans save too little.
+_MOST_STEPS = 4096
 
 _CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
 
@@ -294,9 +297,13 @@ def start(
     arguments: Arguments, net: Any, matrices: set[int], *, in_time: bool, saves: bool
 ) -> tuple[HostTable, OnHost]:
     """Return the table of a call, and the machine that makes its operations: see `on_host`."""
-    table = table_of(arguments, matrices, saves=saves)
-    kind = OnHostCompiled if table.dtype.char in "fd" else OnHost
-    return table, kind(table, net, arguments.steps, in_time=in_time)
+    (T, B), arrays = arguments.steps, arguments.arrays
+    if arrays[0].dtype.char not in "fd" or arguments.length == 0 or not all(a.size for a in arrays):
+        raise NotInPlace("no loop computes it")
+    if T > _MOST_STEPS or not (saves or T * B <= ROWS):
+        raise NotInPlace("it is computed in pieces")
+    table = HostTable(arguments, matrices)
+    return table, OnHostCompiled(table, net, arguments.steps, in_time=in_time)
 
 
 def _at(a: Place | Array | None) -> At | Array | None:

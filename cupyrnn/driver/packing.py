@@ -452,9 +452,13 @@ class Packing(Rows):
         order, to
             0 or 1: the order of the steps of that direction; None: padded rows, in time.
         """
-        n = self.rows
+        n, in_numpy = self.rows, self._xp is np
         if to is None and adds:
             out[self._order(order or 0)] += a[:n]
+            return
+        if to is None and not in_numpy and order is not None:
+            out[...] = 0
+            out[self._order(order)] = a[:n]
             return
         out = out if to is None else out[:n]
         if order == to:
@@ -465,7 +469,8 @@ class Packing(Rows):
             index = self._rows_of_time(order or 0)
         else:
             index = self._order(to) if order is None else self._reversed
-        if order != to and not adds and out.flags.c_contiguous and out.dtype == a.dtype:
+        takes = in_numpy and order != to and not adds
+        if takes and out.flags.c_contiguous and out.dtype == a.dtype:
             a.take(index, 0, out, "clip")
             return
         if order != to:
@@ -485,7 +490,7 @@ class Packing(Rows):
         if self._segments is not None and not d:
             return self._padded
         if d not in self._orders:
-            found = self._reversed if d else np.arange(self.rows)
+            found = self._reversed if d else self._index(np.arange(self.rows))
             self._orders[d] = found if self._segments is None else self._padded[found]
         return self._orders[d]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -76,6 +77,12 @@ class Place(NamedTuple):
         return Place(array, offset, (T * B, K), strides[1:], dtype)
 
 
+def are_there(by_name: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Return whether a call has lengths, perhaps all of seq_len_max, and whether it has resets."""
+    lengths, steps, resets = map(by_name.get, ("sequence_lengths", "seq_len_max", "resets"))
+    return not (lengths is steps is None), resets is not None
+
+
 class Table:
     """
     The arrays of a call: its arguments, and the memory that it allocates.
@@ -94,6 +101,8 @@ class Table:
         The arguments by name, with the places of the arrays.
     length : int
         The steps that all sequences have, or T where that differs from call to call.
+    has_padding : bool
+        Whether some steps may be past the end of a sequence.
     sequences : tuple or None
         Where that differs, the lengths [B], as int32, and the resets [T, B], as bytes, each of
         which may be None: two parts of memory into which every call copies its own.
@@ -107,6 +116,7 @@ class Table:
         self.dtype = arguments.arrays[0].dtype
         self.inputs, (T, B), length = len(arguments.arrays), arguments.steps, arguments.length
         self.length, self.sequences = T if length is None else length, None
+        self.has_padding = length != T
         self.draws = False
         places = [self._argument(n, a) for n, a in enumerate(arguments.arrays)]
         self.arguments = arguments.with_arrays(places)
@@ -116,11 +126,9 @@ class Table:
             self.sequences = self._sequences(arguments.by_name, T, B)
 
     def _sequences(self, by_name: Any, T: int, B: int) -> tuple[Place | None, Place | None]:
-        if by_name.get("seq_len_max") is not None:
-            raise NotInPlace("both the number of steps and resets are there")
         kind, shapes = np.dtype(np.uint8), ((4 * B,), (T, B))
-        are_there = [by_name[name] is not None for name in ("sequence_lengths", "resets")]
-        sizes = [prod(shape) * there for shape, there in zip(shapes, are_there, strict=True)]
+        pairs = zip(shapes, are_there(by_name), strict=True)
+        sizes = [prod(shape) * there for shape, there in pairs]
         memory = self.take("work", (sum(sizes),), kind)
         lengths, resets = memory.part(0, sizes[0]), memory.part(sizes[0], sum(sizes))
         return lengths if sizes[0] else None, resets if sizes[1] else None

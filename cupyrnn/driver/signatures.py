@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .._typing import NamedTuple
-from ..checks.arrays import NotInPlace
+from ..checks.arrays import NotInPlace, cast_all, module_of, on_device, plain
 from ..checks.attributes import lacks, misfit, no_memory, raise_fitting
 from ..derivatives.traced import active_jvp, of_traced
 
@@ -133,6 +133,23 @@ class Arguments(NamedTuple):
         return found
 
 
+def arrays_of(by_name: Mapping[str, Any]) -> list[Any]:
+    """
+    Return the arrays of a call without a signature, in the order of `Arguments.with_arrays`.
+
+    If one has tangents, all are of its dtype.
+    """
+    values = [a for name, a in by_name.items() if name not in _NO_ARRAYS]
+    arrays = []
+    for a in values:  # the list grows, as in `signature`
+        if hasattr(a, "dtype") and not isinstance(a, (*_NUMBERS, tuple)):
+            arrays.append(plain(a))
+        elif (parts := _parts(type(a), a)) is not None:
+            values.extend(parts)  # += would try the named tuple's own + first
+    dtype = next((a.dtype for a in arrays if a.dtype.kind == "c"), None)
+    return arrays if dtype is None else cast_all(dtype, *arrays)
+
+
 class Checked(NamedTuple):
     """
     Runs the calls of a signature.
@@ -140,12 +157,12 @@ class Checked(NamedTuple):
     Attributes
     ----------
     run
-        Runs a call from its arguments by name.
+        Runs a call from its arguments by name, if `lay_out` is or returns None.
     lay_out
         Returns a function that runs a call from its arrays in order, a `ByValue`, or None.
     """
 
-    run: Callable[[Mapping[str, Any]], Any]
+    run: Any
     lay_out: Callable[[Arguments], Any] | None = None
 
 
@@ -281,6 +298,38 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
     defaults |= zip(positional[len(positional) - len(last) :], last, strict=True)
     lacking = lacks(op)
 
+    def named(args: Any, kwargs: Any) -> dict[str, Any]:
+        """Return the arguments of a call by name, passed ones first."""
+        passed = {**dict(zip(names, args, strict=False)), **kwargs}
+        return {**passed, **defaults, **passed}
+
+    def check(args: Any, kwargs: Any) -> Any:
+        """Return the `Checked` of a call."""
+        if lacking is not None and lacking(args, kwargs):
+            raise misfit(op, args, kwargs)
+        try:
+            return op(*args, **kwargs)
+        except TypeError as error:
+            raise_fitting(error, op, args, kwargs)
+
+    def record(args: Any, kwargs: Any, arrays: Sequence[Any]) -> tuple[Any, Any]:
+        """Return what runs the calls of a signature: from arrays, or from arguments by name."""
+        checked = check(args, kwargs)
+        if checked.lay_out is None:
+            return None, checked.run
+        return checked.lay_out(Arguments(named(args, kwargs), arrays, name)), checked.run
+
+    def once(args: Any, kwargs: Any) -> Any:
+        """Run a call without a signature: it is recorded, played and dropped."""
+        checked, by_name = check(args, kwargs), named(args, kwargs)
+        if checked.lay_out is not None:
+            arrays = arrays_of(by_name)
+            with on_device(module_of(arrays[0]), arrays[0]):
+                run = checked.lay_out(Arguments(by_name, arrays, name))
+                if run is not None:
+                    return run.run(arrays, kwargs) if type(run) is ByValue else run(arrays)
+        return checked.run(by_name)
+
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
         key, arrays = signature(name, args, kwargs)
@@ -291,29 +340,22 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
             if active is not None:
                 return of_traced(active, call, args, kwargs)
         try:
-            if found is None:
-                if lacking is not None and lacking(args, kwargs):
-                    raise misfit(op, args, kwargs)
+            while True:
                 try:
-                    checked = op(*args, **kwargs)
-                except TypeError as error:
-                    raise_fitting(error, op, args, kwargs)
-                laid_out = None
-                if key is not None and checked.lay_out is not None:
-                    passed = {**dict(zip(names, args, strict=False)), **kwargs}
-                    by_name = {**passed, **defaults, **passed}
-                    laid_out = checked.lay_out(Arguments(by_name, arrays, name))
-                found = laid_out, checked.run
-                kept.keep(key, found)
-            laid_out, run = found
-            if laid_out is not None:
-                try:
+                    if key is None:
+                        return once(args, kwargs)
+                    if found is None:
+                        found = record(args, kwargs, arrays)
+                        kept.keep(key, found)
+                    laid_out, run = found
+                    if laid_out is None:
+                        return run(named(args, kwargs))
                     if type(laid_out) is ByValue:
                         return laid_out.run(arrays, kwargs)
                     return laid_out(arrays)
-                except NotInPlace:  # a device has refused a launch
-                    pass
-            return run({**defaults, **dict(zip(names, args, strict=False)), **kwargs})
+                except NotInPlace:  # a device has refused a launch, or the checks find an error
+                    kept.pop(key, None)
+                    found = None
         except MemoryError as error:
             passed = {**dict(zip(names, args, strict=False)), **kwargs}
             raise no_memory(name, error, passed) from None
