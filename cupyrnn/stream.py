@@ -173,6 +173,8 @@ class PreparedStep:
         from .driver import net_layouts  # and with it the kernels
         from .driver.laid_out import laid_out
 
+        if not arguments.repeats:
+            return None
         net, arrays, in_numpy = self._net, arguments.arrays, None
         if self._steps and len(arrays) > len(self._names):  # no state is None
             in_numpy = self._run_steps

@@ -17,8 +17,8 @@ import numpy as np
 from .._typing import Array, Arrays, NamedTuple
 from ..arithmetic.dropout import scale, threshold
 from ..cells.block_forms import prepared
-from ..cells.contract import Gradients
-from ..checks.arrays import NotInPlace, cast, compute_dtype
+from ..cells.contract import Gradients, each
+from ..checks.arrays import NotInPlace, cast, compute_dtype, contiguous
 from . import layer as _layer
 from .host_call import HostCall, HostTable, order_of
 from .layer import Layer, LayerGradient
@@ -76,7 +76,7 @@ class OnHost:
         if self._packs and order != to_order:
             self._move(a, order, to, to_order)
             return
-        self._compute(lambda a, to: to.__setitem__(..., a), a, to)
+        self._compute(_assign, a, to)
 
     def exchange(self, a: Place, to: Place) -> None:
         """Add an operation that writes `a` with its first two axes exchanged to `to`."""
@@ -92,6 +92,7 @@ class OnHost:
     def _by_step(self, rows: Place, backwards: bool) -> Place:
         """Return rows [T*B, K] as [T, B, K], with the steps in reverse order if `backwards`."""
         (row, column), T = rows.strides, self._T
+        backwards = backwards and T > 1
         step = self._B * row
         shape, strides = (T, self._B, rows.shape[1]), (-step if backwards else step, row, column)
         offset = rows.offset + (T - 1) * step if backwards else rows.offset
@@ -109,7 +110,7 @@ class OnHost:
             is_reversed = (order or 0) != (to_order or 0)
             a, to = self._by_step(a, is_reversed), self._by_step(to, False)
             if adds:
-                self._compute(lambda a, to: self._xp.add(to, a, to), a, to)
+                self._compute(_add_to, a, to)
             else:
                 self._copy(a, to)
             return
@@ -187,9 +188,9 @@ class OnHost:
         compute = compute_dtype(mask.dtype)
 
         def keep(mask: Array, values: Array, to: Array) -> None:
-            if to.dtype == compute:
-                xp.multiply(values, mask, to)
-                xp.multiply(to, factor, to)
+            if xp is np and to.dtype == compute:
+                np.multiply(values, mask, to)
+                np.multiply(to, factor, to)
             else:
                 to[...] = cast(values, compute) * cast(mask, compute) * factor
 
@@ -253,7 +254,8 @@ class OnHost:
         self._forward(to._replace(last=last))
         if self._in_time:
             for a, place in zip(to.saved, layer.saved, strict=True):
-                if a is not place:
+                # In inference all but h may have the rows of the largest block.
+                if a is not place and a.shape[0] == to.saved[-1].shape[0]:
                     self._move(a, back, place, None)
         if layer.output is not None:
             self._move(to.saved[-1], back, layer.output, None)
@@ -313,15 +315,15 @@ class OnHost:
 
     def _rows_reader(self, kind: Any, places: Sequence[Place | None]) -> Callable[[Arrays], Any]:
         """Return the same for rows. A call with shorter sequences has fewer rows."""
-        read = self._reader(kind, places)
-        if not self._packs:
+        read, xp = self._reader(kind, places), self._xp
+        if not self._packs and (xp is np or all(a is None or a.is_whole for a in places)):
             return read
 
-        def packed(arrays: Arrays) -> Any:
-            found, n = read(arrays), order_of(arrays).rows
-            return found._make([None if a is None else a[:n] for a in found])
+        def rows(arrays: Arrays) -> Any:
+            n = order_of(arrays).rows if self._packs else None
+            return each(read(arrays), lambda a: contiguous(xp, a[:n]))
 
-        return packed
+        return rows
 
     def _rows_of(self, arrays: Arrays) -> Any:
         """Return the rows of a layer; None for a block op's single step."""
@@ -421,7 +423,8 @@ class OnHost:
         def backward(arrays: Any) -> None:
             cell = net.cell_to_gates(entry(arrays), H)
             first, carried = first_of(arrays), _Written(carried_of(arrays))
-            written = _Written(written_of(arrays))
+            # On a device the operands of products are halves.
+            written = _Written(written_of(arrays), 0 if xp is np else len(deltas))
             *found, x, vectors = written.arrays
             if vectors is not None:
                 vectors[...] = 0
@@ -440,7 +443,7 @@ class OnHost:
 
     def _copy(self, a: Place, to: Place) -> None:
         """Add a copy, which warns of nothing."""
-        self._add(lambda a, to: self._xp.copyto(to, a), a, to)
+        self._add(_assign, a, to)
 
     def _add(self, function: Callable[..., Any], *places: Place) -> None:
         views = [self._table.view(place) for place in places]
@@ -451,6 +454,14 @@ class OnHost:
         results = list(returned), kind, more
         in_numpy = self._in_numpy and self._xp is np
         return HostCall(self._table, self.operations, results, in_numpy=in_numpy)
+
+
+def _assign(a: Array, to: Array) -> None:
+    to[...] = a
+
+
+def _add_to(a: Array, to: Array) -> None:
+    to += a
 
 
 class _OneArray(NamedTuple):
@@ -469,15 +480,15 @@ class _OfGates(NamedTuple):
 
 
 class _Written:
-    """Arrays of results that are computed in another dtype and rounded once."""
+    """Arrays of results that are computed in another dtype and rounded once, but the first ones."""
 
-    def __init__(self, results: Any) -> None:
+    def __init__(self, results: Any, first: int = 0) -> None:
         self._results = results
         self.arrays = results
         if any(a is not None and a.dtype.itemsize == 2 for a in results):
             self.arrays = results._make([
-                None if a is None else a if a.dtype.itemsize > 2 else a.astype(np.float32)
-                for a in results
+                a if a is None or n < first else cast(a, compute_dtype(a.dtype))
+                for n, a in enumerate(results)
             ])  # fmt: skip
 
     def write(self, found: Any) -> None:

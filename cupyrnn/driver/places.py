@@ -44,6 +44,11 @@ class Place(NamedTuple):
         return prod(self.shape)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the elements are in C order, without gaps."""
+        return self.strides == strides_of(self.shape, self.itemsize)
+
+    @property
     def T(self) -> Place:
         """The transpose."""
         array, offset, shape, strides, dtype = self
@@ -62,7 +67,7 @@ class Place(NamedTuple):
 
     def reshape(self, *shape: int) -> Place:
         """Return another shape of an array in C order."""
-        assert self.strides == strides_of(self.shape, self.itemsize), self
+        assert self.is_whole, self
         assert prod(shape) == self.size, (self, shape)
         strides = strides_of(shape, self.itemsize)
         return Place(self.array, self.offset, shape, strides, self.dtype)

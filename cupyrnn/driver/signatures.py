@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .._typing import NamedTuple
-from ..checks.arrays import NotInPlace, cast_all, module_of, on_device, plain
+from ..checks.arrays import NotInPlace, array_kind, cast_all, module_of, on_device, plain
 from ..checks.attributes import lacks, misfit, no_memory, raise_fitting
 from ..derivatives.traced import active_jvp, of_traced
 
@@ -88,12 +88,20 @@ def of_sequences(by_name: Mapping[str, Any]) -> tuple[Any, Any]:
     return _common_length(by_name.get("sequence_lengths")), _marks(by_name.get("resets"))
 
 
+def _is_array(a: Any) -> bool:
+    """Return whether an argument is an array to compute with, not an attribute."""
+    if not hasattr(a, "dtype") or isinstance(a, _NUMBERS):
+        return False
+    return bool(a.ndim) or a.dtype.kind in "fcV"
+
+
 class Arguments(NamedTuple):
     """The arguments of a call."""
 
     by_name: Mapping[str, Any]
     arrays: Sequence[Any]  # all arrays among them, in the order of the signature
     op: str = ""
+    repeats: bool = True  # whether more calls of its signature may follow
     start: Callable[..., Any] | None = None  # starts the machine that records the call
 
     @property
@@ -123,7 +131,7 @@ class Arguments(NamedTuple):
             (found, name, a) for name, a in found.items() if name not in _NO_ARRAYS
         ]
         for of, at, a in values:  # the list grows, as in `signature`
-            if hasattr(a, "dtype") and not isinstance(a, _NUMBERS):
+            if _is_array(a):
                 of[at] = next(left)
             elif (parts := _parts(type(a), a)) is not None:
                 lists.append((of, at, a, copied := [*parts]))
@@ -142,8 +150,8 @@ def arrays_of(by_name: Mapping[str, Any]) -> list[Any]:
     values = [a for name, a in by_name.items() if name not in _NO_ARRAYS]
     arrays = []
     for a in values:  # the list grows, as in `signature`
-        if hasattr(a, "dtype") and not isinstance(a, (*_NUMBERS, tuple)):
-            arrays.append(plain(a))
+        if _is_array(a):
+            arrays.append(plain(a) if array_kind(a) == "numpy" else a)
         elif (parts := _parts(type(a), a)) is not None:
             values.extend(parts)  # += would try the named tuple's own + first
     dtype = next((a.dtype for a in arrays if a.dtype.kind == "c"), None)
@@ -325,7 +333,7 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
         if checked.lay_out is not None:
             arrays = arrays_of(by_name)
             with on_device(module_of(arrays[0]), arrays[0]):
-                run = checked.lay_out(Arguments(by_name, arrays, name))
+                run = checked.lay_out(Arguments(by_name, arrays, name, repeats=False))
                 if run is not None:
                     return run.run(arrays, kwargs) if type(run) is ByValue else run(arrays)
         return checked.run(by_name)

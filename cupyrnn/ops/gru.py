@@ -102,7 +102,7 @@ def gru_block_cell(
     attributes = Attributes(recurrent_activation=recurrent_activation)
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
     call = check_block(op, GRU_FORM, arrays, {}, attributes)
-    return block.checked(call, block.run)  # type: ignore[no-any-return]
+    return block.checked(call)  # type: ignore[no-any-return]
 
 
 @by_signature
@@ -197,7 +197,7 @@ def block_gru(
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
     call = check_block(op, GRU_FORM, arrays, {}, attributes)
     steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
-    return block.checked(call, block.run, steps)  # type: ignore[no-any-return]
+    return block.checked(call, steps)  # type: ignore[no-any-return]
 
 
 @by_signature
@@ -282,7 +282,7 @@ def gru_block_cell_grad(
     arrays = {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h}
     optional = {"x": x, "b_ru": b_ru, "b_c": b_c}
     call = check_block(op, GRU_FORM, arrays, optional, attributes)
-    return block.checked(call, block.run_gru_gates, to_gates=True)  # type: ignore[no-any-return]
+    return block.checked(call, to_gates=True)  # type: ignore[no-any-return]
 
 
 @by_signature
@@ -360,7 +360,7 @@ def gru_block_cell_backward(
     saved, biases = {"r": r, "u": u, "c": c}, {"b_ru": b_ru, "b_c": b_c}
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
     call = check_block(op, GRU_FORM, arrays, biases, attributes)
-    return block.checked(call, block.run_backward)  # type: ignore[no-any-return]
+    return block.checked(call)  # type: ignore[no-any-return]
 
 
 @by_signature
@@ -468,4 +468,4 @@ def block_gru_grad(
     arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
     call = check_block(op, GRU_FORM, arrays, biases, attributes)
     steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
-    return block.checked(call, block.run_grad, steps, weight_gradients)  # type: ignore[no-any-return]
+    return block.checked(call, steps, weight_gradients)  # type: ignore[no-any-return]

@@ -125,7 +125,7 @@ def lstm_block_cell(
     peephole = {"wci": wci, "wcf": wcf, "wco": wco}
     attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
-    return block.checked(call, block.run)  # type: ignore[no-any-return]
+    return block.checked(call)  # type: ignore[no-any-return]
 
 
 @by_signature
@@ -270,7 +270,7 @@ def block_lstm(
     attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
     steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
-    return block.checked(call, block.run, steps)  # type: ignore[no-any-return]
+    return block.checked(call, steps)  # type: ignore[no-any-return]
 
 
 @by_signature
@@ -375,7 +375,7 @@ def lstm_block_cell_grad(
     optional |= {"wci": wci, "wcf": wcf, "wco": wco}
     attributes = Attributes(None, cell_clip, gate_order, recurrent_activation)
     call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
-    return block.checked(call, block.run_lstm_gates, to_gates=True)  # type: ignore[no-any-return]
+    return block.checked(call, to_gates=True)  # type: ignore[no-any-return]
 
 
 @by_signature
@@ -473,7 +473,7 @@ def lstm_block_cell_backward(
     optional = {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b}
     attributes = Attributes(None, cell_clip, gate_order, recurrent_activation)
     call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
-    return block.checked(call, block.run_backward)  # type: ignore[no-any-return]
+    return block.checked(call)  # type: ignore[no-any-return]
 
 
 @by_signature
@@ -604,4 +604,4 @@ def block_lstm_grad(
     attributes = Attributes(None, cell_clip, gate_order, recurrent_activation)
     call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
     steps = Steps(op, seq_len_max, reverse).check(x, sequence_lengths, resets)
-    return block.checked(call, block.run_grad, steps, weight_gradients)  # type: ignore[no-any-return]
+    return block.checked(call, steps, weight_gradients)  # type: ignore[no-any-return]

@@ -19,13 +19,14 @@ import torch
 from .._typing import Array, NamedTuple
 from ..arithmetic.dropout import key_words
 from ..checks.arrays import NotInPlace
+from ..driver.host_call import HostCall
 from ..driver.places import strides_of
 from ..driver.signatures import CALLS, Arguments, ByValue, of_device, of_sequences, signature
 from .arrays import array_of, current_stream, on_device_of
 from .batching import Op
 
 if TYPE_CHECKING:
-    from ..driver import device_call, host_call
+    from ..driver import device_call
 
 Results: TypeAlias = "list[torch.Tensor | None]"
 # Numbers and shapes of the states that are None among the tensors of a call: they are zeros.
@@ -134,12 +135,12 @@ def _lay_out(
         return None  # some calls convert the tensors to arrays
     known = Arguments(arguments, arrays, function.__name__)
     call: Any = checked.lay_out(known)
-    if call is None:
-        return None
     sequences: Any = None
     if type(call) is ByValue:
         of_values: Any = call.run
         call, sequences = of_values.call, of_values if known.length is None else None
+    if call is None or isinstance(call, HostCall) is not first.is_cpu:
+        return None  # of arrays of a device, which are made of tensors in every call
     results = [None if r is None else n for n, r in enumerate(call.returned)]
     found = call.kind._make(results + [None] * len(call.more))
     if not back:
@@ -223,7 +224,7 @@ class _OnHost(_Runner):
     """Runs calls of tensors on the host, whose results are in NumPy's memory."""
 
     def __init__(
-        self, call: host_call.HostCall, order: list[int], views: list[_View | None], sequences: Any
+        self, call: HostCall, order: list[int], views: list[_View | None], sequences: Any
     ) -> None:
         super().__init__(order, views)
         self._call, self._sequences = call, sequences

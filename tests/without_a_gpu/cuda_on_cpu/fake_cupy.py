@@ -65,8 +65,14 @@ class ndarray(np.ndarray):
     """An array in simulated device memory."""
 
     device_id: int
-    # Whether calls of these arrays are laid out. Otherwise each kernel is launched layer by layer.
+    # Whether calls of these arrays have a signature. Without one a layer is one operation.
     lays_out = False
+
+    def __new__(cls, shape: Any, dtype: Any, memptr: Any = None, strides: Any = None) -> ndarray:
+        if strides is None:
+            return super().__new__(cls, shape, dtype, memptr)
+        at = super().__new__(cls, (1,), dtype, memptr)  # strides may point before it
+        return np.lib.stride_tricks.as_strided(at.view(np.ndarray), shape, strides).view(cls)
 
     def __array_finalize__(self, parent: Any) -> None:
         self.device_id = getattr(parent, "device_id", _current())
@@ -87,10 +93,11 @@ class ndarray(np.ndarray):
         def memset_async(value: int, size: int) -> None:
             ctypes.memset(self.ctypes.data, value, size)
 
-        # A call is laid out only if its arrays have a device_id.
+        # A call has a signature only if its arrays have a device_id.
         device = self.device_id if ndarray.lays_out else None
-        pointer = self.ctypes.data
-        return types.SimpleNamespace(device_id=device, ptr=pointer, memset_async=memset_async)
+        return Pointer(
+            array=self, device_id=device, ptr=self.ctypes.data, memset_async=memset_async
+        )
 
     @property
     def _c_contiguous(self) -> bool:
@@ -143,7 +150,18 @@ class ndarray(np.ndarray):
             _expect_of_device("an index", key)
         if isinstance(value, np.ndarray) and not isinstance(value, ndarray):
             raise TypeError("an array of the host is assigned to an array of the device")
-        super().__setitem__(key, value)
+        with np.errstate(all="ignore"):
+            super().__setitem__(key, value)
+
+
+class Pointer(types.SimpleNamespace):
+    """The address of an array."""
+
+    def __add__(self, offset: int) -> Memory:
+        low, size, _ = self.array.allocation
+        start = self.ptr + offset
+        bytes_of = (ctypes.c_uint8 * (low + size - start)).from_address(start)
+        return np.ctypeslib.as_array(bytes_of).view(Memory)
 
 
 class Memory(ndarray):
