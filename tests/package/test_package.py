@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.resources
 import importlib.util
 import inspect
 import re
 import runpy
-import subprocess
 import sys
 import typing
 from pathlib import Path
@@ -17,6 +15,7 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
+from checks import run_python
 
 import cupyrnn
 import cupyrnn.parallel
@@ -27,25 +26,17 @@ from cupyrnn.checks.attributes import REQUIRED
 ROOT = Path(__file__).parents[2]
 
 
-def test_everything_is_annotated() -> None:
-    modules = (cupyrnn, cupyrnn.weights, cupyrnn.device)  # raw_ops has a stub
-    functions = [getattr(module, n) for module in modules for n in module.__all__]
-    for function in filter(inspect.isfunction, functions):
-        hints = set(function.__annotations__)
-        assert hints == {*inspect.signature(function).parameters, "return"}, function.__name__
-
-
 def test_import_loads_nothing_heavy() -> None:
     """Only NumPy's modules, the package, and a little of Python's library."""
     code = (
         "import sys, numpy; before = set(sys.modules); import cupyrnn;"
         "print(*sorted(set(sys.modules) - before))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = [m for m in run.stdout.split() if not m.startswith("cupyrnn")]
+    printed = run_python("-c", code)
+    loaded = [m for m in printed.split() if not m.startswith("cupyrnn")]
     assert set(loaded) <= {"__future__", "typing", "collections.abc", "importlib", "zlib"}, loaded
     rare = r"__main__|conformance|demo|raw_ops|onnx_node|stream|weights\.(keras|onnx|tf1|torch)"
-    assert not re.search(rf"cupyrnn\.({rare})", run.stdout)
+    assert not re.search(rf"cupyrnn\.({rare})", printed)
 
 
 def test_what_is_loaded_later_is_there_as_if_it_had_been() -> None:
@@ -61,24 +52,13 @@ def test_what_is_loaded_later_is_there_as_if_it_had_been() -> None:
     code = code if importlib.util.find_spec("torch") else code.replace(" import cupyrnn.torch;", "")
     kinds = [f"{n}={type(getattr(cupyrnn, n)).__name__}" for n in cupyrnn.__all__]
     for order in ("0", "cupyrnn.weights.params_to_torch", "cupyrnn.raw_ops"):
-        words = code.replace("ORDER", order)
-        run = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True)
-        assert (run.stdout.split(), run.stderr) == (kinds, "")
+        assert run_python("-c", code.replace("ORDER", order)).split() == kinds
 
 
 def test_type_checkers_see_the_names_that_there_are() -> None:
     for package in (cupyrnn, cupyrnn.weights):
-        stub = Path(package.__file__ or "").with_suffix(".pyi")
-        tree = ast.parse(stub.read_text(encoding="utf-8"))
-        imported = [
-            alias.asname
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-        ]
-        assert len({*imported}) == len(imported)
-        assert {*imported} == {*dir(package)} - {"__version__"}
-        assert {*package.__all__} <= {*imported}
+        stub = Path(package.__file__ or "").with_suffix(".pyi").read_text(encoding="utf-8")
+        assert sorted(re.findall(r"\bas (\w+)", stub)) == sorted({*dir(package)} - {"__version__"})
     assert len(dir(cupyrnn)) <= 48
 
 
@@ -109,8 +89,7 @@ def test_the_functions_are_no_modules() -> None:
         "from cupyrnn.reference import lstm; assert lstm is r.lstm is cupyrnn.reference.lstm;"
         "print(callable(cupyrnn.vjp), callable(cupyrnn.cudnn_rnn), hasattr(cupyrnn, 'lstm'))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert run.stdout == "True True False\n", run.stderr
+    assert run_python("-c", code) == "True True False\n"
 
 
 def test_the_script_for_type_checkers_runs() -> None:
@@ -183,33 +162,6 @@ def test_the_summary_is_the_same_everywhere() -> None:
         assert first.removesuffix(".") in (ROOT / name).read_text(encoding="utf-8"), name
 
 
-WORDS = [
-    ("block_lstm", "batch_first", ", expected arrays [T, B, ·]: transpose them"),
-    ("cudnn_rnn", "batch_first", ", expected time_major=False"),
-    ("block_gru", "bidirectional", ", expected a second call with reverse=True, or stacked_rnn"),
-    ("stacked_rnn", "bidirectional", ', expected direction="bidirectional"'),
-    ("block_lstm_grad", "lengths", ", expected sequence_lengths"),
-    ("block_lstm", "hidden_size", "; the shape of w has this size"),
-    ("init_params", "hidden_size", ", expected num_units"),
-    ("cudnn_rnn", "return_sequences", "; output has every step, output_h the last"),
-    ("block_lstm", "cellclip", ", expected cell_clip"),
-    ("cudnn_rnn", "cell_clip", "; an LSTM of CudnnRNN does not clip"),
-    ("cudnn_rnn", "H0", ", expected input_h"),
-    ("block_gru", "time_major", "; x is [T, B, I]"),
-    ("block_gru", "dropout", "; cudnn_rnn and stacked_rnn have dropout"),
-    ("stacked_rnn_backprop", "output_bakprop", ", expected output_backprop"),
-]
-
-
-@pytest.mark.parametrize(("function", "word", "end"), WORDS)
-def test_another_librarys_word_is_answered_with_the_one_that_fits(
-    function: str, word: str, end: str
-) -> None:
-    with pytest.raises(TypeError) as caught:
-        getattr(cupyrnn, function)(**{word: 1})
-    assert str(caught.value) == f"{function}: unknown argument {word}{end}"
-
-
 def test_methods_and_modules_say_what_fits() -> None:
     """Errors begin with the class that was called, not with its base."""
     packed = cupyrnn.init_params(num_layers=1, num_units=5, input_size=3)
@@ -223,18 +175,9 @@ def test_methods_and_modules_say_what_fits() -> None:
     needs.module("torch")
     import cupyrnn.torch as ct
 
-    words = {
-        ct.LSTM: ("num_layer", "num_layers"),
-        ct.GRU: ("num_units", "hidden_size"),
-        ct.RNN: ("direction", "bidirectional"),
-        ct.PeepholeLSTM: ("num_proj", "proj_size"),
-        ct.BlockGRU: ("time_major", "batch_first, which means the opposite"),
-        ct.CudnnRNN: ("batch_first", "time_major=False"),
-    }
-    for kind, (word, expected) in words.items():
-        message = f"^{kind.__name__}: unknown argument {word}, expected {expected}$"
-        with pytest.raises(TypeError, match=message):
-            kind(3, 5, **{word: 1})
+    for kind in (ct.LSTM, ct.GRU, ct.RNN, ct.PeepholeLSTM, ct.BlockGRU, ct.CudnnRNN):
+        with pytest.raises(TypeError, match=f"^{kind.__name__}: unknown argument zzz, expected"):
+            kind(3, 5, zzz=1)
     with pytest.raises(
         TypeError, match=r"^block_lstm: unknown argument lengths, expected sequence_len"
     ):
@@ -311,11 +254,9 @@ def test_the_extras_go_together() -> None:
 def test_modules_that_few_need_are_imported_when_used() -> None:
     code = (
         "import sys, cupyrnn; assert 'cupyrnn.parallel' not in sys.modules;"
-        "print(cupyrnn.parallel.communicator().size); cupyrnn.nothing"
+        "print(cupyrnn.parallel.communicator().size, hasattr(cupyrnn, 'nothing'))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert run.stdout == "1\n"
-    assert "module 'cupyrnn' has no attribute 'nothing'" in run.stderr
+    assert run_python("-c", code) == "1 False\n"
 
 
 def test_without_pytorch_its_module_is_no_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
