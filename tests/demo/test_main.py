@@ -68,6 +68,7 @@ def check_output(output: str, cell: str, figure: Path) -> None:
 def test_command(tmp_path: Path) -> None:
     """An output encoding that lacks characters of the text, such as its quotation marks."""
     out = tmp_path / "größe.png"
+    out.symlink_to("later.png")
     done = subprocess.run(
         [*COMMAND, "--cell", "gru", "--steps", "30", *SMALL, "--out", str(out)],
         capture_output=True,
@@ -78,6 +79,8 @@ def test_command(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")  # no bar without a terminal
     check_output(done.stdout, "gru", out)
     assert "gr??e.png" in done.stdout
+    assert out.is_symlink()
+    assert (tmp_path / "later.png").is_file()
 
 
 @pytest.mark.usefixtures("short_text")
@@ -235,6 +238,24 @@ def test_ctrl_c(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (130, "\ninterrupted\n")
     assert not out.exists()
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to a process there")
+@pytest.mark.parametrize("module", ["matplotlib", "tqdm", "argparse", "pydoc_data/topics"])
+def test_ctrl_c_while_a_module_is_imported(module: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{module}.py"
+    path.parent.mkdir(exist_ok=True)
+    path.with_name("__init__.py").touch()
+    path.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    folders = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    environment = ENVIRONMENT | {"PYTHONPATH": folders, "CUPYRNN_NUMBA": "0"}
+    command = [*COMMAND, *SMALL, "--steps", "5", "--out", str(tmp_path / "x.png")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=PATIENCE, check=False
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "\ninterrupted\n")
+    assert not (tmp_path / "x.png").exists()
 
 
 @pytest.mark.gpu
