@@ -35,24 +35,6 @@ from .cells.packed import Direction, InputMode, RNNMode
 from .weights.params import CanonicalParams
 
 """
-RESULTS = {
-    "LSTMBlockCell": "LSTMOutputs",
-    "LSTMBlockCellGrad": "LSTMCellGrads",
-    "BlockLSTM": "LSTMOutputs",
-    "BlockLSTMV2": "LSTMOutputs",
-    "BlockLSTMGrad": "LSTMGrads",
-    "BlockLSTMGradV2": "LSTMGrads",
-    "GRUBlockCell": "GRUOutputs",
-    "GRUBlockCellGrad": "GRUCellGrads",
-    "CudnnRNN": "CudnnRNNV1Outputs",
-    "CudnnRNNV2": "CudnnRNNOutputs",
-    "CudnnRNNV3": "CudnnRNNOutputs",
-    "CudnnRNNBackprop": "CudnnRNNGrads",
-    "CudnnRNNBackpropV2": "CudnnRNNGrads",
-    "CudnnRNNBackpropV3": "CudnnRNNGrads",
-    "CudnnRNNParamsToCanonical": "CanonicalParams",
-    "CudnnRNNParamsToCanonicalV2": "CanonicalParams",
-}
 # The types of arguments that are not arrays.
 TYPES = {
     **dict.fromkeys(("seq_len_max", "num_layers", "num_units", "input_size", "num_proj"), "int"),
@@ -83,9 +65,8 @@ def stub() -> str:
             if default is not parameter.empty:
                 parts[-1] += " = " + (f'"{default}"' if isinstance(default, str) else repr(default))
         arguments = "".join(f"    {part},\n" for part in ["*", *parts])
-        result = f"{RESULTS[op]}[ArrayT]" if op in RESULTS else "NDArray[Any]"
-        if op.startswith("CudnnRNNCanonical"):
-            result = "ArrayT"
+        result = getattr(raw_ops, op).__annotations__["return"].replace("[Any]", "[ArrayT]")
+        result = result.replace("int", "NDArray[Any]")
         lines.append(f"def {op}(\n{arguments}) -> {result}: ...\n")
     return "".join([*lines, "\n__all__: list[str]\n"])
 
