@@ -10,8 +10,6 @@ import pytest
 from checks import assert_close
 from data import make_golden_cudnn as golden
 
-from cupyrnn import raw_ops
-
 with np.load(golden.PATH) as stored:
     STORED = dict(stored)
 CASES = json.loads(str(STORED.pop("index")))["cases"]
@@ -68,29 +66,3 @@ def test_outputs_and_gradients(ops: Any, dtype: str, case: dict[str, Any]) -> No
     saved = out._asdict() | ({} if "output_c" in arrays else {"output_c": None})
     g = ops.cudnn_rnn_backprop(**inputs, **saved, **cotangents, **given)
     assert_golden(g, arrays, dtype)
-
-
-@each_case
-def test_raw_ops(case: dict[str, Any]) -> None:
-    """Every version of the op that supports the case; TensorFlow's modes need all arrays."""
-    arrays = load(case)
-    scalar = np.zeros(())
-    inputs, cotangents = (
-        {n: arrays.get(n, scalar).astype(np.float64) for n in names}
-        for names in (golden.INPUTS, golden.COTANGENTS)
-    )
-    given = attributes(case)
-    T, B = (case["sizes"][n] for n in "TB")
-    lengths = {"sequence_lengths": np.array(case["lengths"] or [T] * B, np.int32)}
-    P = given.pop("num_proj")
-    versions: dict[str, dict[str, Any]] = {"V3": lengths | {"num_proj": P}}
-    if not (case["lengths"] or P):
-        versions |= {"V2": {}, "": {}}
-    for version, more in versions.items():
-        forward, backward = (getattr(raw_ops, f"CudnnRNN{n}{version}") for n in ("", "Backprop"))
-        outputs = forward(**inputs, **more, **given)
-        assert_golden(outputs, arrays, "float64")
-        host_reserved = ("host_reserved",) * (version != "")
-        assert outputs._fields == (*golden.OUTPUTS, "reserve_space", *host_reserved)
-        g = backward(**inputs, **more, **outputs._asdict(), **cotangents, **given)
-        assert_golden(g, arrays, "float64")

@@ -123,6 +123,17 @@ def test_nothing_else_looks_public() -> None:
     assert dir(cupyrnn.parallel) == sorted(cupyrnn.parallel.__all__)
 
 
+def test_a_gru_takes_a_scalar_cell_state() -> None:
+    """As in TensorFlow. The first version has no host_reserved."""
+    x, h, net = np.ones((2, 1, 3)), np.zeros((1, 1, 2)), NET | {"rnn_mode": "gru"}
+    params = np.ones(cupyrnn.cudnn_rnn_params_size(**net))
+    out = raw_ops.CudnnRNN(input=x, input_h=h, input_c=np.zeros(()), params=params, rnn_mode="gru")
+    expected = cupyrnn.cudnn_rnn(x, h, None, params, rnn_mode="gru")
+    assert out._fields == expected._fields[:4]
+    for a, e in zip(out, expected, strict=False):
+        np.testing.assert_array_equal(a, e)
+
+
 @pytest.mark.parametrize("dtype", ["int32", np.int32, np.dtype("int64")])
 def test_size_in_the_dtype_asked_for(dtype: Any) -> None:
     size = raw_ops.CudnnRNNParamsSize(**NET, T="bfloat16", S=dtype)
