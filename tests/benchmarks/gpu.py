@@ -31,15 +31,12 @@ import argparse
 import datetime
 import importlib
 import math
-import platform
 import re
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 # The checkout of this file is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -57,6 +54,8 @@ from cupyrnn.kernels import persistent
 MINUTES = 13.0
 # The part of them that rows begin in; what has begun ends in the rest.
 PART = 0.95
+# What the numbers depend on, of CuPy's list.
+VERSIONS = "Python|CuPy|NumPy|CUDA Driver|CUDA Runtime|cuBLAS|NVRTC"
 
 
 def import_cupy() -> tuple[Any, str | None]:
@@ -73,10 +72,6 @@ def import_cupy() -> tuple[Any, str | None]:
     return (cupy, None) if count else (None, f"no GPU; for CuPy itself: {extras}")
 
 
-def dotted(version: int, factor: int) -> str:
-    return f"{version // factor}.{version % factor // (factor // 100)}"
-
-
 def attempt(get: Callable[[], Any]) -> str:
     """Return what describes the machine; that it cannot be found out stops nothing."""
     try:
@@ -87,34 +82,21 @@ def attempt(get: Callable[[], Any]) -> str:
 
 def environment(cupy: Any, torch: Any, torch_problem: str | None) -> dict[str, Any]:
     """Return what the numbers depend on."""
-    runtime = cupy.cuda.runtime
-
-    def device() -> Any:
-        return runtime.getDeviceProperties(runtime.getDevice())
-
-    def cublas() -> int:
-        return int(cupy.cuda.cublas.getVersion(cupy.cuda.device.get_cublas_handle()))
-
+    device = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+    info = attempt(importlib.import_module("cupyx").get_runtime_info)
     now = datetime.datetime.now(datetime.timezone.utc)
-    found = {
-        "device": attempt(lambda: device()["name"].decode()),
-        "compute capability": attempt(lambda: f"{device()['major']}.{device()['minor']}"),
-        "multiprocessors": attempt(lambda: device()["multiProcessorCount"]),
-        "memory": attempt(lambda: f"{device()['totalGlobalMem'] / 2**30:.0f} GiB"),
-        "L2 cache": attempt(lambda: f"{device()['l2CacheSize'] / 2**20:.0f} MiB"),
-        "CUDA driver": attempt(lambda: dotted(runtime.driverGetVersion(), 1000)),
-        "CUDA runtime": attempt(lambda: dotted(runtime.runtimeGetVersion(), 1000)),
-        "cuBLAS": attempt(cublas),
-        "NVRTC": attempt(lambda: "{}.{}".format(*cupy.cuda.nvrtc.getVersion())),
-        "CuPy": attempt(lambda: cupy.__version__),
-        "NumPy": np.__version__,
-        "Python": platform.python_version(),
+    return {
+        "device": device["name"].decode(),
+        "compute capability": cupy.cuda.Device().compute_capability,
+        "multiprocessors": device["multiProcessorCount"],
+        "memory": f"{device['totalGlobalMem'] / 2**30:.0f} GiB",
+        "L2 cache": attempt(lambda: f"{device['l2CacheSize'] / 2**20:.0f} MiB"),
+        **dict(re.findall(rf"^({VERSIONS}) Version\s*: (.*)$", info, re.MULTILINE)),
         "PyTorch": torch_problem or attempt(lambda: torch.__version__),
         "cuDNN (PyTorch's)": torch_problem or attempt(torch.backends.cudnn.version),
         "cupyrnn": cupyrnn.__version__,
         "date": now.strftime("%Y-%m-%d %H:%M UTC"),
     }
-    return found
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:

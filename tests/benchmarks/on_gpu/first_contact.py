@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -50,15 +51,6 @@ WHOLE = (
 TIMED = ((64, 16), (256, 16), (512, 16), (128, 64), (1024, 32), (32, 1), (256, 256))
 # An experiment is won or lost if its times differ by more than this factor.
 LEAST = 1.02
-_DIFFER = r"""
-extern "C" __global__ void differ(
-    const unsigned char* a, const unsigned char* b, long long count, unsigned* any)
-{
-    const long long step = (long long)gridDim.x * blockDim.x;
-    for (long long n = blockIdx.x * (long long)blockDim.x + threadIdx.x; n < count; n += step)
-        if (a[n] != b[n]) *any = 1;
-}
-"""
 
 
 class Bound(NamedTuple):
@@ -133,19 +125,21 @@ class Compiler:
     """Compiles kernels in threads, ahead of their launches."""
 
     def __init__(self, workers: int) -> None:
-        self._pool, self._asked = ThreadPoolExecutor(workers), {}  # type: ignore[var-annotated]
+        self._pool = ThreadPoolExecutor(workers)
+        self._asked: dict[tuple[str, str, str], Future[Any]] = {}
 
-    def ask(self, source: str, template: str, dtype: str) -> Future[Any]:
-        def compiled() -> Any:
+    def ask(self, *kernel: str) -> Future[Any]:
+        """Compile a kernel, of its source, template and dtype."""
+
+        def compiled(source: str, template: str, dtype: str) -> Any:
             from cupyrnn.kernels import launch
 
             launch.make_context_current()
             return compile.kernel(source, (template,), dtype, template)
 
-        key = hash(source), template, dtype
-        if key not in self._asked:
-            self._asked[key] = self._pool.submit(compiled)
-        return self._asked[key]  # type: ignore[no-any-return]
+        if kernel not in self._asked:
+            self._asked[kernel] = self._pool.submit(compiled, *kernel)
+        return self._asked[kernel]
 
     def forget(self) -> None:
         """Leave out what has not begun."""
@@ -173,11 +167,8 @@ def run_tests(log: Log, bound: Bound, _: Compiler) -> None:
                 remark = f"pytest ended with {run.returncode}"
         except subprocess.TimeoutExpired:
             remark = "out of time: not all ran"
-    lines = output.read_text(encoding="utf-8").split("short test summary")[0].splitlines()
-    counts = dict.fromkeys(("PASSED", "FAILED", "SKIPPED", "ERROR"), 0)
-    for line in lines:
-        if (end := re.search(rf" ({'|'.join(counts)})\b", line)) is not None:
-            counts[end[1]] += 1
+    lines = output.read_text(encoding="utf-8").split("short test summary")[0]
+    counts = Counter(re.findall(r" (PASSED|FAILED|SKIPPED|ERROR)\b", lines))
     failed = counts["FAILED"] + counts["ERROR"]
     wrong = bool(failed) or remark.startswith("pytest")
     log.add(counts["PASSED"], failed, counts["SKIPPED"], f"{remark}; {output.name}", wrong=wrong)
@@ -250,11 +241,8 @@ class OnDevice(NamedTuple):
 
 def differ(before: list[Any], after: list[Any], seen: Any) -> None:
     """Set `seen` if any bit differs, without a wait of the host."""
-    import cupy
-
-    kernel = cupy.RawKernel(_DIFFER, "differ")
     for a, b in zip(before, after, strict=True):
-        kernel((32,), (256,), (a, b, np.int64(a.nbytes), seen))
+        seen |= (a.view(np.uint8) != b.view(np.uint8)).any()
 
 
 def repeat(log: Log, case: Case, seconds: float, most: int) -> None:
@@ -267,7 +255,7 @@ def repeat(log: Log, case: Case, seconds: float, most: int) -> None:
         return
     there, end = OnDevice.of(case.of), time.perf_counter() + seconds
     first = there.run(launch, busy=False)
-    wrong, seen, runs = there.wrong(first, case.of), cupy.zeros(1, np.uint32), 0
+    wrong, seen, runs = there.wrong(first, case.of), cupy.zeros(1, bool), 0
     while not wrong and runs < most and (runs < 2 or time.perf_counter() < end):
         differ(there.run(launch), first, seen)
         runs += 1
@@ -361,7 +349,7 @@ def experiment_at(log: Log, experiment: Experiment, case: Case, *, dry: bool) ->
     if default is None or new is None:
         log.add(experiment.name, case.what, "its blocks cannot run at once here")
         return
-    there, seen = OnDevice.of(case.of), cupy.zeros(1, np.uint32)
+    there, seen = OnDevice.of(case.of), cupy.zeros(1, bool)
     before, after = there.run(default), there.run(new)
     wrong = there.wrong(before, case.of) or there.wrong(after, case.of)
     if wrong:
