@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any, Generic
 
 import numpy as np
@@ -39,7 +40,7 @@ import numpy as np
 from .._typing import Array, ArrayT, NamedTuple
 from ..arithmetic.dual import arithmetic_of
 from ..arithmetic.gates import HardSigmoid, gate_of, sigmoid_of, slope_of, unity_of, with_negated
-from ..arithmetic.scratch import Scratch, product
+from ..arithmetic.scratch import are_small, product
 from .contract import BackwardRun, BackwardStep, ForwardRun, Weight
 
 
@@ -112,55 +113,68 @@ def _operands(saved: LSTMOutputs, h_before: Array) -> list[Array]:
 
 def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    (z,), (w_h, *w_p) = run.xw, run.w
-    h_prev, cs_prev = run.carried
-    (B, H), dtype, at_ci = cs_prev.shape, z.dtype, cell.columns[1]
+    (z,), (w_h, *w_p), saved, (h_prev, cs_prev) = run.xw, run.w, run.saved, run.carried
+    (t, B, H), dtype, peephole = saved.cs.shape, z.dtype, cell.peephole
     # All pre-activations are stored negated, for the sigmoid 1/(exp(z) + 1).
     np.subtract(-cell.b, z, z)
     zh, tmp = np.empty((B, 4 * H), dtype), np.empty((B, H), dtype)
     # One plane [B, H] per gate: ufuncs are several times faster over contiguous memory than over a
-    # quarter of each row. The planes of i, f and o are to the left and right of ci's plane.
-    planes, by_gate = np.empty((4, B, H), dtype), zh.reshape(B, 4, H).transpose(1, 0, 2)
-    z = z.reshape(len(z), B, 4, H).transpose(0, 2, 1, 3)
-    zi, zci, zf, zo = (planes[column] for column in cell.columns)
-    e_i, e_f, e_o = e = np.empty((3, B, H), dtype)
-    left, e_left, right, e_right = planes[:at_ci], e[:at_ci], planes[at_ci + 1 :], e[at_ci:]
+    # quarter of each row. Small steps have planes of their own, which are copied to the results
+    # together. Larger steps share planes, which stay in the cache, and write results at once.
+    is_small = are_small(t, B * H, dtype)
+    planes = np.empty((t if is_small else 1, 4, B, H), dtype)
+    by_gate, results = zh.reshape(B, 4, H).transpose(1, 0, 2), (saved.i, saved.f, saved.o)
+    of_gates: list[Any] = [planes, *(planes[:, column] for column in cell.columns)]
+    into: Any = repeat(None)
+    if not is_small:
+        z, into = z.reshape(t, B, 4, H).transpose(0, 2, 1, 3), zip(*results, strict=True)
+        of_gates = [repeat(a[0], t) for a in of_gates]
     # Arrays instead of Python numbers: ufuncs are faster with them.
     (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
     dot, _, tanh, negative, clip, _ = arithmetic
-    if cell.peephole is not None:
-        wci, wcf, wco = (v[None].repeat(B, 0) for v in cell.peephole)
+    if peephole is not None:
+        wci, wcf, wco = (v[None].repeat(B, 0) for v in peephole)
     if cell.cell_clip is not None:
         low, high = np.array(-cell.cell_clip, dtype), np.array(cell.cell_clip, dtype)
     if cell.proj_clip is not None:
         bounds = np.array(-cell.proj_clip, dtype), np.array(cell.proj_clip, dtype)
-    for z_t, i, cs, f, o, ci, co, h in zip(z, *run.saved, strict=True):
+    at_f = cell.columns[2]
+    of_steps = z, saved.cs, saved.ci, saved.co, saved.h, *of_gates, into
+    for z_t, cs, ci, co, h, gates, zi, zci, zf, zo, written in zip(*of_steps, strict=False):
+        i, f, o = written or (zi, zf, zo)
         dot(h_prev, w_h, zh)
-        np.subtract(z_t, by_gate, planes)
-        if cell.peephole is None:
-            inner(left, e_left)
-            inner(right, e_right)
-            np.add(e, shift, e)
+        if is_small:  # quicker than one call over strided memory
+            np.subtract(z_t, zh, zh)
+            np.copyto(gates, by_gate)
         else:
-            np.subtract(zi, np.multiply(cs_prev, wci, tmp), e_i)
-            np.subtract(zf, np.multiply(cs_prev, wcf, tmp), e_f)
-            inner(e[:2], e[:2])
-            np.add(e[:2], shift, e[:2])
-        outer(e_i, i)  # i = sigmoid(zi + cs_prev*wci)
-        outer(e_f, f)  # f = sigmoid(zf + cs_prev*wcf)
-        tanh(zci, ci)
-        negative(ci, ci)  # ci = tanh(zci)
-        np.multiply(f, cs_prev, cs)
-        np.multiply(i, ci, tmp)
-        np.add(cs, tmp, cs)  # cs = i*ci + f*cs_prev
+            np.subtract(z_t, by_gate, gates)
+        tanh(zci, ci)  # -ci
+        if peephole is not None:
+            np.subtract(zi, np.multiply(cs_prev, wci, tmp), zi)
+            np.subtract(zf, np.multiply(cs_prev, wcf, tmp), zf)
+        if is_small:
+            early = gates if peephole is None else gates[: at_f + 1 : at_f]  # i and f
+            inner(early, early)
+            np.add(early, shift, early)
+            outer(early, early)
+            np.multiply(f, cs_prev, cs)
+            np.subtract(cs, np.multiply(i, ci, tmp), cs)  # cs = i*ci + f*cs_prev
+        else:
+            negative(ci, ci)
+            for a, gate in ((zi, i), (zf, f), (zo, o))[: 3 if peephole is None else 2]:
+                inner(a, a)
+                np.add(a, shift, a)
+                outer(a, gate)
+            np.multiply(f, cs_prev, cs)
+            np.add(cs, np.multiply(i, ci, tmp), cs)
         if cell.cell_clip is not None:
             clip(cs, low, high, cs)
         tanh(cs, co)  # co = tanh(cs)
-        if cell.peephole is not None:
-            np.subtract(zo, np.multiply(cs, wco, tmp), e_o)
-            inner(e_o, e_o)
-            np.add(e_o, shift, e_o)
-        outer(e_o, o)  # o = sigmoid(zo + cs*wco)
+        if peephole is not None:
+            np.subtract(zo, np.multiply(cs, wco, tmp), zo)
+            inner(zo, zo)
+            np.add(zo, shift, zo)
+            outer(zo, o)  # o = sigmoid(zo + cs*wco)
         if not w_p:
             np.multiply(o, co, h)  # h = o*co
         else:
@@ -168,26 +182,19 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
             if cell.proj_clip is not None:
                 clip(h, *bounds, h)
         h_prev, cs_prev = h, cs
+    if is_small:
+        negative(saved.ci, saved.ci)
+        _, zi, _, zf, zo = of_gates
+        for a, gate in zip(results, (zi, zf, zo), strict=True):
+            np.copyto(a, gate)
     run.carried.h[...], run.carried.c[...] = h_prev, cs_prev
 
 
-class _Factors(NamedTuple):
-    """The factors of t steps, [t, B, H] each, except `gates`."""
-
-    gates: Array  # [t, 3, B, H]: k_i, k_ci and k_f in the order of the columns
-    o: Array
-    d: Array
-    next: Array
-
-
-def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, work: Scratch) -> _Factors:
-    """Return the factors of the gradient of t steps that do not depend on carried gradients."""
-    i, cs, f, o, ci, co, _ = saved
-    (t, B, H), dtype = i.shape, i.dtype
-    memory = work(7, t, B, H)
-    k = _Factors(memory[:3].reshape(t, 3, B, H), *memory[3:6])
-    tmp, unity, slope = memory[6], unity_of(dtype), slope_of(cell.gate, dtype)
-    k_i, k_ci, k_f = (k.gates[:, column] for column in cell.columns[:3])
+def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, memory: Array) -> None:
+    """Write the factors of the gradient of t steps that do not depend on carried gradients."""
+    (i, cs, f, o, ci, co, _), dtype = saved, memory.dtype
+    k_i, k_ci, k_f, k_o, k_d, k_next, tmp = memory
+    unity, slope = unity_of(dtype), slope_of(cell.gate, dtype)
     np.subtract(unity, i, tmp)
     slope(i, tmp, tmp)
     np.multiply(tmp, ci, k_i)  # k_i = i*(1-i)*ci
@@ -199,21 +206,20 @@ def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, work: Scratch) -> _
     np.multiply(tmp, cs_prev, k_f)  # k_f = f*(1-f)*cs_prev
     np.subtract(unity, o, tmp)
     slope(o, tmp, tmp)
-    np.multiply(tmp, co, k.o)  # k_o = o*(1-o)*co
+    np.multiply(tmp, co, k_o)  # k_o = o*(1-o)*co
     np.multiply(co, co, tmp)
     np.subtract(unity, tmp, tmp)
-    np.multiply(tmp, o, k.d)  # k_d = (1-co²)*o
-    np.copyto(k.next, f)  # k_next = f
+    np.multiply(tmp, o, k_d)  # k_d = (1-co²)*o
+    np.copyto(k_next, f)  # k_next = f
     if cell.peephole is not None:
         wci, wcf, wco = cell.peephole
-        np.add(k.d, np.multiply(k.o, wco, tmp), k.d)
-        np.add(k.next, np.multiply(k_i, wci, tmp), k.next)
-        np.add(k.next, np.multiply(k_f, wcf, tmp), k.next)
+        np.add(k_d, np.multiply(k_o, wco, tmp), k_d)
+        np.add(k_next, np.multiply(k_i, wci, tmp), k_next)
+        np.add(k_next, np.multiply(k_f, wcf, tmp), k_next)
     if cell.cell_clip is not None:
         kept = np.less(np.abs(cs.real, tmp.real), cell.cell_clip)
-        np.multiply(k.gates, kept[:, None], k.gates)
-        np.multiply(k.next, kept, k.next)
-    return k
+        for k in (k_i, k_ci, k_f, k_next):
+            np.multiply(k, kept, k)
 
 
 def backward_steps(cell: LSTM, run: BackwardRun) -> None:
@@ -222,16 +228,20 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     (t, B, _), H, dtype = dz.shape, dcs.shape[1], dcs.dtype
     w_h, w_p = (*run.w, None, None)[:2]
     dot = arithmetic_of(dtype).dot
-    k = _factors(cell, run.saved, run.before.c, run.work)
+    factors = run.work(7, t, B, H)
+    _factors(cell, run.saved, run.before.c, factors)
     dm = dh if w_p is None else np.empty((B, H), dtype)  # of o*co
     if cell.proj_clip is not None:
         kept = np.abs(run.saved.h.real) < cell.proj_clip
-    u = np.empty((B, H), dtype)
-    gates = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
+    u, is_small = np.empty((B, H), dtype), are_small(t, B * H, dtype)
+    by_gate = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
+    # Small steps are computed in planes and copied, because ufuncs are slow over strided memory.
+    planes = np.empty((4, B, H), dtype)
+    gates = [repeat(planes[k]) if is_small else by_gate[::-1, k] for k in cell.columns]
     # Iterating over arrays makes the views of a step faster than indexing does.
-    arrays = (*k, gates[:, :3], gates[:, 3], dz)
-    for s, k_gates, k_o, k_d, k_next, di_dci_df, do, dz_s in zip(
-        range(t - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
+    arrays = *(a[::-1] for a in (*factors[:6], dz, by_gate)), *gates
+    for s, k_i, k_ci, k_f, k_o, k_d, k_next, dz_s, gates_s, di, dci, df, do in zip(
+        range(t - 1, -1, -1), *arrays, strict=False
     ):
         if h_grad is not None:
             np.add(dh, h_grad[s], dh)
@@ -245,8 +255,12 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
         np.add(dcs, u, dcs)
         if cs_grad is not None:
             np.add(dcs, cs_grad[s], dcs)
-        np.multiply(dcs, k_gates, di_dci_df)
+        np.multiply(dcs, k_i, di)
+        np.multiply(dcs, k_ci, dci)
+        np.multiply(dcs, k_f, df)
         np.multiply(dcs, k_next, dcs)
+        if is_small:
+            np.copyto(gates_s, planes)
         if w_h is not None:
             dot(dz_s, w_h, dh)
 

@@ -29,7 +29,7 @@ from cupyrnn import (
     _ops,
     reference,
 )
-from cupyrnn.arithmetic import dropout, products
+from cupyrnn.arithmetic import dropout, products, scratch
 from cupyrnn.cells import LayerNormLSTMParams, MultiplicativeLSTMParams
 from cupyrnn.derivatives.tree import tree_map
 from cupyrnn.driver import layer, recompute
@@ -296,12 +296,13 @@ class Call(NamedTuple):
 
 
 def small_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make blocks of products, and of recomputed steps, this small."""
+    """Make blocks of products, and of recomputed steps, this small; no step is a small one."""
     if case.rows:
         for module, name, many in (
             (products, "ROWS", case.rows),
             (on_device, "ROWS", case.rows),
             (layer, "CHUNK", 3 * case.rows),
+            (scratch, "SMALL_STEP", 0),
             (recompute, "_BLOCKS", 1),
             (recompute, "_CHUNK", 3 * case.rows),
         ):
