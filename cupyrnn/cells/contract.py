@@ -7,6 +7,7 @@ steps of one call, n their rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from types import ModuleType
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -239,7 +240,8 @@ class Form(Protocol):
         """
         for attribute, value in attributes._asdict().items():
             expected = Attributes._field_defaults[attribute]
-            if value != expected:
+            is_number_or_name = isinstance(value, str | Real)  # an array has no truth value
+            if value is not expected and not (is_number_or_name and value == expected):
                 raise ValueError(
                     f"{op}: {attribute} is {shown(value)}, expected {expected} for {self.name}"
                 )

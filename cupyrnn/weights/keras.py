@@ -170,7 +170,7 @@ def params_from_keras(
     check_activation(op, rnn_mode, activation)
     if rnn_mode == "gru" and each == 3:
         after = arrays[2].shape != (3 * H,)
-        if reset_after not in (None, after):
+        if reset_after is not None and check_bool(op, "reset_after", reset_after) != after:
             raise ValueError(
                 f"{op}: reset_after is {reset_after}, expected {after}: weights[2], the bias, has"
                 f" shape {arrays[2].shape}"

@@ -116,7 +116,11 @@ def assert_data_refused(function: Callable[..., Any], primals: Any) -> None:
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_conversions(name: str, rng: np.random.Generator) -> None:
     """They are linear except for constants: a tangent is the difference of two values."""
-    function, primal = conversions(rng)[name]
+    convert, primal = conversions(rng)[name]
+
+    def function(arguments: Any) -> Any:
+        return convert(**arguments)
+
     along = assert_jvp(function, (primal,), rng)
     assert any(np.abs(t).max(initial=0) > 0 for t in leaves(along))
     arrays = list(leaves(primal))

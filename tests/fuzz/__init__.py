@@ -4,8 +4,9 @@ Random calls of every public function, right and malformed ones, and the checks 
     cd tests && python -m fuzz [--seconds N] [--calls N] [--seed N] [--case N] [--threads N]
         [--function NAME] [--guard]
 
-Functions are found by introspection and their arguments made by name: one that has only names known
-here is called from the day it appears, and one with an unknown required argument is an error that
+Functions are found by introspection. Their arguments are those of random cases of problems/table.py
+and of the conversions in problems/converters.py, by name: a function that has only names known
+there is called from the day it appears, and one with an unknown required argument is an error that
 says so. A right call must return arrays that share no memory with an argument or each other, and
 the same bits in a second call; what they are, test_plain_loops asks. A malformed call returns, or
 raises an error that
@@ -24,7 +25,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -32,10 +33,13 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 from checks import TOLERANCES, layouts
-from problems import onnx_nodes
+from problems import grus, onnx_nodes
+from problems.converters import CONVERSIONS, conversions
+from problems.table import TABLE, Case, call_of
 
 import cupyrnn
 from cupyrnn import raw_ops
+from cupyrnn.derivatives.tree import tree_map
 from cupyrnn.driver import signatures
 
 # Those of raw_ops have a capital.
@@ -50,27 +54,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     and not n.startswith(("read_", "write_"))
 } | {n: getattr(raw_ops, n) for n in raw_ops.__all__}
 
-# The axes of arrays by the names of arguments and results. S is T, B for a sequence and B for one
-# step; X and Y are T, B and L*D, B, or have these exchanged.
-AXES = {
-    **dict.fromkeys(("cs_prev", "h_prev", "d_c_bar"), "B H"),
-    **dict.fromkeys(("i", "cs", "f", "o", "ci", "co", "h", "r", "u", "c"), "S H"),
-    **dict.fromkeys(("cs_grad", "h_grad", "d_h"), "S H"),
-    **dict.fromkeys(("wci", "wcf", "wco", "b_c"), "H"),
-    **{"x": "S I", "w": "I+H 4*H", "b": "4*H", "w_ru": "I+H 2*H", "w_c": "I+H H", "b_ru": "2*H"},
-    **{"dicfo": "B 4*H", "d_r_bar_u_bar": "B 2*H", "params": "size"},
-    **{"input": "X I", "input_h": "Y P", "input_c": "Y H"},
-    **{"output": "X D*P", "output_h": "Y P", "output_c": "Y H"},
-}
-AXES |= {f"{n}_backprop": AXES[n] for n in ("output", "output_h", "output_c")}
-PEEPHOLES = ("wci", "wcf", "wco")
-MAY_BE_NONE = ("cs_grad", "h_grad", "output", "output_h", "output_c")
-MAY_BE_NONE += ("output_backprop", "output_h_backprop", "output_c_backprop")
-NET = ("num_layers", "num_units", "input_size", "rnn_mode", "input_mode", "direction", "num_proj")
-
 # Functions that allocate as much as requested: not called with huge sizes.
 ANY_SIZE = {("cudnn_rnn_params_layout", "num_layers"), ("pad_sequences", "num_steps")}
-ANY_SIZE |= {(n, size) for n in FUNCTIONS if n.startswith("init_") for size in NET[:3]}
+SIZES = ("num_layers", "num_units", "input_size")
+ANY_SIZE |= {(n, size) for n in FUNCTIONS if n.startswith("init_") for size in SIZES}
 # A function of the caller may raise anything.
 LEFT_ALONE = ANY_SIZE | {("jvp", "function")}
 
@@ -87,159 +74,76 @@ class Call(NamedTuple):
     name: str
     arguments: dict[str, Any]
     dtype: str
-    symbols: dict[str, Any]
 
     @property
     def function(self) -> Callable[..., Any]:
         return FUNCTIONS[self.name]
 
 
+def behind(name: str) -> str:
+    """Return the name of the function that a raw op calls."""
+    doc = inspect.getdoc(FUNCTIONS[name]) or ""
+    return re.findall(r"`cupyrnn\.(\w+)`", doc)[0] if name in raw_ops.__all__ else name
+
+
 def promised(name: str) -> tuple[str, tuple[type[Exception], ...]]:
     """Return the beginning of a function's messages, and the errors that it documents."""
-    doc = inspect.getdoc(FUNCTIONS[name]) or ""
-    if name in raw_ops.__all__:
-        behind = re.findall(r"`cupyrnn\.(\w+)`", doc)[0]
-        doc = inspect.getdoc(FUNCTIONS[behind]) or ""
+    doc = inspect.getdoc(FUNCTIONS[behind(name)]) or ""
     return name, (TypeError, ValueError, *([RuntimeError] if "RuntimeError" in doc else []))
 
-
-# States of nets are an array of all layers, or a list of one for each.
-STATES = {f"{n}_{s}{end}" for n in ("input", "output") for s in "hc" for end in ("", "_backprop")}
 
 # Right calls.
 
 
-def draw_symbols(rng: np.random.Generator, name: str, takes: set[str]) -> dict[str, Any]:
-    """Return the sizes, and the attributes that they depend on."""
-
-    def one_of(*choices: Any) -> Any:
-        return choices[rng.integers(len(choices))]
-
-    packed = bool(takes & {*NET, "params", "input_h"}) or "params" in name
-    # Size 0 cannot be packed and has no other form.
-    none = () if packed or re.search("_from_|_to_", name) else (0,)
-    s: dict[str, Any] = {"T": one_of(0, 1, 2, 3, 9), "B": one_of(0, 1, 2, 3, 33)}
-    s |= {"I": one_of(*none, 1, 2, 3, 5), "H": one_of(*none, 1, 2, 3, 5, 33)}
-    modes = ("lstm", "gru") if "keras" in name else ("lstm", "gru", "rnn_tanh", "rnn_relu")
-    stacked = name.startswith("stacked")
-    s["rnn_mode"] = one_of(*modes[:2]) if stacked else "lstm"
-    if "rnn_mode" in takes:
-        s["rnn_mode"] = one_of(*modes)
-    s["D"] = one_of(1, 2) if "direction" in takes else 1
-    s["L"] = one_of(1, 1, 2, 3) if takes & {"num_layers", "input_h"} else 1
-    s["input_mode"] = "linear_input"
-    if "input_mode" in takes:
-        s["input_mode"] = one_of("linear_input", "skip_input", "auto_select")
-        if s["input_mode"] == "skip_input":
-            s["I"] = s["H"]
-    s["num_proj"] = 0
-    if "num_proj" in takes and s["rnn_mode"] == "lstm":
-        s["num_proj"] = one_of(0, 0, int(rng.integers(1, s["H"] + 1)) if s["H"] else 0)
-    s["P"] = s["num_proj"] or s["H"]
-    s["direction"] = "bidirectional" if s["D"] == 2 else "unidirectional"
-    s |= {"num_layers": s["L"], "num_units": s["H"], "input_size": s["I"]}
-    s["time_major"] = one_of(True, True, False) if "time_major" in takes else True
-    steps, places = (s["T"], s["B"]), (s["L"] * s["D"], s["B"])
-    s["S"] = steps if name.startswith(("block_", "BlockLSTM")) else s["B"]
-    s["X"], s["Y"] = (steps, places) if s["time_major"] else (steps[::-1], places[::-1])
-    if packed:
-        s["size"] = cupyrnn.cudnn_rnn_params_size(**{n: s[n] for n in NET})
-    return s
+def one_of(rng: np.random.Generator, choices: Any) -> Any:
+    return choices[rng.integers(len(choices))]
 
 
-def shape_of(axes: str, symbols: Mapping[str, Any]) -> tuple[int, ...]:
-    shape: list[int] = []
-    for axis in axes.split():
-        value = eval(axis, {}, dict(symbols))
-        shape += value if isinstance(value, tuple) else [value]
-    return tuple(shape)
+def finished(rng: np.random.Generator, tree: Any, dtype: str) -> Any:
+    """Return a structure with other arrays of numbers: many layouts, some arbitrary numbers."""
+    wild = rng.random() < 0.4
+
+    def one(a: Any) -> Any:
+        if not (isinstance(a, np.ndarray) and (a.dtype.kind == "f" or a.dtype.name == "bfloat16")):
+            return a
+        a = a.astype(float)
+        if wild:
+            a *= 10.0 ** rng.integers(-9, 5)
+            info = ml_dtypes.finfo(dtype)
+            extremes = [np.inf, -np.inf, np.nan, float(info.max), float(info.tiny), 0.0]
+            a[rng.random(a.shape) < 0.1] = rng.choice(extremes)
+        with np.errstate(all="ignore"):
+            a = a.astype(dtype)
+        if a.size and rng.random() < 0.3:
+            _, a = one_of(rng, list(layouts(a)))
+        return a
+
+    return tree_map(one, tree)
 
 
-def draw_array(rng: np.random.Generator, n: str, symbols: Mapping[str, Any], dtype: str) -> Any:
-    """Return an array in one of many memory layouts."""
-    a = rng.normal(0, 0.5, shape_of(AXES[n], symbols))
-    if n in ("w", "w_ru", "w_c", "params"):
-        a /= max(1, symbols["H"]) ** 0.5  # so that errors do not grow from step to step
-    return finished(rng, a, dtype)
-
-
-def finished(rng: np.random.Generator, a: Any, dtype: str) -> Any:
-    """Return an array of a dtype in one of many layouts, sometimes with arbitrary numbers."""
-    if rng.random() < 0.4:
-        a *= 10.0 ** rng.integers(-9, 5)
-        info = ml_dtypes.finfo(dtype)
-        extremes = [np.inf, -np.inf, np.nan, float(info.max), float(info.tiny), 0.0]
-        a[rng.random(a.shape) < 0.1] = rng.choice(extremes)
-    with np.errstate(all="ignore"):
-        a = a.astype(dtype)
-    if a.size and rng.random() < 0.3:
-        _, a = list(layouts(a))[rng.integers(6)]
-    return a
-
-
-def draw_attribute(rng: np.random.Generator, n: str, name: str, s: Mapping[str, Any]) -> Any:
-    """Return a right value of an argument that is not an array; KeyError for an unknown name."""
-    clips = [0] if name.startswith("params") else [0, -1, 0.25, 3, np.float32(0.5)]
-    choices: dict[str, list[Any]] = {
-        "name": [None, "any"],
-        "engine": ["auto"],
-        "transposed": [False],
-        "prefix": ["", "encoder.rnn."],
-        "cell": ["lstm", "gru", "block_gru"] if name == "recurrence_kernels" else [False],
-        "batch_size": [s["B"]],
-        "num_steps": [s["T"]],
-        "processors": [132],
-        "architecture": [75, 80, 90, 120],
-        "T": ["float32", np.float16],
-        "S": [np.int32, "int64"],
-        "forget_bias": [0, 1.0, -2.5] if s["rnn_mode"] == "lstm" else [None],
-        "cell_clip": clips if s["rnn_mode"] == "lstm" else [None],
-        "gate_order": ["icfo", "ifco"],
-        "dropout": [0, 0.5, 1e-12, 1],
-        "seed": [0, 5] if name.startswith("init") else [0, -1, 2**70],
-        "seed2": [0, 5],
-        "is_training": [True, False],
-        "use_peephole": [True, False],
-        "save": ["all", "states", 1, 2, np.int64(3), 2**63 - 1],
-        "input_gradient": [True, False],
-        "weight_gradients": ["sum", "examples", "norms", "none"],
-        "reverse": [False] if s["D"] == 2 else [True, False],
-        "recurrent_activation": ["sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"],
-    }
-    if s["rnn_mode"].startswith("rnn"):
-        choices["recurrent_activation"] = ["sigmoid"]
-    if n in choices:
-        return choices[n][rng.integers(len(choices[n]))]
-    if n == "seq_len_max":
-        steps = int(rng.integers(s["T"] + 1))
-        return np.array(steps) if rng.random() < 0.3 else steps
-    if n == "sequence_lengths":
-        return rng.integers(s["T"] + 1, size=s["B"])
-    if n == "resets":
-        return rng.random(s["X"]) < 0.2
-    return s[n]
-
-
-def draw_weights(rng: np.random.Generator, s: Mapping[str, Any], dtype: str) -> Any:
-    """Return weights of all layers and directions."""
-    weights: list[Any] = []
-    for pl in range(s["L"] * s["D"]):
-        of = {**s, "I": s["I"] if pl < s["D"] else s["D"] * s["H"]}
-        kinds = [cupyrnn.BlockLSTMParams, cupyrnn.PeepholeLSTMParams]
-        kind = cupyrnn.BlockGRUParams if s["rnn_mode"] == "gru" else kinds[rng.integers(2)]
-        weights.append(kind(*(draw_array(rng, n, of, dtype) for n in kind._fields if n != "w_p")))
-    return weights
-
-
-def draw_form(n: str, values: Mapping[str, Any], s: Mapping[str, Any]) -> Any:
-    """Return packed parameters in parts, or the number of the parts."""
-    net = {k: s[k] for k in NET}
-    parts = cupyrnn.cudnn_rnn_params_to_canonical(params=values["params"], **net)
-    kind = parts.biases if n.endswith("biases") else parts.weights
-    return len(kind) if n.startswith("num") else kind
-
-
-FORMS = ("weights", "biases", "num_params", "num_params_weights", "num_params_biases")
+# Other values of attributes that a case of the table has.
+INSTEAD: dict[str, list[Any]] = {
+    "cell_clip": [0, -1, 3, np.float32(0.5)],
+    "forget_bias": [0, 1.0, -2.5],
+    "dropout": [0, 1e-12, 1],
+    "save": [1, np.int64(3), 2**63 - 1],
+}
+# Values of arguments beside a case.
+BESIDE: dict[str, list[Any]] = {
+    "name": [None, "any"],
+    "engine": ["auto"],
+    "cell": ["lstm", "gru", "block_gru"],
+    "processors": [132],
+    "architecture": [75, 80, 90, 120],
+    "T": ["float32", np.float16],
+    "S": [np.int32, "int64"],
+    "seed": [0, 5],
+    "seed2": [0, -1, 2**70],
+    "is_training": [True, False],
+    "use_peephole": [True, False],
+    "input_gradient": [True, False],
+    "weight_gradients": ["sum", "examples", "norms", "none"],
+}
 
 
 def signature(name: str) -> dict[str, inspect.Parameter]:
@@ -247,216 +151,179 @@ def signature(name: str) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(FUNCTIONS[name]).parameters) if name in FUNCTIONS else {}
 
 
-def draw_onnx(rng: np.random.Generator, name: str) -> Call:
-    """Return a right call of a function of ONNX's forms, whose arrays are by direction."""
-    dtype = DTYPES[rng.integers(len(DTYPES))]
-    s = draw_symbols(rng, "run_onnx_node", {"direction"})
-    s |= {"S": (s["T"], s["B"])}
-    H, D, I = max(s["H"], 1), s["D"], max(s["I"], 1)
-    s |= {"H": H, "I": I}
-    kind = "LSTM"
-    if name.startswith(("run", "params")):
-        kind = ("LSTM", "GRU", "RNN")[rng.integers(3)]
-    if re.search("block_.*_to_", name):
-        names = ("w", "b", *PEEPHOLES)
-        weights = [tuple(draw_array(rng, n, s, dtype) for n in names) for _ in range(D)]
-        if rng.random() < 0.5:
-            weights = [of[:2] for of in weights]
-        return Call(name, {"weights": weights}, dtype, s)
-    if name != "run_onnx_node":
-        forms = dict(zip("XWRB", onnx_nodes.node(rng, kind, D, s["T"], s["B"], I, H), strict=False))
-        if not name.startswith("params"):
-            forms["P"] = rng.standard_normal((D, 3 * H))
-        given = {n: finished(rng, forms[n], dtype) for n in signature(name) if n in forms}
-        if name.startswith("params"):
-            s["size"] = sum(forms[n].size for n in "WRB")
-            s["rnn_mode"] = {"LSTM": "lstm", "GRU": "gru"}.get(kind, "rnn_tanh")
-            given |= {"rnn_mode": s["rnn_mode"], "linear_before_reset": 1}
-        return Call(name, given, dtype, s)
-    given, options = onnx_nodes.drawn(rng, kind)
-    for n, a in enumerate(given):
-        if a is not None and a.dtype.kind == "f":
-            given[n] = finished(rng, a, dtype)
-    call = {"op_type": kind, "inputs": given, **options}
-    return Call(name, call, dtype, s)
+def rows_for(name: str, takes: Iterable[str]) -> list[str]:
+    """Return the rows of the table for an op, for another function those with most of its names."""
+    rows = [row for row, op in TABLE.items() if op.record.name == behind(name)]
+    if rows:
+        return rows
+    common = {
+        row: len({*takes} & {*op.record.inputs, *re.findall(r"\w+(?=,|$)", op.record.attributes)})
+        for row, op in TABLE.items()
+    }
+    return [row for row, n in common.items() if n == max(common.values())]
 
 
-def through_a_cell(*given: Any) -> list[Any]:
-    """A function for jvp: one of the ops between NumPy's functions."""
-    x, h, w = given if len(given) == 3 else (np.ones((1, 1)), np.ones((1, 1)), np.ones((2, 2)))
-    zeros = np.zeros(h.shape[1], h.dtype.type(0).real.dtype)
-    out = cupyrnn.gru_block_cell(x, h, np.tanh(w), w[:, : h.shape[1]], np.tile(zeros, 2), zeros)
-    return [out.h, (out.u * x.sum(),)]
+def draw_case(
+    rng: np.random.Generator, row: str, takes: set[str], needs: set[str], zero: bool
+) -> Case:
+    """Return a random case of an op for a function, which may have fewer arguments."""
+    op = TABLE[row]
+    # What a call says with an argument has its first value if there is none.
+    said = ["time_major", "input_mode", "dropout", "save"]
+    said += ["num_proj"] * row.startswith("cudnn_rnn")
+    fields = {
+        n: values[0]
+        if {"projected": "num_proj"}.get(n, n) in {*said} - takes
+        else one_of(rng, values)
+        for n, values in op.factors.items()
+    }
+    least = [min(size[k] for size in op.factors["size"]) if zero else 1 for k in (2, 3)]
+    choices = (0, 1, 2, 3, 9), (0, 1, 2, 3, 33), (least[0], 1, 2, 3, 5), (least[1], 1, 2, 3, 5, 33)
+    fields |= {"size": tuple(one_of(rng, c) for c in choices), "memory": "C", "rows": None}
+    if {"both": "direction", "reverse": "reverse"}.get(fields.get("direction"), "x") not in {
+        *takes,
+        "x",
+    }:
+        fields["direction"] = "forward"
+    if "extent" in fields and "sequence_lengths" in needs:
+        fields["extent"] = "lengths"
+    elif "extent" in fields and "sequence_lengths" not in takes:
+        fields["extent"] = "full"
+    if "wci" in needs:
+        fields["peephole"] = True
+    attributes = tuple((n, v) for n, v in fields.items() if n not in Case._fields)
+    return Case(row, **{n: fields[n] for n in fields if n in Case._fields}, attributes=attributes)
 
 
-def draw_jvp(rng: np.random.Generator) -> Call:
-    """Return a right call of jvp."""
-    dtype = ("float32", "float64")[rng.integers(2)]
-    B, I, H = (int(n) for n in rng.integers(1, 5, 3))
-    shapes = (B, I), (B, H), (I + H, 2 * H)
-    primals, tangents = (
-        tuple(rng.standard_normal(shape).astype(dtype) for shape in shapes) for _ in range(2)
-    )
-    arguments = {"function": through_a_cell, "primals": primals, "tangents": tangents}
-    return Call("jvp", arguments, dtype, {"rnn_mode": "gru"})
-
-
-WHOLE = ("reverse_update_gate", "join_params", "split_params")
-WHOLE += tuple(n for n in FUNCTIONS if n.startswith("params_to_"))
-WHOLE += ("params_from_torch", "params_from_keras", "params_from_tf1", "params_from_gates")
-
-
-def draw_whole(rng: np.random.Generator, name: str) -> Call:
-    """Return a right call of a function that takes whole nets, or their other forms."""
-    dtype = DTYPES[rng.integers(len(DTYPES))]
-    s = draw_symbols(rng, name, {"num_layers", "direction", "params", "rnn_mode", "num_proj"})
-    if name == "params_to_block_lstm" or name.startswith("reverse"):
-        s |= {"rnn_mode": "gru" if name.startswith("reverse") else "lstm", "D": 1}
-        s |= {"num_proj": 0, "P": s["H"], "direction": "unidirectional"}
-    if re.search("keras|onnx|gates", name):
-        s |= {"num_proj": 0, "P": s["H"]}
-    if name in ("split_params", "params_to_block_lstm", "params_to_onnx"):
-        s["L"] = s["num_layers"] = 1
-    s["size"] = cupyrnn.cudnn_rnn_params_size(**{n: s[n] for n in NET})
-    net = (s[n] for n in (*NET[:4], "direction", "num_proj"))
-    packed: Any = cupyrnn.PackedParams(draw_array(rng, "params", s, dtype), *net)
-    if name == "join_params":
-        return Call(name, {"nets": cupyrnn.weights.split_params(packed)}, dtype, s)
-    if name == "reverse_update_gate" and rng.random() < 0.5:
-        packed = draw_weights(rng, {**s, "L": 1, "D": 1}, dtype)[0]
-    if name in ("params_to_keras", "params_to_gates") and s["rnn_mode"] == "gru":
-        packed = packed if rng.random() < 0.7 else draw_weights(rng, s, dtype)
-    own = signature(name)
-    given = {next(iter(own)): packed}
-    if "_from_" in name:
-        to = FUNCTIONS[name.replace("_from_", "_to_")]
-        options = {"use_bias": True, "transposed": False, "reset_after": None, "forget_bias": None}
-        options |= {n: s[n] for n in ("rnn_mode", "direction")}
-        if s["rnn_mode"] == "gru":
-            options["reset_after"] = True
-        given = {next(iter(own)): to(packed), **{n: options[n] for n in own if n in options}}
-    elif "gradient" in own:
-        given["gradient"] = bool(rng.integers(2))
-    return Call(name, given, dtype, s)
-
-
-def draw_quantized(rng: np.random.Generator, name: str) -> Call:
-    """Return a right call of a function of integers with a float32 result."""
-    D, I, H = (int(n) for n in rng.integers(1, (3, 5, 5)))
-    kind = (np.int8, np.uint8)[rng.integers(2)]
-    shape = ((D,), (D, 4 * H))[rng.integers(2)]
-    scale = rng.uniform(0.01, 0.02, shape).astype(np.float32)
-    zero = np.full(shape, 3, kind)
-    matrix = rng.integers(0, 100, (D, I, 4 * H)).astype(kind)
-    if name == "dequantize":
-        given: dict[str, Any] = {
-            "values": matrix,
-            "scale": scale[0, ...],
-            "zero_point": zero[0, ...],
-        }
-        given["axis"] = 2 if len(shape) == 2 else None
-    else:
-        other = rng.integers(0, 100, (D, H, 4 * H)).astype(kind)
-        bias = rng.standard_normal((D, 8 * H)).astype(np.float32)
-        given = {"W": matrix, "R": other, "B": bias, "W_scale": scale, "W_zero_point": zero}
-        given |= {"R_scale": scale, "R_zero_point": zero}
-    size = 4 * D * H * (I + H + 2)
-    return Call(name, given, "float32", {"rnn_mode": "lstm", "size": size})
-
-
-def draw_sequences(rng: np.random.Generator, name: str) -> Call:
-    """Return a right call of a function of lists of sequences."""
-    dtype, major = DTYPES[rng.integers(len(DTYPES))], bool(rng.integers(2))
-    lengths = rng.integers(5, size=rng.integers(1, 4))
-    given: dict[str, Any] = {"time_major": major}
-    if name == "pad_sequences":
-        given["sequences"] = [finished(rng, rng.standard_normal((n, 2)), dtype) for n in lengths]
-        given["num_steps"] = (None, 7)[rng.integers(2)]
-    else:
-        shape = (5, len(lengths)) if major else (len(lengths), 5)
-        given["padded"] = finished(rng, rng.standard_normal((*shape, 2)), dtype)
-        given["sequence_lengths"] = lengths
-    return Call(name, given, dtype, {"rnn_mode": "lstm"})
-
-
+@np.errstate(all="ignore")
 def draw_call(rng: np.random.Generator, name: str) -> Call:
     """Return a right call of a function."""
-    if name == "jvp":
-        return draw_jvp(rng)
-    if name.endswith("pad_sequences"):
-        return draw_sequences(rng, name)
-    if name in WHOLE:
-        return draw_whole(rng, name)
-    if name == "dequantize" or "quantized" in name:
-        return draw_quantized(rng, name)
-    if "onnx" in name and name != "params_to_onnx":
-        return draw_onnx(rng, name)
+    kinds = [n for n in CONVERSIONS if n.partition(" of ")[0] == name and "cudnn" not in n]
+    if name in DRAWN or kinds:
+        if name in DRAWN:
+            given = DRAWN[name](rng)
+        else:
+            _, given = conversions(rng, *rng.integers(1, 6, 2).tolist())[one_of(rng, kinds)]
+            given |= {"transposed": False} if "transposed" in signature(name) else {}
+        if name in ("jvp", "dequantize", "params_from_quantized_onnx"):  # finite, of their dtypes
+            return Call(name, given, "float32")
+        dtype = one_of(rng, DTYPES)
+        return Call(name, finished(rng, given, dtype), dtype)
     own = signature(name)
-    # Functions whose results are its arguments: the forward op of a gradient, and the inverse of a
-    # converter.
+    # The forward op of a gradient, whose results are its arguments.
     forward = re.sub(r"_(grad|backward|backprop)$|Grad|Backprop", "", name)
-    first = signature(forward) if forward != name else {}
-    back, form = name.replace("_from_", "_to_"), next(iter(own))
-    to = signature(back) if back != name and form not in AXES else {}
-    takes = {**own, **first, **to}
-    s = draw_symbols(rng, name, set(takes))
-    dtype = DTYPES[rng.integers(len(DTYPES))]
-    s["dtype"] = dtype
-    made = {form} if to else {*FORMS} & {*own}
-    if name.startswith("stacked"):
-        made = set()
-    if made and not to:
-        takes["params"] = own[form]
-    values: dict[str, Any] = {}
-    for n, p in takes.items():
-        if n in AXES:
-            values[n] = draw_array(rng, n, s, dtype)
-        elif n == "weights" and not made:
-            values[n] = draw_weights(rng, s, dtype)
-        elif n not in made:
-            try:
-                values[n] = draw_attribute(rng, n, name, s)
-            except KeyError:
-                if p.default is p.empty and n not in ("reserve_space", "host_reserved"):
-                    raise Failure(f"say in tests/fuzz how a right {n} is made") from None
-    if "BlockLSTM" not in name and "LSTMBlock" not in name and rng.random() < 0.5:
-        values |= dict.fromkeys(PEEPHOLES)
-        values["use_peephole"] = False
-    if name == "params_from_block_lstm":
-        values |= dict.fromkeys(PEEPHOLES)
-    if "seq_len_max" in takes and "sequence_lengths" in takes:
-        values[("seq_len_max", "sequence_lengths")[rng.integers(2)]] = None
-    if s["rnn_mode"] != "lstm" and rng.random() < 0.7:
-        values["input_c"] = [None, 0, 0.0][rng.integers(3)]
-        values["output_c_backprop"] = None
-    if to:
-        values[form] = FUNCTIONS[back](**{n: values[n] for n in to if n in values})
-        if "prefix" in own and "prefix" not in to:
-            values[form] = {values["prefix"] + n: a for n, a in values[form].items()}
-    for n in made - {form if to else None}:
-        values[n] = draw_form(n, values, s)
-    if first:
-        values["is_training"] = True
-        outputs = FUNCTIONS[forward](**{n: values[n] for n in first if n in values})
-        values |= outputs._asdict()
-    if name.startswith("stacked") and rng.random() < 0.3:
-        for n in [n for n in values if n in STATES and np.ndim(values[n]) == 3]:
-            values[n] = of_layers(values[n], s)
-    given = {n: values[n] for n in own if n in values}
-    for n, p in own.items():
-        # A vector of parameters needs input_h and input_c.
-        needed = n in PEEPHOLES or n in ("input_h", "input_c")
-        optional = p.default is None and n in AXES and not needed
-        if n in given and (optional or n in MAY_BE_NONE) and rng.random() < 0.3:
-            given[n] = None
-    return Call(name, given, dtype, s)
+    takes = {**own, **signature(forward)}
+    needs = {n for n, p in takes.items() if p.default is p.empty}
+    rows = rows_for(forward, takes)
+    row = one_of(rng, rows)
+    zero = TABLE[row].record.name == behind(forward)
+    case = draw_case(rng, row, {*takes}, needs, zero)
+    call, known = draw_arguments(rng, case, nets="input" in takes)
+    if forward != name:
+        known["is_training"] = True
+        out = FUNCTIONS[forward](**{n: known[n] for n in signature(forward) if n in known})
+        cotangents = call.swap_if_batch_first(call.cotangents(rng, out))
+        known |= out._asdict() | finished(rng, cotangents, case.dtype)
+        optional = {"cs_grad", "h_grad", *(n for n in known if n.startswith("output"))}
+        known |= {n: None for n in sorted(optional) if n in own and rng.random() < 0.3}
+    for n in ("cs_prev", "h_prev"):
+        if n in own and own[n].default is None and rng.random() < 0.2:
+            known[n] = None
+    if {"biases", "num_params", "num_params_weights"} & {*own}:
+        known |= in_parts(known)
+    for n in needs - known.keys() - {"reserve_space", "host_reserved"}:
+        raise Failure(f"say in tests/fuzz how a right {n} is made")
+    return Call(name, {n: known[n] for n in own if n in known}, case.dtype)
 
 
-def of_layers(state: Any, symbols: Mapping[str, Any]) -> list[Any]:
-    """Return a state as a list with an array for each layer."""
-    D, major = symbols["D"], symbols["time_major"]
-    starts = range(0, symbols["L"] * D, D)
-    return [state[n : n + D] if major else state[:, n : n + D] for n in starts]
+def draw_arguments(rng: np.random.Generator, case: Case, nets: bool) -> tuple[Any, dict[str, Any]]:
+    """Return a call of the table, and its arguments and those of the functions around its op."""
+    call, (T, B, I, H) = call_of(case, rng), case.sizes
+    if nets and rng.random() < 0.3:
+        call = call.without_states()
+    known = finished(rng, call.arguments(cupyrnn), case.dtype)
+    known |= {n: one_of(rng, v) for n, v in INSTEAD.items() if n in known and rng.random() < 0.3}
+    known |= {n: one_of(rng, values) for n, values in BESIDE.items()}
+    known |= {"num_steps": T, "batch_size": B, "dtype": case.dtype}
+    known |= {"num_layers": case.layers, "num_units": H, "input_size": I}
+    if known.get("seq_len_max") is None and known.get("sequence_lengths") is None:
+        steps = int(rng.integers(T + 1))
+        known["seq_len_max"] = np.array(steps) if rng.random() < 0.3 else steps
+    if not case.peephole:
+        known["use_peephole"] = False
+    if case.op.record.name == "cudnn_rnn" and case.op.states == 1:
+        known["input_c"] = one_of(rng, [None, 0, 0.0])
+    return call, known
+
+
+def in_parts(known: dict[str, Any]) -> dict[str, Any]:
+    """Return packed parameters as lists, and the numbers of their parts."""
+    takes = signature("cudnn_rnn_params_to_canonical")
+    parts = cupyrnn.cudnn_rnn_params_to_canonical(**{n: known[n] for n in takes if n in known})
+    counts = {f"num_params_{n}": len(a) for n, a in parts._asdict().items()}
+    return parts._asdict() | counts | {"num_params": len(parts.weights)}
+
+
+def through_a_cell(*given: Any) -> Any:
+    """A function for jvp: one of the ops."""
+    named = dict(zip(("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c"), given, strict=False))
+    return cupyrnn.gru_block_cell(**named)
+
+
+def draw_jvp(rng: np.random.Generator) -> dict[str, Any]:
+    B, I, H = (int(n) for n in rng.integers(1, 5, 3))
+    dtype = one_of(rng, ("float32", "float64"))
+    both = [grus.problem(rng, (1, B, I, H), dtype).values() for _ in range(2)]
+    primals, tangents = ((x[0], *others) for x, *others in both)
+    return {"function": through_a_cell, "primals": primals, "tangents": tangents}
+
+
+def draw_node(rng: np.random.Generator) -> dict[str, Any]:
+    kind = one_of(rng, ("LSTM", "GRU", "RNN"))
+    inputs, options = onnx_nodes.drawn(rng, kind)
+    return {"op_type": kind, "inputs": inputs, **options}
+
+
+def draw_padded(rng: np.random.Generator) -> dict[str, Any]:
+    major, lengths = bool(rng.integers(2)), rng.integers(5, size=rng.integers(1, 4))
+    shape = (5, len(lengths)) if major else (len(lengths), 5)
+    padded = rng.standard_normal((*shape, 2))
+    return {"padded": padded, "sequence_lengths": lengths, "time_major": major}
+
+
+def draw_sequences(rng: np.random.Generator) -> dict[str, Any]:
+    lists = [rng.standard_normal((n, 2)) for n in rng.integers(5, size=rng.integers(1, 4))]
+    return {"sequences": lists, "num_steps": one_of(rng, (None, 7)), "time_major": True}
+
+
+def draw_quantized(rng: np.random.Generator) -> dict[str, Any]:
+    """Return integers with a float32 scale."""
+    D, I, H = (int(n) for n in rng.integers(1, (3, 5, 5)))
+    kind, shape = one_of(rng, (np.int8, np.uint8)), one_of(rng, ((D,), (D, 4 * H)))
+    given: dict[str, Any] = {"B": rng.standard_normal((D, 8 * H)).astype(np.float32)}
+    for name, n in (("W", I), ("R", H)):
+        given[name] = rng.integers(0, 100, (D, n, 4 * H)).astype(kind)
+        given[f"{name}_scale"] = rng.uniform(0.01, 0.02, shape).astype(np.float32)
+        given[f"{name}_zero_point"] = np.full(shape, 3, kind)
+    return given
+
+
+def draw_integers(rng: np.random.Generator) -> dict[str, Any]:
+    given = draw_quantized(rng)
+    scale, zero = given["W_scale"][0, ...], given["W_zero_point"][0, ...]
+    axis = 2 if scale.ndim else None
+    return {"values": given["W"], "scale": scale, "zero_point": zero, "axis": axis}
+
+
+# How right calls are drawn whose arguments are not by name those of an op.
+DRAWN: dict[str, Callable[[np.random.Generator], dict[str, Any]]] = {
+    "jvp": draw_jvp,
+    "run_onnx_node": draw_node,
+    "unpad_sequences": draw_padded,
+    "pad_sequences": draw_sequences,
+    "params_from_quantized_onnx": draw_quantized,
+    "dequantize": draw_integers,
+}
 
 
 # Malformed calls.

@@ -18,8 +18,8 @@ def random(rng: np.random.Generator, *shape: int) -> Any:
     return rng.standard_normal(shape)
 
 
-def packed(rng: np.random.Generator, L: int = 1, I: int = 3, **net: Any) -> Any:
-    params = cupyrnn.init_params(num_layers=L, num_units=4, input_size=I, dtype="float64", **net)
+def packed(rng: np.random.Generator, L: int = 1, I: int = 3, H: int = 4, **net: Any) -> Any:
+    params = cupyrnn.init_params(num_layers=L, num_units=H, input_size=I, dtype="float64", **net)
     return params._replace(params=random(rng, params.params.size))
 
 
@@ -33,80 +33,65 @@ def block_weights(rng: np.random.Generator, kind: str, K: int, H: int) -> Any:
     return cupyrnn.PeepholeLSTMParams(*(a[n] for n in ("w", "b", *lstms.PEEPHOLES)))
 
 
-def lstm_to_block(p: Any) -> Any:
-    return cupyrnn.weights.params_to_block_lstm(p)
-
-
-def lstm_from_block(p: Any) -> Any:
-    return cupyrnn.weights.params_from_block_lstm(*p, forget_bias=1.0, cell_clip=0.0)
-
-
 BI = {"direction": "bidirectional"}
 
 
-def conversions(rng: np.random.Generator) -> dict[str, tuple[Callable[..., Any], Any]]:
+def conversions(
+    rng: np.random.Generator, I: int = 3, H: int = 4
+) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     """Return functions and their arguments by name; the weights have all optional parts."""
-    gru, lstm = block_weights(rng, "gru", 3, 4), block_weights(rng, "peephole", 3, 4)
-    W, one = cupyrnn.weights, packed(rng)
-    both, two_layers = packed(rng, **BI), packed(rng, 2, rnn_mode="gru", **BI)
-    node = packed(rng, rnn_mode="gru", **BI)
-    canonical = cupyrnn.cudnn_rnn_params_to_canonical(1, 4, 3, one.params)
-    lstm_node = W.block_lstm_to_onnx([lstm, lstm])
-    of_node = {"after": lambda a: W.params_from_onnx(*a, linear_before_reset=1)}
-    of_node["before"] = lambda a: W.params_from_onnx(*a, linear_before_reset=0)
-    of_gates = {
-        "after": lambda a: W.params_from_gates(a, reset_after=True, **BI),
-        "before": lambda a: W.params_from_gates(a, reset_after=False),
+    gru, lstm = block_weights(rng, "gru", I, H), block_weights(rng, "peephole", I, H)
+    W, one = cupyrnn.weights, packed(rng, 1, I, H)
+    both, two_layers = packed(rng, 1, I, H, **BI), packed(rng, 2, I, H, rnn_mode="gru", **BI)
+    two, node = packed(rng, 2, I, H), packed(rng, 1, I, H, rnn_mode="gru", **BI)
+    sizes = {"num_layers": 1, "num_units": H, "input_size": I}
+    canonical = cupyrnn.cudnn_rnn_params_to_canonical(**sizes, params=one.params)
+    arrays, gates = lstm._asdict(), {n: lstm._asdict()[n] for n in ("w", "b", *lstms.PEEPHOLES)}
+    block = W.params_to_block_lstm(one)._asdict()
+    nets = {
+        "keras": both,
+        "torch": two_layers,
+        "onnx": node,
+        "tf1": two,
+        "gates": two_layers,
+        "block_lstm": one,
     }
-    return {
-        "params_to_keras": (W.params_to_keras, both),
-        "params_from_keras": (lambda a: W.params_from_keras(a, **BI), W.params_to_keras(both)),
-        "params_to_torch": (W.params_to_torch, two_layers),
-        "params_from_torch": (W.params_from_torch, W.params_to_torch(two_layers)),
-        "params_to_onnx": (W.params_to_onnx, node),
-        "params_from_onnx": (of_node["after"], W.params_to_onnx(node)),
-        "params_to_tf1": (W.params_to_tf1, packed(rng, 2)),
-        "params_from_tf1": (W.params_from_tf1, W.params_to_tf1(packed(rng, 2))),
-        "params_to_gates": (W.params_to_gates, two_layers),
-        "params_from_gates": (of_gates["after"], W.params_to_gates(two_layers)),
-        "params_to_block_lstm": (lstm_to_block, one),
-        "params_from_block_lstm": (lstm_from_block, W.params_to_block_lstm(one)),
-        "params_to_keras of block_gru": (W.params_to_keras, [gru]),
-        "params_from_keras of block_gru": (W.params_from_keras, W.params_to_keras(gru)),
-        "params_to_onnx of block_gru": (W.params_to_onnx, [gru, gru]),
-        "params_from_onnx of block_gru": (of_node["before"], W.params_to_onnx([gru, gru])),
-        "params_to_tf1 of block_gru": (W.params_to_tf1, [gru]),
-        "params_from_tf1 of block_gru": (W.params_from_tf1, W.params_to_tf1(gru)),
-        "params_to_gates of block_gru": (W.params_to_gates, [gru]),
-        "params_from_gates of block_gru": (of_gates["before"], W.params_to_gates(gru)),
-        "block_lstm_to_onnx": (W.block_lstm_to_onnx, [lstm, lstm]),
-        "block_lstm_from_onnx": (lambda a: W.block_lstm_from_onnx(*a), lstm_node),
-        "block_lstm_to_tf1": (lambda a: W.block_lstm_to_tf1(*a), lstm),
-        "block_lstm_from_tf1": (W.block_lstm_from_tf1, W.block_lstm_to_tf1(*lstm)),
-        "block_lstm_to_gates": (lambda a: W.block_lstm_to_gates(*a[:5]), lstm),
-        "block_lstm_from_gates": (W.block_lstm_from_gates, W.block_lstm_to_gates(*lstm[:5])),
-        **{
-            f"{name} of a gradient": (partial(getattr(W, name), gradient=True), net)
-            for name, net in (
-                ("params_to_keras", both),
-                ("params_to_torch", two_layers),
-                ("params_to_onnx", node),
-                ("params_to_tf1", node),
-                ("params_to_gates", node),
-                ("params_to_block_lstm", one),
-            )
+    given: dict[str, dict[str, Any]] = {
+        "params_from_keras": {"weights": W.params_to_keras(both), **BI},
+        "params_from_torch": {"state_dict": W.params_to_torch(two_layers)},
+        "params_from_onnx": {**W.params_to_onnx(node)._asdict(), "linear_before_reset": 1},
+        "params_from_tf1": {"variables": W.params_to_tf1(two)},
+        "params_from_gates": {"gates": W.params_to_gates(two_layers), "reset_after": True, **BI},
+        "params_from_block_lstm": {**block, "forget_bias": 1.0, "cell_clip": 0.0},
+        "params_from_keras of block_gru": {"weights": W.params_to_keras(gru)},
+        "params_from_onnx of block_gru": {
+            **W.params_to_onnx([gru, gru])._asdict(),
+            "linear_before_reset": 0,
         },
-        "cudnn_rnn_params_to_canonical": (
-            lambda p: cupyrnn.cudnn_rnn_params_to_canonical(1, 4, 3, p),
-            one.params,
-        ),
-        "join_params": (W.join_params, W.split_params(packed(rng, 2, I=4))),
-        "split_params": (W.split_params, packed(rng, 2)),
-        "reverse_update_gate": (W.reverse_update_gate, gru),
-        "cudnn_rnn_canonical_to_params": (
-            lambda a: cupyrnn.cudnn_rnn_canonical_to_params(1, 4, 3, a.weights, a.biases),
-            canonical,
-        ),
+        "params_from_tf1 of block_gru": {"variables": W.params_to_tf1(gru)},
+        "params_from_gates of block_gru": {"gates": W.params_to_gates(gru), "reset_after": False},
+        "block_lstm_to_onnx": {"weights": [lstm, lstm]},
+        "block_lstm_from_onnx": W.block_lstm_to_onnx([lstm, lstm])._asdict(),
+        "block_lstm_to_tf1": arrays,
+        "block_lstm_from_tf1": {"variables": W.block_lstm_to_tf1(**arrays)},
+        "block_lstm_to_gates": gates,
+        "block_lstm_from_gates": {"gates": W.block_lstm_to_gates(**gates)},
+        "cudnn_rnn_params_to_canonical": {**sizes, "params": one.params},
+        "cudnn_rnn_canonical_to_params": sizes | canonical._asdict(),
+        "join_params": {"nets": W.split_params(packed(rng, 2, H, H))},
+        "split_params": {"params": two},
+        "reverse_update_gate": {"weights": gru},
+    }
+    for form, net in nets.items():
+        given[f"params_to_{form}"] = {"params": net}
+        given[f"params_to_{form} of a gradient"] = {"params": net, "gradient": True}
+        if form in ("keras", "onnx", "tf1", "gates"):
+            weights = [gru, gru] if form == "onnx" else [gru]
+            given[f"params_to_{form} of block_gru"] = {"params": weights}
+    where = {"cudnn_rnn_params_to_canonical", "cudnn_rnn_canonical_to_params"}
+    return {
+        name: (getattr(cupyrnn if name in where else W, name.partition(" of ")[0]), arguments)
+        for name, arguments in given.items()
     }
 
 

@@ -81,6 +81,7 @@ def quantized(**changed: Any) -> Any:
         (lambda: W.params_from_keras(z((3, 8), (8,), (8,))), ValueError, "params_from_keras: weights[1] has shape (8,), expected (H, G*H)"),
         (lambda: W.params_from_keras(z((3, 8), (2, 8), (16,)), recurrent_activation="hard_sigmoid_0.2"), ValueError, "params_from_keras: recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid: weights[2] has shape (16,), so the layer is CuDNNLSTM"),
         (lambda: W.params_from_keras([None] * 3), TypeError, "params_from_keras: weights[0] is None, expected a numpy.ndarray or cupy.ndarray"),
+        (lambda: W.params_from_keras(z((3, 6), (2, 6), (6,)), reset_after="x"), TypeError, "params_from_keras: reset_after is 'x', expected a bool"),
         # TensorFlow 1
         (lambda: W.block_lstm_from_tf1({}), ValueError, "block_lstm_from_tf1: variables has no cell under '': no name ends in kernel, gates/kernel or w_ru"),
         (lambda: W.block_lstm_from_tf1(KERAS), ValueError, "block_lstm_from_tf1: variables has lstm/cell/recurrent_kernel:0, a name of Keras; pass the layer's get_weights() to params_from_keras"),
