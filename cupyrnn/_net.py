@@ -324,29 +324,25 @@ class NetCall:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its arrays can be used in place: all layers are alike."""
-        (T, B, *_), (widths, *others), run = self.run.sizes, self.net.widths, self.run
-        return not (
-            not T * B
-            or run.every is not None
-            or widths[0] != widths[1] or any(other != widths for other in others)
-        )  # fmt: skip
+        """Whether its arrays can be used in place."""
+        T, B, *_ = self.run.sizes
+        return bool(T * B) and self.run.every is None
 
     def in_place(self) -> Any:
-        """Return the net as `layouts` describes it."""
-        from .driver.net_layouts import EqualLayers  # imported here, because it imports the kernels
+        """Return the net as `net_layouts` describes it."""
+        from .driver.net_layouts import NetLayout  # imported here, because it imports the kernels
 
-        net, layout, states = self.net, self.layout, len(self.form.States._fields)
-        sizes = net.L * net.D, net.widths[0][0], states
-        run, axes = self.run, not self.run.time_major
-        rate = run.sizes.dropout if run.sizes.drops(net) else 0.0
-        return EqualLayers(net.D, run.reverse, axes, *sizes, layout.places, layout.size, rate)
+        return NetLayout(self.layout, self.run.reverse, not self.run.time_major)
 
     def _cells(self, weights: NetWeights, attributes: Any) -> list[Cell]:
         """Return the cells of all layers and directions."""
-        run, cells = self.run, weights.cells(self.run.xp, self.run.dtype, attributes)
-        kind = type(cells[0])
-        # Only stacked_rnn accepts users' own cells.
+        cells = weights.cells(self.run.xp, self.run.dtype, attributes)
+        self.check_cell(cells[0])
+        return cells
+
+    def check_cell(self, cell: Cell) -> None:
+        """Check that a cell has functions for the arrays. Only stacked_rnn accepts users' own."""
+        run, kind = self.run, type(cell)
         if in_numpy(kind) is None:
             raise TypeError(
                 f"stacked_rnn: {kind.__qualname__} has no forward_steps, expected a method of the"
@@ -357,7 +353,6 @@ class NetCall:
                 f"stacked_rnn: input is a cupy.ndarray, expected a numpy.ndarray: {self.form.name}"
                 " has no CUDA functions"
             )
-        return cells
 
     def forward(
         self, weights: NetWeights, x: Array, first: Any, note: Note | None = None
@@ -447,13 +442,14 @@ class PackedCall(NetCall):
     def weights(self, params: Array, layout: ReserveLayout) -> PackedWeights:
         """Return the weights in the parameters, for a call with this layout of reserve_space."""
         rows = layout.rows
-        is_single = rows.single and rows.rows > 0 and layout.every is None and not self.net.skip
+        is_single = rows.single and rows.rows > 0 and layout.every is None
         return PackedWeights(self.form_of(is_single), params)
 
     def form_of(self, is_single: bool = False) -> PackedForm:
         """Return the form of the weights. A single step may have its own form."""
         real = self.run.xp is np and compute_dtype(self.run.dtype).kind == "f"
-        return PackedForm(self.net, single=True) if is_single and real else self.form
+        own = is_single and real and not self.net.skip
+        return PackedForm(self.net, single=True) if own else self.form
 
     def states(self, h: Any, c: Any) -> Any:
         """Return states, or their gradients, as the cells' NamedTuple."""

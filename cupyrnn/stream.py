@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any, Generic
 
 import numpy as np
@@ -28,7 +29,7 @@ from .driver.by_layers import Stack
 from .driver.layer import Layer
 from .driver.packing import Packing
 from .driver.pages import in_numpy
-from .driver.reserve import Sizes
+from .driver.reserve import ReserveLayout, Sizes
 from .driver.signatures import Arguments, CallCache, Checked, by_signature
 from .weights.packed import (
     CheckedParams,
@@ -182,7 +183,7 @@ class PreparedStep:
         if weights is None:
             return in_numpy
         more = [a for of_layer in weights for a in of_layer if a is not None]
-        sizes = net_layouts.EqualLayers(1, False, False, net.L, net.H, len(self._names), (), 0)
+        sizes = net_layouts.NetLayout(_layout_of(net, self._xp, len(arrays[0])))
         of_net = net.rnn_mode, net.gate, PACKED_COLUMNS, places_of(net)
         packed = net_layouts.PackedNet(sizes, lambda *_: PackedForm(net), *of_net)
         with_weights = Arguments({**arguments.by_name, "weights": weights}, [*arrays, *more])
@@ -223,8 +224,7 @@ class PreparedStep:
                 return self._run_steps([x, *states])
             # The step has a tangent, the parameters may have none.
             cells = self._cells if dtype == self._params.dtype else self._cells_of(dtype)
-            sizes, (x, *first) = Sizes(1, len(x), False, 0.0, 0, 0), cast_all(dtype, x, *states)
-            layout = reserve_layout(net, sizes, Packing(xp, 1, len(x)))
+            layout, (x, *first) = _layout_of(net, xp, len(x)), cast_all(dtype, x, *states)
             _, last, _ = Stack(cells, layout).forward(xp, x[None], layout.states(*first))
         return StepOutputs(last[0][-1], last[0], last[1] if len(last) > 1 else None)
 
@@ -259,6 +259,11 @@ class PreparedStep:
             if name in passed:
                 expect_shape(op, name, passed[name], f"(L, B, {symbol})", (net.L, B, size))
         return dtype
+
+
+def _layout_of(net: Net, xp: ModuleType, B: int) -> ReserveLayout:
+    """Return the layout of a step."""
+    return reserve_layout(net, Sizes(1, B, False, 0.0, 0, 0), Packing(xp, 1, B))
 
 
 @traceable

@@ -29,6 +29,11 @@ class Weights(NamedTuple):
     entry: Any = None  # all of them as the form of the weights has them
 
 
+def of_form(entry: Any) -> Weights:
+    """Return weights that only their form knows; NumPy computes their layer."""
+    return Weights((), (), {}, entry)
+
+
 class LayerPlaces(NamedTuple):
     """The inputs and outputs of one direction of a layer; N = T*B rows in the order of time."""
 

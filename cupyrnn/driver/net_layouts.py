@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeAlias, cast
 
 from .._typing import (
     CudnnRNNGrads,
@@ -14,28 +14,49 @@ from .._typing import (
     StackedRNNOutputs,
 )
 from ..arithmetic.gates import HardSigmoid
+from ..cells.contract import columns_of
 from ..cells.packed_forms import PackedLayer
 from ..checks.arrays import NotInPlace, compute_dtype
 from .laid_out import machine_for
-from .layouts import PEEPHOLES, BlockLayer, clear_after, round_all, rows_of
-from .net import Cells, GradientPlaces, LayerPlaces, Weights, backward, forward
+from .layouts import BlockLayer, Entry, clear_after, round_all, rows_of
+from .net import Cells, GradientPlaces, LayerPlaces, Weights, backward, forward, of_form
 from .places import Place, Table
+from .reserve import ReserveLayout
 from .signatures import Arguments
 
 
-class EqualLayers(NamedTuple):
-    """A net of equal layers."""
+class NetLayout(NamedTuple):
+    """The sizes of a net, the parts of its reserve_space, and the axes of the caller's arrays."""
 
-    D: int
-    reverse: bool  # whether all layers run backwards in time
-    are_exchanged: bool  # whether input, output and states are batch-major
-    LD: int  # layers times directions
-    H: int
-    states: int  # the number of states of a layer
-    # What the steps save in reserve_space: slices and shapes, by layer and direction.
-    reserved: Sequence[tuple[slice, tuple[int, int]]]
-    reserve_size: int
-    rate: float = 0.0  # the fraction of h that masks between layers drop; 0 without masks
+    reserve: ReserveLayout
+    reverse: bool = False  # whether all layers run backwards in time
+    are_exchanged: bool = False  # whether input, output and states are batch-major
+
+    @property
+    def L(self) -> int:
+        """The number of layers."""
+        return self.reserve.net.L
+
+    @property
+    def D(self) -> int:
+        """The number of directions."""
+        return self.reserve.net.D
+
+    @property
+    def widths(self) -> Sequence[tuple[int, int]]:
+        """H and P of each layer."""
+        return self.reserve.net.widths
+
+    @property
+    def states(self) -> int:
+        """The number of states of a layer."""
+        return len(self.reserve.states._fields)
+
+    @property
+    def rate(self) -> float:
+        """The fraction of h that masks between layers drop; 0 without masks."""
+        sizes = self.reserve.sizes
+        return sizes.dropout if sizes.drops(self.reserve.net) else 0.0
 
     def saved_of(
         self, reserve: Place, rows: int
@@ -47,15 +68,28 @@ class EqualLayers(NamedTuple):
         """
         parts = [
             reserve.part(s.start, s.stop).reshape(*shape).part(0, rows)
-            for s, shape in self.reserved
+            for s, shape in self.reserve.places
         ]
-        masks: list[Place | None] = [None] * (self.LD // self.D)
+        masks: list[Place | None] = [None] * self.L
         if self.rate:
-            of_layer = len(parts) // len(masks)
+            of_layer = len(parts) // self.L
             masks[1:] = parts[of_layer :: of_layer + 1]
             del parts[of_layer :: of_layer + 1]
-        n = len(parts) // self.LD
+        n = len(self.reserve.saved._fields)
         return masks, [tuple(parts[k : k + n]) for k in range(0, len(parts), n)]
+
+    def work_of(self, table: Table, rows: int, most: int) -> list[tuple[Place, ...]]:
+        """
+        Return places for saved arrays in inference, where only h outlives its direction.
+
+        The others have memory for `most` of the rows.
+        """
+        found = []
+        for H, P in self.widths:
+            columns = columns_of(self.reserve.saved, H, P)[:-1]
+            others = [table.reuse(f"saved{k}", (most, n)) for k, n in enumerate(columns)]
+            found += [(*others, table.take("work", (rows, P))) for _ in range(self.D)]
+        return found
 
     def back(self, n: int) -> bool:
         """Return whether direction n, counted by layer and direction, runs backwards."""
@@ -66,9 +100,29 @@ class EqualLayers(NamedTuple):
         return [parts[n : n + self.D] for n in range(0, len(parts), self.D)]
 
 
-def _at(states: Sequence[Place | None], n: int) -> tuple[Place | None, ...]:
-    """Return the states of layer and direction number n."""
-    return tuple(None if s is None else s.at(n) for s in states)
+# A state of all layers, [L*D, B, ·], or a list of one of each layer, [D, B, ·]; None for zeros.
+_State: TypeAlias = "Place | list[Place] | None"
+
+
+def _states(table: Table, net: NetLayout, names: Sequence[str]) -> list[Any]:
+    """Return the states of a call, or their gradients, from the names of h and of the others."""
+    h, *others = (table.arguments[name] for name in names[: net.states])
+    if net.states > 2:
+        others = [None] * (net.states - 1) if others[0] is None else others[0]
+    return [[*a] if a is not None and not isinstance(a, Place) else a for a in (h, *others)]
+
+
+def _by_direction(net: NetLayout, states: Sequence[_State]) -> list[tuple[Place | None, ...]]:
+    """Return the states by layer and direction."""
+    found: list[Sequence[Place | None]] = []
+    for state in states:
+        parts = state if isinstance(state, list) else [state]
+        found.append(
+            [None] * (net.L * net.D)
+            if state is None
+            else [a.at(n) for a in parts if a is not None for n in range(a.shape[0])]
+        )
+    return list(zip(*found, strict=True))
 
 
 class _Axes(NamedTuple):
@@ -76,11 +130,13 @@ class _Axes(NamedTuple):
 
     table: Table
     machine: Any
-    are_exchanged: bool
+    net: NetLayout
 
     def read(self, a: Any) -> Any:
-        """Return an array of the caller as [T, B, ·] or [L*D, B, ·]."""
-        if a is None or not self.are_exchanged:
+        """Return an array of the caller, or a list of arrays, as [T, B, ·] or [L*D, B, ·]."""
+        if isinstance(a, list):
+            return [self.read(part) for part in a]
+        if a is None or not self.net.are_exchanged:
             return a
         M, N, K = a.shape
         if 1 in (M, N):
@@ -91,16 +147,33 @@ class _Axes(NamedTuple):
 
     def take(self, allocation: str, *shape: int) -> Place:
         """Return the place where a result is computed."""
-        if not self.are_exchanged:
+        if not self.net.are_exchanged:
             return self.table.take(allocation, shape)
         M, N, K = shape
         if 1 in (M, N):
             return self.table.take(allocation, (N, M, K)).reshape(M, N, K)
         return self.table.take("work", shape)
 
-    def returned(self, allocation: str, a: Place) -> Place:
-        """Return the place of a result in the caller's order, from its computed place."""
-        if not self.are_exchanged:
+    def like(self, states: Sequence[_State], allocations: Sequence[str], B: int) -> list[_State]:
+        """Return places for results like the caller's states, and as `zero_states` for None."""
+        net = self.net
+        found: list[_State] = []
+        layered = len({*net.widths}) > 1 or any(isinstance(state, list) for state in states)
+        for k, (state, name) in enumerate(zip(states, allocations, strict=True)):
+            sizes, new = [width[k == 0] for width in net.widths], partial(self.take, name)
+            is_list = layered if state is None else isinstance(state, list)
+            found.append(
+                [new(net.D, B, size) for size in sizes]
+                if is_list
+                else new(net.L * net.D, B, sizes[0])
+            )
+        return found
+
+    def returned(self, allocation: str, a: Any) -> Any:
+        """Return the place of a result in the caller's order, or a tuple, from computed places."""
+        if isinstance(a, list):
+            return tuple([self.returned(allocation, part) for part in a])
+        if a is None or not self.net.are_exchanged:
             return a
         M, N, K = a.shape
         if 1 in (M, N):
@@ -110,75 +183,106 @@ class _Axes(NamedTuple):
         return to
 
 
+class _Nested:
+    """Makes a result from its arrays in order; its fields may be lists or tuples of arrays."""
+
+    def __init__(self, make: Callable[[list[Any]], Any], parts: Sequence[_Nested | None]) -> None:
+        self._of, self._parts = make, parts  # None for an array
+
+    def _take(self, left: Iterator[Any]) -> Any:
+        return self._of([next(left) if p is None else p._take(left) for p in self._parts])
+
+    def _make(self, arrays: Iterable[Any]) -> Any:
+        return self._take(iter(arrays))
+
+
+def _finish(machine: Any, results: Sequence[Any], kind: Any, *more: Any) -> Any:
+    """Return what `machine.finish` does, for results that may be lists or tuples of places."""
+    flat: list[Place | None] = []
+
+    def nested(a: Any) -> _Nested | None:
+        if a is None or isinstance(a, Place):
+            flat.append(a)
+            return None
+        return _Nested(getattr(a, "_make", type(a)), [nested(part) for part in a])
+
+    parts = [nested(a) for a in results]
+    makes = _Nested(kind._make, parts) if any(parts) else kind
+    return machine.finish(flat, makes, *more)
+
+
+def _joined(states: Sequence[Any], zeros: list[Place]) -> tuple[Any, Any]:
+    """Return h and the other states as a result has them: one, a tuple, or a scalar zero."""
+    h, *others = states
+    return h, tuple(others) if len(others) > 1 else others[0] if others else zeros.pop(0)
+
+
 def _net_forward(
-    table: Table, machine: Any, net: EqualLayers, weights: Sequence[Weights], is_training: bool
-) -> list[Place | None]:
+    table: Table, machine: Any, net: NetLayout, weights: Sequence[Weights], is_training: bool
+) -> list[Any]:
     """Lay out a net; return output, two last states and reserve_space, or scalar zeros."""
-    axes = _Axes(table, machine, net.are_exchanged)
-    x, *states = (axes.read(table.arguments[n]) for n in ("input", *_STATES[: net.states]))
+    axes, states = _Axes(table, machine, net), _states(table, net, _STATES)
+    x, *states = map(axes.read, (table.arguments["input"], *states))
     table.arguments["input"] = x
-    (T, B, _), H, D = x.shape, net.H, net.D
-    output, n = axes.take("output", T, B, D * H), table.length * B
+    (T, B, _), (_, P), D, LD = x.shape, net.widths[-1], net.D, net.L * net.D
+    output, n = axes.take("output", T, B, D * P), table.length * B
     clear_after(table, machine, output)
     # Each has its own memory, because PyTorch makes a new tensor faster than a view.
-    last = [axes.take(f"state{k}", net.LD, B, H) for k in range(len(states))]
-    zeros = machine.zeros(2 - len(last) + (not is_training))
+    names = [f"state{k}" for k in range(net.states)]
+    last = axes.like(states, names, B)
+    zeros = machine.zeros((net.states == 1) + (not is_training))
     if is_training:
-        reserve = table.take("reserve", (net.reserve_size,))
+        reserve = table.take("reserve", (net.reserve.size,))
         masks, all_saved = net.saved_of(reserve, n)
         for layer, mask in enumerate(masks):
             if mask is not None:
                 machine.draw(mask, layer, net.rate, reverse=net.reverse)
-    else:  # in inference only h outlives its direction
-        masks, kept = [None] * net.LD, len(net.reserved) // net.LD - 1
-        most = machine.rows_at_once(n)
-        others = [table.reuse(f"saved{k}", (most, H)) for k in range(kept)]
-        all_saved = [(*others, table.take("work", (n, H))) for _ in range(net.LD)]
-    layers = []
-    for n, (entry, saved) in enumerate(zip(weights, all_saved, strict=True)):
-        entered, left, d = _at(states, n), _at(last, n), n + D - net.LD
-        again = rows_of(table, output).part(d * H, (d + 1) * H, 1) if d >= 0 else None
+    else:
+        masks, all_saved = [None] * net.L, net.work_of(table, n, machine.rows_at_once(n))
+    layers, both = [], zip(_by_direction(net, states), _by_direction(net, last), strict=True)
+    for n, (entry, saved, (entered, left)) in enumerate(zip(weights, all_saved, both, strict=True)):
+        d = n + D - LD
+        again = rows_of(table, output).part(d * P, (d + 1) * P, 1) if d >= 0 else None
         places = (rows_of(table, x),), net.back(n), entry, entered, saved, left, again
         layers.append(LayerPlaces(*places, masks[n // D], net.rate))
     forward(machine, net.by_layer(layers))
-    found = [axes.returned("output", output)]
-    found += [axes.returned(f"state{k}", a) for k, a in enumerate(last)]
-    return [*found, *zeros[: 2 - len(last)], reserve if is_training else zeros[-1]]
+    found = axes.returned("output", output), *map(axes.returned, names, last)
+    joined = _joined(found[1:], zeros)
+    return [found[0], *joined, reserve if is_training else zeros[-1]]
 
 
 def _net_backward(
     table: Table,
     machine: Any,
-    net: EqualLayers,
+    net: NetLayout,
     entries: Sequence[tuple[Weights, Weights]],
     input_gradient: bool,
-) -> list[Place | None]:
+) -> list[Any]:
     """Lay out a net's gradient; return the gradients of the input and of two first states."""
-    axes, reserve = _Axes(table, machine, net.are_exchanged), table.arguments["reserve_space"]
+    axes, reserve = _Axes(table, machine, net), table.arguments["reserve_space"]
     x, dy = (axes.read(table.arguments[n]) for n in ("input", "output_backprop"))
     table.arguments["input"] = x
-    states, of_states = ([axes.read(table.arguments[n]) for n in names[: net.states]]
-                         for names in (_STATES, _COTANGENTS))  # fmt: skip
-    B, H = x.shape[1], net.H
+    states, of_states = ([*map(axes.read, _states(table, net, n))] for n in (_STATES, _COTANGENTS))
+    B, (_, P) = x.shape[1], net.widths[-1]
     x_grad = axes.take("x", *x.shape) if input_gradient else None
     if x_grad is not None:
         clear_after(table, machine, x_grad)
-    first = [axes.take("weights", net.LD, B, H) for _ in states]
-    zeros = machine.zeros(2 - len(first))
+    first = axes.like(states, ["weights"] * net.states, B)
+    zeros = machine.zeros(int(net.states == 1))
     layers, grads = [], []
     nothing: tuple[None, ...] = (None,) * len(states)
     masks, all_saved = net.saved_of(reserve, table.length * B)
+    by_direction = zip(*(_by_direction(net, a) for a in (states, of_states, first)), strict=True)
     for n, ((entry, of_entry), saved) in enumerate(zip(entries, all_saved, strict=True)):
-        entered, (layer, d) = _at(states, n), divmod(n, net.D)
+        (entered, of_last, start), (layer, d) = next(by_direction), divmod(n, net.D)
         places = (rows_of(table, x),), net.back(n), entry, entered, saved, nothing, None
         layers.append(LayerPlaces(*places, masks[layer], net.rate))
         of_x = rows_of(table, x_grad) if x_grad is not None else None
-        of_h = None if dy is None else rows_of(table, dy).part(d * H, (d + 1) * H, 1)
-        start: Any = _at(first, n)
-        grads.append(GradientPlaces((of_h, *nothing[1:]), _at(of_states, n), start, of_x, of_entry))
+        of_h = None if dy is None else rows_of(table, dy).part(d * P, (d + 1) * P, 1)
+        grads.append(GradientPlaces((of_h, *nothing[1:]), of_last, start, of_x, of_entry))
     backward(machine, table, net.by_layer(layers), net.by_layer(grads))
-    found = [None if x_grad is None else axes.returned("x", x_grad)]
-    return [*found, *(axes.returned("weights", a) for a in first), *zeros]
+    of_x = axes.returned("x", x_grad)
+    return [of_x, *_joined([axes.returned("weights", a) for a in first], zeros)]
 
 
 _STATES, _COTANGENTS = ("input_h", "input_c"), ("output_h_backprop", "output_c_backprop")
@@ -187,7 +291,7 @@ _STATES, _COTANGENTS = ("input_h", "input_c"), ("output_h_backprop", "output_c_b
 class PackedNet(NamedTuple):
     """A net of packed parameters."""
 
-    net: EqualLayers
+    net: NetLayout
     form: Callable[..., Any]  # returns the form; a single step may have its own
     rnn_mode: str
     gate: HardSigmoid | None
@@ -210,22 +314,24 @@ class PackedNet(NamedTuple):
     def weights_of(self, matrices: Place | _Pieces, params: Place | _Pieces) -> list[Weights]:
         """Return the weights by layer and direction, of parameters or gradients like them."""
         found = []
-        for w_x, w_h, w_p, b_x, b_h in self.weights:
-            if w_x is None or w_p is not None:
-                raise NotInPlace("a layer has no matrix of its input, or a projection")
-            of_x, of_h, b, b_more = (
-                a.part(place[0].start, place[0].stop).reshape(*place[1])
-                for a, place in ((matrices, w_x), (matrices, w_h), (params, b_x), (params, b_h))
+        sources = matrices, matrices, matrices, params, params
+        for places in self.weights:
+            entry = PackedLayer._make(
+                None if place is None else a.part(place[0].start, place[0].stop).reshape(*place[1])
+                for a, place in zip(sources, places, strict=True)
             )
-            vectors: dict[str, Place | None] = {"b": b, "b_more": b_more, "sums": b}
-            entry = PackedLayer(of_x, of_h, None, b, b_more)
-            found.append(Weights((of_x.T,), (of_h.T,), vectors, entry))
+            w_x, w_h, w_p, b, b_more = cast("tuple[Any, ...]", entry)
+            if w_x is None or w_p is not None:
+                found.append(of_form(entry))
+            else:
+                vectors = {"b": b, "b_more": b_more, "sums": b}
+                found.append(Weights((w_x.T,), (w_h.T,), vectors, entry))
         return found
 
     @property
     def matrices(self) -> int:
         """The number of parameters that belong to matrices; they come first."""
-        ends = [place[0].stop for weights in self.weights for place in weights[:2] if place]
+        ends = [place[0].stop for weights in self.weights for place in weights[:3] if place]
         starts = [place[0].start for weights in self.weights for place in weights[3:]]
         if max(ends) > min(starts):
             raise NotInPlace("a bias is before a matrix")
@@ -291,7 +397,7 @@ def _prepared_weights(net: PackedNet, weights: Sequence[Sequence[Place]]) -> lis
     if len(weights[0]) == 1:
         params = weights[0][0]
         return net.weights_of(params, params)
-    found, H = [], net.net.H
+    found, H = [], net.net.widths[0][0]
     for w_x, w_h, w_p, *biases in weights:
         vectors: dict[str, Place | None] = {"b": biases[0]}
         if len(biases) > 1:
@@ -311,9 +417,9 @@ def prepared_step(arguments: Arguments, net: PackedNet, saved: Any, kind: Any) -
     x, names = table.arguments["x"], ("h", "c")[: net.net.states]
     weights = _prepared_weights(net, table.arguments["weights"])
     states = [table.arguments[name] for name in names]
-    B, H, L, count = x.shape[0], net.net.H, net.net.LD, len(saved._fields)
-    P = weights[0].w_h[0].shape[0]
+    B, L, count, (H, P) = x.shape[0], net.net.L, len(saved._fields), net.net.widths[0]
     last = [table.take("states", (L, B, width)) for width in (P, H)[: len(states)]]
+    entered = _by_direction(net.net, states)
     layers = []
     for n, of_layer in enumerate(weights):
         results = [table.reuse(f"saved{k}", (B, H)) for k in range(count - 1)]
@@ -321,56 +427,67 @@ def prepared_step(arguments: Arguments, net: PackedNet, saved: Any, kind: Any) -
         if len(states) > 1:
             results[saved._fields.index("cs")] = last[1].at(n)
         layers.append([LayerPlaces(
-            (x,), False, of_layer, _at(states, n), tuple(results), (None,) * len(states)
+            (x,), False, of_layer, entered[n], tuple(results), (None,) * len(states)
         )])  # fmt: skip
     forward(machine, layers)
     return machine.finish([last[0].at(L - 1), *last, *[None] * (2 - len(last))], kind)
 
 
+class FormedLayer(NamedTuple):
+    """Layers whose weights only their form knows: those of a projection or of a user's cell."""
+
+    attributes: Any
+    of: Any  # the form
+
+    def form(self, is_single: bool = False) -> Any:
+        """Return the form of the weights."""
+        return self.of
+
+    def cell(self, cells: Cells) -> None:
+        """Machines have no cell for them."""
+
+    def weights_of(self, entry: Any) -> Weights:
+        """Return the weights of a layer."""
+        return of_form(entry)
+
+    def gradients_of(self, table: Table, entry: Any, *, zeros: bool) -> Entry:
+        """Return the weights of a layer with their gradients."""
+        grads = entry._make([a and table.take("weights", a.shape) for a in entry])
+        for a in grads:
+            if a is not None and len(a.shape) == 1:  # vectors are accumulated
+                table.begin(a, None)
+        return Entry(of_form(entry), of_form(grads), grads, [])
+
+
 class StackedNet(NamedTuple):
     """A net of weights of the block ops."""
 
-    net: EqualLayers
-    block: BlockLayer  # each layer
+    net: NetLayout
+    layer: BlockLayer | FormedLayer  # each layer
 
-
-def _by_name(entries: Sequence[Any]) -> list[dict[str, Place | None]]:
-    """Return the weights of layers by name, None for missing peepholes."""
-    found = [dict.fromkeys(PEEPHOLES) | entry._asdict() for entry in entries]
-    if any(entry.get("w_p") is not None for entry in found):
-        raise NotInPlace("a layer has a projection")
-    return found
-
-
-class _StackedGrads:
-    """Makes the result of stacked_rnn_backprop from its arrays."""
-
-    def __init__(self, kinds: Sequence[Any]) -> None:
-        self._kinds = kinds
-
-    def _make(self, arrays: Sequence[Any]) -> StackedRNNGrads[Any]:
-        left, weights = iter(arrays[3:]), []
-        for kind in self._kinds:
-            weights.append(kind._make(islice(left, len(kind._fields))))
-        return StackedRNNGrads._make([*arrays[:3], weights])
+    def entries(self, weights: Sequence[Any]) -> Sequence[Any]:
+        """Return the weights as the layer takes them."""
+        return weights if isinstance(self.layer, FormedLayer) else [w._asdict() for w in weights]
 
 
 def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> Any:
     """Lay out stacked_rnn."""
-    table, machine = machine_for(arguments, net.block, saves=is_training)
-    weights = [net.block.weights_of(entry) for entry in _by_name(table.arguments["weights"])]
+    table, machine = machine_for(arguments, net.layer, saves=is_training)
+    weights = [*map(net.layer.weights_of, net.entries(table.arguments["weights"]))]
     returned = _net_forward(table, machine, net.net, weights, is_training)
-    return machine.finish(returned, StackedRNNOutputs)
+    return _finish(machine, returned, StackedRNNOutputs)
 
 
 def stacked_rnn_backprop(arguments: Arguments, net: StackedNet) -> Any:
     """Lay out stacked_rnn_backprop."""
-    table, machine = machine_for(arguments, net.block)
-    weights, of = table.arguments["weights"], net.block.gradients_of
-    entries = [of(table, entry, zeros=False) for entry in _by_name(weights)]
+    table, machine = machine_for(arguments, net.layer)
+    weights, of = table.arguments["weights"], net.layer.gradients_of
+    entries = [of(table, entry, zeros=False) for entry in net.entries(weights)]
     of_net = [entry[:2] for entry in entries]
     found = _net_backward(table, machine, net.net, of_net, True)
     round_all(machine, entries)
-    for entry, grads in zip(weights, entries, strict=True):
-        found += (*grads.returned, *[None] * len(entry))[: len(entry)]
-    return machine.finish(found, _StackedGrads([type(entry) for entry in weights]))
+    of_weights = [
+        entry._make((*grads.returned, *[None] * len(entry))[: len(entry)])
+        for entry, grads in zip(weights, entries, strict=True)
+    ]
+    return _finish(machine, [*found, of_weights], StackedRNNGrads)

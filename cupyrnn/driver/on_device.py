@@ -137,6 +137,7 @@ class OnDevice:
         self._zeros: Place | None = None  # zeros for a state, in a gradient
         self._scalars: Place | None = None  # zeros that no launch has written yet
         self._kept: Any = None  # the input whose kept values are in memory
+        self._columns: int | None = None  # of h in all layers
         places = [place for place in table.sequences or () if place is not None]
         if places:
             self.operations.append(("upload", 0, sum(place.size for place in places)))
@@ -373,8 +374,16 @@ class OnDevice:
     def _matrices(self, w_h: Sequence[Place]) -> list[Any]:
         return [v for w in w_h for v in (w, *(n // w.itemsize for n in w.strides))]
 
+    def _check(self, layer: LayerPlaces) -> None:
+        """Refuse layers of different sizes, and those whose weights only their form knows."""
+        columns = layer.saved[-1].shape[1]
+        if not layer.weights.w_x or columns != (self._columns or columns):
+            raise NotInPlace("the kernels compute equal layers of known weights")
+        self._columns = columns
+
     def forward_layer(self, layer: LayerPlaces) -> None:
         """Add the operations of one direction of a layer."""
+        self._check(layer)
         x, z = self._input_of(layer), []
         _, _, (w_x, w_h, *_), first, saved, last, output, *_ = layer
         for n, w in enumerate(w_x):
@@ -390,6 +399,7 @@ class OnDevice:
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of one direction of a layer."""
+        self._check(layer)
         layer = steps = layer._replace(x=self._input_of(layer))
         saved = layer.saved
         if self.table.sequences is not None:
@@ -570,5 +580,7 @@ def start(
         if not (a.flags.c_contiguous or (a.flags.f_contiguous and n in matrices)):
             raise NotInPlace("an array is not in order")
         aligned |= a.data.ptr & 15
-    table = Table(arguments)
-    return table, OnDevice(table, net.cell(CELLS), table.length, B, aligned)
+    table, cell = Table(arguments), net.cell(CELLS)
+    if cell is None:
+        raise NotInPlace("no kernel computes the cell")
+    return table, OnDevice(table, cell, table.length, B, aligned)

@@ -18,6 +18,7 @@ from .._typing import Array, Arrays, NamedTuple
 from ..arithmetic.dropout import scale, threshold
 from ..cells.block_forms import prepared
 from ..cells.contract import Gradients, each
+from ..cells.gradients import OfWeights
 from ..checks.arrays import NotInPlace, cast, compute_dtype, contiguous
 from . import layer as _layer
 from .host_call import HostCall, HostTable, order_of
@@ -230,11 +231,15 @@ class OnHost:
 
         self.operations.append(left)
 
-    def _read(self, layer: LayerPlaces) -> LayerPlaces:
-        """Return a layer whose input and first states are in the order of its steps."""
-        back, saved = int(layer.back), layer.saved
-        widths = (saved[-1].shape[1], saved[0].shape[1])
-        first = [self._first(a, n) for a, n in zip(layer.first, widths, strict=False)]
+    def _read(self, layer: LayerPlaces, like: Sequence[Place | None]) -> LayerPlaces:
+        """
+        Return a layer whose input and first states are in the order of its steps.
+
+        Missing states are `like` other places; without them, all states of the layer have H.
+        """
+        back, H = int(layer.back), layer.saved[-1].shape[1]
+        widths = [H if a is None else a.shape[1] for a in like]
+        first = [self._first(a, n) for a, n in zip(layer.first, widths, strict=True)]
         x = (self._input_of(layer, back),) if layer.x else ()
         return layer._replace(x=x, first=tuple(self._entering(first, layer.back)))
 
@@ -247,7 +252,7 @@ class OnHost:
 
     def forward_layer(self, layer: LayerPlaces) -> None:
         """Add the operations of a layer."""
-        back, to, last = int(layer.back), self._read(layer), layer.last
+        back, to, last = int(layer.back), self._read(layer, layer.last), layer.last
         to = to._replace(saved=self._saved(layer))
         if self._packs:  # the states after the last step take the place of the first ones
             last = tuple(a and held for a, held in zip(last, to.first, strict=True))
@@ -266,7 +271,7 @@ class OnHost:
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of a layer."""
         back, reuse = int(layer.back), self._table.reuse
-        to, saved = self._read(layer), self._saved(layer)
+        to, saved = self._read(layer, grads.first), self._saved(layer)
         for a, place in zip(saved, layer.saved, strict=True):
             if a is not place:
                 self._move(place, None, a, back)
@@ -365,12 +370,8 @@ class OnHost:
 
     def _backward(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the gradient of the steps of a layer."""
-        net, xp, is_step, sums = (
-            self._net,
-            self._xp,
-            self._is_step,
-            grads.weights.vectors.get("sums"),
-        )
+        net, xp, is_step, dtype = self._net, self._xp, self._is_step, self._table.dtype
+        B, sums = self._B, grads.weights.vectors.get("sums")
         if sums is not None and sums.size > grads.weights.w_h[0].shape[1]:
             self._table.begin(sums, None)  # unused peepholes
         States, Saved = net.form().States, net.form().Saved
@@ -388,16 +389,17 @@ class OnHost:
             rows = self._rows_of(arrays)
             form = net.form(rows is not None and rows.single)
             cell = form.cell(xp, entry(arrays), net.attributes)
-            of_weights, of_states = _Written(grads_of(arrays)), _Written(carried_of(arrays))
+            into, of_states = _Written(grads_of(arrays)), _Written(carried_of(arrays))
             (x,), (dx,) = x_of(arrays), dx_of(arrays)
-            written = form.gradients(xp, of_weights.arrays)._replace(x=dx)
-            for total in written.sums:
+            of_weights = OfWeights(xp, form, dtype, into.arrays, "sum", B, into.arrays)
+            written = of_weights.written._replace(x=dx)
+            for total in written.sums or ():
                 if total is not None:
                     total[...] = 0
             step = Layer(x, first_of(arrays), rows, saved_of(arrays))
             cotangents = None if is_step else states_of(arrays)
             _layer.backward(xp, cell, LayerGradient(step, cotangents, of_states.arrays, written))
-            of_weights.write(form.finished(of_weights.arrays, written))
+            into.write(of_weights.values())
             of_states.write(of_states.arrays)
 
         self.operations.append(backward)

@@ -50,6 +50,8 @@ class OnHostCompiled(OnHost):
     def _in_one_loop(self, layer: LayerPlaces, direction: str) -> bool:
         """Return whether one loop over all steps is faster than NumPy's steps."""
         (w_x, w_h, *_), dtype = layer.weights, self._table.dtype
+        if not w_x:
+            return False
         size, in_order = sum(w.size for w in (*w_x, *w_h)), w_x[0].strides[1] == dtype.itemsize
         return _layer.pays(size, self._T * self._B, direction, self._T == 1, in_order)
 
@@ -142,7 +144,7 @@ class OnHostCompiled(OnHost):
             layer.weights.vectors,
             layer.saved,
         )
-        if self._packs or not (whole or self._T == 1):
+        if self._packs or not (whole or (self._T == 1 and layer.weights.w_x)):
             super().forward_layer(layer)
             return
         layer = self._input(layer)
@@ -211,7 +213,7 @@ class OnHostCompiled(OnHost):
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of a layer."""
         whole = self._in_one_loop(layer, "backward")
-        if self._packs or not (whole or self._T == 1):
+        if self._packs or not (whole or (self._T == 1 and layer.weights.w_x)):
             super().backward_layer(layer, grads)
             return
         layer = self._input(layer)

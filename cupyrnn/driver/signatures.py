@@ -204,10 +204,15 @@ def _reserved(a: Any, *, steps_differ: bool) -> Any:
 
 
 def _parts(kind: type, a: Any) -> Any:
-    """Return the elements of a list, a tuple or one of the package's named tuples, or None."""
-    if kind is list or kind is tuple:
-        return a
-    return a if issubclass(kind, tuple) and kind.__module__.startswith("cupyrnn.") else None
+    """Return the elements of a list or of a tuple, also a named one, or None."""
+    return a if kind is list or kind is tuple or issubclass(kind, (list, tuple)) else None
+
+
+def _makes(kind: type, a: Any) -> Any:
+    """Return what makes the cell of a user's weights, which a signature compares by identity."""
+    if kind is list or kind is tuple or kind.__module__.startswith("cupyrnn."):
+        return None
+    return getattr(getattr(a, "form", None), "cell", None)
 
 
 @functools.cache
@@ -282,7 +287,7 @@ def signature(
             append((a.shape, dtype, a._c_contiguous, a._f_contiguous))
             arrays.append(a)
         elif (parts := _parts(kind, a)) is not None and len(values) + len(parts) <= _MOST_ARGUMENTS:
-            append((kind, len(parts)))
+            append((kind, len(parts), _makes(kind, a)))
             values.extend(parts)  # += would try the named tuple's own + first
         else:
             return None, arrays

@@ -257,7 +257,7 @@ def _is_of_engine(call: PackedCall, engine: str, arguments: Arguments) -> bool:
 
 def _may_be_laid_out(call: PackedCall) -> bool:
     """Return whether kernels can use the arrays of a call in place."""
-    return call.is_whole and not (call.by_cudnn or call.net.skip)
+    return call.is_whole and not call.by_cudnn
 
 
 @by_signature

@@ -342,21 +342,21 @@ def _run_backprop(
         return StackedRNNGrads(dx, dh, _joined(xp, others, dtype), grads)
 
 
-def _may_be_laid_out(call: NetCall, *states: Any) -> bool:
-    """Return whether kernels can use the arrays of a call in place."""
-    known = call.form is LSTM_FORM or call.form is GRU_FORM
-    return known and call.is_whole and not any(map(_is_layered, states))
-
-
 def _lay_out(call: NetCall, arguments: Arguments) -> Any:
     """Lay out stacked_rnn or its gradient."""
     from ..driver import net_layouts  # imported here, because it imports the kernels
     from ..driver.laid_out import laid_out
     from ..driver.layouts import BlockLayer
 
-    columns = COLUMNS[call.attributes.gate_order] if call.form is LSTM_FORM else None
-    block = BlockLayer(call.attributes, columns)
-    net = net_layouts.StackedNet(call.in_place(), block)
+    form, attributes, (weights, *_) = call.form, call.attributes, arguments.by_name["weights"]
+    layer: Any = net_layouts.FormedLayer(attributes, form)
+    if form in (LSTM_FORM, GRU_FORM) and getattr(weights, form.projection or " ", None) is None:
+        layer = BlockLayer(
+            attributes, COLUMNS[attributes.gate_order] if form is LSTM_FORM else None
+        )
+    else:
+        call.check_cell(form.cell(call.run.xp, weights, attributes))
+    net = net_layouts.StackedNet(call.in_place(), layer)
     if "reserve_space" in arguments.by_name:
         return laid_out(net_layouts.stacked_rnn_backprop, arguments, net)
     return laid_out(net_layouts.stacked_rnn, arguments, net, call.run.sizes.is_training)
@@ -527,9 +527,7 @@ def stacked_rnn(
     run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
     run = run._replace(save=save, reverse=reverse)
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run)
-    lay_out = None
-    if _may_be_laid_out(call, input_h, input_c):
-        lay_out = partial(_lay_out, call)
+    lay_out = partial(_lay_out, call) if call.is_whole else None
     return Checked(partial(_run, op, call, attributes), lay_out)  # type: ignore[return-value]
 
 
@@ -670,9 +668,7 @@ def stacked_rnn_backprop(
     of_gradient |= {"output_c_backprop": output_c_backprop, "reserve_space": reserve_space}
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run, of_gradient)
     check_weight_gradients(op, weight_gradients)
-    lay_out, states = None, (input_h, input_c, output_h_backprop, output_c_backprop)
     sums = weight_gradients == "sum" and reserve_space.shape == (call.layout.size,)
-    if sums and _may_be_laid_out(call, *states):
-        lay_out = partial(_lay_out, call)
+    lay_out = partial(_lay_out, call) if sums and call.is_whole else None
     run_backprop = partial(_run_backprop, op, call, attributes, weight_gradients)
     return Checked(run_backprop, lay_out)  # type: ignore[return-value]
