@@ -135,7 +135,7 @@ def view_of(xp: ModuleType, place: Place, whole: tuple[int, ...] | None = None) 
         row = max(1, prod(whole[1:])) * dtype.itemsize
         if shape == whole:
             return operator.itemgetter(array)
-        if shape == whole[1:] and offset % row == 0:
+        if shape == whole[1:] and whole[0] and offset % row == 0:
             n = offset // row
             return lambda arrays: arrays[array][n]
         if shape and shape[1:] == whole[1:] and offset % row == 0:
