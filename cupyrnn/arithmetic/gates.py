@@ -57,6 +57,12 @@ def unity_of(dtype: np.dtype[Any]) -> Array:
 
 
 @functools.lru_cache(maxsize=64)
+def bounds_of(clip: float, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return -clip and clip as cached arrays."""
+    return np.array(-clip, dtype), np.array(clip, dtype)
+
+
+@functools.lru_cache(maxsize=64)
 def gate_of(
     gate: HardSigmoid | None, dtype: np.dtype[Any]
 ) -> tuple[Callable[..., Any], Array, Callable[..., Any]]:

@@ -39,7 +39,15 @@ import numpy as np
 
 from .._typing import Array, ArrayT, NamedTuple
 from ..arithmetic.dual import arithmetic_of
-from ..arithmetic.gates import HardSigmoid, gate_of, sigmoid_of, slope_of, unity_of, with_negated
+from ..arithmetic.gates import (
+    HardSigmoid,
+    bounds_of,
+    gate_of,
+    sigmoid_of,
+    slope_of,
+    unity_of,
+    with_negated,
+)
 from ..arithmetic.scratch import are_small, product
 from .contract import BackwardRun, BackwardStep, ForwardRun, Weight
 
@@ -135,9 +143,9 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     if peephole is not None:
         wci, wcf, wco = (v[None].repeat(B, 0) for v in peephole)
     if cell.cell_clip is not None:
-        low, high = np.array(-cell.cell_clip, dtype), np.array(cell.cell_clip, dtype)
+        low, high = bounds_of(cell.cell_clip, dtype)
     if cell.proj_clip is not None:
-        bounds = np.array(-cell.proj_clip, dtype), np.array(cell.proj_clip, dtype)
+        bounds = bounds_of(cell.proj_clip, dtype)
     at_f = cell.columns[2]
     of_steps = z, saved.cs, saved.ci, saved.co, saved.h, *of_gates, into
     for z_t, cs, ci, co, h, gates, zi, zci, zf, zo, written in zip(*of_steps, strict=False):
@@ -290,8 +298,9 @@ def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) ->
     np.multiply(f, cs_prev, cs)
     cs += np.multiply(i, ci, co)  # cs = i*ci + f*cs_prev
     if cell.cell_clip is not None:
-        np.minimum(cs, cell.cell_clip, out=cs)
-        np.maximum(cs, -cell.cell_clip, out=cs)
+        low, high = bounds_of(cell.cell_clip, x.dtype)
+        np.minimum(cs, high, out=cs)
+        np.maximum(cs, low, out=cs)
     np.tanh(cs, co)  # co = tanh(cs)
     if cell.peephole is not None:
         zo += cs * wco
@@ -305,8 +314,9 @@ def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) ->
     else:
         np.dot(o * co, w_p[0].w, h)
         if cell.proj_clip is not None:
-            np.minimum(h, cell.proj_clip, out=h)
-            np.maximum(h, -cell.proj_clip, out=h)
+            low, high = bounds_of(cell.proj_clip, x.dtype)
+            np.minimum(h, high, out=h)
+            np.maximum(h, low, out=h)
 
 
 @functools.lru_cache(maxsize=16)

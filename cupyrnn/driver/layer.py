@@ -105,6 +105,13 @@ def implementation(
     return Implementation(page, "step" if hasattr(page, entry) else "steps")
 
 
+def choice(xp: ModuleType, cell: Cell, layer: Layer, direction: str) -> Implementation:
+    """Return the code that computes a layer."""
+    x, _, packing, _ = layer
+    single, whole = packing is None or packing.single, packing is not None
+    return implementation(xp, cell, len(x), x.dtype, direction, single, whole)
+
+
 def _with_rows(xp: ModuleType, layer: Layer) -> Layer:
     """Return the layer with `Rows`, also if it is a single step."""
     return layer if layer.packing is not None else layer._replace(packing=Rows(xp, 1, len(layer.x)))
@@ -157,7 +164,7 @@ def _carried(first: Any, compute: np.dtype[Any]) -> Any:
     return first._make([s if s is None else s.astype(compute, order="C") for s in first])
 
 
-def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
+def forward(xp: ModuleType, cell: Cell, layer: Layer, chosen: Implementation | None = None) -> Any:
     """
     Run a cell over all sequences.
 
@@ -166,17 +173,17 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     layer
         Its `saved` is written. Except for h, these arrays may have only the rows of the largest
         block.
+    chosen
+        What `choice` returns for this layer, if it is known.
 
     Returns
     -------
     NamedTuple
         The states after the last step of each sequence, in the dtype of the computation.
     """
-    x, _, packing, _ = layer
-    single, whole = packing is None or packing.single, packing is not None
-    recurrence, kind = implementation(xp, cell, len(x), x.dtype, "forward", single, whole)
+    recurrence, kind = chosen or choice(xp, cell, layer, "forward")
     if kind == "layer":
-        return _forward_whole(recurrence, cell, layer, compute_dtype(x.dtype))
+        return _forward_whole(recurrence, cell, layer, compute_dtype(layer.x.dtype))
     if kind == "step":
         return _forward_step(recurrence, cell, layer)
     return _forward_steps(xp, recurrence, cell, _with_rows(xp, layer))
@@ -338,17 +345,17 @@ def _input_product(xp: ModuleType, x: Array, weight: Weight, out: Array) -> None
         products_of(xp).matmul(x, weight.w, out)
 
 
-def backward(xp: ModuleType, cell: Cell, cut: LayerGradient) -> None:
+def backward(
+    xp: ModuleType, cell: Cell, cut: LayerGradient, chosen: Implementation | None = None
+) -> None:
     """
-    The gradient of a layer.
+    The gradient of a layer; `chosen` as in `forward`.
 
     The weight_gradients of a single step may be "deltas": the result has [B, ·] for each of the
     deltas instead of the gradients of the weights. The cell may then have no matrices, and x of
     `grads` may be None.
     """
-    x, _, packing, _ = cut.layer
-    single, whole = packing is None or packing.single, packing is not None
-    recurrence, kind = implementation(xp, cell, len(x), x.dtype, "backward", single, whole)
+    recurrence, kind = chosen or choice(xp, cell, cut.layer, "backward")
     if kind == "step":
         _backward_step(recurrence, cell, cut)
         return

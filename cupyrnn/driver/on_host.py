@@ -17,12 +17,12 @@ import numpy as np
 from .._typing import Array, Arrays, NamedTuple
 from ..arithmetic.dropout import scale, threshold
 from ..cells.block_forms import prepared
-from ..cells.contract import Gradients, each
+from ..cells.contract import Cell, Gradients, each
 from ..cells.gradients import OfWeights
 from ..checks.arrays import NotInPlace, cast, compute_dtype, contiguous
 from . import layer as _layer
 from .host_call import HostCall, HostTable, order_of
-from .layer import Layer, LayerGradient
+from .layer import Implementation, Layer, LayerGradient
 from .net import GradientPlaces, LayerPlaces, Weights
 from .packing import Packing, Rows
 from .pages import dropout_of, products_of
@@ -330,9 +330,28 @@ class OnHost:
 
         return rows
 
-    def _rows_of(self, arrays: Arrays) -> Any:
-        """Return the rows of a layer; None for a block op's single step."""
-        return None if self._is_step else order_of(arrays) if self._packs else self._rows
+    def _rows_and_form(self) -> Callable[[Arrays], tuple[Any, Any]]:
+        """Return what returns a layer's rows, None for a block op's step, and its weights' form."""
+        form_of = self._net.form
+        if self._packs:
+            return lambda arrays: (rows := order_of(arrays), form_of(rows.single))
+        rows = None if self._is_step else self._rows
+        always = rows, form_of(rows is not None and rows.single)
+        return lambda _: always
+
+    def _choice(self, direction: str) -> Callable[[Cell, Layer], Implementation]:
+        """Return what chooses the code of a layer: once, if all calls have as many rows."""
+        xp = self._xp
+        if self._packs:
+            return lambda cell, layer: _layer.choice(xp, cell, layer, direction)
+        chosen: list[Implementation] = []
+
+        def choose(cell: Cell, layer: Layer) -> Implementation:
+            if not chosen:
+                chosen.append(_layer.choice(xp, cell, layer, direction))
+            return chosen[0]
+
+        return choose
 
     def _entry(self, weights: Weights, *, writes: bool = False) -> Callable[[Arrays], Any]:
         """Return a function that makes the weights of a layer, as its form has them."""
@@ -348,6 +367,7 @@ class OnHost:
     def _forward(self, layer: LayerPlaces) -> None:
         """Add the steps of a layer."""
         net, packs, xp = self._net, self._packs, self._xp
+        rows_and_form, choose = self._rows_and_form(), self._choice("forward")
         States, Saved = net.form().States, net.form().Saved
         entry, x_of = self._entry(layer.weights), self._rows_reader(_OneArray, layer.x)
         first_of = self._reader(States, layer.first)
@@ -355,11 +375,11 @@ class OnHost:
         last = [(k, a.array, self._table.view(a)) for k, a in enumerate(layer.last) if a]
 
         def forward(arrays: Any) -> None:
-            rows = self._rows_of(arrays)
-            form = net.form(rows is not None and rows.single)
+            rows, form = rows_and_form(arrays)
             cell = form.cell(xp, entry(arrays), net.attributes)
             (x,), first, saved = x_of(arrays), first_of(arrays), saved_of(arrays)
-            states = _layer.forward(xp, cell, Layer(x, first, rows, saved))
+            steps = Layer(x, first, rows, saved)
+            states = _layer.forward(xp, cell, steps, choose(cell, steps))
             for k, n, view in last:
                 if packs:
                     arrays[n] = states[k]
@@ -371,6 +391,7 @@ class OnHost:
     def _backward(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the gradient of the steps of a layer."""
         net, xp, is_step, dtype = self._net, self._xp, self._is_step, self._table.dtype
+        rows_and_form, choose = self._rows_and_form(), self._choice("backward")
         B, sums = self._B, grads.weights.vectors.get("sums")
         if sums is not None and sums.size > grads.weights.w_h[0].shape[1]:
             self._table.begin(sums, None)  # unused peepholes
@@ -386,8 +407,7 @@ class OnHost:
         )
 
         def backward(arrays: Any) -> None:
-            rows = self._rows_of(arrays)
-            form = net.form(rows is not None and rows.single)
+            rows, form = rows_and_form(arrays)
             cell = form.cell(xp, entry(arrays), net.attributes)
             into, of_states = _Written(grads_of(arrays)), _Written(carried_of(arrays))
             (x,), (dx,) = x_of(arrays), dx_of(arrays)
@@ -398,7 +418,8 @@ class OnHost:
                     total[...] = 0
             step = Layer(x, first_of(arrays), rows, saved_of(arrays))
             cotangents = None if is_step else states_of(arrays)
-            _layer.backward(xp, cell, LayerGradient(step, cotangents, of_states.arrays, written))
+            cut = LayerGradient(step, cotangents, of_states.arrays, written)
+            _layer.backward(xp, cell, cut, choose(cell, step))
             into.write(of_weights.values())
             of_states.write(of_states.arrays)
 
@@ -413,6 +434,7 @@ class OnHost:
         `deltas` are written: the gradients of the products.
         """
         net, xp, terms = self._net, self._xp, grads.weights.vectors.get("terms")
+        choose = self._choice("backward")
         H = layer.saved[0].shape[1]
         first = [self._first(a, H) for a in layer.first]
         for to, state in zip(grads.first, grads.states, strict=True):
@@ -432,7 +454,8 @@ class OnHost:
                 vectors[...] = 0
             to = Gradients(x, found[: len(deltas)], None, vectors, "deltas")
             step = Layer(first[-1], first, None, saved_of(arrays))
-            _layer.backward(xp, cell, LayerGradient(step, None, carried.arrays, to))
+            cut = LayerGradient(step, None, carried.arrays, to)
+            _layer.backward(xp, cell, cut, choose(cell, step))
             written.write(written.arrays)
             carried.write(carried.arrays)
 
