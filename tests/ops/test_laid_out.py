@@ -1,34 +1,55 @@
-"""NumPy calls that are laid out once for each signature: compiled loops over arrays of any kind."""
+"""
+Calls that are laid out once for each signature: a list of operations, on the host and on a device.
+
+On the host they are compiled loops, on a device here one launch for all steps.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import warnings
 import weakref
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_close, layouts
+from checks import Ops, assert_close, layouts
+from problems.properties import beside_numpy, each
+from problems.table import STATES, TABLE, Case, call_of
 
 import cupyrnn
 from cupyrnn.driver import signatures
+from cupyrnn.driver.device_call import DeviceCall
 
-T, B, I, H = 5, 3, 4, 5
+T, B, I, H = 5, 3, 4, 6
+LENGTHS = np.array([[5, 2, 4], [1, 5, 0], [3, 4, 5]])
+MARKS = np.arange(T * B).reshape(T, B) % 4 == 1
+PLACES = [
+    "numba",
+    pytest.param("cuda_on_cpu", marks=pytest.mark.cuda_on_cpu),
+    pytest.param("cupy", marks=pytest.mark.gpu),
+]
+each_place = pytest.mark.parametrize("ops", PLACES, indirect=True)
+on_the_host = pytest.mark.parametrize("ops", PLACES[:1], indirect=True)
+on_devices = pytest.mark.parametrize("ops", PLACES[1:], indirect=True)
+on_a_gpu = pytest.mark.parametrize("ops", PLACES[2:], indirect=True)
 
 
 @pytest.fixture(autouse=True)
-def compiled(compiled_loops: ModuleType) -> ModuleType:
-    """Calls of these sizes are laid out."""
-    return compiled_loops
+def one_launch(ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch for all steps; the stand-in for CuPy lays calls out only if it is asked."""
+    if ops.xp is not np:
+        monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
+    if ops.xp.__name__ == "cupy_on_cpu":
+        monkeypatch.setattr(ops.xp.ndarray, "lays_out", True)
 
 
-def arguments(seed: int = 0) -> dict[str, Any]:
+def arguments(xp: Any = np, seed: int = 0) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     shapes = {"x": (T, B, I), "cs_prev": (B, H), "h_prev": (B, H), "w": (I + H, 4 * H)}
-    return {n: rng.standard_normal(shape) for n, shape in shapes.items()}
+    return {n: xp.asarray(rng.standard_normal(shape) / 2) for n, shape in shapes.items()}
 
 
 def both(given: dict[str, Any], b: Any) -> list[Any]:
@@ -38,15 +59,34 @@ def both(given: dict[str, Any], b: Any) -> list[Any]:
 
 
 def are_laid_out() -> list[bool]:
-    return [laid_out is not None for laid_out, _ in signatures.CALLS.values()]
+    """Return whether each signature so far has operations, on a device those of kernels."""
+    found = []
+    for key, (run, _) in signatures.CALLS.items():
+        # A signature on a device ends with the device's number and its other properties.
+        if type(key[-1]) is tuple and type(key[-1][0]) is int:
+            call = run.run.call if isinstance(run, signatures.ByValue) else run
+            found.append(isinstance(call, DeviceCall))
+        else:
+            found.append(run is not None)
+    return found
 
 
 def same(found: list[Any], expected: list[Any]) -> bool:
-    return all(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))
+    pairs = zip(found, expected, strict=True)
+    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
 
 
-def test_one_array_may_be_two_arguments() -> None:
-    given, b = arguments(), np.ones(4 * H)
+def twice(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the result of the second call of a signature, which must equal the first."""
+    first, second = op(*args, **kwargs), op(*args, **kwargs)
+    for a, b in zip(first, second, strict=True):
+        assert a is None or (a is not b and a.tobytes() == b.tobytes())
+    return second
+
+
+@each_place
+def test_one_array_may_be_two_arguments(ops: Ops) -> None:
+    given, b = arguments(ops.xp), ops.xp.asarray(np.ones(4 * H))
     expected = both(given | {"cs_prev": given["h_prev"].copy()}, b)
     assert same(both(given | {"cs_prev": given["h_prev"]}, b), expected)
     # The next call of the signature has two arrays there.
@@ -54,21 +94,7 @@ def test_one_array_may_be_two_arguments() -> None:
     assert are_laid_out() == [True, True]
 
 
-def test_a_reversed_sequence() -> None:
-    given, b = arguments(), np.ones(4 * H)
-    found = cupyrnn.block_lstm(**given, b=b, reverse=True)
-    reversed_grads = cupyrnn.block_lstm_grad(
-        **given, **found._asdict(), h_grad=found.h, reverse=True
-    )
-    turned = given | {"x": given["x"][::-1]}
-    out = cupyrnn.block_lstm(**turned, b=b)
-    grads = cupyrnn.block_lstm_grad(**turned, **out._asdict(), h_grad=out.h)
-    assert same([*found, reversed_grads.x_grad], [a[::-1] for a in (*out, grads.x_grad)])
-    for a, e in zip(reversed_grads[1:], grads[1:], strict=True):  # sums in another order
-        assert_close(a, e, "float64", "", at_least=1.0)
-    assert all(are_laid_out())
-
-
+@on_the_host
 @pytest.mark.parametrize("order", "CF")
 def test_one_array_may_be_a_state_and_a_matrix(order: Any) -> None:
     """A matrix may be in Fortran order. A state in that order is copied."""
@@ -88,6 +114,7 @@ def test_one_array_may_be_a_state_and_a_matrix(order: Any) -> None:
     assert all(are_laid_out())
 
 
+@on_the_host
 @pytest.mark.parametrize("name", arguments())
 def test_an_array_in_another_layout_is_not_misread(name: str) -> None:
     given, b = arguments(), np.ones(4 * H)
@@ -99,6 +126,7 @@ def test_an_array_in_another_layout_is_not_misread(name: str) -> None:
         assert same(both(given | {name: read_only}, b), expected)
 
 
+@on_the_host
 @pytest.mark.parametrize("op", ["block_lstm", "cudnn_rnn"])
 def test_no_array_of_a_caller_is_kept(op: str) -> None:
     given: dict[str, Any] = arguments() | {"b": np.ones(4 * H)}
@@ -115,48 +143,62 @@ def test_no_array_of_a_caller_is_kept(op: str) -> None:
     assert not [a for a in kept if a() is not None]
 
 
-@pytest.mark.parametrize(
-    ("D", "reverse"), [(1, False), (1, True), (2, False)], ids=["one", "reverse", "two"]
-)
-def test_masks_have_the_seeds_of_their_call(
-    D: int, reverse: bool, monkeypatch: pytest.MonkeyPatch
+@each_place
+@pytest.mark.parametrize(("D", "reverse"), [(1, False), (1, True), (2, False)])
+@pytest.mark.parametrize("with_resets", [False, True])
+def test_a_signature_has_calls_of_all_lengths_and_seeds(
+    ops: Ops, monkeypatch: pytest.MonkeyPatch, with_resets: bool, D: int, reverse: bool
 ) -> None:
-    """A signature has calls of all seeds; their bits are as layer by layer."""
     net: Any = {"direction": "bidirectional" if D > 1 else "unidirectional"}
-    size, rng = cupyrnn.cudnn_rnn_params_size(3, H, I, **net), np.random.default_rng(0)
-    net["reverse"] = reverse
-    shapes = (T, B, I), (3 * D, B, H), (3 * D, B, H), (size,), (T, B, D * H)
-    *given, dy = (rng.standard_normal(shape) for shape in shapes)
+    size, rng = cupyrnn.cudnn_rnn_params_size(2, H, I, **net), np.random.default_rng(0)
+    net |= {"reverse": reverse, "dropout": 0.4}
+    shapes = (T, B, I), (2 * D, B, H), (2 * D, B, H), (size,), (T, B, D * H)
+    *given, dy = (rng.standard_normal(shape) / 2 for shape in shapes)
 
-    def results() -> list[Any]:
-        found = []
-        for seed in (1, -(2**63), 1):
-            own: Any = {**net, "dropout": 0.5, "seed": seed, "seed2": 3}
-            out = cupyrnn.cudnn_rnn(*given, **own)
-            saved = *out[:3], dy, None, None, out.reserve_space
-            grads = cupyrnn.cudnn_rnn_backprop(*given, *saved, **own)
-            found.append([*out, *grads])
-        return found
+    def results(n: int, of: Any, **more: Any) -> list[Any]:
+        marks = MARKS[:, ::-1] if with_resets else None
+        extent = {"sequence_lengths": LENGTHS[n % 3], "resets": marks, **more}
+        of_seed: Any = {"seed": (1, -(2**63), 0)[n % 3], "seed2": 2**40 * (n % 3)}
+        own = {**net, **of_seed, "engine": "auto" if of is np else "cupy"}
+        out = Ops(of).cudnn_rnn(*given, **own, **extent)
+        saved = *out[:3], dy, None, None, out.reserve_space
+        kept = {"host_reserved": out.host_reserved, **own}
+        if n == 1:
+            with pytest.raises(ValueError, match=r"sequence_lengths\[2\] is 9, expected in"):
+                Ops(of).cudnn_rnn(*given, **own, **extent | {"sequence_lengths": [5, 0, 9]})
+            wrong = {**extent, "sequence_lengths": LENGTHS[0]}
+            with pytest.raises(ValueError, match="with other sizes, attributes, lengths or resets"):
+                Ops(of).cudnn_rnn_backprop(*given, *saved, **kept, **wrong)
+        grads = Ops(of).cudnn_rnn_backprop(*given, *saved, **kept, **extent)
+        return [*out[:3], *grads]
 
-    laid_out = results()
+    found = [results(n, ops.xp) for n in range(4)]
     assert are_laid_out() == [True, True]
-    assert same(laid_out[0], laid_out[2])
-    assert not same(laid_out[0], laid_out[1])
+    assert same(found[0], found[3])
+    assert not any(same(found[0], one) for one in found[1:3])
+    for n, one in enumerate(found):
+        _, expected = beside_numpy(lambda n=n: results(n, np), monkeypatch)
+        for a, e in zip(one, expected, strict=True):
+            assert_close(a, e, "float64", "result", at_least=1.0)
     for kind in (np.array([0]), 1.5):
         with pytest.raises(TypeError, match="cudnn_rnn: seed is"):
-            cupyrnn.cudnn_rnn(*given, **net, dropout=0.5, seed=kind)
-    monkeypatch.setattr(signatures, "signature", lambda *_: (None, []))
-    for found, by_layers in zip(laid_out, results(), strict=True):
-        assert same(found, by_layers)
+            ops.cudnn_rnn(*given, **net, seed=kind)
 
 
-def test_h_does_not_keep_the_other_results() -> None:
+@each_place
+def test_h_does_not_keep_the_other_results(ops: Ops) -> None:
+    given = arguments(ops.xp)
     for _ in range(2):
-        out = cupyrnn.block_lstm(**arguments(), b=np.ones(4 * H))
-        assert out.h.base is None
-        assert not np.may_share_memory(out.h, out.i)
+        out = cupyrnn.block_lstm(**given, b=ops.xp.asarray(np.ones(4 * H)))
+        assert not ops.xp.may_share_memory(out.h, out.i)
+        if ops.xp.__name__ == "cupy":
+            assert out.h.data.mem is not out.i.data.mem
+            assert out.h.data.mem.size < 2 * out.h.nbytes + 512
+        elif ops.xp is np:
+            assert out.h.base is None
 
 
+@on_the_host
 def test_an_attribute_may_be_an_array_of_no_axes() -> None:
     given, b = arguments(), np.ones(4 * H)
     for steps in (T, 2, T):
@@ -166,6 +208,7 @@ def test_an_attribute_may_be_an_array_of_no_axes() -> None:
         assert [bool(a.any()) for a in found.h] == [t < steps for t in range(T)]
 
 
+@on_the_host
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 def test_an_attribute_may_be_a_number_of_numpy(kind: Any) -> None:
     given, b = arguments(), np.ones(4 * H)
@@ -178,6 +221,7 @@ def test_an_attribute_may_be_a_number_of_numpy(kind: Any) -> None:
         cupyrnn.block_lstm(**given, b=b, seq_len_max=kind(T + 1), **more)
 
 
+@on_the_host
 @pytest.mark.parametrize("name", ["num_layers", "num_units", "input_size", "num_proj"])
 def test_an_attribute_of_packed_parameters_may_be_an_array_of_no_axes(name: str) -> None:
     x, right = (
@@ -197,6 +241,7 @@ class Raising:
         raise RuntimeError(name)
 
 
+@on_the_host
 @pytest.mark.parametrize("name", [*arguments(), "b", "seq_len_max", "resets"])
 def test_nothing_is_asked_of_what_is_no_array(name: str) -> None:
     given: dict[str, Any] = arguments() | {"b": np.ones(4 * H), name: Raising()}
@@ -206,6 +251,7 @@ def test_nothing_is_asked_of_what_is_no_array(name: str) -> None:
         cupyrnn.stacked_rnn(given["x"], None, None, [Raising()])
 
 
+@on_the_host
 def test_numbers_that_overflow_warn_of_nothing() -> None:
     given = arguments() | {"x": np.full((T, B, I), 1e308)}
     with warnings.catch_warnings():
@@ -213,3 +259,109 @@ def test_numbers_that_overflow_warn_of_nothing() -> None:
         for _ in range(2):
             both(given, np.full(4 * H, np.inf))
     assert are_laid_out() == [True, True]
+
+
+# Calls that the layers run step by step or in pieces are not laid out.
+EXTENTS = ["full", "lengths", "resets", "lengths+resets", "steps"]
+WHOLE: dict[str, Any] = {"extent": EXTENTS, "rows": None, "memory": "C", "dtype": "float64"}
+WHOLE |= {"save": "all", "input_mode": "linear_input", "projected": False}
+WHOLE |= {"tapered": False, "size": [(T, n, I, H) for n in (1, B)], "layers": [1, 3]}
+LAID_OUT = [n for n, op in TABLE.items() if not op.is_cell and "numba" in op.places]
+LAID_OUT.remove("stacked_rnn-CIFG")
+
+
+@each(*LAID_OUT, **WHOLE, places=["cupy"])
+def test_calls_of_the_table_are_laid_out(ops: Ops, case: Case, rng: np.random.Generator) -> None:
+    """Also if states are None, which means zeros, and without the gradient of the input."""
+    none = call_of(case, rng).without_states()
+    record, results = case.op.record, []
+    states = {n: a for n, a in call_of(case, rng).inputs.items() if n in STATES and a is not None}
+    for of_states in ({n: np.zeros_like(a) for n, a in states.items()}, {}):
+        call = none._replace(inputs=none.inputs | of_states)
+        arguments = call.arguments(ops)
+        of_host = {n: a for n, a in arguments.items() if n in ("sequence_lengths", "resets")}
+        given = ops.to_device(arguments) | of_host
+        out = twice(record.forward, **given)
+        cotangents = call.swap_if_batch_first(call.cotangents(np.random.default_rng(0), out))
+        kwargs = record.gradient_arguments(given, out._asdict()) | ops.to_device(cotangents)
+        grads = flat(record.gradient(**kwargs))
+        assert are_laid_out() == [True, True]
+        results.append([a for a in (*out, *grads) if a is not None])
+        if record.name == "cudnn_rnn":
+            (without, *others), (_, *expected) = (
+                flat(record.gradient(**kwargs, input_gradient=False)),
+                grads,
+            )
+            assert without is None
+            assert same(others, expected)
+        signatures.CALLS.clear()
+    assert same(results[0], results[-1])
+
+
+def flat(grads: Any) -> list[Any]:
+    """Return gradients in one list, also the gradients of weights."""
+    return [
+        part for a in grads for of in (a if isinstance(a, list) else [a])
+        for part in (of if isinstance(of, tuple) else [of])
+    ]  # fmt: skip
+
+
+@on_a_gpu
+@pytest.mark.parametrize("way", ["forward", "reverse", "both"])
+def test_reserve_space_is_the_same_either_way(
+    ops: Ops, monkeypatch: pytest.MonkeyPatch, way: str, rng: np.random.Generator
+) -> None:
+    call = call_of(Case("cudnn_rnn-lstm", (T, B, I, H), direction=way, layers=2), rng)
+    out = call.forward(ops, engine="cupy")
+    given = call.cotangents(rng, out)
+    grads = call.gradient(ops, out, given, engine="cupy")
+    assert are_laid_out() == [True, True]
+    monkeypatch.setattr(signatures, "signature", lambda *args: (None, []))
+    by_layers = call.forward(ops, engine="cupy")
+    again = call.gradient(ops, out, given, engine="cupy")
+    for a, b in zip((*out[:4], *grads), (*by_layers[:4], *again), strict=True):
+        assert_close(a, b, "float64", "result")
+
+
+@on_a_gpu
+@pytest.mark.parametrize("way", ["reverse", "both"])
+def test_reserve_space_of_numpy_is_refused_where_the_order_of_rows_differs(
+    ops: Ops, way: str, rng: np.random.Generator
+) -> None:
+    call = call_of(Case("cudnn_rnn-gru", (T, B, I, H), direction=way), rng)
+    out = call.forward(cupyrnn)
+    with pytest.raises(ValueError, match="host_reserved"):
+        call.gradient(ops, out, call.cotangents(rng, out))
+
+
+@on_devices
+def test_what_is_not_in_order_takes_the_other_way(ops: Ops) -> None:
+    xp, given = ops.xp, arguments(ops.xp) | {"b": ops.xp.asarray(np.ones(4 * H))}
+    expected = cupyrnn.block_lstm(**given)
+
+    def every_second(a: Any) -> Any:
+        wide = xp.zeros((*a.shape[:-1], 2 * a.shape[-1]))
+        wide[..., ::2] = a
+        return wide[..., ::2]
+
+    x, w = given["x"], given["w"]
+    in_order = {"w": xp.ascontiguousarray(w.T).T}
+    for changed in ({"x": every_second(x)}, in_order, {"w": every_second(w)}):
+        assert same([*cupyrnn.block_lstm(**given | changed)], [*expected])
+    # A matrix in Fortran order is used in place.
+    assert are_laid_out() == [True, False, True, False]
+
+
+@on_devices
+def test_a_changed_environment_is_seen(ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = arguments(ops.xp) | {"b": ops.xp.asarray(np.ones(4 * H))}
+    cupyrnn.block_lstm(**given)
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "fast")
+    with pytest.raises(ValueError, match="CUPYRNN_PERSISTENT"):
+        cupyrnn.block_lstm(**given)
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
+    cupyrnn.block_lstm(**given)
+    assert are_laid_out() == [True, True]
+    monkeypatch.setattr(os, "environ", {**os.environ, "CUPYRNN_PERSISTENT": "slow"})
+    with pytest.raises(ValueError, match="CUPYRNN_PERSISTENT is 'slow'"):
+        cupyrnn.block_lstm(**given)
