@@ -34,6 +34,7 @@ from without_a_gpu.cudnn_stub.fixtures import (  # noqa: F401
     stub,
 )
 from without_a_gpu.cupy_on_host import host
+from without_a_gpu.new_process import forget
 from without_a_gpu.ptx import compiler
 from without_a_gpu.ptx.executor import Executor
 
@@ -148,6 +149,14 @@ def spread(items: list[pytest.Item], most: int) -> list[pytest.Item]:
 def fresh_signatures() -> None:
     """Clear the cache of calls on a device, which other tests may have changed."""
     signatures.CALLS.clear()
+
+
+@pytest.fixture
+def new_process() -> Iterator[None]:
+    """A process that knows nothing of its GPU; the next test forgets what this one has found."""
+    forget()
+    yield
+    forget()
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +311,7 @@ def test_the_lists_of_engines_are_the_same() -> None:
     assert {*OWNERS} == {*timed.ENGINES} == {"cupy", *ALGORITHMS}
 
 
+@pytest.mark.usefixtures("new_process")
 @pytest.mark.parametrize("is_training", [False, True])
 def test_engines_are_compared_and_timed_at_first_use(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_training: bool
@@ -329,9 +329,6 @@ def test_engines_are_compared_and_timed_at_first_use(
 
     monkeypatch.setattr(trial, "times_of", times_of)
     monkeypatch.setattr(trial, "time_kernels", lambda of: keep_loop(of))
-    choice._device.cache_clear()
-    choice._tune.cache_clear()
-    timed.read_anew()
     with pytest.warns(RuntimeWarning, match="cudnn lstm_.* float32: a result is off by") as found:
         assert auto(cupy_on_cpu, "float32", 3, 8, is_training=is_training) == "cupy"
     assert len(found) == 1
@@ -346,8 +343,6 @@ def test_engines_are_compared_and_timed_at_first_use(
     monkeypatch.setattr(trial, "difference", lambda *_: "")
     assert auto(cupy_on_cpu, "float32", 3, 9, is_training=is_training) == "cupy"
     assert seen[1:] == [["cupy", "cudnn"]]
-    timed.read_anew()
-    choice._device.cache_clear()
 
 
 def keep_loop(of: Any) -> dict[str, float]:
@@ -357,16 +352,14 @@ def keep_loop(of: Any) -> dict[str, float]:
 
 
 @pytest.fixture
-def like_an_h100(cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def like_an_h100(
+    cupy_on_cpu: Any, stub: Stub, new_process: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A card of an architecture with times in the package, and without its own times."""
     monkeypatch.setenv("CUPYRNN_CACHE_DIR", "")
     monkeypatch.delenv("CUPYRNN_PERSISTENT", raising=False)
     monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "90")
     monkeypatch.setattr(cupy_on_cpu.cuda.Device, "attributes", {"MultiProcessorCount": 132})
-    choice._device.cache_clear()
-    timed.read_anew()
-    yield
-    choice._device.cache_clear()
 
 
 def auto(cupy: Any, dtype: str, B: int, H: int, **more: Any) -> str:

@@ -17,25 +17,22 @@ import pytest
 
 from cupyrnn.device import cli
 from cupyrnn.driver import timing, trial
-from cupyrnn.kernels import choice, timed
+from cupyrnn.kernels import timed
 from without_a_gpu.all_steps import plant
 
 RULE = ["--cells", "lstm", "--dtypes", "float32", "--units", "9", "--batches", "3"]
 
 
 @pytest.fixture
-def card(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+def card(
+    cupy_on_cpu: Any, new_process: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A card whose kernels of one launch need half of the loop's time."""
     monkeypatch.delenv("CUPYRNN_PERSISTENT")
     monkeypatch.setenv("CUPYRNN_CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setattr(trial, "times_of", lambda calls: {w: 1 + (w == "loop") for w in calls})
     # Clusters and grids at full size take long here; test_first_use.py has small ones.
     monkeypatch.setattr(timed, "MODES", ("loop", "rows"))
-    timed.read_anew()
-    choice._device.cache_clear()
-    yield cupy_on_cpu
-    timed.read_anew()
-    choice._device.cache_clear()
 
 
 def test_the_table_and_what_is_kept(

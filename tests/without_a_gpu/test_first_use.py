@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -18,11 +18,12 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
-from cupyrnn.driver import signatures, trial
+from cupyrnn.driver import trial
 from cupyrnn.kernels import choice, fit, gru_reset_after, lstm, persistent, simple_rnn, timed
 from cupyrnn.kernels import gru as gru_page
 from without_a_gpu.all_steps import FRAMES, plant
 from without_a_gpu.cuda_on_cpu import fake_cupy
+from without_a_gpu.new_process import forget
 
 T, B, I, H = 7, 5, 3, 17
 LSTM, GRU = (lstm.FORWARD_KERNELS, lstm.BACKWARD_KERNELS), gru_page.FORWARD_KERNELS
@@ -50,7 +51,9 @@ CARDS = {
 
 
 @pytest.fixture
-def use_card(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+def use_card(
+    cupy_on_cpu: Any, new_process: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[[str], None]:
     """A function that replaces the card; this process has not called anything yet."""
     monkeypatch.delenv("CUPYRNN_PERSISTENT")
     monkeypatch.setenv("CUPYRNN_CACHE_DIR", str(tmp_path / "kept"))
@@ -68,18 +71,7 @@ def use_card(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         forget()
 
     use("H100")
-    yield use
-    forget()
-
-
-def forget() -> None:
-    """Do as in a new process."""
-    timed.read_anew()
-    choice._device.cache_clear()
-    choice._tune.cache_clear()
-    persistent._taken.clear()
-    persistent._refused.clear()
-    signatures.CALLS.clear()
+    return use
 
 
 class Calls:
@@ -163,32 +155,6 @@ def test_what_is_asked_for_is_not_tried(
     Calls(cupy_on_cpu).are_right()
 
 
-def steps_kernels(cupy: Any, monkeypatch: pytest.MonkeyPatch, raises: Any) -> list[str]:
-    """Make the launches of kernels over all steps raise an error; return a list of them."""
-    driver, started = cupy.cuda.driver, []
-    for name in ("launchKernel", "launchCooperativeKernel"):
-        function = getattr(driver, name)
-
-        def start(function_: int, *args: Any, function: Any = function) -> None:
-            kernel = fake_cupy._functions[function_].launched.name
-            if "steps_by" in kernel:
-                started.append(kernel)
-                raises(driver)
-            function(function_, *args)
-
-        monkeypatch.setattr(driver, name, start)
-    return started
-
-
-def raise_status(status: int) -> Callable[[Any], None]:
-    def raises(driver: Any) -> None:
-        error = driver.CUDADriverError(f"status {status}")
-        error.status = status
-        raise error
-
-    return raises
-
-
 def test_a_wrong_number(
     use_card: Any, cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -206,29 +172,6 @@ def test_a_wrong_number(
     device = choice.current_device()
     of = fit.Recurrence(lstm.FORWARD_KERNELS, np.dtype("f4"), (B, H), T, device, True)
     assert "rows is wrong on this GPU: a result is off by" in choice.choose(of).reason
-
-
-def test_another_bit_beside_a_busy_kernel(
-    use_card: Any, cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if a block had not waited: small errors that come and go."""
-    run, launches = trial._OnDevice.run, []
-
-    def other(self: Any) -> Any:
-        found = run(self)
-        launches.append(persistent._here.trial.launch)
-        if launches[-1] is not None and launches.count(launches[-1]) > 1:
-            found[0][0, 0] *= 1 + 1e-6
-        return found
-
-    monkeypatch.setattr(trial._OnDevice, "run", other)
-    calls = Calls(cupy_on_cpu)
-    with pytest.warns(
-        RuntimeWarning, match="its results have other bits beside a busy kernel"
-    ) as seen:
-        calls.are_right()
-    assert len(seen) == 2, "forward and backward"
-    assert taken() == ["loop"] * 2
 
 
 LOST = {
@@ -258,46 +201,71 @@ def test_a_wait_in_vain(
     assert message in seen
 
 
-@pytest.mark.parametrize(
-    ("status", "message"), [(1, "status 1; please report it"), (719, "status 719; please report")]
-)
-def test_an_error_at_the_launch(
-    use_card: Any, cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, status: int, message: str
-) -> None:
-    started = steps_kernels(cupy_on_cpu, monkeypatch, raise_status(status))
+def change_a_bit(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a block had not waited: small errors that come and go."""
+    run, launches = trial._OnDevice.run, []
+
+    def other(self: Any) -> Any:
+        found = run(self)
+        launches.append(persistent._here.trial.launch)
+        if launches[-1] is not None and launches.count(launches[-1]) > 1:
+            found[0][0, 0] *= 1 + 1e-6
+        return found
+
+    monkeypatch.setattr(trial._OnDevice, "run", other)
+
+
+def fill_the_memory(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(*_: Any, **__: Any) -> Any:
+        raise cupy.cuda.memory.OutOfMemoryError("all is in use")
+
+    monkeypatch.setattr(trial, "_OnDevice", is_full)
+
+
+def raise_status(status: int) -> Callable[[Any, pytest.MonkeyPatch], None]:
+    """Return a function that makes launches of kernels over all steps raise an error."""
+
+    def change(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        driver = cupy.cuda.driver
+        launch = driver.launchKernel
+
+        def start(function: int, *args: Any) -> None:
+            if "steps_by" in fake_cupy._functions[function].launched.name:
+                error = driver.CUDADriverError(f"status {status}")
+                error.status = status
+                raise error
+            launch(function, *args)
+
+        monkeypatch.setattr(driver, "launchKernel", start)
+
+    return change
+
+
+# What goes wrong, the warning, and whether it is kept: a launch that is refused says nothing of the
+# kernel, and the next process tries it again.
+FAULTS: dict[str, tuple[Any, str, bool]] = {
+    "another bit": (change_a_bit, "its results have other bits beside a busy kernel", True),
+    "an error": (raise_status(1), "status 1; please report it", True),
+    "an error of the device": (raise_status(719), "status 719; please report", True),
+    "refused": (raise_status(720), "otherwise, as its launch failed: .*720", False),
+    "no memory": (fill_the_memory, "its launch failed: OutOfMemoryError", False),
+}
+
+
+@pytest.mark.parametrize(("change", "message", "is_kept"), FAULTS.values(), ids=FAULTS)
+def test_a_fault(
+    use_card: Any, cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    change: Any, message: str, is_kept: bool,
+) -> None:  # fmt: skip
+    """The loop computes the call; forward and backward warn once, and try nothing again."""
+    change(cupy_on_cpu, monkeypatch)
     calls = Calls(cupy_on_cpu)
     with pytest.warns(RuntimeWarning, match=message) as seen:
         calls.are_right()
-    assert len(seen) == len(started) == 2, "forward and backward"
-    calls.are_right()
-    assert len(started) == 2
-    assert taken() == ["loop"] * 2
-
-
-def test_a_launch_that_is_refused(
-    use_card: Any, cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """This says nothing of the kernel: the next process tries it again."""
-    started = steps_kernels(cupy_on_cpu, monkeypatch, raise_status(720))
-    with pytest.warns(RuntimeWarning, match="otherwise, as its launch failed: .*720") as seen:
-        Calls(cupy_on_cpu).are_right()
-    assert len(seen) == len(started) == 2
-    assert not list(tmp_path.glob("kept/*"))
-
-
-def test_no_memory_for_a_trial(
-    use_card: Any, cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    out_of_memory = cupy_on_cpu.cuda.memory.OutOfMemoryError
-
-    def is_full(*_: Any, **__: Any) -> Any:
-        raise out_of_memory("all is in use")
-
-    monkeypatch.setattr(trial, "_OnDevice", is_full)
-    with pytest.warns(RuntimeWarning, match="its launch failed: OutOfMemoryError") as seen:
-        Calls(cupy_on_cpu).are_right()
     assert len(seen) == 2
-    assert not list(tmp_path.glob("kept/*"))
+    calls.are_right()
+    assert {*taken()} == {"loop"}
+    assert bool(list(tmp_path.glob("kept/*"))) == is_kept
 
 
 def test_a_damaged_file(use_card: Any, cupy_on_cpu: Any, tmp_path: Path) -> None:
@@ -358,6 +326,7 @@ def test_eight_threads_at_a_first_call(
 PROCESS = """
 import sys
 from without_a_gpu.cuda_on_cpu import fake_cupy
+from without_a_gpu.new_process import forget
 sys.modules["cupy"] = cupy = fake_cupy.module()
 import numpy as np
 import cupyrnn

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from cupyrnn.device import CELLS
 from cupyrnn.driver.trial import LEAST_GAIN
 from cupyrnn.kernels import choice, fit, lstm, timed
 from cupyrnn.kernels.timed import Measurements, Timed
+from without_a_gpu.new_process import forget
 
 FASTEST = {
     "lstm_forward float32": [Timed(16, 4, "rows"), Timed(64, 4, "rows"), Timed(64, 64, "loop")],
@@ -31,8 +31,8 @@ MODES = set(choice._MODES) - {"auto"}
 
 @pytest.fixture
 def kept(
-    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Measurements]:
+    cupy_on_cpu: Any, new_process: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Measurements:
     """The choice of the current device, which is kept in a folder of the test's."""
     monkeypatch.delenv("CUPYRNN_PERSISTENT", raising=False)
     monkeypatch.setenv("CUPYRNN_CACHE_DIR", str(tmp_path / "here"))
@@ -43,7 +43,6 @@ def kept(
     # A default where nothing was timed is tested in test_first_use.py.
     monkeypatch.setattr(choice, "_ROWS_UP_TO", 0)
     monkeypatch.setattr(cupy_on_cpu.cuda.Device, "attributes", {"MultiProcessorCount": 132})
-    _forget_what_was_read()
     path = timed.path_of(0)
     assert path is not None
     of = fit.Recurrence(lstm.FORWARD_KERNELS, np.dtype("f8"), (4, 96), 9, choice.current_device())
@@ -52,14 +51,7 @@ def kept(
     found = Measurements(path, CARD, FASTEST, refused, 132, "13000", "2026-11-28")
     timed.keep(found, path)
     timed.read_anew()
-    yield found
-    _forget_what_was_read()
-
-
-def _forget_what_was_read() -> None:
-    timed.read_anew()
-    choice._device.cache_clear()
-    choice._tune.cache_clear()
+    return found
 
 
 def choices(B: int, H: int, dtype: str = "float32", **device: int) -> tuple[Any, Any]:
@@ -135,7 +127,7 @@ def test_another_card_driver_or_version_has_a_choice_of_its_own(
         assert timed.path_of(0) == kept.path
         with tmp_path.joinpath("turns.py").open("a") as file:
             file.write("# another line")
-    _forget_what_was_read()
+    forget()
     assert taken(4, 64) == ["loop"] * 2
     assert "was not timed" in choices(4, 64)[0].reason
 
@@ -152,7 +144,7 @@ def test_nothing_is_read_where_nothing_is_to_be_kept(
     kept: Measurements, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUPYRNN_CACHE_DIR", "")
-    _forget_what_was_read()
+    forget()
     assert taken(4, 64) == ["loop"] * 2
     assert timed.path_of(0) is None
     cupyrnn.device.forget_kernels()
@@ -201,7 +193,7 @@ ODD = {
 @pytest.mark.parametrize("text", ODD.values(), ids=[name[:20] for name in ODD])
 def test_a_file_that_is_no_choice(kept: Measurements, text: str) -> None:
     kept.path.write_text(text, errors="surrogateescape")
-    _forget_what_was_read()
+    forget()
     message = r"gpu-.* is not a file of kernel choices .*python -m cupyrnn\.device"
     with pytest.warns(RuntimeWarning, match=message):
         assert taken(4, 64) == ["loop"] * 2
@@ -248,7 +240,7 @@ def test_what_comes_with_the_package(
         assert taken(B, H, dtype, **h100) == expected.split(), (B, H, dtype)
     # A card's own times go before.
     monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "90")
-    _forget_what_was_read()
+    forget()
     assert taken(64, 64) == ["loop", "rows"]
     assert taken(16, 64, **h100) == taken(16, 64) == ["rows"] * 2
     cupyrnn.device.forget_kernels()

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cupyrnn.driver import signatures
-from cupyrnn.kernels import choice, persistent, timed
+from cupyrnn.kernels import timed
 from without_a_gpu.cupy_on_host.calls import calls_of
+from without_a_gpu.new_process import forget
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
-def first(cupy: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def first(cupy: Any, new_process: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A process that has not called anything, on a card without a table."""
     monkeypatch.delenv("CUPYRNN_PERSISTENT", raising=False)
     monkeypatch.setenv("CUPYRNN_CACHE_DIR", str(tmp_path))
     # At full size, blocks that wait for each other take long here.
     monkeypatch.setattr(timed, "MODES", ("loop", "rows"))
-    _forget()
-    yield
-    _forget()
-
-
-def _forget() -> None:
-    timed.read_anew()
-    choice._device.cache_clear()
-    persistent._taken.clear()
-    signatures.CALLS.clear()
 
 
 @pytest.mark.usefixtures("first")
@@ -46,7 +35,7 @@ def test_kernels_are_tried_and_timed(host: Any, cupy: Any, tmp_path: Path, name:
     found = json.loads(path.read_text())
     assert [*found["verdicts"].values()] == ["", ""]
     assert len(found["fastest"]) == 2
-    _forget()
+    forget()
     before = host.counts()
     kept = calls_of(cupy, name, (4, 3, 4, 9))[0]()
     assert (host.counts() - before).synchronizations == 0
@@ -56,7 +45,7 @@ def test_kernels_are_tried_and_timed(host: Any, cupy: Any, tmp_path: Path, name:
 @pytest.mark.usefixtures("first")
 def test_a_capture_is_not_disturbed(cupy: Any, tmp_path: Path) -> None:
     arrays = calls_of(cupy, "block_lstm", (4, 3, 4, 9))[0]
-    _forget()
+    forget()
     for path in tmp_path.iterdir():
         path.unlink()
     stream = cupy.cuda.Stream(non_blocking=True)
