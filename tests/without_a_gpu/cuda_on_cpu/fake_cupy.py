@@ -215,48 +215,29 @@ def ascontiguousarray(a: ndarray) -> ndarray:
     return a if a.flags.c_contiguous else a.copy()
 
 
-def array(a: ndarray) -> ndarray:
-    _expect_of_device("array", a)
-    return a.copy()
+def _of_numpy(function: Any) -> Any:
+    """Return a function of NumPy for arrays of this module."""
+
+    def plain(a: Any) -> Any:
+        if isinstance(a, list | tuple):
+            return [plain(x) for x in a]
+        if isinstance(a, np.ndarray):
+            _expect_of_device(function.__name__, a)
+            return get(a)  # type: ignore[arg-type]
+        return a
+
+    @functools.wraps(function)
+    def of_arrays(*args: Any, **kwargs: Any) -> Any:
+        result = function(*map(plain, args), **kwargs)
+        return asarray(result) if isinstance(result, np.ndarray) else result
+
+    return of_arrays
 
 
-def concatenate(arrays: Any, axis: int = 0) -> ndarray:
-    _expect_of_device("concatenate", *arrays)
-    return asarray(np.concatenate([get(a) for a in arrays], axis))
-
-
-def stack(arrays: Any, axis: int = 0) -> ndarray:
-    _expect_of_device("stack", *arrays)
-    return asarray(np.stack([get(a) for a in arrays], axis))
-
-
-def broadcast_to(a: ndarray, shape: tuple[int, ...]) -> ndarray:
-    _expect_of_device("broadcast_to", a)
-    return asarray(np.broadcast_to(get(a), shape))
-
-
-def where(condition: Any, a: Any, b: Any) -> ndarray:
-    _expect_of_device("where", *(x for x in (condition, a, b) if isinstance(x, np.ndarray)))
-    return asarray(np.where(*(get(x) if isinstance(x, ndarray) else x for x in (condition, a, b))))
-
-
-def clip(a: ndarray, low: Any, high: Any) -> ndarray:
-    _expect_of_device("clip", a)
-    return asarray(np.clip(get(a), low, high))
-
-
-def full_like(a: ndarray, value: Any) -> ndarray:
-    return asarray(np.full_like(get(a), value))
-
-
-def zeros_like(a: ndarray) -> ndarray:
-    return asarray(np.zeros_like(get(a)))
-
-
-def may_share_memory(a: ndarray, b: ndarray) -> bool:
-    return np.may_share_memory(get(a), get(b))
-
-
+OF_NUMPY = (
+    *(np.array, np.broadcast_to, np.clip, np.concatenate, np.full_like, np.may_share_memory),
+    *(np.stack, np.where, np.zeros_like),
+)
 # These functions accept the arrays of this module.
 UFUNCS = (np.exp, np.expm1, np.log1p, np.maximum, np.sign, np.tanh)
 
@@ -429,19 +410,8 @@ def _gemm_strided_batched_ex(
 def module() -> types.ModuleType:
     """Return the module that replaces CuPy."""
     cupy: Any = types.ModuleType("cupy_on_cpu")
-    things = (
-        ndarray,
-        array,
-        asarray,
-        empty,
-        zeros,
-        ascontiguousarray,
-        broadcast_to,
-        concatenate,
-        stack,
-        RawModule,
-    )
-    things += (where, clip, full_like, zeros_like, may_share_memory, *UFUNCS)
+    things = (ndarray, asarray, empty, zeros, ascontiguousarray, RawModule)
+    things += (*map(_of_numpy, OF_NUMPY), *UFUNCS)
     for thing in things:
         setattr(cupy, thing.__name__, thing)
     cupy.asnumpy = get
