@@ -64,28 +64,17 @@ def test_numba_takes_no_array_of_a_device(
             assert cupy.asnumpy(a).tobytes() == cupy.asnumpy(e).tobytes(), field
 
 
+@pytest.mark.parametrize("way", ["loop", "rows"])
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
-def test_sequences_of_different_lengths_are_quiet(
-    host: Any, cupy: Any, stream: Any, mode: str
+def test_nets_and_sequences_of_different_lengths_are_quiet(
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, stream: Any, mode: str, way: str
 ) -> None:
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
+    of_net: Any = {"layers": 2, "direction": "both"} if mode == "gru" else {}
     with stream:
-        both = calls_of(cupy, f"cudnn_rnn-{mode}", SHAPE, "float32", np.array([5, 0, 3]))
+        both = calls_of(cupy, f"cudnn_rnn-{mode}", SHAPE, "float32", np.array([5, 0, 3]), **of_net)
     for call in both:
         quiet(host, stream, call)
-
-
-def test_one_launch_and_one_product_a_step(host: Any, cupy: Any) -> None:
-    """The operations that one more step adds."""
-    for name in NAMES:
-        if "_cell" in name:
-            continue
-        counts = []
-        for T in (5, 6):
-            counts.append(host.counted(calls(cupy, (T, 3, 4, 9))[name]))
-        step = counts[1] - counts[0]
-        per_step = 2 if name.startswith("block_gru") else 1
-        assert step.launches == step.products == per_step, (name, step)
-        assert step.allocations == step.memsets == step.copies_on_device == 0, (name, step)
 
 
 def test_the_arguments_of_a_step_are_packed_before_the_loop(cupy: Any) -> None:
