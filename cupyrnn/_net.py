@@ -324,9 +324,8 @@ class NetCall:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its arrays can be used in place."""
-        T, B, *_ = self.run.sizes
-        return bool(T * B) and self.run.every is None
+        """Whether it keeps all that the steps save."""
+        return self.run.every is None
 
     def in_place(self) -> Any:
         """Return the net as `net_layouts` describes it."""

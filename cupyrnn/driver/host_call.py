@@ -131,11 +131,13 @@ def order_of(arrays: Any) -> Packing:
 def view_of(xp: ModuleType, place: Place, whole: tuple[int, ...] | None = None) -> View:
     """Return a function that makes the view of a place; `whole` is the shape of its array."""
     array, offset, shape, strides, dtype = place
+    if whole is not None and 0 in shape and shape != whole:
+        return lambda _: xp.empty(shape, dtype)
     if whole is not None and strides == strides_of(shape, dtype.itemsize):
-        row = max(1, prod(whole[1:])) * dtype.itemsize
+        row = prod(whole[1:]) * dtype.itemsize
         if shape == whole:
             return operator.itemgetter(array)
-        if shape == whole[1:] and whole[0] and offset % row == 0:
+        if shape == whole[1:] and offset % row == 0:
             n = offset // row
             return lambda arrays: arrays[array][n]
         if shape and shape[1:] == whole[1:] and offset % row == 0:
