@@ -8,6 +8,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
+from problems.table import STATES, Case, call_of
 
 import cupyrnn
 
@@ -139,78 +140,62 @@ def test_what_is_refused(transform: Any, message: str) -> None:
         transform(args())
 
 
-def calls() -> dict[str, Any]:
-    """A function of each op for JAX, the same with NumPy's gradient op, and its inputs."""
-    size = cupyrnn.cudnn_rnn_params_size(2, H, I, rnn_mode="gru", direction="bidirectional")
-    both: dict[str, Any] = {"direction": "bidirectional"}
-    gru = [drawn(4, B, H), drawn(size)]
-    weights = [
-        cupyrnn.PeepholeLSTMParams(drawn(K + P, 4 * n), drawn(4 * n), *drawn(3, n), drawn(n, P))
-        for K, n, P in ((I, 5, 2), (2, 4, 3))
-    ]
-    h, c = [drawn(1, B, 2), drawn(1, B, 3)], [drawn(1, B, 5), drawn(1, B, 4)]
-    block = [drawn(B, H), drawn(I + H, 2 * H), drawn(I + H, H), drawn(2 * H), drawn(H)]
-    steep = [10 * args()[1], *args()[2:]]  # beyond the clip of 3
-    return {
-        "block_lstm": (steep, {"reverse": True}),
-        "block_gru": (block, {}),
-        "cudnn_rnn": (
-            [gru[0], None, gru[1]],
-            {**both, "rnn_mode": "gru", "dropout": 0.3, "seed": 3},
-        ),
-        "stacked_rnn": (
-            [*([a.swapaxes(0, 1) for a in s] for s in (h, c)), weights],
-            {"dropout": 0.4, "cell_clip": 0.5, "time_major": False, "reverse": True},
-        ),
-    }
+SIZE = (T, B, I, H)
+CALLS = {
+    "block_lstm": Case("block_lstm", SIZE, direction="reverse", attributes=(("cell_clip", 0.5),)),
+    "block_gru": Case("block_gru", SIZE),
+    "cudnn_rnn": Case("cudnn_rnn-gru", SIZE, direction="both", layers=2, dropout=0.3),
+    "stacked_rnn": Case(
+        "stacked_rnn-LSTM", SIZE, direction="reverse", layers=2, time_major=False, dropout=0.4,
+        projected=True, tapered=True, attributes=(("cell_clip", 0.5),),
+    ),
+}  # fmt: skip
 
 
-OPS = ("block_lstm", "block_gru", "cudnn_rnn", "stacked_rnn")
+def inputs_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the inputs of an op, and its attributes."""
+    call = call_of(CALLS[name], np.random.default_rng(0))
+    return jax.tree.map(jnp.asarray, call.swap_if_batch_first(call.inputs)), call.kwargs
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("jit", [False, True])
 def test_ops_are_those_of_numpy(name: str, jit: bool) -> None:
     """Gradients with traced lengths equal vjp's, and so does the derivative along a direction."""
-    (rest, attributes), x = calls()[name], drawn(T, B, I)
-    x = x if attributes.get("time_major", True) else x.swapaxes(0, 1)
+    inputs, attributes = inputs_of(name)
     wrap = jax.jit if jit else lambda f: f
 
-    def run(lengths: Any, *inputs: Any) -> Any:
-        return getattr(cj, name)(*inputs, sequence_lengths=lengths, **attributes)
+    def run(lengths: Any, inputs: Any) -> Any:
+        return getattr(cj, name)(**inputs, sequence_lengths=lengths, **attributes)
 
-    out, back = jax.vjp(lambda *p: wrap(run)(LENGTHS, *p), x, *rest)
-    assert_alike(wrap(run)(LENGTHS, x, *rest), out)  # without the results for a gradient
-    ones = jax.tree.map(lambda a: 0.5 + jnp.cos(a), out)
-    found = wrap(back)(ones)
-    host = jax.tree.map(np.asarray, (x, *rest))
+    out, back = jax.vjp(lambda p: wrap(run)(LENGTHS, p), inputs)
+    assert_alike(wrap(run)(LENGTHS, inputs), out)  # without the results for a gradient
+    cotangents = jax.tree.map(lambda a: 0.5 + jnp.cos(a), out)
+    (found,) = wrap(back)(cotangents)
     expected, pullback = cupyrnn.vjp(
-        getattr(cupyrnn, name), *host, sequence_lengths=LENGTHS, **attributes
+        getattr(cupyrnn, name),
+        **jax.tree.map(np.asarray, inputs),
+        sequence_lengths=LENGTHS,
+        **attributes,
     )
-    if name == "block_gru":
-        given = {"d_h": np.asarray(ones)}
-        assert_alike(out, expected.h)
-    else:
-        end = "_grad" if name == "block_lstm" else "_backprop"
-        given = {
-            n + end: jax.tree.map(np.asarray, a) for n, a in ones._asdict().items() if a is not None
-        }
-        for n, a in out._asdict().items():
-            if a is not None:
-                assert_alike(
-                    tuple(jax.tree.leaves(a)), tuple(jax.tree.leaves(getattr(expected, n)))
-                )
-    grads = list(pullback(**given))
-    if name == "block_lstm":  # in TensorFlow's order b is last; the peepholes are zero
-        grads = [*grads[:4], grads[-1]]
-    leaves = [a for a in jax.tree.leaves(grads) if np.ndim(a)]
-    assert_alike(jax.tree.leaves(found), leaves)
-    direction = jax.tree.map(lambda a: jnp.sin(3 * a), (x, *rest))
-    _, moved = jax.jvp(lambda *p: wrap(run)(LENGTHS, *p), (x, *rest), direction)
-    terms = zip(jax.tree.leaves(moved), jax.tree.leaves(ones), strict=True)
-    slope = sum(float(jnp.sum(a * b)) for a, b in terms)
-    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(direction), strict=True)
-    assert abs(slope - sum(float(jnp.sum(a * b)) for a, b in pairs)) < 1e-12
+    record, given = CALLS[name].op.record, {}
+    for n in ("h",) if name == "block_gru" else out._fields:
+        a, g = (of if name == "block_gru" else getattr(of, n) for of in (out, cotangents))
+        if a is not None:
+            assert_alike(jax.tree.leaves(a), jax.tree.leaves(getattr(expected, n)))
+            given[record.cotangent.format(n)] = jax.tree.map(np.asarray, g)
+    grads = pullback(**given)
+    for n, a in found.items():
+        if a is not None:
+            due = getattr(grads, record.slope.format(n))
+            assert_alike(jax.tree.leaves(a), jax.tree.leaves(due))
+    direction = jax.tree.map(lambda a: jnp.sin(3 * a), inputs)
+    _, moved = jax.jvp(lambda p: wrap(run)(LENGTHS, p), (inputs,), (direction,))
+    slopes = (
+        sum(float(jnp.sum(a * b)) for a, b in zip(*map(jax.tree.leaves, pair), strict=True))
+        for pair in ((moved, cotangents), (found, direction))
+    )
+    assert abs(next(slopes) - next(slopes)) < 1e-12
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -350,20 +335,22 @@ def test_of_traced_lengths_the_dtype_and_the_shape_are_checked() -> None:
 
 def of_replicated(name: str) -> tuple[Any, ...]:
     """The loss of an op, its weights, which all devices share, and the arrays with a leading axis B."""
-    (rest, attributes), x = calls()[name], drawn(B, T, I)
-    states = {"block_gru": 1}.get(name, 2)
-    attributes = attributes | {"dropout": 0.0} if name.endswith("rnn") else attributes
-    axis = int(name == "cudnn_rnn")
+    weights, attributes = inputs_of(name)
+    attributes |= {"dropout": 0.0} if name.endswith("rnn") else {}
+    first, axis = "x" if "x" in weights else "input", int(name == "cudnn_rnn")
+    del weights[first]
+    states = {n: weights.pop(n) for n in STATES if n in weights}
 
     def loss(weights: Any, x: Any, states: Any, lengths: Any) -> Any:
         if attributes.get("time_major", True):
             x = x.swapaxes(0, 1)
         states = jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), states)
-        found = getattr(cj, name)(x, *states, *weights, sequence_lengths=lengths, **attributes)
+        given = {first: x} | states | weights
+        found = getattr(cj, name)(**given, sequence_lengths=lengths, **attributes)
         return sum(jnp.sum(jnp.sin(a) ** 2) for a in jax.tree.leaves(found))
 
-    moved = jax.tree.map(lambda a: jnp.moveaxis(a, axis, 0), rest[:states])
-    return loss, tuple(rest[states:]), x, moved, jnp.asarray(LENGTHS)
+    moved = jax.tree.map(lambda a: jnp.moveaxis(a, axis, 0), states)
+    return loss, weights, drawn(B, T, I), moved, jnp.asarray(LENGTHS)
 
 
 def over_devices(loss: Any, kind: str, **options: Any) -> Any:
@@ -396,7 +383,7 @@ OVER_DEVICES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", CALLS)
 def test_gradients_of_replicated_weights_are_summed_over_devices(name: str) -> None:
     loss, *given = of_replicated(name)
     expected = jax.grad(loss)(*given)
