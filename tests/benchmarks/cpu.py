@@ -12,10 +12,14 @@ is left out. Exit code: 0 if everything ran, 1 if a process failed.
 from __future__ import annotations
 
 import argparse
+import datetime
+import importlib.metadata
 import itertools
 import json
 import os
+import platform
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -25,11 +29,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import cases
+import numpy as np
 import pages
-import processes
 import timing
 from cases import CUPYRNN, NUMBA, Case
 from timing import PASSES, Timing
+
+import cupyrnn
 
 NOTES = """\
 * Each number of threads has two processes, bound to as many processors: one for cupyrnn and
@@ -55,6 +61,54 @@ NOTES = """\
 * cupyrnn is NumPy alone. "with Numba" is the same call with Numba, if it compiles a loop of the
   call; the first call, which compiles, is not timed.
 * lengths: evenly spaced from T down to T/2. projection: to H/2."""
+
+
+THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# With these a machine chooses OpenBLAS's kernel, often one that is slower than its own choice.
+OPENBLAS_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+ASK_FOR_KERNEL = """\
+import numpy, threadpoolctl
+print(*[of["architecture"] for of in threadpoolctl.threadpool_info() if of["user_api"] == "blas"])
+"""
+
+
+def start(arguments: list[str], threads: int, variables: dict[str, str]) -> subprocess.Popen[str]:
+    """Start Python bound to as many processors as it has threads."""
+    allowed = timing.processors()
+    kept = {name: text for name, text in os.environ.items() if name not in OPENBLAS_VARIABLES}
+    environment = kept | dict.fromkeys(THREAD_VARIABLES, str(threads)) | variables
+    bind = getattr(os, "sched_setaffinity", lambda *_: None)
+    bind(0, allowed[:threads])
+    try:
+        command = [sys.executable, *arguments]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    finally:
+        bind(0, allowed)
+
+
+def header(threads: list[int]) -> list[str]:
+    """Return the machine, the versions, and what else runs on it: three lines."""
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    kernel, _ = start(["-c", ASK_FOR_KERNEL], 1, {}).communicate()
+    versions = [f"Python {platform.python_version()}", f"NumPy {np.__version__}"]
+    if pages.installed("numba"):
+        versions.append(f"Numba {importlib.metadata.version('numba')}")
+    blas_kernel = kernel.strip() or "unknown"
+    versions.append(f"BLAS {blas['name']} {blas['version']}, its kernel {blas_kernel}")
+    versions.append(f"cupyrnn {cupyrnn.__version__}")
+    for peer, module in pages.MODULES.items():
+        if pages.installed(module):
+            name = importlib.metadata.packages_distributions()[module][0]
+            versions.append(f"{peer} {importlib.metadata.version(name)}")
+        else:
+            versions.append(f"{peer}: not installed, left out")
+    versions += sorted(f"{n}={text}" for n, text in os.environ.items() if n.startswith("MALLOC_"))
+    return [
+        f"{pages.processor()}, {len(timing.processors())} processors, {platform.platform()}  ",
+        ", ".join(versions) + "  ",
+        f"Threads: {', '.join(map(str, threads))}. {datetime.date.today()}, load before the run"
+        f" {os.getloadavg()[0]:.2f}",
+    ]
 
 
 def row(what: str, found: dict[str, Timing], compiled: bool) -> list[str]:
@@ -144,7 +198,7 @@ class Run:
     """The whole measurement; results so far are kept."""
 
     def __init__(self, args: argparse.Namespace, selected: list[Case]) -> None:
-        self.args, self.header, self.failed = args, pages.header(args.threads), False
+        self.args, self.header, self.failed = args, header(args.threads), False
         self.selected = selected
         if args.avx2:
             self.header[0] = self.header[0].replace(", ", ", held to AVX2, ", 1)
@@ -154,7 +208,7 @@ class Run:
         """Measure the cases of one peer."""
         task = {"threads": threads, "peer": peer, "cases": chosen, "quick": self.args.quick}
         arguments = [__file__, "--task", json.dumps(task)]
-        with processes.start(arguments, threads, AVX2 if self.args.avx2 else {}) as process:
+        with start(arguments, threads, AVX2 if self.args.avx2 else {}) as process:
             assert process.stdout is not None
             begin = time.perf_counter()
             for case, line in zip(chosen, process.stdout, strict=False):
@@ -192,14 +246,21 @@ class Run:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = pages.parser(__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").strip().splitlines()[0])
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name matches")
+    parser.add_argument("--threads", type=int, nargs="+", metavar="N", help="default: 1 2")
+    parser.add_argument("--quick", action="store_true", help="few repetitions, small shapes")
+    parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the page here too")
     parser.add_argument("--avx2", action="store_true", help="as on a processor without AVX-512")
     parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.task is not None:
         work(args.task)
         return 0
-    pages.check_threads(parser, args)
+    available = len(timing.processors())
+    args.threads = args.threads or [*range(1, min(2, available) + 1)]
+    if not all(1 <= threads <= available for threads in args.threads):
+        parser.error(f"--threads {args.threads}: there are {available} processors to run on")
     chosen = [
         case
         for case in cases.all_cases()

@@ -67,3 +67,33 @@ def test_speed(
     timed()  # compiles
     benchmark.group = f"{name} {direction} {size}"
     benchmark(timed)
+
+
+@pytest.mark.parametrize("B", [1, 16])
+@pytest.mark.parametrize("call", ["alone", "recorded", "gradient"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("library", ["cupyrnn.torch", "torch.nn"])
+@pytest.mark.usefixtures("compiled_loops")
+def test_speed_of_modules(
+    torch: Any, library: str, kind: str, call: str, B: int, benchmark: Any, monkeypatch: Any
+) -> None:
+    """PyTorch's modules, and those that `from_torch` makes of them."""
+    import cupyrnn.torch as ct
+
+    monkeypatch.setattr(layer, "pays", pays)
+    torch.set_num_threads(1)
+    x, g = torch.randn(20, B, 32), torch.randn(20, B, 32)
+    net = getattr(torch.nn, kind)(32, 32)
+    net = net if library == "torch.nn" else ct.from_torch(net)
+    leaf = x.clone().requires_grad_(call == "gradient")
+    wanted = [leaf, *net.parameters()]
+
+    def timed() -> None:
+        with torch.set_grad_enabled(call != "alone"):
+            y, _ = net(leaf)
+        if call == "gradient":
+            torch.autograd.grad(y, wanted, g)
+
+    timed()  # compiles
+    benchmark.group = f"{kind} B{B} {call}"
+    benchmark(timed)

@@ -76,11 +76,6 @@ def _build(root: Path) -> Path:
     return runner.compiled(path, command, "")
 
 
-def pool() -> None:
-    """Make PyTorch's allocator keep freed memory for later calls, as the real one does."""
-    _native.torch_device_pool()
-
-
 def block_of(address: int) -> Block | None:
     """Return PyTorch's allocator's record of the block at an address."""
     stream, recorded = ctypes.c_int64(), (ctypes.c_int64 * 16)()

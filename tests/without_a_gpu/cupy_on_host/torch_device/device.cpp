@@ -48,9 +48,6 @@ struct Block {
 std::mutex mutex;
 std::map<const void*, Block> blocks;
 long allocations, ignored_records;
-// What was freed, by device, stream and size. Only measurements of time use it.
-bool pooled = false;
-std::map<std::tuple<int, int64_t, size_t>, std::vector<void*>> pool;
 
 int current_device() {
   int device = 0;
@@ -69,11 +66,8 @@ void release(void* data) {
   int device;
   {
     std::lock_guard<std::mutex> lock(mutex);
-    Block& block = blocks.at(data);
-    device = block.device;
-    std::tuple<int, int64_t, size_t> key{device, block.stream, block.bytes};
+    device = blocks.at(data).device;
     blocks.erase(data);
-    if (pooled) return pool[key].push_back(data);
   }
   OnDevice on(device);
   runtime.free(data);
@@ -85,13 +79,7 @@ struct HostAllocator final : c10::Allocator {
     void* data = nullptr;
     if (bytes) {
       std::lock_guard<std::mutex> lock(mutex);
-      auto& freed = pool[{device, streams[device], bytes}];
-      if (freed.empty()) {
-        check(runtime.allocate(&data, bytes));
-      } else {
-        data = freed.back();
-        freed.pop_back();
-      }
+      check(runtime.allocate(&data, bytes));
       blocks[data] = {device, streams[device], {}, bytes};
       ++allocations;
     }
@@ -311,7 +299,6 @@ extern "C" {
 void torch_device_install(const Runtime* functions) { runtime = *functions; }
 int64_t torch_device_stream(int device) { return streams[device]; }
 void torch_device_set_stream(int device, int64_t stream) { streams[device] = stream; }
-void torch_device_pool() { pooled = true; }
 long torch_device_allocations() { return allocations; }
 long torch_device_ignored_records() { return ignored_records; }
 
