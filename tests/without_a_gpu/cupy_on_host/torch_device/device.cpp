@@ -43,7 +43,6 @@ struct Block {
   int device;
   int64_t stream;
   std::set<int64_t> recorded;
-  size_t bytes;
 };
 std::mutex mutex;
 std::map<const void*, Block> blocks;
@@ -80,7 +79,7 @@ struct HostAllocator final : c10::Allocator {
     if (bytes) {
       std::lock_guard<std::mutex> lock(mutex);
       check(runtime.allocate(&data, bytes));
-      blocks[data] = {device, streams[device], {}, bytes};
+      blocks[data] = {device, streams[device], {}};
       ++allocations;
     }
     return {data, data, &release, c10::Device(c10::kCUDA, device)};
