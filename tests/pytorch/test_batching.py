@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytorch.problem import MARKS, NAMES, Problem, ct, definitions, torch
+from pytorch.problem import CASES, MARKS, NAMES, Problem, ct, definitions, torch
 
 pytestmark = MARKS
 
@@ -116,45 +116,6 @@ def test_vmap_of_vmap_and_of_no_example() -> None:
     assert torch.func.vmap(torch.func.grad(loss))(nothing).shape == nothing.shape
 
 
-def test_forward_is_one_call_where_the_weights_are_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    problem, op, shapes = Problem("block_lstm"), definitions.BLOCK_LSTM, []
-    real = op.compute
-
-    def spy(inputs: Any, rest: Any) -> Any:
-        shapes.append(inputs["x"].shape)
-        return real(inputs, rest)
-
-    monkeypatch.setattr(op, "compute", spy)
-    monkeypatch.setattr("cupyrnn.torch.laid_out.results_of", lambda *_: None)
-    given, dims, _ = batched(problem, (0, 1))
-    torch.func.vmap(problem, in_dims=dims)(*given)
-    assert shapes == [(4, 9, 2)]
-
-
-def test_gradients_of_each_example_of_a_module() -> None:
-    """As in PyTorch's tutorial: vmap over grad over functional_call."""
-    torch.manual_seed(0)
-    net = ct.LSTM(2, 3, 2, batch_first=True, dtype=torch.float64)
-    weights = {n: p.detach() for n, p in net.named_parameters()}
-    x, y = torch.randn(5, 4, 2, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
-
-    def loss(weights: Any, x: Any, y: Any) -> Any:
-        output = torch.func.functional_call(net, weights, (x.unsqueeze(0),))[0]
-        return (output[0, -1] - y).square().sum()
-
-    each = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=(None, 0, 0))
-    found, x_grad = each(weights, x, y)
-    for n in range(5):
-        net.zero_grad()
-        x_n = x[n].clone().requires_grad_()
-        loss(dict(net.named_parameters()), x_n, y[n]).backward()
-        close(x_grad[n], x_n.grad)
-        for name, p in net.named_parameters():
-            close(found[name][n], p.grad)
-
-
 def test_dropout_is_a_function_of_the_seeds() -> None:
     """Each example has the same mask alone and beside others."""
     problem = Problem("cudnn_rnn, gru")
@@ -174,35 +135,23 @@ def test_dropout_is_a_function_of_the_seeds() -> None:
 @pytest.mark.parametrize("name", ["block_lstm", "block_gru"])
 def test_examples_are_one_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradients of the weights of each example, by vmap over sequences of B = 1."""
-    T, I, H, gates = 5, 3, 4, {"block_lstm": 4, "block_gru": 3}[name]
-    torch.manual_seed(0)
-    x, h = torch.randn(T, N, 1, I).double(), torch.randn(N, 1, H).double()
-    if name == "block_lstm":
-        weights = [torch.randn(I + H, gates * H).double(), torch.randn(gates * H).double()]
-        states = [torch.randn(N, 1, H).double(), h]
-    else:
-        shapes = [(I + H, 2 * H), (I + H, H), (2 * H,), (H,)]
-        weights = [torch.randn(s).double() for s in shapes]
-        states = [h]
-    op = getattr(definitions, name.upper())
-    calls, by_example = [], op.by_example
+    problem = Problem(CASES[name]._replace(size=(5, 1, 3, 4)))
+    op, calls = getattr(definitions, name.upper()), []
 
-    def counted(*args: Any) -> Any:
-        calls.append(args)
-        return by_example(*args)
+    def spied(which: str) -> Any:
+        real = getattr(op, which)
+        return lambda *args: calls.append(which) or real(*args)
 
-    def loss(weights: Any, x: Any, *states: Any) -> Any:
-        return (getattr(ct, name)(x, *states, *weights).h ** 2).sum()
-
-    slope = torch.func.grad(loss, argnums=(0, 1))
-    expected = [slope(weights, x[:, n], *(s[n] for s in states)) for n in range(N)]
-    monkeypatch.setattr(op, "by_example", counted)
-    for dim in (1, 0):
-        given = x.movedim(1, dim)
-        found, x_grad = torch.func.vmap(slope, in_dims=(None, dim, *[0] * len(states)))(
-            weights, given, *states
+    slope = torch.func.grad(loss_of(problem), argnums=tuple(range(len(problem.names))))
+    given, dims, examples = batched(problem, tuple(range(op.inputs.index("h_prev") + 1)))
+    expected = [slope(*one) for one in examples]
+    monkeypatch.setattr("cupyrnn.torch.laid_out.results_of", lambda *_: None)
+    for which in ("compute", "by_example"):
+        monkeypatch.setattr(op, which, spied(which))
+    for dim in (0, 1):
+        found = torch.func.vmap(slope, in_dims=(dim, *dims[1:]))(
+            given[0].movedim(0, dim), *given[1:]
         )
-        for a, *e in zip(found, *(of_weights for of_weights, _ in expected), strict=True):
+        for a, *e in zip(found, *expected, strict=True):
             close(a, torch.stack(e))
-        close(x_grad, torch.stack([of_x for _, of_x in expected]))
-    assert len(calls) == 2
+    assert calls == ["compute", "by_example"] * 2

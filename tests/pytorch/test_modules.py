@@ -1,90 +1,99 @@
-"""Properties of every module, whose repr is written here."""
+"""Properties of every module of the table."""
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 from checks import assert_close
 
-from pytorch.problem import MARKS, build, ct, flat, torch, utils
+import cupyrnn
+from pytorch.modules import (
+    KINDS,
+    MODULES,
+    NETS,
+    OF_BLOCKS,
+    OTHERS,
+    SAVING,
+    Between,
+    Module,
+    close,
+    each,
+)
+from pytorch.problem import MARKS, ct, flat, torch, utils
 
 pytestmark = MARKS
-
-MODULES = [
-    "CudnnRNN(2, 3, 2, rnn_mode='gru', direction='bidirectional', time_major=False)",
-    *(
-        f"{kind}(2, 3, num_layers=2, batch_first=True, bidirectional=True)"
-        for kind in ("LSTM", "GRU", "RNN", "BlockGRU")
-    ),
-    "PeepholeLSTM(2, 3, num_layers=2, batch_first=True, bidirectional=True,"
-    " forget_bias=1.0, cell_clip=3.0)",
-    *(f"{kind}Cell(2, 3)" for kind in ("LSTM", "GRU", "RNN")),
-]
-OTHERS = [
-    "PeepholeLSTM(2, 3, use_peephole=False, forget_bias=1.0, cell_clip=0.5, reverse=True)",
-    "PeepholeLSTM(2, 3, gate_order='ifco')",
-    "PeepholeLSTM(2, 3, forget_bias=0.5, cell_clip=3.0, gate_order='ifco')",
-    "CudnnRNN(2, 3, 1, num_proj=1, dropout=0.5)",
-    "GRUCell(2, 3, bias=False)",
-    "RNNCell(2, 3, nonlinearity=relu)",
-    "BlockGRU(2, 3, num_layers=2, batch_first=True)",
-]
-SAVING = [
-    "CudnnRNN(2, 3, 2, save=8)",
-    "LSTM(2, 3, num_layers=2, save='states')",
-    "GRU(2, 3, num_layers=2, save=3)",
-    "RNN(2, 3, num_layers=2, save='states')",
-    "PeepholeLSTM(2, 3, num_layers=2, forget_bias=1.0, cell_clip=3.0, save=3)",
-    "BlockGRU(2, 3, num_layers=2, save='states')",
-]
-each = pytest.mark.parametrize("said", MODULES, ids=lambda said: said.partition("(")[0])
-each_also_saving = pytest.mark.parametrize("said", [*MODULES, *SAVING])
-
-
-def make(said: str) -> Any:
-    """Return a module none of whose weights is zero."""
-    kind, _, given = said.partition("(")
-    return eval(f"build({kind!r}, {given}", {"build": build, "relu": "relu"})
-
-
-def input_of(said: str, T: int = 4, B: int = 3, **kwargs: Any) -> Any:
-    """Return an input of a module; a cell takes one step."""
-    return torch.randn(*(() if "Cell(" in said else (T,)), B, 2, **kwargs)
-
-
-class Net(torch.nn.Module if torch else object):  # type: ignore[misc]
-    """A recurrent module between two others, whose result is one tensor."""
-
-    def __init__(self, said: str) -> None:
-        super().__init__()
-        self.rnn = make(said)
-        self.out = torch.nn.Linear(6 if "bidirectional" in said else 3, 2)
-        self.is_single = said.startswith(("GRUCell", "RNNCell"))
-
-    def forward(self, x: Any) -> Any:
-        out = self.rnn(torch.tanh(x))
-        return self.out(out if self.is_single else out[0])
-
-
-def close(found: Any, expected: Any, tolerance: float = 0.0) -> None:
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def slopes(net: Any, x: Any) -> Any:
     return torch.autograd.grad(net(x).square().sum(), list(net.parameters()))
 
 
-@pytest.mark.parametrize("said", [*MODULES, *OTHERS, *SAVING])
-def test_it_is_shown_as_it_is_made(said: str) -> None:
-    assert repr(make(said)) == said
+@each([*MODULES, *OTHERS, *SAVING])
+def test_it_is_shown_as_it_is_made(module: Module) -> None:
+    """A copy and a pickle are the same; the weights are a state_dict."""
+    net, x = module.make().eval(), module.input()
+    assert repr(net) == module.shown
+    assert net.flatten_parameters() is None
+    new = type(net).__new__(type(net))
+    new.__setstate__(copy.deepcopy(net).__getstate__())
+    for again in (new, pickle.loads(pickle.dumps(net))):
+        again.reset_parameters()
+        assert not torch.equal(flat(again(x))[0], flat(net(x))[0])
+        again.load_state_dict(net.state_dict())
+        assert repr(again) == module.shown
+        close(again(x), net(x))
 
 
-@each_also_saving
-def test_compile(said: str) -> None:
-    net, x = Net(said), input_of(said)
+def numbers(tensor: Any) -> Any:
+    return tensor.detach().numpy()
+
+
+def of_arrays(net: Any, x: Any, states: Any, marks: Any) -> Any:
+    """Return what a net computes, by the function of arrays."""
+    if isinstance(net, ct.CudnnRNN):
+        arguments = {"params": numbers(net.params), **net.attributes}
+        return cupyrnn.cudnn_rnn(x, *states, **arguments, resets=marks)
+    has_cells = isinstance(net, ct.PeepholeLSTM)
+    kind: Any = cupyrnn.PeepholeLSTMParams if has_cells else cupyrnn.BlockGRUParams
+    ends = ("", "_reverse")[: 1 + net.bidirectional]
+    weights = [
+        kind(**{f: numbers(getattr(net, f"{f}_l{n}{end}")) for f in kind._fields
+                if hasattr(net, f"{f}_l{n}{end}")})
+        for n in range(net.num_layers) for end in ends
+    ]  # fmt: skip
+    arguments = {**net.attributes, "time_major": not net.batch_first, "resets": marks}
+    arguments["direction"] = "bidirectional" if net.bidirectional else "unidirectional"
+    if net.batch_first:  # the states of such a module are not
+        states = [None if s is None else s.swapaxes(0, 1) for s in states]
+    out = cupyrnn.stacked_rnn(x, *states, weights, **arguments)
+    lasts = (out.output_h, out.output_c)[: 1 + has_cells]
+    return out.output, *(s.swapaxes(0, 1) if net.batch_first else s for s in lasts)
+
+
+@each([NETS[0], *NETS[4:], *OF_BLOCKS, SAVING[0], *SAVING[4:]])
+def test_values_are_those_of_arrays(module: Module) -> None:
+    """The values of those with a peer in torch.nn are compared with it in test_own.py."""
+    net, x = module.make(dtype=torch.float64), module.input(5, 4, dtype=torch.float64)
+    marks = torch.rand(x.shape[:2]) < 0.3
+    last = [t for t in flat(net(x))[1:] if t.ndim]
+    given = [torch.rand_like(t) for t in last]
+    states = [*map(numbers, given), None, None][:2]
+    hx: Any = tuple(given) if len(given) > 1 else given[0]
+    found = net(x, (*given, None)[:2] if module.kind == "CudnnRNN" else hx, resets=marks)
+    expected = of_arrays(net, x.numpy(), states, marks.numpy())
+    for a, e in zip(flat(found), expected, strict=False):
+        np.testing.assert_array_equal(numbers(a), e)
+
+
+@each([*MODULES, *SAVING])
+def test_compile(module: Module) -> None:
+    net, x = Between(module), module.input()
     expected = (*slopes(net, x), net(x))
     breaks = isinstance(net.rnn, torch.nn.RNNBase)  # without PyTorch's allow_rnn
     for whole in (True, False) if breaks else (True,):
@@ -97,10 +106,10 @@ def test_compile(said: str) -> None:
         close(found, expected, 2e-6)
 
 
-@each_also_saving
-def test_export_with_symbolic_sizes(said: str) -> None:
+@each([*MODULES, *SAVING])
+def test_export_with_symbolic_sizes(module: Module) -> None:
     """The program is saved to a file and loaded again."""
-    net, x, file = make(said), input_of(said), io.BytesIO()
+    net, x, file = module.make(), module.input(), io.BytesIO()
     sizes = {n: torch.export.Dim("TB"[n + 3 - x.dim()]) for n in range(x.dim() - 1)}
     exported = torch.export.export(net, (x,), dynamic_shapes=(sizes,))
     assert sum("cupyrnn" in str(n.target) for n in exported.graph.nodes) == 1
@@ -108,16 +117,16 @@ def test_export_with_symbolic_sizes(said: str) -> None:
     file.seek(0)
     again = torch.export.load(file).module()
     for sizes in ((4, 3), (7, 2), (2, 5)):
-        x = input_of(said, *sizes)
+        x = module.input(*sizes)
         for run in (exported.module(), again):
             assert type(run(x)) is type(net(x))
             close(run(x), net(x))
 
 
-@each
-def test_tracing(said: str) -> None:
+@each(MODULES)
+def test_tracing(module: Module) -> None:
     """torch.jit.trace keeps the op and torch.fx the module; neither traces its code."""
-    net, x, other = Net(said), input_of(said), input_of(said, 7, 2)
+    net, x, other = Between(module), module.input(), module.input(7, 2)
     for grad in (False, True):
         with torch.set_grad_enabled(grad), warnings.catch_warnings():
             if not isinstance(net.rnn, ct.CudnnRNN):  # the others check shapes in Python
@@ -129,16 +138,16 @@ def test_tracing(said: str) -> None:
     symbolic = torch.fx.symbolic_trace(net)
     assert [n.target for n in symbolic.graph.nodes if n.op == "call_module"] == ["rnn", "out"]
     close(symbolic(x), net(x))
-    name = type(net.rnn).__name__
+    name = module.kind
     with pytest.raises(NotImplementedError, match=f"^{name}: torch.jit.script cannot compile"):
         torch.jit.script(net)
     with pytest.raises(TypeError, match=f"^{name}: torch.fx cannot trace it alone"):
         torch.fx.symbolic_trace(net.rnn)
 
 
-@each
-def test_autocast(said: str) -> None:
-    net, x = make(said), input_of(said, requires_grad=True)
+@each(MODULES)
+def test_autocast(module: Module) -> None:
+    net, x = module.make(), module.input(requires_grad=True)
     wanted = [x, *net.parameters()]
 
     def output(x: Any) -> Any:
@@ -152,20 +161,19 @@ def test_autocast(said: str) -> None:
     grads, due = (torch.autograd.grad(a.float().sum(), wanted) for a in (out, expected))
     assert {a.dtype for a in grads} == {torch.float32}
     for a, e in zip((out, *grads), (expected, *due), strict=True):
-        found = a.detach().float().numpy()
-        assert_close(found, e.detach().numpy(), "bfloat16", "autocast", at_least=1.0)
+        assert_close(numbers(a.float()), numbers(e), "bfloat16", "autocast", at_least=1.0)
     net.double()
     with torch.autocast("cpu", torch.bfloat16):
         close(net(x.double()), net(x.double()))
         assert output(x.double()).dtype == torch.float64
 
 
-@pytest.mark.parametrize("said", [*MODULES, *OTHERS])
-def test_without_memory_and_without_first_values(said: str) -> None:
-    net = make(said)
+@each([*MODULES, *OTHERS])
+def test_without_memory_and_without_first_values(module: Module) -> None:
+    net = module.make()
     with torch.device("meta"):
-        meta = make(said)
-        out, expected = meta(input_of(said)), net(input_of(said, device="cpu"))
+        meta = module.make()
+        out, expected = meta(module.input()), net(module.input(device="cpu"))
     for a, e in zip(*map(torch.utils._pytree.tree_leaves, (out, expected)), strict=True):
         assert (a.is_meta, a.shape) == (True, e.shape)
     a.sum().backward()
@@ -177,15 +185,14 @@ def test_without_memory_and_without_first_values(said: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("said", [MODULES[0], MODULES[4]])
+@each([NETS[0], NETS[4]])
 @pytest.mark.parametrize("weights", ["with a gradient", "without"])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_forward_mode_in_a_compiled_graph_is_right_or_refused(
-    said: str, weights: str, backend: str
+    module: Module, weights: str, backend: str
 ) -> None:
     """It was 0.0 once: PyTorch drops tangents of an op's gradient silently."""
-    op = "stacked_rnn" if "Peephole" in said else "cudnn_rnn"
-    net, x = Net(said), torch.randn(4, 1, 2)
+    net, x = Between(module), torch.randn(4, 1, 2)
     net.requires_grad_(weights == "with a gradient")
 
     def slope(x: Any) -> Any:
@@ -199,16 +206,16 @@ def test_forward_mode_in_a_compiled_graph_is_right_or_refused(
         found = torch.compile(slope, backend=backend)(x)
     except NotImplementedError as error:
         refused, found = str(error), expected
-    assert refused in ("", f"{op}: there is no forward mode in torch.compile")
+    assert refused in ("", f"{module.op}: there is no forward mode in torch.compile")
     torch.testing.assert_close(found, expected)
     torch._dynamo.reset()
     with pytest.raises(Exception, match="there is no forward mode"):
         torch.compile(slope, backend=backend, fullgraph=True)(x)
 
 
-@each
-def test_backward_of_a_tangent_inside_its_level(said: str) -> None:
-    layer, x = Net(said), input_of(said)
+@each(MODULES)
+def test_backward_of_a_tangent_inside_its_level(module: Module) -> None:
+    layer, x = Between(module), module.input()
     with torch.autograd.forward_ad.dual_level():
         out = layer(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
         torch.autograd.forward_ad.unpack_dual(out).tangent.sum().backward()
@@ -219,18 +226,27 @@ def test_backward_of_a_tangent_inside_its_level(said: str) -> None:
         torch.testing.assert_close(a, p.grad, rtol=1e-5, atol=1e-6)
 
 
-@each
-def test_examples_side_by_side(said: str) -> None:
-    net = Net(said).double()
-    x = torch.stack([input_of(said, dtype=torch.float64) for _ in range(5)])
+@each(MODULES)
+def test_examples_side_by_side(module: Module) -> None:
+    """Values, and gradients of each example as in PyTorch's tutorial."""
+    net = Between(module).double()
+    x = torch.stack([module.input(dtype=torch.float64) for _ in range(5)])
+    weights = {n: p.detach() for n, p in net.named_parameters()}
+
+    def loss(weights: Any, x: Any) -> Any:
+        return torch.func.functional_call(net, weights, (x,)).square().sum()
+
     close(torch.func.vmap(net)(x), torch.stack([net(one) for one in x]), 1e-12)
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, x)
+    for grad, *expected in zip(found.values(), *(slopes(net, one) for one in x), strict=True):
+        close(grad, torch.stack(expected), 1e-11)
 
 
-@each
-def test_autograd_has_one_node_for_a_module(said: str) -> None:
+@each(MODULES)
+def test_autograd_has_one_node_for_a_module(module: Module) -> None:
     """The weights are inputs of the op: no node joins them or splits their gradient."""
-    net = make(said)
-    node = flat(net(input_of(said)))[-1].grad_fn
+    net = module.make()
+    node = flat(net(module.input()))[-1].grad_fn
     while "View" in type(node).__name__ or "Select" in type(node).__name__:  # of a cell's step
         ((node, _),) = node.next_functions
     leaves = [node for node, _ in node.next_functions if node is not None]
@@ -238,10 +254,10 @@ def test_autograd_has_one_node_for_a_module(said: str) -> None:
     assert {id(node.variable) for node in leaves} == {id(p) for p in net.parameters()}
 
 
-@each
-def test_what_changes_its_weights(said: str) -> None:
+@each(MODULES)
+def test_what_changes_its_weights(module: Module) -> None:
     """An optimizer that joins all weights, pruning, and quantization, which changes nothing."""
-    net, x = Net(said), input_of(said)
+    net, x = Between(module), module.input()
     optimizer = torch.optim.LBFGS(net.parameters())
 
     def loss() -> Any:
@@ -254,27 +270,33 @@ def test_what_changes_its_weights(said: str) -> None:
     assert float(loss()) < 0.9 * before
     utils.prune.l1_unstructured(net.rnn, next(n for n, _ in net.rnn.named_parameters()), 0.5)
     assert torch.isfinite(net(x)).all()
-    net = Net(said)
+    net = Between(module)
     quantized = torch.ao.quantization.quantize_dynamic(net)
     assert type(quantized.rnn) is type(net.rnn)
     assert type(quantized.out) is not torch.nn.Linear
     close(quantized.rnn(x), net.rnn(x))
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "CudnnRNN", "PeepholeLSTM", "BlockGRU"])
-def test_dropout_without_gradients(kind: str) -> None:
-    """A module in training drops the same values under no_grad."""
-    net, x = getattr(ct, kind)(3, 8, num_layers=2, dropout=0.5), torch.randn(5, 2, 3)
-    with_and_without = []
-    for grad in (True, False):
-        torch.manual_seed(7)
-        with torch.set_grad_enabled(grad):
-            with_and_without.append(net(x)[0])
-    assert torch.equal(*with_and_without)
-    assert not torch.equal(with_and_without[0], net.eval()(x)[0])
+@each(NETS)
+def test_save(module: Module) -> None:
+    """The same gradients with fewer bytes."""
+    x, expected, sizes = module.input(64, 3, dtype=torch.float64), [], []
+    for save in ("all", "states", np.int64(8)):
+        net, kept = module.make(dtype=torch.float64, save=save), []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, kept=kept: kept.append(t.nbytes) or t, lambda t: t
+        ):
+            loss = net(x)[0].square().sum()
+        sizes.append(sum(kept))
+        grads = [*map(numbers, torch.autograd.grad(loss, list(net.parameters())))]
+        expected = expected or grads
+        for a, e in zip(grads, expected, strict=True):
+            assert_close(a, e, "float64", f"save={save}", at_least=1.0)
+    assert sizes[2] < sizes[1], sizes
+    assert sizes[1] < sizes[0] or module.kind == "RNN", sizes  # whose steps save h alone
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_dropout(kind: str) -> None:
     """Every call has new masks, eval has none; as in torch.nn only dropout draws numbers."""
     x, drew = torch.randn(5, 2, 3), []
@@ -285,9 +307,24 @@ def test_dropout(kind: str) -> None:
             torch.manual_seed(0)
             first = net(x)[0]
             drew.append(not torch.equal(torch.get_rng_state(), torch.manual_seed(0).get_state()))
-            close(net(x)[0], first)
+            with torch.no_grad():  # drops the same values
+                close(net(x)[0], first)
             assert torch.equal(net(x)[0], first) != drew[-1]
     assert drew == [False, False, True, False]
     without = getattr(ct, kind)(3, 8, num_layers=2)
     without.load_state_dict(net.state_dict())
     close(first, without(x)[0], 1e-6)
+
+
+def test_first_values() -> None:
+    for order in ("icfo", "ifco"):  # the op adds forget_bias itself
+        net = ct.PeepholeLSTM(2, 3, 2, bidirectional=True, gate_order=order)
+        with torch.no_grad():
+            net.b_l0.fill_(2)
+        net.reset_parameters()
+        for name, p in net.named_parameters():
+            assert p.any() == name.startswith("w_l"), name
+    assert all(p.any() == name.startswith("w") for name, p in ct.BlockGRU(2, 3).named_parameters())
+    assert ct.PeepholeLSTM(2, 4, proj_size=3).w_p_l0.any()
+    without = ct.PeepholeLSTM(2, 3, use_peephole=False)
+    assert [n for n, _ in without.named_parameters()] == ["w_l0", "b_l0"]

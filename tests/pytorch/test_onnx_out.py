@@ -44,11 +44,11 @@ NETS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def export(net: Any, *args: Any, sizes: Any = None) -> Any:
+def export(net: Any, *args: Any, **given: Any) -> Any:
+    table = ct.onnx_translations()
     return torch.onnx.export(
-        net.eval(), args, dynamo=True, custom_translation_table=ct.onnx_translations(),
-        dynamic_shapes=sizes, verbose=False,
-    )  # fmt: skip
+        net, args, dynamo=True, custom_translation_table=table, verbose=False, **given
+    )
 
 
 def session_of(program: Any) -> Any:
@@ -62,7 +62,7 @@ def test_nodes_with_any_t_and_b(kind: str, arguments: dict[str, Any], node: str)
     of_step, shapes = "Cell" in kind, [(4, 3, 2), (7, 5, 2), (1, 1, 2)]
     axes = {0: B} if of_step else {0: B, 1: T} if net.batch_first else {0: T, 1: B}
     shapes = [shape[of_step:] for shape in shapes]
-    program = export(net, torch.randn(shapes[0]), sizes=(axes,))
+    program = export(net.eval(), torch.randn(shapes[0]), dynamic_shapes=(axes,))
     nodes = [n.op_type for n in program.model.graph]
     assert nodes.count(node) == net.num_layers
     session = session_of(program)
@@ -103,18 +103,22 @@ def reason_of(error: BaseException | None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("kind", "given", "message"),
     [
-        (lambda: ct.LSTM(2, 3, proj_size=2), "cudnn_rnn: num_proj is 2, but no node"),
-        (lambda: ct.PeepholeLSTM(2, 3), "stacked_rnn: cell_clip is 3.0, but ONNX's clip"),
-        (lambda: ct.CudnnRNN(3, 3, input_mode="skip_input"), "cudnn_rnn: input_mode is 'skip_in"),
+        ("LSTM", {"proj_size": 2}, "cudnn_rnn: num_proj is 2, but no node"),
+        ("PeepholeLSTM", {}, "stacked_rnn: cell_clip is 3.0, but ONNX's clip"),
+        ("CudnnRNN", {"input_mode": "skip_input"}, "cudnn_rnn: input_mode is 'skip_in"),
+        ("GRU", {"resets": True}, "cudnn_rnn: resets is not None, but no node of ONNX has resets"),
+        ("LSTM", {"num_layers": 2, "dropout": 0.3}, "cudnn_rnn: dropout is 0.3, export the mod"),
+        ("BlockGRU", {"num_layers": 2, "dropout": 0.3}, "stacked_rnn: dropout is 0.3, export the"),
     ],
 )
-def test_what_the_standard_cannot_say(build: Any, message: str) -> None:
-    net = build()
-    size = 3 if isinstance(net, ct.CudnnRNN) else 2
+def test_what_the_standard_cannot_say(kind: str, given: dict[str, Any], message: str) -> None:
+    """Of a module in training; after eval() there is no dropout."""
+    resets = torch.zeros(4, 1, dtype=torch.bool) if given.pop("resets", False) else None
+    net = getattr(ct, kind)(3, 3, **given).train(bool(given.get("dropout")))
     with pytest.raises(Exception, match="Failed to convert") as caught:
-        export(net, torch.randn(4, 1, size))
+        export(net, torch.randn(4, 1, 3), kwargs=None if resets is None else {"resets": resets})
     assert message in reason_of(caught.value)
 
 
@@ -125,32 +129,3 @@ def test_without_the_table_the_error_names_it(kind: str, monkeypatch: pytest.Mon
     for given, more in ((net, (x,)), (torch.export.export(net, (x,)), ())):
         with pytest.raises(Exception, match=r"_rnn: torch.onnx.export needs its translation: pass"):
             torch.onnx.export(given, more, dynamo=True, verbose=False)
-
-
-def test_resets_are_refused() -> None:
-    class Net(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = ct.GRU(2, 3)
-
-        def forward(self, x: Any, marks: Any) -> Any:
-            return self.net(x, resets=marks)[0]
-
-    with pytest.raises(Exception, match="Failed to convert") as caught:
-        export(Net(), torch.randn(4, 1, 2), torch.zeros(4, 1, dtype=torch.bool))
-    assert "cudnn_rnn: resets is not None, but no node of ONNX has resets" in reason_of(
-        caught.value
-    )
-
-
-@pytest.mark.parametrize(("kind", "op"), [("LSTM", "cudnn_rnn"), ("BlockGRU", "stacked_rnn")])
-def test_dropout_is_refused(kind: str, op: str) -> None:
-    """The export of a module in training is refused; after eval() there is no dropout."""
-    net = getattr(ct, kind)(2, 3, num_layers=2, dropout=0.3)
-    with pytest.raises(Exception, match="Failed to convert") as caught:
-        torch.onnx.export(
-            net.train(), (torch.randn(4, 1, 2),), dynamo=True, verbose=False,
-            custom_translation_table=ct.onnx_translations(),
-        )  # fmt: skip
-    assert f"{op}: dropout is 0.3" in reason_of(caught.value)
-    assert "export the module after eval()" in reason_of(caught.value)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytorch.problem import MARKS, build, ct, flat, rnn, torch, utils
+from pytorch.problem import MARKS, ct, flat, torch, utils
 
 pytestmark = MARKS
 KINDS = ["LSTM", "GRU", "RNN"]
@@ -19,104 +19,6 @@ def pair(kind: str = "LSTM", **kwargs: Any) -> tuple[Any, Any]:
     torch.manual_seed(0)
     other = getattr(torch.nn, kind)(3, 4, dtype=torch.float64, **kwargs)
     return other, ct.from_torch(other)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("lengths", [[2, 5, 3], [5, 5, 5], [1, 1, 1]])
-def test_packed_sequences(kind: str, batch_first: bool, lengths: list[int]) -> None:
-    other, net = pair(kind, num_layers=2, bidirectional=True, batch_first=batch_first)
-    x = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
-    states = torch.randn(2, 4, 3, 4, dtype=torch.float64).unbind()
-    hx = states if kind == "LSTM" else states[0]
-    results = []
-    for run in (other, net):
-        packed = rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
-        output, last = run(packed, hx)
-        assert isinstance(output, rnn.PackedSequence)
-        tensors = [output.data, *flat(last)]
-        grads = torch.autograd.grad(sum((t**2).sum() for t in tensors), [x, *run.parameters()])
-        results.append((output, [*tensors, *grads]))
-    (theirs, expected), (ours, found) = results
-    for a, e in zip((*ours[1:], *found), (*theirs[1:], *expected), strict=True):
-        torch.testing.assert_close(a, e, rtol=1e-11, atol=1e-12)
-
-
-def test_resets_are_new_sequences() -> None:
-    """In both directions, batch first, and without a batch."""
-    net = ct.LSTM(3, 4, bidirectional=True, dtype=torch.float64)
-    x = torch.randn(6, 2, 3, dtype=torch.float64)
-    marks = torch.zeros(6, 2, dtype=torch.bool)
-    marks[2] = True
-    found = net(x, resets=marks)[0]
-    expected = torch.cat([net(x[:2])[0], net(x[2:])[0]])
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-14)
-    first = ct.LSTM(3, 4, bidirectional=True, batch_first=True, dtype=torch.float64)
-    first.load_state_dict(net.state_dict())
-    found = first(x.transpose(0, 1), resets=marks.t())[0]
-    torch.testing.assert_close(found.transpose(0, 1), expected, rtol=1e-13, atol=1e-14)
-    found = net(x[:, 0], resets=marks[:, 0].tolist())[0]
-    torch.testing.assert_close(found, expected[:, 0], rtol=1e-13, atol=1e-14)
-    packed = rnn.pack_padded_sequence(x, [4, 6], enforce_sorted=False)
-    uneven = marks.clone()
-    uneven[:, 1] = False
-    found, _ = rnn.pad_packed_sequence(net(packed, resets=uneven)[0])
-    torch.testing.assert_close(found[:2, 0], net(x[:2, :1])[0][:, 0], rtol=1e-13, atol=1e-14)
-    torch.testing.assert_close(found[:, 1], net(x[:, 1:])[0][:, 0], rtol=1e-13, atol=1e-14)
-    even = rnn.pack_padded_sequence(x, [6, 6])
-    found, _ = rnn.pad_packed_sequence(net(even, resets=uneven)[0])
-    torch.testing.assert_close(found, net(x, resets=uneven)[0], rtol=1e-13, atol=1e-14)
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "PeepholeLSTM", "BlockGRU"])
-@pytest.mark.parametrize("batch_first", [False, True])
-def test_sequence_lengths_may_be_zero(kind: str, batch_first: bool) -> None:
-    """Each sequence has the same results as alone; a sequence of length 0 returns its state."""
-    net = build(kind, 3, 4, bidirectional=True, batch_first=batch_first, dtype=torch.float64)
-    x, lengths = torch.randn(5, 4, 3, dtype=torch.float64), [3, 0, 5, 1]
-    h, c = torch.randn(2, 2, 4, 4, dtype=torch.float64).unbind()
-    hx = (h, c) if kind.endswith("LSTM") else h
-
-    def alone(b: int, n: int) -> Any:
-        part = x[:n, b : b + 1]
-        return net(
-            part.transpose(0, 1) if batch_first else part,
-            tuple(s[:, b : b + 1] for s in hx) if isinstance(hx, tuple) else hx[:, b : b + 1],
-        )
-
-    for given in (lengths, torch.tensor(lengths)):
-        output, last = net(x.transpose(0, 1) if batch_first else x, hx, sequence_lengths=given)
-        output = output.transpose(0, 1) if batch_first else output
-        for b, n in enumerate(lengths):
-            assert not output[n:, b].any()
-            expected_last = [s[:, b] for s in flat(hx)]
-            if n:
-                expected, one_last = alone(b, n)
-                expected = expected.transpose(0, 1) if batch_first else expected
-                torch.testing.assert_close(output[:n, b], expected[:, 0], rtol=1e-13, atol=1e-14)
-                expected_last = [s[:, 0] for s in flat(one_last)]
-            for s, e in zip(flat(last), expected_last, strict=True):
-                torch.testing.assert_close(s[:, b], e, rtol=1e-13, atol=1e-14)
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "PeepholeLSTM", "BlockGRU"])
-def test_lengths_cost_no_arrays(
-    kind: str, compiled_loops: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Calls are laid out, whatever the lengths of their sequences."""
-    net, x = build(kind, 3, 4, bidirectional=True), torch.randn(5, 2, 3)
-
-    def call(lengths: Any) -> Any:
-        output, last = net(x, sequence_lengths=lengths)
-        return output, *flat(last), *torch.autograd.grad(output.sum(), list(net.parameters()))
-
-    expected, shorter, uneven = call(None), call([3, 3]), call([3, 5])
-    call([5, 5])
-    with monkeypatch.context() as patch:
-        patch.delattr("cupyrnn.torch.ops.arrays_of")
-        found, again, other = call([5, 5]), call([3, 3]), call([3, 5])
-    for results in ((found, expected), (again, shorter), (other, uneven)):
-        assert all(torch.equal(a, e) for a, e in zip(*results, strict=True))
 
 
 def test_what_is_done_to_single_parameters() -> None:
@@ -184,47 +86,6 @@ def test_from_torch_of_a_model_keeps_what_the_model_shares() -> None:
         results.append([h, *(t for cell in run["cells"] for t in flat(cell(h)))])
     for a, e in zip(*results, strict=True):
         torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["LSTM", "CudnnRNN"])
-def test_resets_are_booleans_or_numbers(kind: str) -> None:
-    """`done` of an environment is a tensor of floats: eager, compiled and under vmap."""
-    net, x = build(kind, 3, 4), torch.randn(5, 2, 3)
-    done = torch.tensor([[0, 0], [1, 0], [0, 0], [1, 1], [0, 0]])
-    expected = net(x, resets=done.bool())[0]
-    assert not torch.equal(expected, net(x)[0])
-
-    def run(x: Any, done: Any) -> Any:
-        return net(x, resets=done)[0]
-
-    torch._dynamo.reset()
-    with torch._dynamo.config.patch(allow_rnn=True):
-        compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
-        for given in (done, done.float(), done.double(), done.tolist()):
-            assert torch.equal(run(x, given), expected)
-        assert torch.equal(compiled(x, done.float()), expected)
-    both = torch.func.vmap(run, in_dims=(None, 0))(x, torch.stack([done, 1 - done]).float())
-    assert torch.equal(both[0], expected)
-
-
-def test_reset_and_flatten() -> None:
-    net = ct.LSTM(3, 4)
-    torch.manual_seed(0)
-    net.reset_parameters()
-    torch.manual_seed(0)
-    other = torch.nn.LSTM(3, 4)
-    for a, b in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.equal(a, b)
-    for kind in ("LSTM", "PeepholeLSTM", "BlockGRU", "CudnnRNN", "GRUCell"):
-        assert getattr(ct, kind)(3, 4).flatten_parameters() is None
-    assert all(a is b for a, b in zip(net.all_weights[0], net.parameters(), strict=True))
-
-
-def test_no_steps_are_an_error_as_in_torch_nn() -> None:
-    for net in (torch.nn.GRU(3, 4), ct.GRU(3, 4)):
-        with pytest.raises(RuntimeError, match="Expected sequence length to be larger than 0 in"):
-            net(torch.zeros(0, 2, 3))
-        assert net(torch.zeros(5, 0, 3))[0].shape == (5, 0, 4)
 
 
 def test_an_error_within_a_call_stays_what_it_is() -> None:
@@ -305,36 +166,3 @@ def test_old_states_of_torch_nn_are_read() -> None:
     net = ct.LSTM.__new__(ct.LSTM)
     net.__setstate__(state)
     torch.testing.assert_close(net(x)[0], other(x)[0], rtol=1e-12, atol=1e-13)
-
-
-def test_a_weight_of_another_dtype_or_device_is_refused() -> None:
-    net = ct.LSTM(3, 4)
-    for to, words in (
-        (torch.float64, "has dtype float64, expected float32"),
-        ("meta", "is on device meta, expected cpu"),
-    ):
-        net.weight_hh_l0 = torch.nn.Parameter(net.weight_ih_l0.detach().to(to))
-        with pytest.raises(TypeError, match=rf"^cudnn_rnn: params\[1\] {words} like params\[0\]$"):
-            net(torch.randn(5, 2, 3))
-
-
-def test_expanded_weights_are_refused_by_name() -> None:
-    """LSTM, GRU and RNN accept them without resets: see test_own.py."""
-    call = utils._per_sample_grad.call_for_per_sample_grads
-    x = torch.randn(5, 2, 3)
-    message = r": PyTorch's ExpandedWeights are not supported; for gradients of each example .*"
-    for kind in ("CudnnRNN", "PeepholeLSTM", "BlockGRU"):
-        op = "cudnn_rnn" if kind == "CudnnRNN" else "stacked_rnn"
-        with pytest.raises(
-            NotImplementedError, match=f"^{op}{message} weight_gradients='examples'"
-        ):
-            call(getattr(ct, kind)(3, 4), batch_size=2, batch_first=False)(x)
-    net = call(ct.GRU(3, 4), batch_size=2, batch_first=False)
-    for given, word in (
-        ({"resets": [[False] * 2] * 5}, "resets"),
-        ({"sequence_lengths": [5, 5]}, "lengths"),
-    ):
-        with pytest.raises(
-            NotImplementedError, match=f"^GRU: PyTorch's ExpandedWeights have no {word}$"
-        ):
-            net(x, **given)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cupyrnn
-from pytorch.problem import MARKS, ct, rnn, torch
+from pytorch.modules import KINDS
+from pytorch.problem import MARKS, ct, rnn, torch, utils
 
 pytestmark = MARKS
 
@@ -51,11 +53,36 @@ def marks(*shape: int) -> Any:
     return torch.zeros(shape, dtype=torch.bool)
 
 
+def changed(dtype: str = "float", device: str = "cpu") -> Any:
+    net = ct.LSTM(3, 4)
+    net.weight_hh_l0 = torch.nn.Parameter(one(16, 3, dtype=getattr(torch, dtype), device=device))
+    return net(x())
+
+
+def by_example(kind: str, **given: Any) -> Any:
+    call = utils._per_sample_grad.call_for_per_sample_grads
+    return call(getattr(ct, kind)(3, 4), batch_size=2, batch_first=False)(x(), **given)
+
+
 class Own(torch.nn.GRU if torch else object):  # type: ignore[misc]
     def forward(self, input: Any) -> Any:
         return super().forward(input)[0]
 
 
+WRONG_LENGTHS = [
+    ([1.9], "has dtype float32, expected integers"),
+    (np.array([1.9]), "has dtype float64, expected integers"),
+    ([True], "is [True], expected integers"),
+    ([[1], [1, 2]], "is [[1], [1, 2]], expected a list or a tensor of integers"),
+    ([10**30], f"is [{10**30}], expected a list or a tensor of integers"),
+    (["a"], "is ['a'], expected a list or a tensor of integers"),
+    ([float("nan")], "has dtype float32, expected integers"),
+    (np.ones(1, "bool"), "has dtype bool, expected integers"),
+]
+WRONG_SAVES = [
+    *((save, ValueError, "expected 'all', 'states' or k in [1, 2**63)") for save in (0, "some")),
+    *((save, TypeError, "expected 'all', 'states' or an integer") for save in (2.0, True)),
+]
 REFUSED = [
     (lambda: ct.cudnn_rnn(one(4, 1, 2)), TypeError, "cudnn_rnn: missing argument params"),
     (lambda: ct.stacked_rnn(one(4, 1, 2), zeros(1, 1, 3)), TypeError, "stacked_rnn: missing argument weights"),
@@ -131,6 +158,19 @@ REFUSED = [
     (lambda: called(one(4, 2, 3), kind="CudnnRNN", lengths=[4, 3]), TypeError, "CudnnRNN: unknown argument lengths, expected sequence_lengths"),
     (lambda: called(one(4, 2, 3), kind="CudnnRNN", cx=None), TypeError, "CudnnRNN: unknown argument cx, expected state, the pair of both"),
     (lambda: called(one(4, 2, 3), kind="GRU", reset=None), TypeError, "GRU: unknown argument reset, expected resets"),
+    (lambda: ct.PeepholeLSTM(2, 4, proj_size=4), ValueError, "PeepholeLSTM: proj_size is 4, expected less than hidden_size"),
+    *((lambda kind=kind, given=given: called(x(), kind=kind, sequence_lengths=given), TypeError, f"{op}: sequence_lengths {words}") for kind, op in (("LSTM", "LSTM"), ("CudnnRNN", "cudnn_rnn")) for given, words in WRONG_LENGTHS),
+    *((lambda kind=kind, state=state: called(x(), state(), kind=kind), TypeError, f"{name} is {what}, expected a pair of tensors, {pair}") for kind, name, pair in (("LSTM", "LSTM: hx", "(h_0, c_0)"), ("CudnnRNN", "cudnn_rnn: state", "(input_h, input_c)")) for state, what in ((lambda: zeros(2, 1, 2, 4), "a torch.Tensor"), (lambda: (zeros(1, 2, 4),) * 3, "a tuple of 3"), (list, "a list of 0"), (lambda: "hc", "a str"))),
+    *((lambda kind=kind, save=save: getattr(ct, kind)(2, 3, save=save), error, f"{kind}: save is {save!r}, {words}") for kind in KINDS for save, error, words in WRONG_SAVES),
+    *((lambda save=save: ct.cudnn_rnn(one(4, 1, 2), zeros(1, 1, 3), zeros(1, 1, 3), zeros(84), save=save), error, f"cudnn_rnn: save is {save!r}, {words}") for save, error, words in WRONG_SAVES),
+    *((lambda save=save: stacked(save=save), error, f"stacked_rnn: save is {save!r}, {words}") for save, error, words in WRONG_SAVES),
+    *((lambda time_major=major, shape=shape: ct.CudnnRNN(2, 3, time_major=time_major)(one(*shape)), ValueError, f"cudnn_rnn: input has shape {shape}, expected ({axes}, I)") for major, axes in ((True, "T, B"), (False, "B, T")) for shape in ((), (2,), (1, 1, 4, 2))),
+    *((lambda given=given: changed(**given), TypeError, f"cudnn_rnn: params[1] {words} like params[0]") for given, words in (({"dtype": "double"}, "has dtype float64, expected float32"), ({"device": "meta"}, "is on device meta, expected cpu"))),
+    *((lambda kind=kind: called(x(), None, None, None, kind=kind), TypeError, f"{kind}: 4 arguments by position, expected at most 2:") for kind in KINDS),
+    *((lambda kind=kind: called(kind=kind), TypeError, f"{kind}: missing argument input") for kind in KINDS),
+    *((lambda kind=kind: by_example(kind), NotImplementedError, f"{op}: PyTorch's ExpandedWeights are not supported; for gradients of each example use torch.func.vmap of torch.func.grad, or cupyrnn.vjp with weight_gradients='examples'") for kind, op in (("CudnnRNN", "cudnn_rnn"), ("PeepholeLSTM", "stacked_rnn"), ("BlockGRU", "stacked_rnn"))),
+    (lambda: by_example("GRU", resets=[[False] * 2] * 5), NotImplementedError, "GRU: PyTorch's ExpandedWeights have no resets"),
+    (lambda: by_example("GRU", sequence_lengths=[5, 5]), NotImplementedError, "GRU: PyTorch's ExpandedWeights have no lengths"),
 ]  # fmt: skip
 # ruff: noqa: E501 - a case a line
 
@@ -140,24 +180,6 @@ def test_errors(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error) as raised:
         call()
     assert str(raised.value).startswith(message)
-
-
-@pytest.mark.parametrize("kind", ["LSTM", "BlockGRU", "PeepholeLSTM", "CudnnRNN"])
-def test_too_many_arguments_and_none(kind: str) -> None:
-    with pytest.raises(TypeError, match=rf"^{kind}: 4 arguments by position, expected at most 2:"):
-        called(x(), None, None, None, kind=kind)
-    with pytest.raises(TypeError, match=rf"^{kind}: missing argument input$"):
-        called(kind=kind)
-
-
-@pytest.mark.parametrize("shape", [(), (2,), (1, 1, 4, 2)])
-def test_modules_refuse_an_input_of_another_rank(shape: tuple[int, ...]) -> None:
-    for time_major in (True, False):
-        with pytest.raises(ValueError, match=r"^cudnn_rnn: input has shape \(.*\), expected \("):
-            ct.CudnnRNN(2, 3, time_major=time_major)(torch.ones(shape))
-
-
-KINDS = ["LSTM", "GRU", "RNN", "PeepholeLSTM", "BlockGRU", "CudnnRNN"]
 
 
 @pytest.mark.filterwarnings("ignore")
