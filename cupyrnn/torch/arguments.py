@@ -10,7 +10,7 @@ import torch
 
 from .._typing import Save
 from ..arithmetic.gates import check_gate
-from ..cells.block_forms import COLUMNS, LSTM_FORM, PEEPHOLES, check_forget_bias
+from ..cells.block_forms import COLUMNS, LSTM_FORM, PEEPHOLES, check_forget_bias, default_clip
 from ..cells.contract import Attributes, Form
 from ..cells.packed import Net
 from ..checks.attributes import check_choice, check_real, check_save, shown
@@ -124,10 +124,8 @@ def packed_zeros(
     (input, h, c), (mode, num_proj) = states, net
     if known is not None:
         check_tensor(op, "input", input)
-        if input.dim() != 3:
-            axes = "T, B" if major else "B, T"
-            raise ValueError(f"{op}: input has shape {tuple(input.shape)}, expected ({axes}, I)")
-        places, B = known.L * known.D, input.shape[1 if major else 0]
+        # The op refuses an input of another rank.
+        places, B = known.L * known.D, input.shape[1 if major else 0] if input.dim() == 3 else 0
         h_shape, c_shape = ((places, B, n) if major else (B, places, n) for n in (known.P, known.H))
     elif h is None:
         raise TypeError(
@@ -148,10 +146,9 @@ def lstm_attributes(op: str, attributes: Attributes) -> tuple[float, float, str,
     forget_bias, cell_clip, gate_order, recurrent_activation, _ = attributes
     check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
     check_gate(op, recurrent_activation)
-    if cell_clip is None:
-        cell_clip = 3.0 if gate_order == "icfo" else 0.0
+    clip = default_clip(op, gate_order) if cell_clip is None else cell_clip
     bias = check_forget_bias(op, forget_bias, gate_order)
-    return bias, check_real(op, "cell_clip", cell_clip), gate_order, recurrent_activation
+    return bias, check_real(op, "cell_clip", clip), gate_order, recurrent_activation
 
 
 def stacked_zeros(op: str, states: Any, weights: Any, form: Form, major: bool) -> Zeros:

@@ -44,9 +44,10 @@ def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Any]
             first, like, kind = pieces[0], name, pieces[0].dtype
             of_numpy = first.is_cpu and kind in _OF_NUMPY
         arrays = []
-        for t in pieces:
+        for n, t in enumerate(pieces):
             if not (of_numpy and t.is_cpu and t.dtype is kind and t.layout is torch.strided):
-                _check_tensor(op, (name, t), (like, first))
+                named = f"{name}[{n}]" if pieces is value else name
+                _check_tensor(op, (named, t), (like, first))
                 t = t.to(torch.float32) if t.is_cpu and t.dtype is torch.bfloat16 else t
             arrays.append(array_of(t))
         found[name] = tuple(arrays) if pieces is value else arrays[0]
@@ -86,8 +87,7 @@ def _check_tensor(op: str, named: tuple[str, torch.Tensor], like: tuple[str, tor
             f"{op}: {name} has dtype {name_of(t.dtype)}, expected one of float16, bfloat16,"
             " float32, float64"
         )
-    if t.dtype is not other.dtype and torch.bfloat16 in (t.dtype, other.dtype):
-        # The op itself checks the other dtypes.
+    if t.dtype is not other.dtype:
         raise TypeError(
             f"{op}: {name} has dtype {name_of(t.dtype)}, expected {name_of(other.dtype)}"
             f" like {first}"

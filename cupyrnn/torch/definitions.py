@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -136,44 +136,29 @@ def shapes_of(form: Any, fields: Sequence[str], *sizes: int) -> dict[str, tuple[
 
 def _block_weights(inputs: Named, rest: Named) -> list[Any]:
     """Return the weights of all layers and directions: the pieces, or views of the vector."""
-    L, D, H, P = _sizes(inputs, rest)
     kind, fields = kind_of(rest["names"])
-    whole, start, entries = inputs["weights"], 0, []
-    pieces = iter(whole) if isinstance(whole, tuple) else None
-    for n in range(L * D):
-        K = D * P if n >= D else inputs["input"].shape[2]
-        parts = dict.fromkeys(kind.weights._fields)
-        for name, shape in shapes_of(kind.form, fields, K, H, P).items():
-            if pieces is not None:
-                parts[name] = next(pieces)
-                continue
-            end = start + math.prod(shape)
-            parts[name], start = whole[start:end].reshape(shape), end
-        entries.append(kind.weights(**parts))
-    return entries
+    pieces, count, nothing = inputs["weights"], len(fields), dict.fromkeys(kind.weights._fields)
+    if not isinstance(pieces, tuple):
+        L, D, H, P = _sizes(inputs, rest)
+        widths = [inputs["input"].shape[2]] * D + [D * P] * (L * D - D)
+        shapes = [shapes_of(kind.form, fields, K, H, P).values() for K in widths]
+        pieces = _cut(pieces, [*chain(*shapes)])
+    return [
+        kind.weights(**nothing | dict(zip(fields, pieces[n : n + count], strict=True)))
+        for n in range(0, len(pieces), count)
+    ]
+
+
+def _cut(whole: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """Return the parts of a vector in these shapes."""
+    ends = pairwise(accumulate(map(math.prod, shapes), initial=0))
+    return [whole[slice(*part)].reshape(shape) for part, shape in zip(ends, shapes, strict=True)]
 
 
 def _joined(arrays: Sequence[Any]) -> Any:
     """Return arrays flattened and joined."""
     # By NumPy: after PyTorch's own op its threads seem to spin on the cores that ours need.
     return module_of(arrays[0]).concatenate([a.reshape(-1) for a in arrays])
-
-
-def _arguments(inputs: Named, rest: Named) -> Named:
-    """Return the arguments of a net; on a device it uses this package's kernels, never cuDNN."""
-    found = {"input_c": None, **inputs, **rest, "save": rest["save"] or "all"}
-    seeds = found.pop("seeds")
-    found["seed"], found["seed2"] = (0, 0) if seeds is None else seeds.tolist()
-    if "params" in inputs:
-        if isinstance(inputs["params"], tuple):
-            found["params"] = _joined(inputs["params"])
-        found["engine"] = "auto" if isinstance(inputs["input"], np.ndarray) else "cupy"
-        return found
-    found["weights"] = _block_weights(inputs, rest)
-    del found["names"]
-    if _is_stack(found["input_c"]):
-        found["input_c"] = tuple(found["input_c"])
-    return found
 
 
 def _is_stack(states: Any) -> bool:
@@ -196,7 +181,20 @@ class _NetOp(Op):
         self.shown = len(record.outputs)
 
     def arguments(self, inputs: Named, rest: Named) -> Named:
-        return _arguments(inputs, rest)
+        """Return the arguments; on a device a net uses this package's kernels, never cuDNN."""
+        found = {"input_c": None, **inputs, **rest, "save": rest["save"] or "all"}
+        seeds = found.pop("seeds")
+        found["seed"], found["seed2"] = (0, 0) if seeds is None else seeds.tolist()
+        if "params" in inputs:
+            if isinstance(inputs["params"], tuple):
+                found["params"] = _joined(inputs["params"])
+            found["engine"] = "auto" if isinstance(inputs["input"], np.ndarray) else "cupy"
+            return found
+        found["weights"] = _block_weights(inputs, rest)
+        del found["names"]
+        if _is_stack(found["input_c"]):
+            found["input_c"] = tuple(found["input_c"])
+        return found
 
     def compute(self, inputs: Named, rest: Named) -> Named:
         results = super().compute(inputs, rest)
@@ -210,7 +208,7 @@ class _NetOp(Op):
         elif _is_stack(cotangents.get("output_c")):
             cotangents = cotangents | {"output_c": tuple(cotangents["output_c"])}
         saved = {"reserve_space": results["reserve_space"]}
-        return self.record.gradient_call(_arguments(inputs, rest), saved, cotangents)
+        return self.record.gradient_call(self.arguments(inputs, rest), saved, cotangents)
 
     def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
         grads = super().gradients_of(found, inputs, rest)
@@ -226,18 +224,15 @@ class _NetOp(Op):
         if isinstance(grad, list) and not isinstance(of, tuple):
             grads[name] = _joined(grad)
         elif isinstance(of, tuple) and not isinstance(grad, list):
-            ends = accumulate((a.size for a in of), initial=0)
-            parts = zip(pairwise(ends), of, strict=True)
-            grads[name] = [grad[start:end].reshape(a.shape) for (start, end), a in parts]
+            grads[name] = _cut(grad, [a.shape for a in of])
         return grads
 
     def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
         tensors = {n: t for n, t in inputs.items() if t is not None}
-        x, h = inputs["input"].shape, inputs["input_h"].shape
-        D = 1 + (rest["direction"] == "bidirectional")
+        _, D, _, P = _sizes(tensors, rest)
         return {
-            "output": (*x[:2], D * h[2]),
-            "output_h": tuple(h),
+            "output": (*inputs["input"].shape[:2], D * P),
+            "output_h": tuple(inputs["input_h"].shape),
             "output_c": tuple(tensors["input_c"].shape) if "input_c" in tensors else (),
             "reserve_space": (_reserve_size(tensors, rest),) if rest["is_training"] else (),
         }

@@ -50,7 +50,7 @@ from .definitions import (
     name_of_kind,
 )
 from .laid_out import Zeros
-from .ops import check_tensor
+from .ops import Op, check_tensor
 
 _MODES, _INPUT_MODES = tuple(GATES), get_args(InputMode)
 
@@ -81,13 +81,20 @@ for _tuple in (LSTMOutputs, GRUOutputs, RNNOutputs):
     )
 
 
-def lstm_outputs(found: Sequence[Any]) -> LSTMOutputs:
-    cs, h, i, f, o, ci, co = found
+def _lstm(op: Op, inputs: Any, of_cell: Attributes, of_steps: Any = (), way: Any = ()) -> Any:
+    """Call a block op of LSTMs."""
+    attributes, (x, cs_prev, h_prev, w, *_) = lstm_attributes(op.name, of_cell), inputs
+    zeros = block_zeros(op.name, x, ("w", w), 4, cs_prev, h_prev)
+    cs, h, i, f, o, ci, co = op(*inputs, *of_steps, *attributes, *way, zeros=zeros)
     return LSTMOutputs(i, cs, f, o, ci, co, h)
 
 
-def gru_outputs(found: Sequence[Any]) -> GRUOutputs:
-    h, *gates = found
+def _gru(op: Op, inputs: Any, gate: str, of_steps: Any = (), way: Any = ()) -> Any:
+    """Call a block op of GRUs."""
+    check_gate(op.name, gate)
+    x, h_prev, _, w_c, *_ = inputs
+    zeros = block_zeros(op.name, x, ("w_c", w_c), 1, h_prev)
+    h, *gates = op(*inputs, *of_steps, gate, *way, zeros=zeros)
     return GRUOutputs._make((*gates, h))
 
 
@@ -155,10 +162,7 @@ def lstm_block_cell(
     torch.Size([5, 12])
     """
     of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
-    attributes = lstm_attributes("lstm_block_cell", of_cell)
-    zeros = block_zeros("lstm_block_cell", x, ("w", w), 4, cs_prev, h_prev)
-    inputs = (x, cs_prev, h_prev, w, b, wci, wcf, wco)
-    return lstm_outputs(LSTM_BLOCK_CELL(*inputs, *attributes, zeros=zeros))
+    return _lstm(LSTM_BLOCK_CELL, (x, cs_prev, h_prev, w, b, wci, wcf, wco), of_cell)
 
 
 @named
@@ -233,12 +237,9 @@ def block_lstm(
     torch.Size([4, 1, 3])
     """
     of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
-    attributes = lstm_attributes("block_lstm", of_cell)
-    zeros = block_zeros("block_lstm", x, ("w", w), 4, cs_prev, h_prev)
     of_steps = extras("block_lstm", sequence_lengths, resets)
-    reverse = check_bool("block_lstm", "reverse", reverse)
-    inputs = (x, cs_prev, h_prev, w, b, wci, wcf, wco)
-    return lstm_outputs(BLOCK_LSTM(*inputs, *of_steps, *attributes, reverse, zeros=zeros))
+    way = (check_bool("block_lstm", "reverse", reverse),)
+    return _lstm(BLOCK_LSTM, (x, cs_prev, h_prev, w, b, wci, wcf, wco), of_cell, of_steps, way)
 
 
 @named
@@ -292,10 +293,7 @@ def gru_block_cell(
     >>> out.h.shape
     torch.Size([1, 3])
     """
-    check_gate("gru_block_cell", recurrent_activation)
-    zeros = block_zeros("gru_block_cell", x, ("w_c", w_c), 1, h_prev)
-    inputs = (x, h_prev, w_ru, w_c, b_ru, b_c)
-    return gru_outputs(GRU_BLOCK_CELL(*inputs, recurrent_activation, zeros=zeros))
+    return _gru(GRU_BLOCK_CELL, (x, h_prev, w_ru, w_c, b_ru, b_c), recurrent_activation)
 
 
 @named
@@ -357,11 +355,9 @@ def block_gru(
     torch.Size([4, 1, 3])
     """
     of_steps = extras("block_gru", sequence_lengths, resets)
-    check_gate("block_gru", recurrent_activation)
-    zeros = block_zeros("block_gru", x, ("w_c", w_c), 1, h_prev)
-    reverse = check_bool("block_gru", "reverse", reverse)
+    way = (check_bool("block_gru", "reverse", reverse),)
     inputs = (x, h_prev, w_ru, w_c, b_ru, b_c)
-    return gru_outputs(BLOCK_GRU(*inputs, *of_steps, recurrent_activation, reverse, zeros=zeros))
+    return _gru(BLOCK_GRU, inputs, recurrent_activation, of_steps, way)
 
 
 @named

@@ -265,25 +265,11 @@ class Op:
         return self.functions["forward"].apply(*args)  # type: ignore[no-any-return]
 
     def _check_inputs(self, args: Sequence[Any]) -> None:
-        """Check that inputs are tensors, and that pieces can be joined."""
+        """Check that inputs, or the pieces of the last one, are tensors."""
         for name, t in zip(self.inputs, args, strict=False):
-            if type(t) is tuple and t and all(isinstance(piece, torch.Tensor) for piece in t):
-                self._check_pieces(t)
-            elif t is not None or name not in self.record.optional:
+            is_joined = type(t) is tuple and t and all(isinstance(p, torch.Tensor) for p in t)
+            if not is_joined and (t is not None or name not in self.record.optional):
                 check_tensor(self.name, name, t)
-
-    def _check_pieces(self, pieces: Sequence[torch.Tensor]) -> None:
-        """Check that pieces can be joined."""
-        kind, on_host = pieces[0].dtype, pieces[0].is_cpu
-        for n, piece in enumerate(pieces):
-            if piece.dtype is not kind or piece.is_cpu is not on_host:
-                name = self.inputs[-1]
-                found, expected = f"has dtype {name_of(piece.dtype)}", name_of(kind)
-                if piece.dtype is kind:
-                    found, expected = f"is on device {piece.device}", str(pieces[0].device)
-                raise TypeError(
-                    f"{self.name}: {name}[{n}] {found}, expected {expected} like {name}[0]"
-                )
 
     def _split(self, groups: str, values: Sequence[Any]) -> tuple[Groups, Sequence[Any]]:
         """Return tensors by the letters of their groups, and the rest."""

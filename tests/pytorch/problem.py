@@ -24,9 +24,9 @@ try:
         import torch.nn.utils.prune
 
         import cupyrnn.torch as ct
-        from cupyrnn.torch import definitions
+        from cupyrnn.torch import definitions, ops
 except ModuleNotFoundError:  # another error in cupyrnn.torch is a failure
-    torch = ct = definitions = None
+    torch = ct = definitions = ops = None
 utils: Any = torch and torch.nn.utils
 rnn: Any = torch and utils.rnn
 

@@ -41,6 +41,11 @@ def gru() -> Any:
     return cupyrnn.BlockGRUParams(one(5, 6), one(5, 3), one(6), one(3))
 
 
+def packed() -> Any:
+    net = cupyrnn.init_params(num_layers=1, num_units=3, input_size=2)
+    return net._replace(params=torch.tensor(net.params))
+
+
 def called(*args: Any, kind: str = "LSTM", first: bool = False, **given: Any) -> Any:
     return getattr(ct, kind)(3, 4, **{"batch_first": True} if first else {})(*args, **given)
 
@@ -88,7 +93,7 @@ REFUSED = [
     (lambda: ct.stacked_rnn(one(4, 1, 2), zeros(1, 1, 3)), TypeError, "stacked_rnn: missing argument weights"),
     (lambda: ct.block_lstm(one(4, 1, 2), b=one(12)), TypeError, "block_lstm: missing argument w; required: x, w, b"),
     (lambda: ct.cudnn_rnn(one(4, 1, 2), params=cupyrnn.init_params(num_layers=1, num_units=3, input_size=2)), TypeError, "cudnn_rnn: params is a numpy.ndarray, expected a torch.Tensor"),
-    (lambda: ct.cudnn_rnn(one(4, 2), params=cupyrnn.init_params(num_layers=1, num_units=3, input_size=2)), ValueError, "cudnn_rnn: input has shape (4, 2), expected (T, B, I)"),
+    (lambda: ct.cudnn_rnn(one(4, 2), params=packed()), ValueError, "cudnn_rnn: input has shape (4, 2), expected (T, B, I)"),
     (lambda: block(w=one(4, 12)), ValueError, "block_lstm: w has shape (4, 12), expected (I+H"),
     (lambda: block(w=one(5, 12).double()), TypeError, "block_lstm: w has dtype float64, expected float32 like"),
     (lambda: block(x=one(4, 1, 2).long()), TypeError, "block_lstm: x has dtype int64, expected one of"),
@@ -165,7 +170,7 @@ REFUSED = [
     *((lambda save=save: ct.cudnn_rnn(one(4, 1, 2), zeros(1, 1, 3), zeros(1, 1, 3), zeros(84), save=save), error, f"cudnn_rnn: save is {save!r}, {words}") for save, error, words in WRONG_SAVES),
     *((lambda save=save: stacked(save=save), error, f"stacked_rnn: save is {save!r}, {words}") for save, error, words in WRONG_SAVES),
     *((lambda time_major=major, shape=shape: ct.CudnnRNN(2, 3, time_major=time_major)(one(*shape)), ValueError, f"cudnn_rnn: input has shape {shape}, expected ({axes}, I)") for major, axes in ((True, "T, B"), (False, "B, T")) for shape in ((), (2,), (1, 1, 4, 2))),
-    *((lambda given=given: changed(**given), TypeError, f"cudnn_rnn: params[1] {words} like params[0]") for given, words in (({"dtype": "double"}, "has dtype float64, expected float32"), ({"device": "meta"}, "is on device meta, expected cpu"))),
+    *((lambda given=given: changed(**given), TypeError, f"cudnn_rnn: params[1] {words} like input") for given, words in (({"dtype": "double"}, "has dtype float64, expected float32"), ({"device": "meta"}, "is on device meta, expected cpu"))),
     *((lambda kind=kind: called(x(), None, None, None, kind=kind), TypeError, f"{kind}: 4 arguments by position, expected at most 2:") for kind in KINDS),
     *((lambda kind=kind: called(kind=kind), TypeError, f"{kind}: missing argument input") for kind in KINDS),
     *((lambda kind=kind: by_example(kind), NotImplementedError, f"{op}: PyTorch's ExpandedWeights are not supported; for gradients of each example use torch.func.vmap of torch.func.grad, or cupyrnn.vjp with weight_gradients='examples'") for kind, op in (("CudnnRNN", "cudnn_rnn"), ("PeepholeLSTM", "stacked_rnn"), ("BlockGRU", "stacked_rnn"))),
