@@ -11,7 +11,6 @@ import pytest
 from checks import Ops
 from problems import table
 from problems.nets import (
-    AUTO,
     BI,
     LINEAR,
     MODES,
@@ -28,23 +27,6 @@ from problems.properties import assert_all_close, assert_same_bits
 from problems.refusals import CALLS, NETS, call, on_device, raises
 
 import cupyrnn
-
-each_mode = pytest.mark.parametrize("mode", MODES)
-
-
-@each_mode
-def test_auto_select_is_skip_input_where_sizes_are_equal(
-    ops: Any, mode: str, rng: np.random.Generator
-) -> None:
-    """Otherwise it means linear_input."""
-    for I, same in ((5, SKIP), (4, LINEAR)):
-        case = Case(mode, 4, 3, I, 5, 2, BI, input_mode=same, lengths=(2, 4, 0))
-        auto = case._replace(input_mode=AUTO)
-        inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-        out = forward(ops, case, inputs)
-        assert_same_bits(forward(ops, auto, inputs), out)
-        g = backward(ops, case, inputs, out, cotangents)
-        assert_same_bits(backward(ops, auto, inputs, out, cotangents), g)
 
 
 @pytest.mark.parametrize("mode", MODES[1:])

@@ -140,6 +140,16 @@ FORMATS = {
         ),
         lambda net: not net.num_proj,
     ),
+    **{
+        f"block_lstm with {order}": Format(
+            partial(weights.params_to_block_lstm, gate_order=order),
+            lambda a, net, order=order: weights.params_from_block_lstm(
+                **a.arguments, forget_bias=0, cell_clip=0, gate_order=order
+            ),
+            lambda net: net[1] == 1 and net[4:7] == ("lstm", "unidirectional", 0),
+        )
+        for order in ("icfo", "ifco")
+    },
     "parts": Format(weights.split_params, lambda a, net: weights.join_params(a)),
 }
 CONVERSIONS = sorted(conversions(np.random.default_rng(0)))

@@ -707,7 +707,7 @@ for _mode, _more in _OF_PACKED.items():
     _factors = {
         **_NETS,
         "size": [*_NETS["size"][:-2]],
-        "input_mode": [nets.LINEAR, nets.SKIP],
+        "input_mode": [nets.LINEAR, nets.SKIP, nets.AUTO],
         **_more,
     }
     TABLE[f"cudnn_rnn-{_mode}"] = Op(

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_close
 
 import cupyrnn
 from cupyrnn.weights.packed import InitialState
@@ -46,38 +45,6 @@ def test_zero_state(rng: np.random.Generator) -> None:
             packed.zero_state(B)
     with pytest.raises(ValueError, match=r"^zero_state: params has shape"):
         packed._replace(params=packed.params[1:]).zero_state(1)
-
-
-@pytest.mark.parametrize("gate_order", ["icfo", "ifco"])
-def test_a_bias_counts_once(gate_order: Any, rng: np.random.Generator) -> None:
-    """The gradient of b, and of Keras's bias, equals the gradient of each packed bias."""
-    T, B, H, I = 4, 3, 3, 2
-    packed = lstm(rng)
-    x, c, h = rng.standard_normal((T, B, I)), *rng.standard_normal((2, B, H))
-    dy = rng.standard_normal((T, B, H))
-    out = cupyrnn.cudnn_rnn(x, h[None], c[None], packed.params)
-    g = cupyrnn.cudnn_rnn_backprop(
-        x, h[None], c[None], packed.params, *out[:3], dy, None, None, out[3]
-    ).params_backprop
-    w, b = cupyrnn.weights.params_to_block_lstm(packed, gate_order=gate_order)
-    options: dict[str, Any] = {"gate_order": gate_order}
-    saved = cupyrnn.block_lstm(x, c, h, w, b, forget_bias=0, cell_clip=0, **options)
-    expected = cupyrnn.block_lstm_grad(x, c, h, w, *saved, None, dy, **options)
-    gradient = packed._replace(params=g)
-    w_grad, b_grad = cupyrnn.weights.params_to_block_lstm(
-        gradient, gate_order=gate_order, gradient=True
-    )
-    assert_close(w_grad, expected.w_grad, "float64", "w_grad")
-    assert_close(b_grad, expected.b_grad, "float64", "b_grad")
-    if gate_order == "ifco":  # Keras's own
-        kernel, recurrent, bias = cupyrnn.weights.params_to_keras(gradient, gradient=True)
-        assert_close(np.concatenate([kernel, recurrent]), w_grad, "float64", "kernels")
-        assert_close(bias, b_grad, "float64", "bias")
-        assert_close(cupyrnn.weights.params_to_keras(gradient)[2], 2 * bias, "float64", "")
-    if gate_order == "icfo":  # TensorFlow 1's
-        (of_tf1, b_tf1) = cupyrnn.weights.params_to_tf1(gradient, gradient=True).values()
-        assert_close(of_tf1, w_grad, "float64", "kernel")
-        assert_close(b_tf1, b_grad, "float64", "bias")
 
 
 def test_the_hint_for_a_plain_vector_works() -> None:
