@@ -1,15 +1,13 @@
-"""One step after another is the sequence."""
+"""Prepared steps beyond the tests of the table: compiled, on a device, errors."""
 
 from __future__ import annotations
 
-import copy
-import pickle
 import re
 from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_close, layouts
+from checks import assert_close
 from problems.properties import assert_same_bits
 
 import cupyrnn
@@ -34,34 +32,6 @@ def net(mode: str, more: Any, L: int, dtype: str = "float64") -> cupyrnn.PackedP
     return cupyrnn.init_params(num_layers=L, num_units=5, input_size=I, **options)._replace(
         recurrent_activation=gates
     )
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("B", [0, 1, 3])
-@pytest.mark.parametrize("L", [1, 3])
-@pytest.mark.parametrize(("mode", "more"), NETS)
-def test_steps_are_the_sequence(
-    mode: str, more: Any, L: int, B: int, dtype: str, rng: np.random.Generator
-) -> None:
-    packed = net(mode, more, L, dtype)
-    x = rng.standard_normal((6, B, packed.input_size)).astype(dtype)
-    first = [None if s is None else s + 0.5 for s in packed.zero_state(B)]
-    expected = cupyrnn.cudnn_rnn(x, *first, packed, is_training=False)
-    step, (h, c) = cupyrnn.prepare_step(packed), first
-    outputs = []
-    for x_t in x:
-        before = [None if a is None else a.copy() for a in (x_t, h, c)]
-        out = step(x_t, h, c)
-        assert_same_bits((x_t, h, c), before)
-        output, h, c = out
-        assert not any(np.may_share_memory(output, a) for a in outputs)
-        outputs.append(output)
-    assert_close(np.array(outputs), expected.output, dtype, "output")
-    assert_close(h, expected.output_h, dtype, "output_h")
-    if mode == "lstm":
-        assert_close(c, expected.output_c, dtype, "output_c")
-    else:
-        assert c is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -93,31 +63,6 @@ def test_later_changes_of_the_parameters_are_not_seen(rng: np.random.Generator) 
     before = step(x, h)
     packed.params[...] = 0
     np.testing.assert_array_equal(step(x, h).output, before.output)
-
-
-def test_any_memory_layout(rng: np.random.Generator) -> None:
-    packed = net("lstm", {}, 2)
-    step = cupyrnn.prepare_step(packed)
-    arrays = [rng.standard_normal(shape) for shape in ((2, 3), (2, 2, 5), (2, 2, 5))]
-    expected = step(*arrays)
-    for n, a in enumerate(arrays):
-        for name, changed in layouts(a):
-            out = step(*arrays[:n], changed, *arrays[n + 1 :])
-            for actual, e in zip(out, expected, strict=True):
-                assert_close(actual, e, "float64", name)
-
-
-@pytest.mark.parametrize(
-    "again", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))]
-)
-@pytest.mark.parametrize(("mode", "more"), NETS)
-def test_steps_are_copied_and_pickled(mode: str, more: Any, again: Any) -> None:
-    packed = net(mode, more, 2)
-    step = cupyrnn.prepare_step(packed)
-    x, states = np.ones((3, packed.input_size)), packed.zero_state(3)
-    other = again(step)
-    assert other is not step
-    assert_same_bits(other(x, *states), step(x, *states))
 
 
 def test_a_relu_of_nan_is_nan() -> None:
