@@ -222,21 +222,23 @@ def fill_the_memory(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_OnDevice", is_full)
 
 
-def raise_status(status: int) -> Callable[[Any, pytest.MonkeyPatch], None]:
+def raise_status(status: int) -> Callable[[Any, pytest.MonkeyPatch], list[int]]:
     """Return a function that makes launches of kernels over all steps raise an error."""
 
-    def change(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        driver = cupy.cuda.driver
+    def change(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        driver, started = cupy.cuda.driver, []
         launch = driver.launchKernel
 
         def start(function: int, *args: Any) -> None:
             if "steps_by" in fake_cupy._functions[function].launched.name:
+                started.append(function)
                 error = driver.CUDADriverError(f"status {status}")
                 error.status = status
                 raise error
             launch(function, *args)
 
         monkeypatch.setattr(driver, "launchKernel", start)
+        return started
 
     return change
 
@@ -258,12 +260,13 @@ def test_a_fault(
     change: Any, message: str, is_kept: bool,
 ) -> None:  # fmt: skip
     """The loop computes the call; forward and backward warn once, and try nothing again."""
-    change(cupy_on_cpu, monkeypatch)
+    started = change(cupy_on_cpu, monkeypatch)
     calls = Calls(cupy_on_cpu)
     with pytest.warns(RuntimeWarning, match=message) as seen:
         calls.are_right()
-    assert len(seen) == 2
     calls.are_right()
+    assert len(seen) == 2
+    assert started is None or len(started) == 2
     assert {*taken()} == {"loop"}
     assert bool(list(tmp_path.glob("kept/*"))) == is_kept
 

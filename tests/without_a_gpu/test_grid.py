@@ -64,16 +64,22 @@ def test_the_grid_at_full_size(
     assert all(all(taken) for taken in found.values())
 
 
-def test_a_grid_that_could_not_end_does_not_start(
-    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A driver that has room for no block, and a device with one multiprocessor too few."""
-    started: list[Any] = []
+@pytest.fixture
+def started(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The arguments of launches of blocks that wait for each other."""
+    found: list[Any] = []
     driver = cupy_on_cpu.cuda.driver
     function = driver.launchCooperativeKernel
     monkeypatch.setattr(
-        driver, "launchCooperativeKernel", lambda *args: started.append(args) or function(*args)
+        driver, "launchCooperativeKernel", lambda *args: found.append(args) or function(*args)
     )
+    return found
+
+
+def test_a_grid_that_could_not_end_does_not_start(
+    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, started: list[Any]
+) -> None:
+    """A driver that has room for no block, and a device with one multiprocessor too few."""
     FRAMES["grid"].ask(monkeypatch)
     call = calls(4, 3, 17)["lstm"]
     blocks = 2 * 2
@@ -83,14 +89,14 @@ def test_a_grid_that_could_not_end_does_not_start(
     name = "occupancyMaxActiveBlocksPerMultiprocessor"
     for at_once, processors in ((0, blocks), (1, 1)):
         started.clear()
-        monkeypatch.setattr(driver, name, lambda *_, at_once=at_once: at_once)
+        monkeypatch.setattr(cupy_on_cpu.cuda.driver, name, lambda *_, n=at_once: n)
         has_device(monkeypatch, processors)
         for a, e in zip(on(cupy_on_cpu, call), expected, strict=True):
             np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
         assert not started
     # A layout for more than what the driver has room for.
     has_device(monkeypatch, blocks)
-    monkeypatch.setattr(driver, name, lambda *_: 1)
+    monkeypatch.setattr(cupy_on_cpu.cuda.driver, name, lambda *_: 1)
     given = lstm.FORWARD_KERNELS.grid, np.dtype("f4"), (3, 17)
     wide = fit.blocks_for(*given, fit.Device(blocks, 90))
     assert wide.blocks == (2, 2)
@@ -211,15 +217,9 @@ def test_a_wait_that_is_in_vain_ends(
 
 @pytest.mark.parametrize(("name", "B"), [("grid", 7), ("tensor cores", 19)])
 def test_more_sequences_than_run_at_once(
-    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, name: str, B: int
+    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, started: list[Any], name: str, B: int
 ) -> None:
     """Several launches; each has its own sequences."""
-    started: list[Any] = []
-    driver = cupy_on_cpu.cuda.driver
-    function = driver.launchCooperativeKernel
-    monkeypatch.setattr(
-        driver, "launchCooperativeKernel", lambda *args: started.append(args) or function(*args)
-    )
     frame = FRAMES[name]
     frame.ask(monkeypatch)
     monkeypatch.setattr(grid, "SEQUENCES", {"numbers": (2,), "tensor cores": (8,)})
