@@ -29,6 +29,7 @@ import numpy as np
 from .._typing import Array, NamedTuple
 from ..arithmetic.dual import arithmetic_of
 from ..arithmetic.gates import HardSigmoid, gate_of, sigmoid_of, slope_of, unity_of, with_negated
+from ..arithmetic.scratch import are_small
 from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight
 
 
@@ -71,25 +72,31 @@ class GRUResetAfter(NamedTuple):
 def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
     """The recurrence over t steps."""
     (z,), (w_h,), h_prev = run.xw, run.w, run.carried.h
-    (B, H), dtype = h_prev.shape, z.dtype
+    (t, B, _), H, dtype = z.shape, h_prev.shape[1], z.dtype
     # The pre-activations of the sigmoids are stored negated, as in lstm.py.
-    z_ru, z_c = z[:, :, : 2 * H], z[:, :, 2 * H :]
-    np.subtract(-cell.b[: 2 * H], z_ru, z_ru)
-    np.add(z_c, cell.b[2 * H :], z_c)
-    product, zh = np.empty((B, 3 * H), dtype), np.empty((B, 2 * H), dtype)
-    product_hc, product_ru = product[:, :H], product[:, H:]
-    planes = zh.reshape(B, 2, H).transpose(1, 0, 2)
+    np.subtract(-cell.b[: 2 * H], z[:, :, : 2 * H], z[:, :, : 2 * H])
+    np.add(z[:, :, 2 * H :], cell.b[2 * H :], z[:, :, 2 * H :])
+    product, b_hc = np.empty((B, 3 * H), dtype), cell.b_hc[None].repeat(B, 0)
+    z = z.reshape(t, B, 3, H).transpose(0, 2, 1, 3)
+    by_gate = planes = product.reshape(B, 3, H).transpose(1, 0, 2)
+    # Small steps are copied to planes [B, H]: ufuncs are slow over strided memory.
+    is_small = are_small(t, B * H, dtype)
+    if is_small:
+        z, planes = z.copy("C"), np.empty((3, B, H), dtype)
+    product_hc, product_ru = planes[0], planes[1:]
     e_r, e_u = e = np.empty((2, B, H), dtype)
     (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
     dot, tanh = arithmetic.dot, arithmetic.tanh
-    for z_ru_t, z_c_t, r, u, c, hc, h in zip(z_ru, z_c, *run.saved, strict=True):
+    for z_ru_t, z_c_t, r, u, c, hc, h in zip(z[:, :2], z[:, 2], *run.saved, strict=True):
         dot(h_prev, w_h, product)
-        np.subtract(z_ru_t, product_ru, zh)
-        inner(planes, e)
+        if is_small:
+            np.copyto(planes, by_gate)
+        np.subtract(z_ru_t, product_ru, e)
+        inner(e, e)
         np.add(e, shift, e)
         outer(e_r, r)  # r = sigmoid(zr)
         outer(e_u, u)  # u = sigmoid(zu)
-        np.add(product_hc, cell.b_hc, hc)
+        np.add(product_hc, b_hc, hc)
         np.multiply(r, hc, c)
         np.add(c, z_c_t, c)
         tanh(c, c)  # c = tanh(zc + r*hc)
