@@ -162,10 +162,11 @@ def _memory(a: Any) -> Any:
     return a.data
 
 
-def _key(place: Place, shape: tuple[int, ...]) -> Any:
-    """Return the index of a place in its array, of this shape; None for the whole."""
-    if place.shape == shape:
+def _key(place: Place, new: New | None) -> Any:
+    """Return the index of a place in its array; None for the whole."""
+    if new is None or place.shape == new.shape:  # without New, an operation makes the array
         return None
+    shape = new.shape
     if place.shape == shape[1:]:
         return place.offset // (max(1, place.size) * place.itemsize)
     assert len(shape) == len(place.shape) == 1, (place, shape)
@@ -188,8 +189,7 @@ class HostCall:
         first = table.inputs
         # Of each result: its array, and its index there, None for the whole.
         self.returned = [
-            None if p is None else (p.array, _key(p, table.new[p.array - first].shape))
-            for p in returned
+            None if p is None else (p.array, _key(p, table.new[p.array - first])) for p in returned
         ]
         self._found = [r or (-1, None) for r in self.returned]
 

@@ -105,7 +105,8 @@ def _machines(arguments: Arguments) -> Iterator[Callable[..., Any]]:
     elif type(arguments.arrays[0]) is not np.ndarray:
         from . import on_device
 
-        yield on_device.start
+        if arguments.by_name.get("weight_gradients", "sum") == "sum":
+            yield on_device.start
     elif _layer.compiled_page(LSTM) is not None:
         from . import on_host_compiled
 

@@ -14,11 +14,22 @@ import numpy as np
 
 from .._typing import GRUCellGrads, GRUGrads, LSTMCellGrads, LSTMGrads, NamedTuple
 from ..cells.block_forms import GRU_FORM, LSTM_FORM
+from ..cells.contract import each
+from ..cells.entries import NetWeights
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs
 from ..checks.arrays import compute_dtype
 from .laid_out import machine_for
-from .net import Cells, GradientPlaces, LayerPlaces, Machine, Weights, backward, forward
+from .net import (
+    NO_WEIGHTS,
+    Cells,
+    Examples,
+    GradientPlaces,
+    LayerPlaces,
+    Weights,
+    backward,
+    forward,
+)
 from .places import Place, Table
 from .signatures import Arguments
 
@@ -48,7 +59,7 @@ class Entry(NamedTuple):
     """The weights of a block op's layer, and their gradients."""
 
     weights: Weights
-    gradients: Weights
+    gradients: Weights | Examples
     returned: tuple[Place | None, ...]  # the gradients, in the order of the arguments
     rounded: list[tuple[Place, Place]]  # unrounded and rounded gradients of matrices
 
@@ -123,8 +134,45 @@ def clear_after(table: Table, machine: Any, a: Place) -> None:
         machine.clear(a.part(table.length, a.shape[0]))
 
 
-def round_all(machine: Machine, entries: Sequence[Entry]) -> None:
-    """Add the operations that round the gradients of matrices."""
+# The weights that a gradient does not read.
+_BIASES = dict.fromkeys(("b", "b_ru", "b_c"))
+
+
+def entries_of(
+    table: Any,
+    machine: Any,
+    layer: Any,
+    weights: Sequence[Any],
+    *,
+    zeros: bool,
+) -> list[Entry]:
+    """Return the weights of layers with their gradients; `zeros` as in `_lstm_gradients`."""
+    mode = table.arguments.get("weight_gradients", "sum")
+    if mode == "sum":
+        return [layer.gradients_of(table, w, zeros=zeros) for w in weights]
+    read, likes = [*map(layer.read_of, weights)], [*map(layer.like, weights)]
+    if mode == "none":
+        return [Entry(w, NO_WEIGHTS, (None,) * len(likes[0]), []) for w in read]
+    memory = machine.start_examples(lambda form: NetWeights(form, None, likes), mode)
+    entries = []
+    for n, like in enumerate(likes):
+        returned = [None if a is None else table.hold(1) for a in like]
+        if zeros and None in returned:  # unused peepholes
+            (B, _), H = table.arguments["x"].shape[-2:], like[0].shape[1] // 4
+            shape, dtype = (B,) if mode == "norms" else (B, H), table.dtype
+            dtype = compute_dtype(dtype) if mode == "norms" else dtype
+            returned[2:] = [table.take("weights", shape, dtype) for _ in PEEPHOLES]
+            for place in returned[2:]:
+                table.begin(place, None)
+        entries.append(Entry(read[n], Examples(memory, n), tuple(returned), []))
+    return entries
+
+
+def finish_all(machine: Any, entries: Sequence[Entry]) -> None:
+    """Add the operations that round the gradients of matrices, or return those by example."""
+    first = entries[0].gradients
+    if isinstance(first, Examples):
+        machine.finish_examples(first.memory, [a for entry in entries for a in entry.returned])
     for into, w_grad in (pair for entry in entries for pair in entry.rounded):
         if into is not w_grad:
             machine.round(into, w_grad)
@@ -173,6 +221,20 @@ class BlockLayer(NamedTuple):
             return _gru_weights((entry["w_ru"], entry["w_c"]), (entry["b_ru"], entry["b_c"]))
         return _lstm_weights(entry["w"], entry["b"], self.peepholes(entry))
 
+    def read_of(self, entry: Mapping[str, Any]) -> Weights:
+        """Return the weights that a gradient reads, which are all but the biases."""
+        return self.weights_of({**entry, **_BIASES})
+
+    def like(self, entry: Mapping[str, Any]) -> Any:
+        """Return arrays with the shapes of the weights, of one number of memory."""
+        arrays: Any
+        if self.columns is None:
+            matrices = entry["w_ru"], entry["w_c"]
+            arrays = GRUWeights(*matrices, *(w.at(0) for w in matrices))
+        else:
+            arrays = LSTMWeights(entry["w"], entry["w"].at(0), *self.peepholes(entry))
+        return each(arrays, lambda a: np.broadcast_to(np.int8(0), a.shape))
+
     def gradients_of(self, table: Table, entry: Mapping[str, Any], *, zeros: bool) -> Entry:
         """Return the weights of a layer with their gradients; `zeros` as in `_lstm_gradients`."""
         if self.columns is None:
@@ -203,7 +265,7 @@ def block_grad(arguments: Arguments, call: BlockLayer) -> Any:
     table, machine = machine_for(arguments, call, in_time=True)
     names, of_states, kind = _GRU if call.columns is None else _LSTM
     x, saved = table.arguments["x"], _saved(table, kind)
-    entry = call.gradients_of(table, table.arguments, zeros=True)
+    (entry,) = entries_of(table, machine, call, [table.arguments], zeros=True)
     first = tuple(table.arguments[name] for name in names)
     cotangents = [table.arguments[name] for name in of_states]
     B, H = x.shape[-2], entry.weights.w_h[-1].shape[0]
@@ -217,7 +279,7 @@ def block_grad(arguments: Arguments, call: BlockLayer) -> Any:
     places = tuple(None if g is None else rows_of(table, g) for g in cotangents)
     grads = GradientPlaces(places, nothing, of_first, rows_of(table, x_grad), entry.gradients)
     backward(machine, table, [[layer]], [[grads]])
-    round_all(machine, [entry])
+    finish_all(machine, [entry])
     if call.columns is None:
         return machine.finish([x_grad, *of_first, *entry.returned], GRUGrads)
     w_grad, b_grad, *of_peepholes = entry.returned

@@ -29,9 +29,20 @@ class Weights(NamedTuple):
     entry: Any = None  # all of them as the form of the weights has them
 
 
+# The gradients of weights that nobody wants.
+NO_WEIGHTS = Weights((), (), {})
+
+
 def of_form(entry: Any) -> Weights:
     """Return weights that only their form knows; NumPy computes their layer."""
     return Weights((), (), {}, entry)
+
+
+class Examples(NamedTuple):
+    """The gradients of a layer's weights by example, or their norms."""
+
+    memory: Place  # in a call an `OfNet`, the memory for those of all layers
+    layer: int  # counted by layer and direction
 
 
 class LayerPlaces(NamedTuple):
@@ -55,7 +66,7 @@ class GradientPlaces(NamedTuple):
     last: tuple[AnyPlace, ...]  # of the states after the last step, [B, H]
     first: tuple[AnyPlace, ...]  # written: of the states before the first step
     x: AnyPlace  # written, [N, K], of all parts of x side by side; None: not wanted
-    weights: Any  # written
+    weights: Any  # written: Weights, or Examples; empty Weights if not wanted
     adds_x: bool = False  # whether the gradient of x is added to its place
 
 

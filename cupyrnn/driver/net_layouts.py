@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast
 
+import numpy as np
+
 from .._typing import (
     CudnnRNNGrads,
     CudnnRNNOutputs,
@@ -14,12 +16,23 @@ from .._typing import (
     StackedRNNOutputs,
 )
 from ..arithmetic.gates import HardSigmoid
-from ..cells.contract import columns_of
+from ..cells.contract import columns_of, each
+from ..cells.entries import PackedWeights
 from ..cells.packed_forms import PackedLayer
 from ..checks.arrays import NotInPlace, compute_dtype
 from .laid_out import machine_for
-from .layouts import BlockLayer, Entry, clear_after, round_all, rows_of
-from .net import Cells, GradientPlaces, LayerPlaces, Weights, backward, forward, of_form
+from .layouts import BlockLayer, Entry, clear_after, entries_of, finish_all, rows_of
+from .net import (
+    NO_WEIGHTS,
+    Cells,
+    Examples,
+    GradientPlaces,
+    LayerPlaces,
+    Weights,
+    backward,
+    forward,
+    of_form,
+)
 from .places import Place, Table
 from .reserve import ReserveLayout
 from .signatures import Arguments
@@ -255,7 +268,7 @@ def _net_backward(
     table: Table,
     machine: Any,
     net: NetLayout,
-    entries: Sequence[tuple[Weights, Weights]],
+    entries: Sequence[tuple[Weights, Any]],
     input_gradient: bool,
 ) -> list[Any]:
     """Lay out a net's gradient; return the gradients of the input and of two first states."""
@@ -379,17 +392,39 @@ def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_rese
 def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: bool) -> Any:
     """Lay out cudnn_rnn_backprop."""
     table, machine = machine_for(arguments, net)
-    params, matrices = _params(table), net.matrices
-    params_grad, compute = table.take("weights", params.shape), compute_dtype(table.dtype)
-    into = params_grad
-    if compute != table.dtype:  # the sum of two products is rounded once
-        into = table.take("work", (matrices,), compute)
-    both = net.weights_of(params, params), net.weights_of(into, params_grad)
-    entries = list(zip(*both, strict=True))
-    found = _net_backward(table, machine, net.net, entries, input_gradient)
-    if into is not params_grad:
-        machine.round(into, params_grad.part(0, matrices))
+    params = _params(table)
+    entries, params_grad, end = _packed_gradients(table, machine, net, params)
+    weights = net.weights_of(params, params)
+    pairs = list(zip(weights, entries, strict=True))
+    found = _net_backward(table, machine, net.net, pairs, input_gradient)
+    end()
     return machine.finish([*found, params_grad], CudnnRNNGrads)
+
+
+def _packed_gradients(
+    table: Any, machine: Any, net: PackedNet, params: Place | _Pieces
+) -> tuple[Sequence[Any], Place | None, Callable[[], None]]:
+    """
+    Return where the gradients of layers are written, that of the parameters, and a function.
+
+    The function adds the operation that computes the second from the first.
+    """
+    mode, compute = table.arguments.get("weight_gradients", "sum"), compute_dtype(table.dtype)
+    if mode == "none":
+        return [NO_WEIGHTS] * len(net.weights), None, lambda: None
+    if mode != "sum":
+        like = np.broadcast_to(np.int8(0), params.shape)
+        memory = machine.start_examples(lambda form: PackedWeights(form, like), mode)
+        returned = table.hold(1)
+        of_layers = [Examples(memory, n) for n in range(len(net.weights))]
+        return of_layers, returned, lambda: machine.finish_examples(memory, [returned])
+    returned = table.take("weights", params.shape)
+    if compute == table.dtype:
+        return net.weights_of(returned, returned), returned, lambda: None
+    # The sum of two products is rounded once.
+    matrices = returned.part(0, net.matrices)
+    into = table.take("work", matrices.shape, compute)
+    return net.weights_of(into, returned), returned, lambda: machine.round(into, matrices)
 
 
 def _prepared_weights(net: PackedNet, weights: Sequence[Sequence[Place]]) -> list[Weights]:
@@ -450,6 +485,14 @@ class FormedLayer(NamedTuple):
         """Return the weights of a layer."""
         return of_form(entry)
 
+    def read_of(self, entry: Any) -> Weights:
+        """Return the weights that a gradient reads."""
+        return of_form(entry)
+
+    def like(self, entry: Any) -> Any:
+        """Return arrays with the shapes of the weights, of one number of memory."""
+        return each(entry, lambda a: np.broadcast_to(np.int8(0), a.shape))
+
     def gradients_of(self, table: Table, entry: Any, *, zeros: bool) -> Entry:
         """Return the weights of a layer with their gradients."""
         grads = entry._make([a and table.take("weights", a.shape) for a in entry])
@@ -481,11 +524,11 @@ def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> Any
 def stacked_rnn_backprop(arguments: Arguments, net: StackedNet) -> Any:
     """Lay out stacked_rnn_backprop."""
     table, machine = machine_for(arguments, net.layer)
-    weights, of = table.arguments["weights"], net.layer.gradients_of
-    entries = [of(table, entry, zeros=False) for entry in net.entries(weights)]
+    weights = table.arguments["weights"]
+    entries = entries_of(table, machine, net.layer, net.entries(weights), zeros=False)
     of_net = [entry[:2] for entry in entries]
     found = _net_backward(table, machine, net.net, of_net, True)
-    round_all(machine, entries)
+    finish_all(machine, entries)
     of_weights = [
         entry._make((*grads.returned, *[None] * len(entry))[: len(entry)])
         for entry, grads in zip(weights, entries, strict=True)

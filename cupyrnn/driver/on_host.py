@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,14 @@ import numpy as np
 from .._typing import Array, Arrays, NamedTuple
 from ..arithmetic.dropout import scale, threshold
 from ..cells.block_forms import prepared
-from ..cells.contract import Cell, Gradients, each
+from ..cells.contract import Cell, Form, Gradients, each
+from ..cells.entries import NetWeights
 from ..cells.gradients import OfWeights
 from ..checks.arrays import NotInPlace, cast, compute_dtype, contiguous
 from . import layer as _layer
 from .host_call import HostCall, HostTable, order_of
 from .layer import Implementation, Layer, LayerGradient
-from .net import GradientPlaces, LayerPlaces, Weights
+from .net import NO_WEIGHTS, Examples, GradientPlaces, LayerPlaces, Weights
 from .packing import Packing, Rows
 from .pages import dropout_of, products_of
 from .places import Place
@@ -364,21 +365,76 @@ class OnHost:
             return read
         return lambda arrays: prepared(xp, read(arrays), dtype)
 
+    def start_examples(self, weights: Callable[[Form], NetWeights], weight_gradients: str) -> Place:
+        """Add an operation that takes memory for gradients by example, or for norms."""
+        to, rows_and_form = self._table.hold(1), self._rows_and_form()
+        args = self._xp, self._table.dtype, weight_gradients, self._B
+
+        def start(arrays: Any) -> None:
+            _, form = rows_and_form(arrays)
+            arrays[to.array] = weights(form).gradients(*args)
+
+        self.operations.append(start)
+        return to
+
+    def finish_examples(self, memory: Place, returned: Sequence[Place | None]) -> None:
+        """Add an operation that converts gradients by example, or norms, to results."""
+        numbers = [None if a is None else a.array for a in returned]
+
+        def finish(arrays: Any) -> None:
+            found = arrays[memory.array].finished()
+            results = chain(*found) if isinstance(found, list) else [found]
+            for n, a in zip(numbers, results, strict=True):
+                if a is not None:
+                    arrays[n] = a
+
+        self._in_numpy = True
+        self.operations.append(finish)
+
+    def _written(self, weights: Weights | Examples) -> Callable[[Any, Form], Any]:
+        """Return a function that returns where gradients are written, and a function to call."""
+        if isinstance(weights, Examples):
+            memory, n = weights
+            return lambda arrays, form: (arrays[memory.array].written[n], _do_nothing)
+        if weights == NO_WEIGHTS:
+            return lambda arrays, form: (_NO_GRADIENTS, _do_nothing)
+        sums, read = weights.vectors.get("sums"), self._entry(weights, writes=True)
+        if sums is not None and sums.size > weights.w_h[0].shape[1]:
+            self._table.begin(sums, None)  # unused peepholes
+        xp, dtype, B = self._xp, self._table.dtype, self._B
+
+        def written(arrays: Any, form: Form) -> Any:
+            into = _Written(read(arrays))
+            grads = OfWeights(xp, form, dtype, into.arrays, "sum", B, into.arrays)
+            for total in grads.written.sums or ():
+                if total is not None:
+                    total[...] = 0
+            return grads.written, lambda: into.write(grads.values())
+
+        return written
+
+    def _layer_of(self, layer: LayerPlaces) -> Callable[[Any], tuple[Form, Cell, Layer]]:
+        """Return a function that makes the form and the cell of a layer, and the layer."""
+        net, form, xp, rows_and_form = self._net, self._net.form(), self._xp, self._rows_and_form()
+        entry, x_of = self._entry(layer.weights), self._rows_reader(_OneArray, layer.x)
+        first_of = self._reader(form.States, layer.first)
+        saved_of = self._rows_reader(form.Saved, layer.saved)
+
+        def layer_of(arrays: Any) -> tuple[Form, Cell, Layer]:
+            (rows, form), (x,) = rows_and_form(arrays), x_of(arrays)
+            cell = form.cell(xp, entry(arrays), net.attributes)
+            return form, cell, Layer(x, first_of(arrays), rows, saved_of(arrays))
+
+        return layer_of
+
     def _forward(self, layer: LayerPlaces) -> None:
         """Add the steps of a layer."""
-        net, packs, xp = self._net, self._packs, self._xp
-        rows_and_form, choose = self._rows_and_form(), self._choice("forward")
-        States, Saved = net.form().States, net.form().Saved
-        entry, x_of = self._entry(layer.weights), self._rows_reader(_OneArray, layer.x)
-        first_of = self._reader(States, layer.first)
-        saved_of = self._rows_reader(Saved, layer.saved)
+        packs, layer_of, xp = self._packs, self._layer_of(layer), self._xp
+        choose = self._choice("forward")
         last = [(k, a.array, self._table.view(a)) for k, a in enumerate(layer.last) if a]
 
         def forward(arrays: Any) -> None:
-            rows, form = rows_and_form(arrays)
-            cell = form.cell(xp, entry(arrays), net.attributes)
-            (x,), first, saved = x_of(arrays), first_of(arrays), saved_of(arrays)
-            steps = Layer(x, first, rows, saved)
+            _, cell, steps = layer_of(arrays)
             states = _layer.forward(xp, cell, steps, choose(cell, steps))
             for k, n, view in last:
                 if packs:
@@ -390,37 +446,20 @@ class OnHost:
 
     def _backward(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the gradient of the steps of a layer."""
-        net, xp, is_step, dtype = self._net, self._xp, self._is_step, self._table.dtype
-        rows_and_form, choose = self._rows_and_form(), self._choice("backward")
-        B, sums = self._B, grads.weights.vectors.get("sums")
-        if sums is not None and sums.size > grads.weights.w_h[0].shape[1]:
-            self._table.begin(sums, None)  # unused peepholes
-        States, Saved = net.form().States, net.form().Saved
-        entry, x_of = self._entry(layer.weights), self._rows_reader(_OneArray, layer.x)
-        first_of = self._reader(States, layer.first)
-        saved_of = self._rows_reader(Saved, layer.saved)
+        layer_of, written_of = self._layer_of(layer), self._written(grads.weights)
+        is_step, States, xp = self._is_step, self._net.form().States, self._xp
+        choose = self._choice("backward")
         states_of = self._rows_reader(States, grads.states)
         carried_of = self._reader(States, grads.first)
-        dx_of, grads_of = (
-            self._rows_reader(_OneArray, [grads.x]),
-            self._entry(grads.weights, writes=True),
-        )
+        dx_of = self._rows_reader(_OneArray, [grads.x])
 
         def backward(arrays: Any) -> None:
-            rows, form = rows_and_form(arrays)
-            cell = form.cell(xp, entry(arrays), net.attributes)
-            into, of_states = _Written(grads_of(arrays)), _Written(carried_of(arrays))
-            (x,), (dx,) = x_of(arrays), dx_of(arrays)
-            of_weights = OfWeights(xp, form, dtype, into.arrays, "sum", B, into.arrays)
-            written = of_weights.written._replace(x=dx)
-            for total in written.sums or ():
-                if total is not None:
-                    total[...] = 0
-            step = Layer(x, first_of(arrays), rows, saved_of(arrays))
-            cotangents = None if is_step else states_of(arrays)
-            cut = LayerGradient(step, cotangents, of_states.arrays, written)
-            _layer.backward(xp, cell, cut, choose(cell, step))
-            into.write(of_weights.values())
+            (form, cell, steps), of_states = layer_of(arrays), _Written(carried_of(arrays))
+            (dx,), (written, write) = dx_of(arrays), written_of(arrays, form)
+            cotangents, to = None if is_step else states_of(arrays), written._replace(x=dx)
+            cut = LayerGradient(steps, cotangents, of_states.arrays, to)
+            _layer.backward(xp, cell, cut, choose(cell, steps))
+            write()
             of_states.write(of_states.arrays)
 
         self.operations.append(backward)
@@ -487,6 +526,14 @@ def _assign(a: Array, to: Array) -> None:
 
 def _add_to(a: Array, to: Array) -> None:
     to += a
+
+
+# Where the gradients of weights that nobody wants are written.
+_NO_GRADIENTS = Gradients(None, (), (), weight_gradients="none")
+
+
+def _do_nothing() -> None:
+    """Write no results: they are written with those of all layers."""
 
 
 class _OneArray(NamedTuple):

@@ -15,15 +15,17 @@ import numpy as np
 
 from .._typing import Array, Arrays
 from ..arithmetic.products import ROWS, matmul
+from ..cells.contract import each
 from ..checks.arrays import NotInPlace
 from ..compiled import gru, gru_reset_after, lstm, simple_rnn
 from ..compiled.addresses import At
 from ..compiled.call import compute
 from ..compiled.plan import HostCell, Plan, Shapes, Spec, is_small
 from ..compiled.single import CompiledStep, StepSizes
+from . import by_example
 from . import layer as _layer
 from .host_call import HostTable, order_of
-from .net import Cells, GradientPlaces, LayerPlaces
+from .net import Cells, Examples, GradientPlaces, LayerPlaces, Weights
 from .on_host import OnHost
 from .places import Place
 from .signatures import Arguments
@@ -67,12 +69,14 @@ class OnHostCompiled(OnHost):
 
     def _layer(
         self, layer: LayerPlaces, vectors: dict[str, Place | None], back: tuple[Any, ...] = (),
-        grads: Sequence[Place] = (), sums: Sequence[list[Place]] = (), starts: Place | None = None,
+        grads: Sequence[Place | None] = (), sums: Sequence[list[Place]] = (),
+        starts: Place | None = None, *, writes_deltas: bool = False,
     ) -> Callable[[Arrays], Any]:  # fmt: skip
         """
         Return the compiled call of a layer or, with `back`, of its gradient.
 
-        `starts` is the first row of each step, where that differs from call to call.
+        `starts` is the first row of each step, where that differs from call to call. With
+        `writes_deltas`, `grads` are the gradients of the products.
         """
         (x,), (w_x, w_h, *_), saved = layer.x, layer.weights, layer.saved
         last, output = layer.last, layer.output
@@ -86,7 +90,7 @@ class OnHostCompiled(OnHost):
         there = first_c, last_h, output, dx, h_grad, c_grad, totals
         in_place = layer.back and not self._packs
         shapes = Shapes(
-            bool(back), False, N, N * sum(w.size for w in weights), I, H, self._starts,
+            bool(back), writes_deltas, N, N * sum(w.size for w in weights), I, H, self._starts,
             len(saved), len(saved) + len(arrays), _oriented(weights), _oriented(grads),
             tuple(a is not None for a in there), 0 if totals is None else totals.size // H,
             tuple(map(len, sums)), 0 if more is None else self._cell.both,
@@ -188,12 +192,52 @@ class OnHostCompiled(OnHost):
         self.operations.append(self._layer(layer, layer.weights.vectors, starts=starts))
 
     def _backward(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
-        """Add the gradient of the steps of a layer, of sequences of different lengths."""
-        starts = self._first_rows(layer, "backward")
-        if starts is None:
+        """Add the gradient of the steps of a layer, whose rows are in their order."""
+        to, starts = grads.weights, None
+        deltas, products = self._deltas_of(layer) if isinstance(to, Examples) else ([], [])
+        if deltas or isinstance(to, Weights):
+            starts = self._first_rows(layer, "backward")
+        if starts is None and (self._packs or not deltas):
             super()._backward(layer, grads)
             return
-        self._loop_back(layer, grads, grads.x, starts)
+        self._loop_back(layer._replace(back=False), grads, grads.x, starts, products)
+        if deltas:
+            self._take_examples(layer, to, deltas)
+
+    def _deltas_of(self, layer: LayerPlaces) -> tuple[list[Place], list[Place | None]]:
+        """
+        Return memory for the gradients of the products, and the part of each product.
+
+        There is no memory if a loop is not faster, or if its products are in another order.
+        """
+        (N, _), H, dtype = layer.x[0].shape, layer.saved[-1].shape[1], self._table.dtype
+        form, zero = self._net.form(self._T == 1 and not self._in_time), np.zeros((), dtype)
+        like = each(layer.weights.entry, lambda a: np.broadcast_to(zero, a.shape))
+        cell = form.cell(np, like, self._net.attributes)
+        widths = self._cell.spec_of({}, H, dtype)[0].widths
+        is_step = self._T == 1 and (self._in_time or self._packs)
+        is_loop = not is_step and self._in_one_loop(layer, "backward")
+        if not is_loop or widths != [*cell.widths]:
+            return [], []
+        deltas = [self._table.reuse(f"deltas{n}", (N, width)) for n, width in enumerate(widths)]
+        # Several matrices may have the same: those are written once.
+        parts: list[Place] = []
+        for weight in (*cell.inputs, *cell.recurrent):
+            start, stop, _ = weight.columns.indices(widths[weight.delta])
+            parts.append(deltas[weight.delta].part(start, stop, 1))
+        return deltas, [None if a in parts[:n] else a for n, a in enumerate(parts)]
+
+    def _take_examples(self, layer: LayerPlaces, to: Examples, deltas: Sequence[Place]) -> None:
+        """Add an operation that computes the gradients of weights by example."""
+        layer_of, views = self._layer_of(layer), [self._table.view(a) for a in deltas]
+        memory, n = to
+
+        def take(arrays: Any) -> None:
+            _, cell, step = layer_of(arrays)
+            rows = [view(arrays)[: len(step.x)] for view in views]
+            by_example.take_rows(np, cell, step, rows, arrays[memory.array].written[n])
+
+        self.operations.append(take)
 
     def _loop_back(
         self,
@@ -201,19 +245,29 @@ class OnHostCompiled(OnHost):
         grads: GradientPlaces,
         x: Place | None,
         starts: Place | None = None,
+        products: Sequence[Place | None] = (),
     ) -> None:
-        """Add the compiled gradient of a layer; `x` is where the gradient of its input goes."""
+        """
+        Add the compiled gradient of a layer.
+
+        `x` is where the gradient of its input goes, `products` are those of the gradients of its
+        products, if they are wanted instead of those of its weights.
+        """
         weights, carried, states = grads.weights, (*grads.first, None), (*grads.states, None)
         vectors = {name: layer.weights.vectors.get(name) for name in self._cell.read}
-        back = x, *carried[:2], *states[:2], weights.vectors.get("terms")
-        sums = self._sums(layer, weights.vectors)
-        of_weights = *weights.w_x, *weights.w_h
-        self.operations.append(self._layer(layer, vectors, back, of_weights, sums, starts))
+        of_vectors = {} if products else weights.vectors
+        back = x, *carried[:2], *states[:2], of_vectors.get("terms")
+        sums = self._sums(layer, of_vectors)
+        of_weights = products or (*weights.w_x, *weights.w_h)
+        self.operations.append(self._layer(
+            layer, vectors, back, of_weights, sums, starts, writes_deltas=bool(products)
+        ))  # fmt: skip
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of a layer."""
         whole = self._in_one_loop(layer, "backward")
-        if self._packs or not (whole or (self._T == 1 and layer.weights.w_x)):
+        in_order = self._packs or isinstance(grads.weights, Examples)
+        if in_order or not (whole or (self._T == 1 and layer.weights.w_x)):
             super().backward_layer(layer, grads)
             return
         layer = self._input(layer)
@@ -230,7 +284,9 @@ class OnHostCompiled(OnHost):
             self._move(x, int(layer.back), grads.x, 0, adds=grads.adds_x)
 
     def _sums(self, layer: LayerPlaces, vectors: dict[str, Place | None]) -> list[list[Place]]:
-        """Return the places for the sums of each of the deltas."""
+        """Return the places for the sums of each of the deltas, if any are wanted."""
+        if not vectors:
+            return []
         spec, _ = self._cell.spec_of({}, layer.saved[-1].shape[1], self._table.dtype)
         found = []
         for names, n in zip(self._cell.sums, spec.widths, strict=True):
@@ -280,6 +336,8 @@ class OnHostCompiled(OnHost):
     def _backward_step(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the gradient of a single step: up to its gates, then of its weights."""
         deltas, weights = self.backward_gates(layer, grads), grads.weights
+        if not weights.w_x:
+            return
         x, h = layer.x[0], self._first(layer.first[0], layer.saved[-1].shape[1])
         lefts = [*(x for _ in weights.w_x), *(h for _ in weights.w_h)]
         if self._cell.reset is not None:
@@ -313,10 +371,13 @@ def _at(a: Place | Array | None) -> At | Array | None:
     return At(a.array, a.offset) if isinstance(a, Place) else a
 
 
-def _oriented(matrices: Sequence[Place]) -> tuple[tuple[bool, int], ...]:
+def _oriented(matrices: Sequence[Place | None]) -> tuple[tuple[bool, int] | None, ...]:
     """Return whether matrices are transposed in memory, and their strides in bytes."""
-    found = []
+    found: list[tuple[bool, int] | None] = []
     for w in matrices:
+        if w is None:
+            found.append(None)
+            continue
         rows, columns = w.strides
         found.append((False, rows) if columns == w.itemsize else (True, columns))
     return tuple(found)

@@ -47,8 +47,6 @@ def checked(
     if steps is not None:
         weight_gradients = check_weight_gradients(steps.op, weight_gradients)
     call = call._replace(steps=steps, weight_gradients=weight_gradients)
-    if weight_gradients != "sum":
-        return Checked(partial(_run_grad, call))
     return Checked(None, partial(_lay_out, call, to_gates))
 
 
@@ -69,12 +67,6 @@ def weights_of(call: BlockCall, arrays: Mapping[str, Any], *, biases: Any = None
     unused = () if call.has_peepholes else call.form.together
     found = {name: get(name) for name in kind._fields if name[0] != "b" and name not in unused}
     return kind._make([biases(n) if biases and n[0] == "b" else found.get(n) for n in kind._fields])
-
-
-def _run_grad(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
-    """Run block_lstm_grad or block_gru_grad after its checks."""
-    saved = call.form.Saved._make([arrays[name] for name in call.form.Saved._fields])
-    return gradient(call, arrays, saved, call.steps.extent(arrays))
 
 
 def gradient(

@@ -690,8 +690,8 @@ def cudnn_rnn_backprop(
     wanted: Any = engine, check_bool(op, "input_gradient", input_gradient), weight_gradients
     check_weight_gradients(op, weight_gradients)
     _check_by_cudnn(op, call, output, weight_gradients)
-    lay_out, sums = None, weight_gradients == "sum" and _may_be_laid_out(call)
-    if sums and reserve_space.shape == (call.layout.size,):
+    lay_out = None
+    if _may_be_laid_out(call) and reserve_space.shape == (call.layout.size,):
         lay_out = partial(_lay_out, call, engine)
     run_backprop = partial(_run_backprop, op, call, wanted)
     return Checked(run_backprop, lay_out)  # type: ignore[return-value]

@@ -668,7 +668,7 @@ def stacked_rnn_backprop(
     of_gradient |= {"output_c_backprop": output_c_backprop, "reserve_space": reserve_space}
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run, of_gradient)
     check_weight_gradients(op, weight_gradients)
-    sums = weight_gradients == "sum" and reserve_space.shape == (call.layout.size,)
-    lay_out = partial(_lay_out, call) if sums and call.is_whole else None
+    is_like = reserve_space.shape == (call.layout.size,)
+    lay_out = partial(_lay_out, call) if is_like and call.is_whole else None
     run_backprop = partial(_run_backprop, op, call, attributes, weight_gradients)
     return Checked(run_backprop, lay_out)  # type: ignore[return-value]
