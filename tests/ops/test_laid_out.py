@@ -365,3 +365,21 @@ def test_a_changed_environment_is_seen(ops: Ops, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "environ", {**os.environ, "CUPYRNN_PERSISTENT": "slow"})
     with pytest.raises(ValueError, match="CUPYRNN_PERSISTENT is 'slow'"):
         cupyrnn.block_lstm(**given)
+
+
+@pytest.mark.parametrize("wanted", ["examples", "norms", "none"])
+@pytest.mark.parametrize("lengths", [None, [2, T, 1]])
+def test_gradients_by_example_are_recorded(wanted: Any, lengths: Any) -> None:
+    """The second call of a signature, with other values, is that of a signature of its own."""
+    given, more = arguments(), {"sequence_lengths": lengths and lengths[:B]}
+    out = cupyrnn.block_lstm(**given, b=np.ones(4 * H), **more)
+    call = {**given, **out._asdict(), **more, "weight_gradients": wanted}
+    signatures.CALLS.clear()
+    cupyrnn.block_lstm_grad(**call, h_grad=out.cs)
+    found = cupyrnn.block_lstm_grad(**call, h_grad=out.h)
+    assert are_laid_out() == [True]
+    signatures.CALLS.clear()
+    expected = cupyrnn.block_lstm_grad(**call, h_grad=out.h)
+    values = [[a for a in grads if a is not None] for grads in (found, expected)]
+    assert same(*values)
+    assert (found.w_grad is None) == (wanted == "none")
