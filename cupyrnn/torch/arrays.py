@@ -164,7 +164,11 @@ def name_of(dtype: torch.dtype) -> str:
 def _tensor_of(a: Array) -> torch.Tensor:
     if type(a) is not np.ndarray and not isinstance(a, np.generic):
         return _part_of_block(a)
-    a = np.asarray(a, order="C")
+    return tensor_on_host(np.asarray(a, order="C"))
+
+
+def tensor_on_host(a: Array) -> torch.Tensor:
+    """Return a NumPy array in C order as a tensor on its memory."""
     t = torch.from_numpy(a)
     # Empty arrays have other strides in NumPy, and the compiler needs PyTorch's.
     return t if a.size else t.new_empty(a.shape)

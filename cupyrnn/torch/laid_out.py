@@ -22,7 +22,7 @@ from ..checks.arrays import NotInPlace
 from ..driver.host_call import HostCall
 from ..driver.places import strides_of
 from ..driver.signatures import CALLS, Arguments, ByValue, of_device, of_sequences, signature
-from .arrays import array_of, current_stream, on_device_of
+from .arrays import array_of, current_stream, on_device_of, tensor_on_host
 from .batching import Op
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _whole(n: int | None) -> _View | None:
 def _parts(n: Any, pieces: Sequence[Array]) -> list[_View]:
     """Return the parts of a flat result that belong to pieces, in their shapes."""
     starts = itertools.accumulate((a.size for a in pieces), initial=0)
-    strides = [strides_of(a.shape, 1) for a in pieces]
+    strides = [strides_of(tuple([n or 1 for n in a.shape]), 1) for a in pieces]
     return [_View(n, (a.shape, s, k)) for a, s, k in zip(pieces, strides, starts, strict=False)]
 
 
@@ -236,7 +236,7 @@ class _OnHost(_Runner):
         """Run a call with these lengths, resets and seeds."""
         data = _data_of(self._sequences, values)
         arrays = self._call.run([array_of(tensors[n]) for n in self._order], _key_of(values), data)
-        return self._results({n: torch.from_numpy(arrays[n]) for n in self._asked})
+        return self._results({n: tensor_on_host(arrays[n]) for n in self._asked})
 
 
 class _OnDevice(_Runner):
