@@ -194,55 +194,37 @@ AVX2 = {
 }
 
 
-class Run:
-    """The whole measurement; results so far are kept."""
-
-    def __init__(self, args: argparse.Namespace, selected: list[Case]) -> None:
-        self.args, self.header, self.failed = args, header(args.threads), False
-        self.selected = selected
-        if args.avx2:
-            self.header[0] = self.header[0].replace(", ", ", held to AVX2, ", 1)
-        self.results: Results = {threads: {} for threads in args.threads}
-
-    def time(self, threads: int, peer: str, chosen: list[Case]) -> None:
-        """Measure the cases of one peer."""
-        task = {"threads": threads, "peer": peer, "cases": chosen, "quick": self.args.quick}
-        arguments = [__file__, "--task", json.dumps(task)]
-        with start(arguments, threads, AVX2 if self.args.avx2 else {}) as process:
+def run(args: argparse.Namespace, selected: list[Case]) -> int:
+    """Measure, print the page, which is kept as far as it got, and return the exit code."""
+    begin, head, failed = time.perf_counter(), header(args.threads), False
+    if args.avx2:
+        head[0] = head[0].replace(", ", ", held to AVX2, ", 1)
+    results: Results = {threads: {} for threads in args.threads}
+    for threads, peer in itertools.product(args.threads, pages.MODULES):
+        chosen = [case for case in selected if case.peer == peer]
+        if not chosen:
+            continue
+        task = {"threads": threads, "peer": peer, "cases": chosen, "quick": args.quick}
+        command = [__file__, "--task", json.dumps(task)]
+        with start(command, threads, AVX2 if args.avx2 else {}) as process:
             assert process.stdout is not None
-            begin = time.perf_counter()
             for case, line in zip(chosen, process.stdout, strict=False):
                 timings = {name: Timing(*one) for name, one in json.loads(line).items()}
-                self.results[threads][case] = timings
-                now = time.perf_counter()
-                print(
-                    f"{threads} threads, {case}: {now - begin:.1f} s", file=sys.stderr, flush=True
-                )
-                begin = now
+                results[threads][case] = timings
+                seconds = time.perf_counter() - begin
+                print(f"{threads} threads, {case}: after {seconds:.0f} s", file=sys.stderr)
         if process.returncode:
-            self.failed = True
-            self.header.append(
-                f"\n**A process failed, rows are missing: {threads} threads, {peer}**"
-            )
-            print(self.header[-1], file=sys.stderr)
-
-    def save(self) -> None:
-        if self.args.out is not None:
-            self.args.out.write_text(report(self.header, self.results, self.selected))
-
-    def run(self) -> int:
-        """Measure, print the page, and return the exit code."""
-        begin = time.perf_counter()
-        for threads, peer in itertools.product(self.args.threads, pages.MODULES):
-            chosen = [case for case in self.selected if case.peer == peer]
-            if chosen:
-                self.time(threads, peer, chosen)
-                self.save()
-        minutes = (time.perf_counter() - begin) / 60
-        self.header[2] += f", after it {os.getloadavg()[0]:.2f}; it took {minutes:.1f} minutes"
-        self.save()
-        print(report(self.header, self.results, self.selected))
-        return int(self.failed)
+            failed = True
+            head.append(f"\n**A process failed, rows are missing: {threads} threads, {peer}**")
+            print(head[-1], file=sys.stderr)
+        if args.out is not None:
+            args.out.write_text(report(head, results, selected))
+    minutes = (time.perf_counter() - begin) / 60
+    head[2] += f", after it {os.getloadavg()[0]:.2f}; it took {minutes:.1f} minutes"
+    if args.out is not None:
+        args.out.write_text(report(head, results, selected))
+    print(report(head, results, selected))
+    return int(failed)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -268,7 +250,7 @@ def main(argv: list[str] | None = None) -> int:
     ]
     if not chosen:
         parser.error(f"--only {args.only}: no case of that name")
-    return Run(args, chosen).run()
+    return run(args, chosen)
 
 
 if __name__ == "__main__":

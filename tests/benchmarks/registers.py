@@ -104,17 +104,11 @@ def grids() -> Found:
     wanted = product(CELLS, ("float16", "float32"), DIRECTIONS, SHAPES_OF_GRIDS, CARDS.items())
     for cell, dtype, direction, (B, H), (arch, processors) in wanted:
         kernels, device = getattr(CELLS[cell], direction), fit.Device(processors, arch)
-        given = np.dtype(dtype), (B, H), device
-        found = (
-            (kernels.grid, fit.blocks_for(kernels.grid, *given)),
-            (kernels.cluster, fit.blocks_for(kernels.cluster, *given)),
-        )
-        for kernel, layout in found:
+        for kernel in (kernels.grid, kernels.cluster):
+            layout = fit.blocks_for(kernel, np.dtype(dtype), (B, H), device)
             if isinstance(layout, grid.GridLayout):
                 template = grid.template_of(kernel, layout)
-                cubin, instance = compiled(kernel, template, dtype, f"sm_{arch}")
-                steps, used = time_loop_of(cubin, instance), cubin.kernels[instance].registers
-                said = f"{used}; {sum(steps.values())}; {steps['LDL'] + steps['STL']}"
+                _, said = of_loop(kernel, template, dtype, f"sm_{arch}")
                 blocks = " x ".join(map(str, (*layout.blocks, layout.sequences)))
                 name = f"{template.partition('<')[0]}<{kernel.types}, {dtype}>"
                 of_both = f"{said}; {layout.shared / 1024:.0f}; {blocks}"

@@ -136,18 +136,10 @@ def main() -> None:
     for seed, entry in enumerate(CASES):
         sizes, mode = entry["sizes"], entry["rnn_mode"]
         kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(mode, torch.nn.RNN)
-        more = {"nonlinearity": mode.removeprefix("rnn_")} if kind is torch.nn.RNN else {}
-        if sizes["P"]:
-            more["proj_size"] = sizes["P"]
-        module = kind(
-            sizes["I"],
-            sizes["H"],
-            sizes["L"],
-            dropout=entry["dropout"],
-            bidirectional=entry["bidirectional"],
-            dtype=torch.float64,
-            **more,
-        )
+        more: Any = {"nonlinearity": mode.removeprefix("rnn_")} if kind is torch.nn.RNN else {}
+        more |= {"proj_size": sizes["P"]} if sizes["P"] else {}
+        more |= {name: entry[name] for name in ("dropout", "bidirectional")}
+        module = kind(*(sizes[n] for n in "IHL"), dtype=torch.float64, **more)
         arrays = draw(entry, seed, sum(p.numel() for p in module.parameters()))
         results = run(entry, module, arrays)
         name = f"{mode}-{seed}"
