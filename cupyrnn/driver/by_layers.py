@@ -424,61 +424,28 @@ class Stack(NamedTuple):
 
 
 class Padded(NamedTuple):
-    """The inputs and outputs of a block op; without an extent, of one step: [B, ·]."""
+    """The inputs of a block op, and the states that a gradient reads."""
 
     x: Array  # [T, B, I]
     first: Any  # the states before the first step, [B, ·]
-    saved: Any  # the cell's Saved, [T, B, ·] each; for a gradient it may be a Checkpoints
-    extent: Extent | None = None
-
-    @property
-    def single(self) -> bool:
-        """Whether it is one step of all sequences."""
-        return self.extent is not None and self.extent.complete and len(self.x) == 1
-
-    def layer(self, machine: ByLayers, cell: Cell) -> LayerPlaces:
-        """Return the layer, whose saved arrays are padded."""
-        x, first, saved, _ = self
-        if not isinstance(saved, Checkpoints):
-            saved = each(saved, lambda a: flat(contiguous(machine.xp, a)))
-            saved = saved._replace(h=machine.padded(saved.h))
-        return LayerPlaces((machine.padded(x),), False, cell, first, saved, (None,) * len(first))
-
-    def machine(self, xp: ModuleType) -> ByLayers:
-        """Return the machine that computes the layer."""
-        T, B, _ = self.x.shape
-        assert self.extent is not None
-        return ByLayers(xp, Packing(xp, T, B, *self.extent), self.x.dtype)
+    saved: Checkpoints  # with the forward pass's cell
+    extent: Extent
 
 
-def ready(xp: ModuleType, dtype: np.dtype[Any], inputs: Any, cotangents: Any) -> tuple[Any, Any]:
+def ready(xp: ModuleType, dtype: np.dtype[Any], inputs: Padded, cotangents: Any) -> tuple[Any, Any]:
     """
     Return the arguments of a gradient in the dtype of the call and in C order.
 
-    Arrays without a tangent get one of zero. `inputs` is a Padded, or the Layer of a step.
+    Arrays without a tangent get one of zero.
     """
 
     def change(a: Array) -> Array:
         return contiguous(xp, *cast_all(dtype, a))
 
-    x, first, saved = inputs.x, inputs.first, inputs.saved
-    if isinstance(saved, Checkpoints):
-        saved = saved._replace(states=each(saved.states, change))
-    else:
-        saved = each(saved, change)
+    x, first, saved, _ = inputs
+    saved = saved._replace(states=each(saved.states, change))
     inputs = inputs._replace(x=change(x), first=each(first, change), saved=saved)
     return inputs, each(cotangents, change)
-
-
-def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
-    """Run the layer of a block op; write its new saved arrays, with zeros in the padding."""
-    x, first, outputs, _ = padded
-    if padded.single:  # packing takes longer
-        first, saved = each(first, lambda s: contiguous(xp, s)), each(outputs, lambda a: a[0])
-        _layer.forward(xp, cell, Layer(contiguous(xp, x[0]), first, None, saved))
-        return
-    machine = padded.machine(xp)
-    _walk.forward(machine, [[padded.layer(machine, cell)]])
 
 
 def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Checkpoints:
@@ -497,32 +464,14 @@ def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Checkpoints
     return Checkpoints(every, each(states, rows))
 
 
-def backward_step(
-    xp: ModuleType, cell: Cell, layer: Layer, cotangents: Any, grads: Gradients
-) -> Any:
-    """
-    Return the gradients of the states before a single step, [B, H] each; all arrays are in order.
-
-    `grads` are written: see `layer.backward`.
-    """
-    compute, shape = compute_dtype(layer.x.dtype), layer.saved[0].shape
-    # Saves an array: the carried gradients start as the gradients of the states after the step.
-    copies = [xp.zeros(shape, compute) if g is None else g.astype(compute, "C") for g in cotangents]
-    carried = cotangents._make(copies)
-    _layer.backward(xp, cell, LayerGradient(layer, None, carried, grads))
-    return carried
-
-
 def backward(
     xp: ModuleType, cell: Cell, padded: Padded, cotangents: Any, grads: Gradients
 ) -> tuple[Array, Any]:
     """
-    Return the gradients of x and of the first states of a block op.
+    Return the gradients of x and of the first states of a block op, from its states.
 
     Parameters
     ----------
-    padded
-        The inputs and results of `forward`, or a Checkpoints with its cell.
     cotangents : [T, B, ·]
         The gradients of each step's states; each may be None.
     grads
@@ -530,24 +479,14 @@ def backward(
     """
     x, first, saved, extent = padded
     dtype, compute = x.dtype, compute_dtype(x.dtype)
-    if extent is None:
-        grads = grads._replace(x=xp.empty(x.shape, dtype))
-        return grads.x, backward_step(xp, cell, Layer(x, first, None, saved), cotangents, grads)
-    if padded.single and not isinstance(saved, Checkpoints):
-        first = each(first, lambda s: contiguous(xp, s))
-        x, *others = (contiguous(xp, a[0]) for a in (x, *saved))
-        of_step = each(cotangents, lambda g: contiguous(xp, g[0]))
-        step = Padded(x, first, saved._make(others))
-        x_grad, of_first = backward(xp, cell, step, of_step, grads)
-        return x_grad[None], of_first
-    machine = padded.machine(xp)
-    if isinstance(saved, Checkpoints):
-        H = first.h.shape[1]
-        padded = padded._replace(saved=saved._replace(columns=columns_of(cell.Saved, H, H)))
+    T, B, _ = x.shape
+    machine, H = ByLayers(xp, Packing(xp, T, B, *extent), dtype), first.h.shape[1]
+    saved = saved._replace(columns=columns_of(cell.Saved, H, H))
     x_grad = machine.input_gradient(x)
     of_first = each(first, lambda s: xp.empty(s.shape, compute))
     states = each(cotangents, machine.padded)
     of_x = machine.padded(x_grad)
     places = GradientPlaces(states, (None,) * len(first), of_first, of_x, grads)
-    _walk.backward(machine, machine, [[padded.layer(machine, cell)]], [[places]])
+    layer = LayerPlaces((machine.padded(x),), False, cell, first, saved, (None,) * len(first))
+    _walk.backward(machine, machine, [[layer]], [[places]])
     return x_grad, each(of_first, lambda s: cast(s, dtype))

@@ -19,6 +19,7 @@ from ..checks.calls import with_zeros
 from ..checks.extent import Extent, Steps
 from ..driver import by_layers as _by_layers
 from ..driver.by_layers import Padded
+from ..driver.recompute import Checkpoints
 from ..driver.signatures import Arguments, Checked
 
 
@@ -69,14 +70,8 @@ def weights_of(call: BlockCall, arrays: Mapping[str, Any], *, biases: Any = None
     return kind._make([biases(n) if biases and n[0] == "b" else found.get(n) for n in kind._fields])
 
 
-def gradient(
-    call: BlockCall, arrays: Mapping[str, Any], saved: Any, extent: Extent | None = None
-) -> Any:
-    """
-    Return the gradients of a block op or, without an extent, of a single step.
-
-    `saved` has the results of the forward call, or is a Checkpoints with its cell.
-    """
+def gradient(call: BlockCall, arrays: Mapping[str, Any], saved: Checkpoints, extent: Extent) -> Any:
+    """Return the gradients of a block op from its states, and the cell that computed them."""
     xp, form, dtype, x, H = call.xp, call.form, call.dtype, arrays["x"], call.H
     shapes, mode, cotangents = form.shapes, call.weight_gradients, _cotangents(call, arrays)
 
