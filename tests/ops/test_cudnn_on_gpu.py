@@ -226,26 +226,6 @@ def test_a_second_backward_is_the_same(cudnn_on_gpu: Ops) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("mode", GATES)
-def test_the_bias_of_a_skipped_matrix_counts(cudnn_on_gpu: Ops, mode: str) -> None:
-    case = Case(mode, 4, 3, 5, 5, 1, input_mode=SKIP)
-    rng = np.random.default_rng(1)
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    pieces = cupyrnn.cudnn_rnn_params_layout(1, 5, 5, rnn_mode=mode, input_mode=SKIP)  # type: ignore[arg-type]
-    bias = next(p for p in pieces if p.kind == "input_bias")
-    at = slice(bias.offset, bias.offset + bias.size)
-    out = forward(cudnn_on_gpu, case, inputs, engine=ENGINE)
-    grads = backward(cudnn_on_gpu, case, inputs, out, cotangents, engine=ENGINE)
-    expected = backward(cupyrnn, case, inputs, forward(cupyrnn, case, inputs), cotangents)
-    assert_close(grads.params_backprop[at], expected.params_backprop[at], "float64", "bias")
-    assert np.abs(expected.params_backprop[at]).max() > 1e-3
-    inputs["params"][at] += 1
-    moved = forward(cudnn_on_gpu, case, inputs, engine=ENGINE)
-    assert_close(moved.output, forward(cupyrnn, case, inputs).output, "float64", "output")
-    assert np.abs(moved.output - out.output).max() > 1e-3
-
-
-@pytest.mark.gpu
 def test_the_layout_on_a_device(cudnn_on_gpu: Ops) -> None:
     library = libcudnn.find()
     if isinstance(library, str):

@@ -204,9 +204,19 @@ def share(monkeypatch: pytest.MonkeyPatch, part: float, split: int = 2) -> None:
 
 
 def calls(
-    T: int, B: int, H: int, dtype: str = "float32", lengths: tuple[int, ...] | None = None
+    T: int,
+    B: int,
+    H: int,
+    dtype: str = "float32",
+    lengths: tuple[int, ...] | None = None,
+    *,
+    options: bool = True,
 ) -> dict[str, tuple[Any, Any]]:
-    """Return, by cell, an op with its gradient as a function of arrays, and these."""
+    """
+    Return, by cell, an op with its gradient as a function of arrays, and these.
+
+    `options`: the LSTM has peepholes and a clip.
+    """
     rng = np.random.default_rng(3)
     more: dict[str, Any] = {} if lengths is None else {"sequence_lengths": np.array(lengths)}
 
@@ -219,9 +229,9 @@ def calls(
     def block_lstm(sequences: Any, weights: Any) -> list[Any]:
         x, cs, h, grad = sequences
         w, b, wci, wcf, wco = weights
-        peepholes = {"wci": wci, "wcf": wcf, "wco": wco, "cell_clip": 0.6, **more}
-        out = cupyrnn.block_lstm(x, cs[0], h[0], w, b, **peepholes)
-        g = cupyrnn.block_lstm_grad(x, cs[0], h[0], w, *out, grad, grad, **peepholes)
+        peepholes = {"wci": wci, "wcf": wcf, "wco": wco, "cell_clip": 0.6} if options else {}
+        out = cupyrnn.block_lstm(x, cs[0], h[0], w, b, **peepholes, **more)
+        g = cupyrnn.block_lstm_grad(x, cs[0], h[0], w, *out, grad, grad, **peepholes, **more)
         return [*out, g.cs_prev_grad[None], g.h_prev_grad[None], g.x_grad]
 
     def block_gru(sequences: Any, weights: Any) -> list[Any]:

@@ -23,6 +23,7 @@ from problems import nets
 from problems.nets import BI, Case
 from problems.pairs import pairs
 
+from cupyrnn.driver import signatures
 from cupyrnn.kernels import cluster, common, fit, grid, parts, persistent, rows, turns
 from cupyrnn.kernels.rows import SPLITS, template_of
 from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
@@ -53,7 +54,7 @@ from without_a_gpu.all_steps import (
     use_interpreter,
     use_order,
 )
-from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc
+from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc, runner
 from without_a_gpu.ptx import executor
 from without_a_gpu.ptx.compiler import ARCHITECTURES
 from without_a_gpu.sizes import SIZES, Size
@@ -119,6 +120,63 @@ def test_one_launch_agrees_with_numpy(
     assert len(taken) == 2 * len(CELLS)
     # For a single step, the loop has as few launches.
     assert all(any(found) for found in taken.values())
+
+
+OPS = {"block_lstm", "block_lstm_grad", "block_gru", "block_gru_grad"}
+OPS |= {"cudnn_rnn", "cudnn_rnn_backprop"}
+
+
+# So many steps that biases and peepholes are summed in slices; and a loop of one kernel a step.
+@pytest.mark.parametrize(
+    ("name", "steps"), [*((name, 4) for name in FRAMES), ("rows", 50), ("loop", 4)]
+)
+def test_calls_that_are_laid_out_agree_with_numpy(
+    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, name: str, steps: int
+) -> None:
+    """First and last states in the storage type, rows that are far apart, time backwards."""
+    monkeypatch.setattr(cupy_on_cpu.ndarray, "lays_out", True)
+    frame = FRAMES.get(name, FRAMES["rows"]._replace(mode="loop"))
+    frame.ask(monkeypatch)
+    B, H = (9, 18) if frame.dtype == "float16" else (3, 9)
+    frame.has(monkeypatch, 2, B, H)
+    agrees_with_numpy(cupy_on_cpu, frame.dtype, (steps, B, 3, H), steps - 1, reverse=steps == 4)
+    for mode in nets.MODES:
+        for lengths in (None, tuple(np.resize([steps, 1, 0, 2, 3], B).tolist())):
+            case = Case(mode, steps, B, 2, H, 2, BI, lengths=lengths)
+            rnn_agrees_with_numpy(cupy_on_cpu, case, frame.dtype)
+    keys = [key for key, (run, _) in signatures.CALLS.items() if run and type(key[-1]) is tuple]
+    assert {key[0] for key in keys if key[-1][0] == 0} >= OPS
+
+
+@pytest.mark.parametrize("arch", [None, "compute_90"], ids=["g++", "ptx"])
+@each_cell
+def test_shorter_sequences_change_no_bit_of_the_others(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str, arch: str | None
+) -> None:
+    """Rows of one length have a kernel of their own, without lengths and optional parts."""
+    needs.tool(nvrtc.have_nvrtc() if arch else runner.have_gxx())
+    frame = FRAMES["rows"]
+    frame.ask(monkeypatch)
+    B, H = 4, 9
+    frame.has(monkeypatch, 2, B, H)
+    if arch:
+        use_interpreter(monkeypatch, arch)
+    asked: list[str] = []
+    template_of = rows.template_of
+
+    def noted(*args: Any) -> str:
+        asked.append(template_of(*args))
+        return asked[-1]
+
+    monkeypatch.setattr(rows, "template_of", noted)
+    found = []
+    for lengths in (None, (4, 2, 4, 1)):
+        function, ((x, *others), weights) = calls(4, B, H, "float32", lengths, options=False)[cell]
+        # The product with x is not made by these kernels, and may depend on the batch.
+        call = function, ((np.zeros_like(x), *others), weights)
+        found.append([a[:, ::2] for a in on(cupy_on_cpu, call) if a.shape[2] != x.shape[2]])
+    assert same(*found)
+    assert {"true" in name for name in asked} == {True, False}
 
 
 @pytest.mark.parametrize("sequences", [1, 2])
