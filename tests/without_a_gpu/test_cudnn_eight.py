@@ -194,8 +194,6 @@ def probe_calls() -> None:
     module, handle, ended = on_host()
     cupy: Any = fake_cupy.module()
     sys.modules["cupy"] = cupy
-    cupy.cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=0, is_capturing=lambda: False)
-    cupy.cuda.get_device_id = lambda: 0
     cupy.cuda.Device.compute_capability = "75"
     vars(engine)["handles"] = lambda _: types.SimpleNamespace(get=lambda device: handle)
     for case, dtype, training in itertools.product(EIGHT_CASES, EIGHT_DTYPES, (False, True)):

@@ -228,15 +228,15 @@ def _of_numpy(function: Any) -> Any:
 
     @functools.wraps(function)
     def of_arrays(*args: Any, **kwargs: Any) -> Any:
-        result = function(*map(plain, args), **kwargs)
+        result = function(*map(plain, args), **{n: plain(a) for n, a in kwargs.items()})
         return asarray(result) if isinstance(result, np.ndarray) else result
 
     return of_arrays
 
 
 OF_NUMPY = (
-    *(np.array, np.broadcast_to, np.clip, np.concatenate, np.full_like, np.may_share_memory),
-    *(np.stack, np.where, np.zeros_like),
+    *(np.array, np.broadcast_to, np.clip, np.concatenate, np.copyto, np.full_like),
+    *(np.may_share_memory, np.stack, np.where, np.zeros_like),
 )
 # These functions accept the arrays of this module.
 UFUNCS = (np.exp, np.expm1, np.log1p, np.maximum, np.sign, np.tanh)
@@ -434,6 +434,7 @@ def module() -> types.ModuleType:
             memcpyAsync=lambda to, source, size, *_: ctypes.memmove(to, source, size),
         ),
         get_current_stream=lambda: types.SimpleNamespace(ptr=0, is_capturing=lambda: False),
+        get_device_id=_current,
         Stream=lambda non_blocking=False: types.SimpleNamespace(ptr=0),
         nvrtc=types.SimpleNamespace(getVersion=lambda: (13, 0)),
         Device=Device,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cupyrnn.cudnn import eight, engine, handles, library
-from without_a_gpu.cudnn_stub import Stub, install, with_streams
+from without_a_gpu.cudnn_stub import Stub, install, with_a_stream
 from without_a_gpu.cudnn_stub.eight import CupyCudnn
 
 
@@ -38,7 +38,7 @@ def stub(
     cupy_on_cpu: Any, fresh_search: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Stub]:
     """The recording library as cuDNN, with the stand-in for CuPy."""
-    with_streams(cupy_on_cpu, monkeypatch)
+    with_a_stream(cupy_on_cpu, monkeypatch)
     path = install(tmp_path / "cudnn")
     monkeypatch.setenv("CUPYRNN_CUDNN", str(path))
     loaded = Stub(path)
@@ -60,7 +60,7 @@ def cupy_cudnn(
     cupy_on_cpu: Any, nowhere: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[int], CupyCudnn]]:
     """A function that installs CuPy 13's module, for nets of so many bytes of parameters."""
-    with_streams(cupy_on_cpu, monkeypatch)
+    with_a_stream(cupy_on_cpu, monkeypatch)
     monkeypatch.setattr(library, "missing_sublibrary", lambda folder, names: None)
     monkeypatch.setattr(cupy_on_cpu.cuda.Device, "compute_capability", "75", raising=False)
     made = []
