@@ -370,9 +370,9 @@ class Op:
             f"cupyrnn::{name}", schema, lib=_LIBRARY, tags=torch.Tag.pt2_compliant_tag
         )
 
-        def run(*args: Any) -> Sequence[Any]:
+        def run(*args: Any) -> Sequence[torch.Tensor]:
             count = self._count(op_kind)
-            return self._results(op_kind, args[:count], args[count:])
+            return self._whole(args[0], self._results(op_kind, args[:count], args[count:]))
 
         def traced(compute: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Any]:
             def call(*args: Any) -> Any:
@@ -396,8 +396,7 @@ class Op:
                 )
             return fake(*args)  # type: ignore[no-any-return]
 
-        whole = traced(lambda *args: self._whole(args[0], run(*args)))
-        _LIBRARY.impl(name, whole, "CompositeExplicitAutograd")
+        _LIBRARY.impl(name, traced(run), "CompositeExplicitAutograd")
         torch.library.register_fake(f"cupyrnn::{name}", traced(exported), lib=_LIBRARY)
         return getattr(torch.ops.cupyrnn, name).default
 
@@ -405,29 +404,20 @@ class Op:
         """Return a tensor for each result, an empty one for a missing result."""
         return tuple(like.new_empty(0) if t is None else t for t in found)
 
-    def _fake_forward(self, *args: Any) -> tuple[torch.Tensor, ...]:
-        n, e = len(self.inputs), len(self.extras)
-        inputs = dict(zip(self.inputs, args[:n], strict=True))
-        for name, t in inputs.items():
-            if t is not None:
-                check_device(self.name, (name, t), (self.inputs[0], args[0]))
-        rest = dict(zip(self._attributes, args[n + e :], strict=True))
-        shapes = self.shapes(inputs, rest)
-        return tuple(args[0].new_empty(shapes[name]) for name in self.results)
-
-    def _like(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        return tuple(inputs[0].new_empty(0 if t is None else t.shape) for t in inputs)
-
     def _fake(self, op_kind: str, *args: Any) -> tuple[torch.Tensor, ...]:
         """Return tensors of the shapes of an op's results."""
-        inputs, *_, rest = self.grouped(op_kind, args)
-        results: tuple[torch.Tensor, ...] = ()
-        for group in RULES[op_kind].gives.split():
-            if "G" in group:
-                results += self._like(inputs)
-            else:
-                results += self._fake_forward(*inputs, *rest)[: len(self._named[group])]
-        return results
+        tensors, *_, rest = self.grouped(op_kind, args)
+        inputs = dict(zip(self.inputs, tensors, strict=True))
+        shapes = {n: torch.Size([0]) if t is None else t.shape for n, t in inputs.items()}
+        gives = RULES[op_kind].gives
+        if "F" in gives:
+            for name, t in inputs.items():
+                if t is not None:
+                    check_device(self.name, (name, t), (self.inputs[0], args[0]))
+            attributes = dict(zip(self._attributes, rest[len(self.extras) :], strict=True))
+            shapes |= self.shapes(inputs, attributes)
+        names = itertools.chain(*map(self._named.__getitem__, gives.split()))
+        return tuple(args[0].new_empty(shapes[name]) for name in names)
 
     # The computations of the ops on tensors; an input that is left out is None.
 

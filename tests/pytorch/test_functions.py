@@ -351,13 +351,6 @@ def test_tensors_that_are_marked_negative() -> None:
     torch.testing.assert_close(problem(marked, *rest)[0], problem(x, *rest)[0], rtol=0, atol=0)
 
 
-def test_a_module_with_a_projection_begins_with_zeros() -> None:
-    net = ct.CudnnRNN(2, 5, num_proj=3, dtype=torch.float64)
-    x = torch.randn(4, 3, 2, dtype=torch.float64)
-    states = (torch.zeros(1, 3, size, dtype=torch.float64) for size in (3, 5))
-    torch.testing.assert_close(net(x).output, net(x, tuple(states)).output, rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("order", ["icfo", "ifco"])
 def test_the_clip_that_is_left_out(order: Any) -> None:
     """Of TensorFlow's order 3, of the other none: as of arrays."""
@@ -403,39 +396,36 @@ def test_save_of_as_many_numbers_as_all(B: int, lengths: bool) -> None:
                 torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-6)
 
 
-def test_states_that_are_left_out_are_zeros() -> None:
-    """As None too. A PackedParams of a tensor has the attributes of its net."""
-    T, B, I, H = 5, 3, 4, 6
-    x, z = torch.randn(T, B, I), torch.zeros(B, H)
-    lstm = cupyrnn.BlockLSTMParams(torch.randn(I + H, 4 * H), torch.randn(4 * H))
-    sizes = (I + H, 2 * H), (I + H, H), (2 * H,), (H,)
-    gru = cupyrnn.BlockGRUParams(*map(torch.randn, sizes))
-    params = torch.randn(cupyrnn.cudnn_rnn_params_size(1, H, I))
-    one = z[None], z[None]
-    calls = [
-        (ct.block_lstm(x, **lstm.arguments), ct.block_lstm(x, z, z, *lstm)),
-        (ct.lstm_block_cell(x[0], None, z, *lstm), ct.lstm_block_cell(x[0], z, z, *lstm)),
-        (ct.block_gru(x, None, *gru), ct.block_gru(x, z, *gru)),
-        (ct.gru_block_cell(x[0], **gru.arguments), ct.gru_block_cell(x[0], z, *gru)),
-        (ct.stacked_rnn(x, weights=[lstm]), ct.stacked_rnn(x, *one, [lstm])),
-        (ct.stacked_rnn(x, weights=[gru]), ct.stacked_rnn(x, z[None], None, [gru])),
-        (ct.cudnn_rnn(x, z[None], params=params), ct.cudnn_rnn(x, *one, params)),
-    ]
-    sizes = {"num_layers": 2, "num_units": H, "input_size": I, "direction": "bidirectional"}
-    for more, gate in (({"num_proj": 2}, "sigmoid"), ({"rnn_mode": "gru"}, "hard_sigmoid_1/6")):
-        net = cupyrnn.init_params(**sizes, **more)._replace(recurrent_activation=gate)
-        more |= {"direction": "bidirectional", "recurrent_activation": gate}
-        net, states = net._replace(params=torch.tensor(net.params)), net.zero_state(B)
-        h, c = (s if s is None else torch.tensor(s) for s in states)
-        expected = ct.cudnn_rnn(x, h, c, net.params, **more)
-        calls.append((ct.cudnn_rnn(x, params=net), expected))
-        found = ct.cudnn_rnn(x.transpose(0, 1), params=net, time_major=False)
-        calls.append((found.output.transpose(0, 1), expected.output))
-    for found, expected in calls:
-        for a, e in zip(found, expected, strict=True):
-            assert torch.equal(a, e)
-    compiled = torch.compile(
-        lambda x, p: ct.cudnn_rnn(x, params=net._replace(params=p)).output,
-        fullgraph=True, backend="aot_eager",
-    )  # fmt: skip
-    assert torch.equal(compiled(x, net.params), ct.cudnn_rnn(x, params=net).output)
+@pytest.mark.parametrize("name", NAMES)
+def test_states_that_are_left_out_are_zeros(name: str) -> None:
+    """One or all, as None too. A PackedParams of a tensor has the attributes of its net."""
+    problem = Problem(name)
+    given, attributes = problem.given(problem.tensors(False)), dict(problem.attributes)
+    states = [n for n in ("cs_prev", "h_prev", "input_h", "input_c") if given.get(n) is not None]
+    given |= {n: torch.zeros_like(given[n]) for n in states}
+    call = getattr(ct, problem.op)
+    expected = call(**given, **attributes)
+    if "params" in given:
+        of_net = ("rnn_mode", "direction", "num_proj")
+        more = {n: attributes.pop(n) for n in of_net if n in attributes}
+        *_, I, H = CASES[name].sizes
+        net = cupyrnn.init_params(num_layers=2, num_units=H, input_size=I, **more)
+        given["params"] = net._replace(params=given["params"])
+    for missing in ([*states], states[:1], states[1:]):
+        left = {n: t for n, t in given.items() if n not in missing}
+        for found in (
+            call(**left, **attributes),
+            call(**given | dict.fromkeys(missing), **attributes),
+        ):
+            assert all(map(torch.equal, found, expected))
+
+
+def test_a_net_in_a_compiled_call() -> None:
+    net, x = cupyrnn.init_params(num_layers=2, num_units=6, input_size=4), torch.randn(5, 3, 4)
+    params = torch.tensor(net.params)
+
+    def call(x: Any, params: Any) -> Any:
+        return ct.cudnn_rnn(x, params=net._replace(params=params)).output
+
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x, params), call(x, params))

@@ -20,6 +20,7 @@ from pytorch.modules import (
     OF_BLOCKS,
     OTHERS,
     SAVING,
+    WITH_PROJECTION,
     Between,
     Module,
     close,
@@ -76,19 +77,25 @@ def of_arrays(net: Any, x: Any, states: Any, marks: Any) -> Any:
     return out.output, *(s.swapaxes(0, 1) if net.batch_first else s for s in lasts)
 
 
-@each([NETS[0], *NETS[4:], *OF_BLOCKS, SAVING[0], *SAVING[4:]])
+@each([NETS[0], *NETS[4:], *OF_BLOCKS, WITH_PROJECTION, SAVING[0], *SAVING[4:]])
 def test_values_are_those_of_arrays(module: Module) -> None:
     """The values of those with a peer in torch.nn are compared with it in test_own.py."""
-    net, x = module.make(dtype=torch.float64), module.input(5, 4, dtype=torch.float64)
+    net, x = module.make(dtype=torch.float64).eval(), module.input(5, 4, dtype=torch.float64)
     marks = torch.rand(x.shape[:2]) < 0.3
     last = [t for t in flat(net(x))[1:] if t.ndim]
     given = [torch.rand_like(t) for t in last]
     states = [*map(numbers, given), None, None][:2]
-    hx: Any = tuple(given) if len(given) > 1 else given[0]
-    found = net(x, (*given, None)[:2] if module.kind == "CudnnRNN" else hx, resets=marks)
+
+    def hx(states: Any) -> Any:
+        if module.kind == "CudnnRNN":
+            return (*states, None)[:2]
+        return tuple(states) if len(states) > 1 else states[0]
+
+    found = net(x, hx(given), resets=marks)
     expected = of_arrays(net, x.numpy(), states, marks.numpy())
     for a, e in zip(flat(found), expected, strict=False):
         np.testing.assert_array_equal(numbers(a), e)
+    close(net(x), net(x, hx([*map(torch.zeros_like, given)])))
 
 
 @each([*MODULES, *SAVING])

@@ -165,27 +165,19 @@ def test_factory_arguments(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", NETS)  # torch.nn's cells have none either
 @pytest.mark.parametrize("training", [True, False])
-def test_gradients_of_each_example(kind: str, training: bool) -> None:
-    """PyTorch's ExpandedWeights, which test/test_expanded_weights.py asks for of these inputs."""
-    for sample in samples(kind, training):
-        module, (x, *hx) = build(kind, sample).train(training), sample.forward_input.args
-        axis = 0 if module.batch_first else 1
-        if isinstance(x, rnn.PackedSequence):
-            batch, packed = len(x.batch_sizes) and int(x.batch_sizes[0]), x
-            padded, lengths = rnn.pad_packed_sequence(x)
-            examples = [padded[:n, b] for b, n in enumerate(lengths)]
-        else:  # without a batch; two examples are needed
-            packed, batch = torch.stack([x, 2 * x], axis), 2
-            examples = [x, 2 * x]
-            hx = [with_tensors(part, [torch.stack([t, -t], 1) for t in flat(part)]) for part in hx]
-        expected = []
-        for b, example in enumerate(examples):
-            states = [with_tensors(part, [t[:, b] for t in flat(part)]) for part in hx]
-            loss = module(example, *states)[0].square().sum()
-            expected.append(torch.autograd.grad(loss, list(module.parameters())))
-        call = utils._per_sample_grad.call_for_per_sample_grads
-        run = call(module, batch_size=batch, batch_first=module.batch_first)
-        out = run(packed, *hx)[0]
-        (out.data if isinstance(out, rnn.PackedSequence) else out).square().sum().backward()
-        for p, grads in zip(module.parameters(), zip(*expected, strict=True), strict=True):
-            torch.testing.assert_close(p.grad_sample, torch.stack(grads))
+@pytest.mark.parametrize("packed", [True, False])
+def test_gradients_of_each_example(kind: str, training: bool, packed: bool) -> None:
+    """PyTorch's ExpandedWeights, as of its own modules."""
+    wide = {"bidirectional": True, "batch_first": not packed, "dtype": torch.float64}
+    other = getattr(torch.nn, kind)(3, 4, 2, **wide)
+    x, grads = torch.randn(5, 2, 3, dtype=torch.float64), []
+    given = (
+        rnn.pack_padded_sequence(x, [3, 5], enforce_sorted=False) if packed else x.transpose(0, 1)
+    )
+    for module in (other.train(training), ct.from_torch(other)):
+        run = utils._per_sample_grad.call_for_per_sample_grads(
+            module, batch_size=2, batch_first=not packed
+        )
+        flat(run(given)[0])[0].square().sum().backward()
+        grads.append([p.grad_sample for p in module.parameters()])
+    torch.testing.assert_close(*grads)
