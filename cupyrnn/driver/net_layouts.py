@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -199,10 +200,15 @@ class _Axes(NamedTuple):
 class _Nested:
     """Makes a result from its arrays in order; its fields may be lists or tuples of arrays."""
 
-    def __init__(self, make: Callable[[list[Any]], Any], parts: Sequence[_Nested | None]) -> None:
+    def __init__(
+        self, make: Callable[[Iterable[Any]], Any], parts: Sequence[_Nested | None]
+    ) -> None:
         self._of, self._parts = make, parts  # None for an array
+        self._is_flat = not any(parts)
 
     def _take(self, left: Iterator[Any]) -> Any:
+        if self._is_flat:
+            return self._of(islice(left, len(self._parts)))
         return self._of([next(left) if p is None else p._take(left) for p in self._parts])
 
     def _make(self, arrays: Iterable[Any]) -> Any:

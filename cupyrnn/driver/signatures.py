@@ -208,13 +208,6 @@ def _parts(kind: type, a: Any) -> Any:
     return a if kind is list or kind is tuple or issubclass(kind, (list, tuple)) else None
 
 
-def _makes(kind: type, a: Any) -> Any:
-    """Return what makes the cell of a user's weights, which a signature compares by identity."""
-    if kind is list or kind is tuple or kind.__module__.startswith("cupyrnn."):
-        return None
-    return getattr(getattr(a, "form", None), "cell", None)
-
-
 @functools.cache
 def _changes() -> list[int]:
     """Return the counter of changes to the timed kernels, which only calls on a device need."""
@@ -287,7 +280,9 @@ def signature(
             append((a.shape, dtype, a._c_contiguous, a._f_contiguous))
             arrays.append(a)
         elif (parts := _parts(kind, a)) is not None and len(values) + len(parts) <= _MOST_ARGUMENTS:
-            append((kind, len(parts), _makes(kind, a)))
+            append((kind, len(parts)))
+            if hasattr(kind, "form") and not kind.__module__.startswith("cupyrnn."):
+                append(getattr(a.form, "cell", None))  # a bound method: its form by identity
             values.extend(parts)  # += would try the named tuple's own + first
         else:
             return None, arrays

@@ -90,6 +90,24 @@ def test_a_cell_without_functions(rng: np.random.Generator, monkeypatch: Any) ->
         cupyrnn.stacked_rnn(**given)
 
 
+def test_weights_of_another_form_in_a_second_call(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, run = arguments(rng, "CIFG"), cupyrnn.stacked_rnn
+    weights, expected = given["weights"], run(**given)
+    form = weights[0].form
+
+    class Doubled(type(form)):  # type: ignore[misc]
+        def cell(self, xp: Any, weights: Any, attributes: Any) -> Any:
+            return super().cell(xp, weights._replace(w=2 * weights.w), attributes)
+
+    doubled = Doubled()
+    of_doubled = run(**given | {"weights": [w._replace(w=2 * w.w) for w in weights]})
+    assert not np.array_equal(of_doubled.output, expected.output)
+    monkeypatch.setattr(type(weights[0]), "form", property(lambda _: doubled))
+    np.testing.assert_array_equal(run(**given).output, of_doubled.output)
+
+
 @pytest.mark.parametrize("cell", ["MGU", "CIFG"])
 def test_a_cell_without_cuda_is_refused_on_a_device(
     cell: str, cupy_on_cpu: Any, rng: np.random.Generator
