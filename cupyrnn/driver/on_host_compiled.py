@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array, Arrays
-from ..arithmetic.products import ROWS, matmul
+from ..arithmetic import products as _products
 from ..cells.contract import each
 from ..checks.arrays import NotInPlace
 from ..compiled import gru, gru_reset_after, lstm, simple_rnn
@@ -347,7 +347,7 @@ class OnHostCompiled(OnHost):
             a, b = left.T, deltas[n % len(deltas)]
             if to.strides[0] < to.strides[1]:
                 a, b, to = b.T, a.T, to.T
-            self._compute(matmul, a, b, to)
+            self._compute(_products.matmul, a, b, to)
         for delta, places in zip(deltas, self._sums(layer, weights.vectors), strict=True):
             for to in places:
                 self._compute(lambda rows, sums: rows.sum(0, out=sums), delta, to)
@@ -360,7 +360,7 @@ def start(
     (T, B), arrays = arguments.steps, arguments.arrays
     if arrays[0].dtype.char not in "fd" or arguments.length == 0 or not all(a.size for a in arrays):
         raise NotInPlace("no loop computes it")
-    if T > _MOST_STEPS or not (saves or T * B <= ROWS):
+    if T > _MOST_STEPS or not (saves or T * B <= _products.ROWS):
         raise NotInPlace("it is computed in pieces")
     table = HostTable(arguments, matrices)
     return table, OnHostCompiled(table, net, arguments.steps, in_time=in_time)
