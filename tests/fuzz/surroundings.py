@@ -17,7 +17,7 @@ import numpy as np
 
 import cupyrnn
 
-from . import Failure, draw_call, malform, one_of, wrong
+from . import Failure, draw_call, finished, malform, one_of, wrong
 
 
 def expect_documented(begins: tuple[str, ...], call: Callable[[], Any], *errors: Any) -> Any:
@@ -48,19 +48,11 @@ def vjp_of_an_op(rng: np.random.Generator) -> None:
 
 def a_prepared_step(rng: np.random.Generator) -> None:
     """A right step works, and a malformed one is refused by name."""
-    mode = ("lstm", "gru", "rnn_tanh", "rnn_relu")[rng.integers(4)]
-    dtype = ("float16", "float32", "float64")[rng.integers(3)]
-    L, H, I, B = (int(n) for n in rng.integers(1, 5, 4))
-    more: dict[str, Any] = {"num_proj": int(rng.integers(H + 1))} if mode == "lstm" else {}
-    packed = cupyrnn.init_params(
-        num_layers=L, num_units=H, input_size=I, rnn_mode=mode, dtype=dtype, seed=rng, **more
-    )
-    if mode in ("lstm", "gru") and rng.random() < 0.3:
-        packed = packed._replace(recurrent_activation="hard_sigmoid_0.2")
-    with np.errstate(under="ignore"):
-        x = rng.standard_normal((B, I)).astype(dtype)
-    given = [x, *packed.zero_state(B)]
-    step = cupyrnn.prepare_step(packed)
+    call = draw_call(rng, "prepare_step")
+    step, I = cupyrnn.prepare_step(**call.arguments), call.arguments["input_size"]
+    x = finished(rng, rng.standard_normal((rng.integers(1, 5), I)), call.dtype)
+    _, *states = step(x)
+    given = [x, *states]
     step(*given)
     given[rng.integers(3)] = wrong(rng, given[rng.integers(3)])
     expect_documented(("prepare_step: ",), lambda: step(*given))
