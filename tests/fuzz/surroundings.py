@@ -73,6 +73,8 @@ def a_torch_function(rng: np.random.Generator) -> None:
         return  # NumPy's bfloat16 is no dtype of PyTorch's; states of zero are written otherwise
 
     def tensor(value: Any) -> Any:
+        if isinstance(value, cupyrnn.PackedParams):
+            return value._replace(params=tensor(value.params))
         with contextlib.suppress(TypeError, ValueError):  # of a dtype that PyTorch does not have
             return torch.from_numpy(value.copy()) if type(value) is np.ndarray else value
         return value
