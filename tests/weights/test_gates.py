@@ -269,31 +269,3 @@ def test_directions_merged_by_keras(mode: Any, merge_mode: Any, rng: np.random.G
         match="in layer 1 of params the input matrices for the two directions below differ",
     ):
         cupyrnn.weights.params_to_keras(other, merge_mode=merge_mode)
-
-
-INT = np.ones((1, 3, 8), np.int8)
-SCALE: Any = np.full(1, 0.1, np.float32)
-
-
-def quantized(**changed: Any) -> Any:
-    zero = np.zeros(1, np.int8)
-    given = {
-        "W": INT,
-        "R": INT[:, :2],
-        "B": None,
-        "W_scale": SCALE,
-        "W_zero_point": zero,
-        "R_scale": SCALE,
-        "R_zero_point": zero,
-    }
-    return cupyrnn.weights.params_from_quantized_onnx(**{**given, **changed})
-
-
-def test_no_mask_is_dropped() -> None:
-    masked = np.ma.masked_equal(INT, 1)
-    for call in (
-        lambda: cupyrnn.weights.dequantize(masked, np.float32(1)),
-        lambda: quantized(B=np.ma.masked_all((1, 16), "f4")),
-    ):
-        with pytest.raises(TypeError, match=r"^\w+: (values|B) is masked_array\("):
-            call()

@@ -267,6 +267,16 @@ def test_errors(call: Any, error: Any, message: str) -> None:
         call()
 
 
+def test_no_mask_is_dropped() -> None:
+    masked = np.ma.masked_equal(INT, 1)
+    for call in (
+        lambda: W.dequantize(masked, np.float32(1)),
+        lambda: quantized(B=np.ma.masked_all((1, 16), "f4")),
+    ):
+        with pytest.raises(TypeError, match=r"^\w+: (values|B) is masked_array\("):
+            call()
+
+
 KERAS_1 = z(*[(5, 5), (5, 5), (5,)] * 12)  # an LSTM has 12 of them, a GRU 9
 BEFORE: Any = z((3, 6), (2, 6), (6,))
 X = np.ones((4, 1, 3))
