@@ -90,7 +90,7 @@ def of_sequences(by_name: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _is_array(a: Any) -> bool:
     """Return whether an argument is an array to compute with, not an attribute."""
-    if not hasattr(a, "dtype") or isinstance(a, _NUMBERS):
+    if not hasattr(a, "dtype") or isinstance(a, np.generic):
         return False
     return bool(a.ndim) or a.dtype.kind in "fcV"
 
