@@ -210,14 +210,15 @@ class OnHostCompiled(OnHost):
 
         There is no memory if a loop is not faster, or if its products are in another order.
         """
+        is_step = self._T == 1 and (self._in_time or self._packs)
+        if is_step or not self._in_one_loop(layer, "backward"):
+            return [], []
         (N, _), H, dtype = layer.x[0].shape, layer.saved[-1].shape[1], self._table.dtype
         form, zero = self._net.form(self._T == 1 and not self._in_time), np.zeros((), dtype)
         like = each(layer.weights.entry, lambda a: np.broadcast_to(zero, a.shape))
         cell = form.cell(np, like, self._net.attributes)
         widths = self._cell.spec_of({}, H, dtype)[0].widths
-        is_step = self._T == 1 and (self._in_time or self._packs)
-        is_loop = not is_step and self._in_one_loop(layer, "backward")
-        if not is_loop or widths != [*cell.widths]:
+        if widths != [*cell.widths]:
             return [], []
         deltas = [self._table.reuse(f"deltas{n}", (N, width)) for n, width in enumerate(widths)]
         # Several matrices may have the same: those are written once.
