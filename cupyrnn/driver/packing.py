@@ -141,7 +141,7 @@ class Rows:
 
     def padded(self, rows: Array) -> Array:
         """Return rows [N, K] as [T, B, K], if all sequences have all steps."""
-        assert self._lengths is None
+        assert self.rows == self.steps * self.sequences
         return rows.reshape(self.steps, self.sequences, rows.shape[1])
 
     @property

@@ -344,7 +344,7 @@ BY_EXAMPLE = SMALL | {
     "size": [(1, 1, 1, 1), (7, 3, 3, 5), (5, 2, 0, 4), (1, 0, 3, 4), (0, 2, 3, 4)],
     "dtype": ["float16", "float32", "float64"],
     "save": ["all", "states", 2],
-    "extent": EXTENTS,
+    "extent": [*EXTENTS, "equal lengths"],
 }
 OF_SEQUENCES = [name for name, op in TABLE.items() if op.record.by_example]
 
