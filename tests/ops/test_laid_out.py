@@ -367,6 +367,7 @@ def test_a_changed_environment_is_seen(ops: Ops, monkeypatch: pytest.MonkeyPatch
         cupyrnn.block_lstm(**given)
 
 
+@on_the_host
 @pytest.mark.parametrize("wanted", ["examples", "norms", "none"])
 @pytest.mark.parametrize("lengths", [None, [2, T, 1]])
 def test_gradients_by_example_are_recorded(wanted: Any, lengths: Any) -> None:
@@ -383,3 +384,15 @@ def test_gradients_by_example_are_recorded(wanted: Any, lengths: Any) -> None:
     values = [[a for a in grads if a is not None] for grads in (found, expected)]
     assert same(*values)
     assert (found.w_grad is None) == (wanted == "none")
+
+
+@on_the_host
+@pytest.mark.parametrize("lengths", [None, [2, T, 1]])
+def test_gradients_by_example_of_reversed_steps(lengths: Any) -> None:
+    given, more = arguments(), {"reverse": True, "sequence_lengths": lengths}
+    out = cupyrnn.block_lstm(**given, b=np.ones(4 * H), **more)
+    call = {**given, **out._asdict(), **more, "h_grad": out.h}
+    total = cupyrnn.block_lstm_grad(**call)
+    found = cupyrnn.block_lstm_grad(**call, weight_gradients="examples")
+    for a, e in ((found.x_grad, total.x_grad), (found.w_grad.sum(0), total.w_grad)):
+        assert_close(a, e, "float64", "", at_least=1.0)
