@@ -214,7 +214,7 @@ class OnHostCompiled(OnHost):
         if is_step or not self._in_one_loop(layer, "backward"):
             return [], []
         (N, _), H, dtype = layer.x[0].shape, layer.saved[-1].shape[1], self._table.dtype
-        form, zero = self._net.form(self._T == 1 and not self._in_time), np.zeros((), dtype)
+        form, zero = self._net.form(self._rows.single), np.zeros((), dtype)
         like = each(layer.weights.entry, lambda a: np.broadcast_to(zero, a.shape))
         cell = form.cell(np, like, self._net.attributes)
         widths = self._cell.spec_of({}, H, dtype)[0].widths
