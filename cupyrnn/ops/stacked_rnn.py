@@ -135,7 +135,8 @@ def _with_zeros(
         for name, a in entry._asdict().items()
     }
     xp, _ = check_arrays(op, {"input": input}, arrays)
-    D, major = 1 + (direction == "bidirectional"), check_bool(op, "time_major", run.time_major)
+    D = 1 + (check_choice(op, "direction", direction, DIRECTIONS) == "bidirectional")
+    major = check_bool(op, "time_major", run.time_major)
     B = expect_rank(op, "input", input, f"({'T, B' if major else 'B, T'}, I)")[int(major)]
 
     def zeros(shape: tuple[int, ...]) -> Array:

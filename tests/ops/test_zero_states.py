@@ -61,6 +61,7 @@ ERRORS: list[tuple[Any, Any, str]] = [
     (lambda: cupyrnn.stacked_rnn(X, None, None, [3]), TypeError, r"stacked_rnn: weights\[0\] is an int"),
     (lambda: cupyrnn.stacked_rnn(X, None, None, [LSTM._replace(w=[1])]), TypeError, r"stacked_rnn: weights\[0\].w is a list"),
     (lambda: cupyrnn.stacked_rnn(X[0], None, None, [LSTM]), ValueError, r"stacked_rnn: input has shape \(3, 4\)"),
+    (lambda: cupyrnn.stacked_rnn(X, None, None, [LSTM], direction=np.ones(2)), ValueError, r"stacked_rnn: direction is array\(\[1., 1.\]\), expected one of"),
 ]  # fmt: skip
 # ruff: noqa: E501 - a case a line
 
