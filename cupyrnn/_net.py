@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._typing import Array, NamedTuple, cached_property
-from .cells.contract import Cell, Form, States
-from .cells.entries import NetWeights, PackedWeights
-from .cells.lstm import LSTMStates
+from ._typing import NamedTuple, cached_property
+from .cells.contract import Cell, Form
 from .cells.packed import DIRECTIONS, GATES, Net
 from .cells.packed_forms import PackedForm
 from .checks.arrays import compute_dtype, on_device
@@ -38,7 +36,6 @@ from .checks.calls import (
     expect_shape,
     zero_view,
 )
-from .driver.by_layers import Stack
 from .driver.packing import Packing, Rows
 from .driver.pages import in_cuda, in_numpy
 from .driver.reserve import Layers as Widths
@@ -322,22 +319,18 @@ class NetCall:
         run, form = self.run, self.form
         return ReserveLayout(self.net, run.sizes, form.Saved, form.States, run.packing, run.every)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it keeps all that the steps save."""
-        return self.run.every is None
-
-    def in_place(self) -> Any:
-        """Return the net as `net_layouts` describes it."""
+    def in_place(self, note: Note | None = None) -> Any:
+        """Return the net as `net_layouts` describes it; `note` is the one in its reserve_space."""
         from .driver.net_layouts import NetLayout  # imported here, because it imports the kernels
 
-        return NetLayout(self.layout, self.run.reverse, not self.run.time_major)
+        run = self.run
 
-    def _cells(self, weights: NetWeights, attributes: Any) -> list[Cell]:
-        """Return the cells of all layers and directions."""
-        cells = weights.cells(self.run.xp, self.run.dtype, attributes)
-        self.check_cell(cells[0])
-        return cells
+        def note_of(lengths: Any = run.lengths, resets: Any = run.resets) -> Note:
+            assert note is not None
+            return note._replace(call=fingerprint_with(note.call, run, lengths, resets))
+
+        of_note = None if note is None else note_of
+        return NetLayout(self.layout, run.reverse, not run.time_major, of_note)
 
     def check_cell(self, cell: Cell) -> None:
         """Check that a cell has functions for the arrays. Only stacked_rnn accepts users' own."""
@@ -353,46 +346,6 @@ class NetCall:
                 " has no CUDA functions"
             )
 
-    def forward(
-        self, weights: NetWeights, x: Array, first: Any, note: Note | None = None
-    ) -> tuple[Array, Any, Array]:
-        """Return output, last states and reserve_space, time-major; `note` with states only."""
-        run = self.run
-        stack = Stack(self._cells(weights, self.attributes), self.layout, note)
-        return stack.forward(run.xp, x, first)
-
-    def backward(
-        self,
-        weights: NetWeights,
-        inputs: tuple[Array, Any],
-        cotangents: tuple[Array | None, Any],
-        reserved: tuple[Array, ReserveLayout, Any],
-        weight_gradients: str,
-    ) -> tuple[Array | None, Any, Any]:
-        """
-        Return the gradients of input, first states and weights, time-major.
-
-        Parameters
-        ----------
-        inputs, cotangents
-            Input and first states; the gradients of output and last states.
-        reserved
-            reserve_space, its layout and, if it has states only, the attributes of the cells that
-            saved them.
-        weight_gradients
-            The argument of the ops.
-        """
-        run, (output_grad, last_grad) = self.run, cotangents
-        reserve_space, layout, attributes = reserved
-        of_weights = weights.gradients(run.xp, run.dtype, weight_gradients, run.sizes.B)
-        cells = self._cells(weights, self.attributes)
-        again = [] if layout.every is None else self._cells(weights, attributes)
-        stack = Stack(cells, layout, None, again)
-        input_grad, grads = stack.backward(
-            run.xp, inputs, output_grad, last_grad, reserve_space, of_weights.written
-        )
-        return input_grad, grads, of_weights.finished()
-
 
 class PackedCall(NetCall):
     """A call with packed parameters."""
@@ -403,6 +356,10 @@ class PackedCall(NetCall):
     def __init__(self, run: CheckedCall, net: Net, engine: Any) -> None:
         super().__init__(run, net, PackedForm(net))
         self.engine = engine
+
+    def with_every(self, every: int | None) -> PackedCall:
+        """Return this with a reserve_space of every k-th state."""
+        return PackedCall(self.run._replace(every=every), self.net, self.engine)
 
     @property
     def is_lstm(self) -> bool:
@@ -415,7 +372,7 @@ class PackedCall(NetCall):
         return self.engine not in ("numpy", "cupy")
 
     @cached_property
-    def _alike(self) -> int:
+    def alike(self) -> int:
         """The fingerprint of this call without lengths and resets."""
         net, run = self.net, self.run._replace(lengths=None, resets=None)
         (*of_net, gate), (T, B, *_) = net, run.sizes
@@ -426,11 +383,11 @@ class PackedCall(NetCall):
 
     def fingerprint(self) -> int:
         """Return the fingerprint of this call."""
-        return fingerprint_with(self._alike, self.run, self.run.lengths, self.run.resets)
+        return fingerprint_with(self.alike, self.run, self.run.lengths, self.run.resets)
 
     def reserved_of(self, lengths: Any, resets: Any) -> NDArray[np.int8]:
         """Return the host_reserved of a call with lengths and resets."""
-        number = fingerprint_with(self._alike, self.run, lengths, resets)
+        number = fingerprint_with(self.alike, self.run, lengths, resets)
         return make_host_reserved(self.engine, number, self.run.every)
 
     @cached_property
@@ -438,18 +395,8 @@ class PackedCall(NetCall):
         """The host_reserved of this call."""
         return self.reserved_of(self.run.lengths, self.run.resets)
 
-    def weights(self, params: Array, layout: ReserveLayout) -> PackedWeights:
-        """Return the weights in the parameters, for a call with this layout of reserve_space."""
-        rows = layout.rows
-        is_single = rows.single and rows.rows > 0 and layout.every is None
-        return PackedWeights(self.form_of(is_single), params)
-
     def form_of(self, is_single: bool = False) -> PackedForm:
         """Return the form of the weights. A single step may have its own form."""
         real = self.run.xp is np and compute_dtype(self.run.dtype).kind == "f"
         own = is_single and real and not self.net.skip
         return PackedForm(self.net, single=True) if own else self.form
-
-    def states(self, h: Any, c: Any) -> Any:
-        """Return states, or their gradients, as the cells' NamedTuple."""
-        return LSTMStates(h, c) if self.is_lstm else States(h)

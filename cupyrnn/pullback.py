@@ -13,7 +13,7 @@ import numpy as np
 from . import _ops
 from ._ops import Record
 from ._typing import AnyArray, ArrayT, GRUGrads, LSTMGrads, Save
-from .cells.block_forms import GRU_FORM, LSTM_FORM, default_clip, prepared
+from .cells.block_forms import GRU_FORM, LSTM_FORM, default_clip
 from .cells.contract import Attributes, States
 from .cells.gradients import WeightGradients, check_weight_gradients
 from .cells.gru import GRUOutputs
@@ -21,12 +21,11 @@ from .cells.lstm import LSTMOutputs, LSTMStates
 from .checks.arrays import module_of, on_device
 from .checks.attributes import check_bool, check_save, misfit, shown, type_shown
 from .checks.block import check_block
-from .checks.extent import Extent, check_extent
+from .checks.extent import Extent, Steps, check_extent
 from .derivatives.traced import traceable
-from .driver.by_layers import keep
-from .driver.recompute import Checkpoints
+from .driver.recompute import Checkpoints, keep
 from .ops import block
-from .ops.block import NAMES, weights_of
+from .ops.block import NAMES
 from .ops.gru import block_gru_grad
 from .ops.lstm import block_lstm_grad
 from .ops.stacked_rnn import stacked_rnn
@@ -122,14 +121,12 @@ def _from_states(form: Any, gradient: Any, gate_order: str | None = None) -> Any
         inputs = {n: call[n] for n in names if n in call and n not in form.together}
         optional, use = {n: call[n] for n in form.together} | cotangents, call.get("use_peephole")
         checked = check_block(op, form, inputs, optional, Attributes(**attributes), use)
-        checked, xp = checked._replace(weight_gradients=weight_gradients), checked.xp
-        weights = weights_of(checked, call, biases=call.get)
-        with on_device(xp, call["x"]):
-            cell = form.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)
+        steps = Steps(op, call["seq_len_max"], call.get("reverse", False))
+        checked, again = checked._replace(steps=steps), checked.attributes
         if form is LSTM_FORM and cell_clip is None:
-            checked = checked._replace(attributes=checked.attributes._replace(cell_clip=None))
-        kept, extent = kept._replace(cell=cell), _extent(op, call)
-        return block.gradient(checked, call | cotangents, kept, extent)
+            checked = checked._replace(attributes=again._replace(cell_clip=None))
+        given = {**call, **cotangents, "weight_gradients": weight_gradients}
+        return block.gradient_of_states(op, checked, given, kept, again)
 
     return from_states
 

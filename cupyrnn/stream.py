@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import ModuleType
 from typing import Any, Generic
 
 import numpy as np
@@ -20,17 +19,16 @@ from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Cell, columns_of
 from .cells.packed import InputMode, Net, RNNMode
 from .cells.packed_forms import PACKED_COLUMNS, PackedForm, places_of, weights_of
-from .checks.arrays import cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
+from .checks.arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
 from .checks.attributes import type_shown
 from .checks.calls import check_arrays, expect_memory, expect_rank, expect_shape
 from .derivatives.traced import enclosing_jvp, traceable
 from .driver import layer as _layer
-from .driver.by_layers import Stack
 from .driver.layer import Layer
 from .driver.packing import Packing
 from .driver.pages import in_numpy
-from .driver.reserve import ReserveLayout, Sizes
-from .driver.signatures import Arguments, CallCache, Checked, by_signature
+from .driver.reserve import Sizes
+from .driver.signatures import Arguments, CallCache, Checked, by_signature, run_once
 from .weights.packed import (
     CheckedParams,
     PackedParams,
@@ -183,9 +181,7 @@ class PreparedStep:
         if weights is None:
             return in_numpy
         more = [a for of_layer in weights for a in of_layer if a is not None]
-        sizes = net_layouts.NetLayout(_layout_of(net, self._xp, len(arrays[0])))
-        of_net = net.rnn_mode, net.gate, PACKED_COLUMNS, places_of(net)
-        packed = net_layouts.PackedNet(sizes, lambda *_: PackedForm(net), *of_net)
+        packed = self._packed_net(len(arrays[0]))
         with_weights = Arguments({**arguments.by_name, "weights": weights}, [*arrays, *more])
         args = with_weights, packed, PackedForm(net).Saved, StepOutputs
         run = laid_out(net_layouts.prepared_step, *args)
@@ -222,11 +218,32 @@ class PreparedStep:
             ]
             if self._steps and dtype == self._params.dtype:
                 return self._run_steps([x, *states])
-            # The step has a tangent, the parameters may have none.
-            cells = self._cells if dtype == self._params.dtype else self._cells_of(dtype)
-            layout, (x, *first) = _layout_of(net, xp, len(x)), cast_all(dtype, x, *states)
-            _, last, _ = Stack(cells, layout).forward(xp, x[None], layout.states(*first))
-        return StepOutputs(last[0][-1], last[0], last[1] if len(last) > 1 else None)
+            # The step has a tangent, or no list of kernels takes it.
+            names = "input_h", "input_c"
+            given: dict[str, Any] = {"input": x[None], **dict(zip(names, states, strict=False))}
+            given["params"] = self._params
+            out = run_once("prepare_step", Checked(None, self._describe), given)
+        h, c = out.output_h, out.output_c if len(self._names) > 1 else None
+        return StepOutputs(h[-1], h, c)
+
+    def _describe(self, arguments: Arguments) -> Any:
+        """Record a step as a call of a net."""
+        from .driver import net_layouts
+        from .driver.laid_out import laid_out
+
+        B = arguments.by_name["input"].shape[1]
+        args = self._packed_net(B), False, np.zeros((), np.int8)
+        return laid_out(net_layouts.cudnn_rnn, arguments, *args)
+
+    def _packed_net(self, B: int) -> Any:
+        """Return the net of a step of B rows as `net_layouts` describes it."""
+        from .driver import net_layouts  # and with it the kernels
+
+        net, xp = self._net, self._xp
+        layout = reserve_layout(net, Sizes(1, B, False, 0.0, 0, 0), Packing(xp, 1, B))
+        of_net = net.rnn_mode, net.gate, PACKED_COLUMNS, places_of(net)
+        sizes = net_layouts.NetLayout(layout)
+        return net_layouts.PackedNet(sizes, lambda *_: PackedForm(net), *of_net)
 
     def _run_steps(self, arrays: Sequence[Array]) -> StepOutputs[Any]:
         """Run a step on real NumPy arrays: x, h and, in an LSTM, c."""
@@ -259,11 +276,6 @@ class PreparedStep:
             if name in passed:
                 expect_shape(op, name, passed[name], f"(L, B, {symbol})", (net.L, B, size))
         return dtype
-
-
-def _layout_of(net: Net, xp: ModuleType, B: int) -> ReserveLayout:
-    """Return the layout of a step."""
-    return reserve_layout(net, Sizes(1, B, False, 0.0, 0, 0), Packing(xp, 1, B))
 
 
 @traceable

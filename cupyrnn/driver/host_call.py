@@ -47,12 +47,14 @@ class HostTable(Table):
         self.copied: list[int] = []
         self.new: list[New | None] = []
         self._shapes = [a.shape for a in arguments.arrays]
+        self.lengths_and_resets: Any = None  # returns them of their bytes, if they differ
         self.scratch: set[int] = set()  # the numbers of arrays that layers share
         super().__init__(arguments)
 
     def _sequences(self, by_name: Any, T: int, B: int) -> Any:
-        has_lengths, has_resets = are_there(by_name)
-        return functools.partial(packing_of, self.xp, T, B, has_lengths, has_resets)
+        sizes = T, B, *are_there(by_name)
+        self.lengths_and_resets = partial(sequences_of, *sizes)
+        return partial(packing_of, self.xp, *sizes)
 
     def view(self, place: Place) -> View:
         """Return a function that makes the view of a place."""
@@ -108,18 +110,29 @@ def packing_of(
     return make(xp, T, B, has_lengths, has_resets, data)
 
 
-def _packing_of(
-    xp: ModuleType, T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes
-) -> Packing:
-    """Return the rows of sequences, of the bytes of their lengths and of their resets."""
+def sequences_of(T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes) -> Any:
+    """Return lengths and resets, of the bytes of both; None for those that are not there."""
     lengths = np.frombuffer(data, np.int32, B) if has_lengths else None
     resets = None
     if has_resets:
         resets = np.frombuffer(data, np.bool_, offset=4 * B * has_lengths).reshape(T, B)
-    return Packing(xp, T, B, lengths, resets)
+    return lengths, resets
+
+
+def _packing_of(
+    xp: ModuleType, T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes
+) -> Packing:
+    """Return the rows of sequences, of the bytes of their lengths and of their resets."""
+    return Packing(xp, T, B, *sequences_of(T, B, has_lengths, has_resets, data))
 
 
 _kept_packing = functools.lru_cache(maxsize=16)(_packing_of)
+
+
+def data_of(arrays: Any) -> bytes:
+    """Return the bytes of the lengths and resets of a call."""
+    data: bytes = arrays[-3]
+    return data
 
 
 def order_of(arrays: Any) -> Packing:
@@ -147,6 +160,8 @@ def view_of(xp: ModuleType, place: Place, whole: tuple[int, ...] | None = None) 
             return lambda arrays: arrays[array].reshape(shape)
     if whole is None and offset == 0 and shape[0] == 1:  # an operation makes the array
         return operator.itemgetter(array)
+    if 0 in shape:  # its offset may be past the end
+        return lambda arrays: xp.empty(shape, dtype)
     if xp is not np:
         make: Any = xp.ndarray
         return lambda arrays: make(shape, dtype, _memory(arrays[array]) + offset, strides)
@@ -205,6 +220,7 @@ class HostCall:
             bound[n] = self._in_order(bound[n])
         for make, shape, dtype in self._new:
             bound.append(make(shape, dtype) if dtype is not None else make(bound[shape]))
+        bound.append(data)
         bound.append(None if self._order is None else self._order(data))
         bound.append(keys)
         if self._in_numpy:

@@ -115,7 +115,7 @@ def _machines(arguments: Arguments) -> Iterator[Callable[..., Any]]:
 
 
 def machine_for(
-    arguments: Arguments, net: Any, *, in_time: bool = False, saves: bool = True
+    arguments: Arguments, net: Any, *, in_time: bool = False, saves: str = "all"
 ) -> tuple[Table, Any]:
     """Return the table of a call, and the machine that makes its operations: see `on_host`."""
     matrices = _matrices(arguments)

@@ -25,6 +25,7 @@ from .net import (
     Cells,
     Examples,
     GradientPlaces,
+    Kept,
     LayerPlaces,
     Weights,
     backward,
@@ -260,18 +261,31 @@ def block(arguments: Arguments, call: BlockLayer) -> Any:
     return machine.finish(saved, kind)
 
 
-def block_grad(arguments: Arguments, call: BlockLayer) -> Any:
-    """Lay out the gradient of block_lstm, of block_gru or of a single step."""
-    table, machine = machine_for(arguments, call, in_time=True)
+def block_grad(arguments: Arguments, call: BlockLayer, kept: Kept | None = None) -> Any:
+    """
+    Lay out the gradient of block_lstm, of block_gru or of a single step.
+
+    With `kept` the call has, instead of the saved arrays, rows of states by the name "kept".
+    """
+    whole = kept is None
+    saves = "all" if whole else "states"
+    table, machine = machine_for(arguments, call, in_time=whole, saves=saves)
     names, of_states, kind = _GRU if call.columns is None else _LSTM
-    x, saved = table.arguments["x"], _saved(table, kind)
+    x = table.arguments["x"]
     (entry,) = entries_of(table, machine, call, [table.arguments], zeros=True)
+    if whole:
+        saved = _saved(table, kind)
+    else:  # the forward pass is computed again, with biases
+        entry = entry._replace(weights=call.weights_of(table.arguments))
+        states = table.arguments["kept"]
+        saved = [*states, states[0]]
     first = tuple(table.arguments[name] for name in names)
     cotangents = [table.arguments[name] for name in of_states]
     B, H = x.shape[-2], entry.weights.w_h[-1].shape[0]
-    rows, nothing = tuple(rows_of(table, a) for a in saved), (None,) * len(first)
+    rows = tuple(rows_of(table, a) for a in saved) if whole else tuple(saved)
+    nothing = (None,) * len(first)
     layer = LayerPlaces(
-        (rows_of(table, x),), call.reverse, entry.weights, tuple(first), rows, nothing
+        (rows_of(table, x),), call.reverse, entry.weights, tuple(first), rows, nothing, kept=kept
     )
     x_grad = table.take("x", x.shape)
     clear_after(table, machine, x_grad)

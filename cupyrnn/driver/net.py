@@ -45,6 +45,14 @@ class Examples(NamedTuple):
     layer: int  # counted by layer and direction
 
 
+class Kept(NamedTuple):
+    """Which states the steps of a layer keep for a gradient that computes the rest again."""
+
+    every: int  # before every k-th step but the first, or, for 1, after every step
+    columns: Sequence[int]  # the width of each array of the cell's Saved
+    attributes: Any = None  # backwards, those of the forward pass's cell
+
+
 class LayerPlaces(NamedTuple):
     """The inputs and outputs of one direction of a layer; N = T*B rows in the order of time."""
 
@@ -57,6 +65,7 @@ class LayerPlaces(NamedTuple):
     output: AnyPlace = None  # [N, H], where h is written a second time
     mask: AnyPlace = None  # of x, ones and zeros, in the order of the first direction's steps
     rate: float = 0.0  # the fraction that the mask drops
+    kept: Kept | None = None  # of steps that keep states; `saved` is then these and h of every step
 
 
 class GradientPlaces(NamedTuple):

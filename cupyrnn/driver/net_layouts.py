@@ -28,6 +28,7 @@ from .net import (
     Cells,
     Examples,
     GradientPlaces,
+    Kept,
     LayerPlaces,
     Weights,
     backward,
@@ -35,7 +36,7 @@ from .net import (
     of_form,
 )
 from .places import Place, Table
-from .reserve import ReserveLayout
+from .reserve import Note, ReserveLayout, reserve_size
 from .signatures import Arguments
 
 
@@ -45,6 +46,9 @@ class NetLayout(NamedTuple):
     reserve: ReserveLayout
     reverse: bool = False  # whether all layers run backwards in time
     are_exchanged: bool = False  # whether input, output and states are batch-major
+    # The note of kept states, of lengths and resets, by default of those of the call; None if
+    # reserve_space has none, or its note is known to be right.
+    note_of: Callable[..., Note] | None = None
 
     @property
     def L(self) -> int:
@@ -66,11 +70,46 @@ class NetLayout(NamedTuple):
         """The number of states of a layer."""
         return len(self.reserve.states._fields)
 
+    def saves(self, *, is_training: bool = True) -> str:
+        """Return what the caller gets of what the steps save: see `on_host.start`."""
+        return "h" if not is_training else "all" if self.reserve.every is None else "states"
+
     @property
     def rate(self) -> float:
         """The fraction of h that masks between layers drop; 0 without masks."""
         sizes = self.reserve.sizes
         return sizes.dropout if sizes.drops(self.reserve.net) else 0.0
+
+    def kept_of(
+        self, table: Table, reserve: Place, rows: int, *, back: bool = False
+    ) -> tuple[list[Place | None], list[tuple[Place, ...]]]:
+        """
+        Return the places of the masks, and those of the states that the steps keep, with h.
+
+        Forward, h of every step has memory if it is not kept. The gradient does not read it.
+        """
+        every, left = self.reserve.every, iter([
+            reserve.part(s.start, s.stop).reshape(*shape).part(0, min(rows, shape[0]))
+            for s, shape in self.reserve.places
+        ])  # fmt: skip
+        masks, saved = list[Place | None](), list[tuple[Place, ...]]()
+        for n, (_, P) in enumerate(self.widths):
+            masks.append(next(left) if n and self.rate else None)
+            states = [tuple(islice(left, self.states)) for _ in range(self.D)]
+            h = [a[0] for a in states]
+            if every != 1 and n + 1 < self.L:
+                h = [*islice(left, self.D)]
+            elif every != 1 and not back:
+                h = [table.reuse(f"h{d}", (rows, P)) for d in range(self.D)]
+            saved += [(*a, b) for a, b in zip(states, h, strict=True)]
+        return masks, saved
+
+    def kept(self, n: int, attributes: Any = None) -> Kept | None:
+        """Return which states are kept by direction n, counted by layer and direction."""
+        if self.reserve.every is None:
+            return None
+        columns = columns_of(self.reserve.saved, *self.widths[n // self.D])
+        return Kept(self.reserve.every, columns, attributes)
 
     def saved_of(
         self, reserve: Place, rows: int
@@ -251,8 +290,12 @@ def _net_forward(
     last = axes.like(states, names, B)
     zeros = machine.zeros((net.states == 1) + (not is_training))
     if is_training:
-        reserve = table.take("reserve", (net.reserve.size,))
-        masks, all_saved = net.saved_of(reserve, n)
+        reserve = table.take("reserve", (reserve_size(net.reserve),))
+        if net.note_of is None:
+            masks, all_saved = net.saved_of(reserve, n)
+        else:
+            masks, all_saved = net.kept_of(table, reserve, n)
+            machine.write_note(reserve, net.reserve.size, net.note_of)
         for layer, mask in enumerate(masks):
             if mask is not None:
                 machine.draw(mask, layer, net.rate, reverse=net.reverse)
@@ -263,7 +306,8 @@ def _net_forward(
         d = n + D - LD
         again = rows_of(table, output).part(d * P, (d + 1) * P, 1) if d >= 0 else None
         places = (rows_of(table, x),), net.back(n), entry, entered, saved, left, again
-        layers.append(LayerPlaces(*places, masks[n // D], net.rate))
+        kept = net.kept(n) if is_training else None
+        layers.append(LayerPlaces(*places, masks[n // D], net.rate, kept))
     forward(machine, net.by_layer(layers))
     found = axes.returned("output", output), *map(axes.returned, names, last)
     joined = _joined(found[1:], zeros)
@@ -276,8 +320,13 @@ def _net_backward(
     net: NetLayout,
     entries: Sequence[tuple[Weights, Any]],
     input_gradient: bool,
+    again: Any = None,
 ) -> list[Any]:
-    """Lay out a net's gradient; return the gradients of the input and of two first states."""
+    """
+    Lay out a net's gradient; return the gradients of the input and of two first states.
+
+    `again` are the attributes of the cells that kept their states, if these are not all.
+    """
     axes, reserve = _Axes(table, machine, net), table.arguments["reserve_space"]
     x, dy = (axes.read(table.arguments[n]) for n in ("input", "output_backprop"))
     table.arguments["input"] = x
@@ -290,12 +339,17 @@ def _net_backward(
     zeros = machine.zeros(int(net.states == 1))
     layers, grads = [], []
     nothing: tuple[None, ...] = (None,) * len(states)
-    masks, all_saved = net.saved_of(reserve, table.length * B)
+    if net.reserve.every is None:
+        masks, all_saved = net.saved_of(reserve, table.length * B)
+    else:
+        masks, all_saved = net.kept_of(table, reserve, table.length * B, back=True)
+    if net.note_of is not None:
+        machine.expect_note(reserve, net.note_of)
     by_direction = zip(*(_by_direction(net, a) for a in (states, of_states, first)), strict=True)
     for n, ((entry, of_entry), saved) in enumerate(zip(entries, all_saved, strict=True)):
         (entered, of_last, start), (layer, d) = next(by_direction), divmod(n, net.D)
         places = (rows_of(table, x),), net.back(n), entry, entered, saved, nothing, None
-        layers.append(LayerPlaces(*places, masks[layer], net.rate))
+        layers.append(LayerPlaces(*places, masks[layer], net.rate, net.kept(n, again)))
         of_x = rows_of(table, x_grad) if x_grad is not None else None
         of_h = None if dy is None else rows_of(table, dy).part(d * P, (d + 1) * P, 1)
         grads.append(GradientPlaces((of_h, *nothing[1:]), of_last, start, of_x, of_entry))
@@ -388,7 +442,7 @@ def _params(table: Table) -> Place | _Pieces:
 
 def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_reserved: Any) -> Any:
     """Lay out cudnn_rnn."""
-    table, machine = machine_for(arguments, net, saves=is_training)
+    table, machine = machine_for(arguments, net, saves=net.net.saves(is_training=is_training))
     params = _params(table)
     weights = net.weights_of(params, params)
     returned = _net_forward(table, machine, net.net, weights, is_training)
@@ -397,7 +451,7 @@ def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_rese
 
 def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: bool) -> Any:
     """Lay out cudnn_rnn_backprop."""
-    table, machine = machine_for(arguments, net)
+    table, machine = machine_for(arguments, net, saves=net.net.saves())
     params = _params(table)
     entries, params_grad, end = _packed_gradients(table, machine, net, params)
     weights = net.weights_of(params, params)
@@ -521,19 +575,23 @@ class StackedNet(NamedTuple):
 
 def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> Any:
     """Lay out stacked_rnn."""
-    table, machine = machine_for(arguments, net.layer, saves=is_training)
+    saves = net.net.saves(is_training=is_training)
+    table, machine = machine_for(arguments, net.layer, saves=saves)
     weights = [*map(net.layer.weights_of, net.entries(table.arguments["weights"]))]
     returned = _net_forward(table, machine, net.net, weights, is_training)
     return _finish(machine, returned, StackedRNNOutputs)
 
 
-def stacked_rnn_backprop(arguments: Arguments, net: StackedNet) -> Any:
-    """Lay out stacked_rnn_backprop."""
-    table, machine = machine_for(arguments, net.layer)
+def stacked_rnn_backprop(arguments: Arguments, net: StackedNet, again: Any) -> Any:
+    """Lay out stacked_rnn_backprop; `again` as in `_net_backward`."""
+    table, machine = machine_for(arguments, net.layer, saves=net.net.saves())
     weights = table.arguments["weights"]
     entries = entries_of(table, machine, net.layer, net.entries(weights), zeros=False)
+    if net.net.reserve.every is not None:  # the forward pass is computed again, with biases
+        whole = map(net.layer.weights_of, net.entries(weights))
+        entries = [e._replace(weights=w) for e, w in zip(entries, whole, strict=True)]
     of_net = [entry[:2] for entry in entries]
-    found = _net_backward(table, machine, net.net, of_net, True)
+    found = _net_backward(table, machine, net.net, of_net, True, again)
     finish_all(machine, entries)
     of_weights = [
         entry._make((*grads.returned, *[None] * len(entry))[: len(entry)])

@@ -566,7 +566,7 @@ class OnDevice:
 
 
 def start(
-    arguments: Arguments, net: Any, matrices: set[int], *, in_time: bool, saves: bool
+    arguments: Arguments, net: Any, matrices: set[int], *, in_time: bool, saves: str
 ) -> tuple[Table, OnDevice]:
     """Return the table of a call, and the machine of its operations: see `on_host.start`."""
     arrays, aligned = arguments.arrays, 0
@@ -574,7 +574,7 @@ def start(
     # More rows are computed in pieces, which bounds the memory.
     if arguments.length == 0 or not all(a.size for a in arrays):
         raise NotInPlace("an array is empty")
-    if arrays[0].dtype.name not in FLOATS or T * B > ROWS:
+    if arrays[0].dtype.name not in FLOATS or T * B > ROWS or saves == "states":
         raise NotInPlace("these rows are computed in pieces")
     for n, a in enumerate(arrays):
         if not (a.flags.c_contiguous or (a.flags.f_contiguous and n in matrices)):

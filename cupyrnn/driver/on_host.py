@@ -7,6 +7,7 @@ than a view, so every new place is an array of its own.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain, pairwise
@@ -22,12 +23,15 @@ from ..cells.entries import NetWeights
 from ..cells.gradients import OfWeights
 from ..checks.arrays import NotInPlace, cast, compute_dtype, contiguous
 from . import layer as _layer
-from .host_call import HostCall, HostTable, order_of
+from . import recompute
+from .host_call import HostCall, HostTable, data_of, order_of
 from .layer import Implementation, Layer, LayerGradient
-from .net import NO_WEIGHTS, Examples, GradientPlaces, LayerPlaces, Weights
+from .net import NO_WEIGHTS, Examples, GradientPlaces, Kept, LayerPlaces, Weights
 from .packing import Packing, Rows
 from .pages import dropout_of, products_of
 from .places import Place
+from .recompute import Checkpoints
+from .reserve import Note, has_note, write_note
 from .signatures import Arguments
 
 
@@ -41,11 +45,14 @@ class OnHost:
     """
 
     def __init__(
-        self, table: HostTable, net: Any, steps: tuple[int, int], *, in_time: bool
+        self, table: HostTable, net: Any, steps: tuple[int, int], *, in_time: bool, saves: str
     ) -> None:
         xp = self._xp = table.xp
-        # On a device all saved arrays are in the order of time, because kernels can run backwards.
-        self._table, self._net, (T, B), self._in_time = table, net, steps, in_time or xp is not np
+        self._table, self._net, (T, B) = table, net, steps
+        # On a device masks and all saved arrays but kept states are in the order of time, because
+        # kernels can run backwards.
+        self._masks_in_time, self._keeps = xp is not np, saves == "states"
+        self._in_time = in_time or (self._masks_in_time and not self._keeps)
         self._T, self._B = table.length, B
         self._packs = table.sequences is not None
         # One step of longer arrays is computed as many steps are.
@@ -160,7 +167,8 @@ class OnHost:
     def draw(self, mask: Place, layer: int, rate: float, *, reverse: bool) -> None:
         """Add an operation that draws the mask of a layer's input, in the order of steps."""
         (N, K), below, keep_mask = mask.shape, threshold(rate), dropout_of(self._xp).keep_mask
-        moves, reverse = self._packs and not self._in_time, reverse and not self._in_time
+        in_time = self._masks_in_time
+        moves, reverse = self._packs and not in_time, reverse and not in_time
         by_step = mask if moves else self._by_step(mask, reverse)
         write = self._table.view(by_step)
 
@@ -181,7 +189,7 @@ class OnHost:
     def _keep(self, rows: Place, to: Place, order: int, layer: LayerPlaces) -> None:
         """Add an operation that keeps the scaled values of a mask, rounded once."""
         xp, factor, mask = self._xp, scale(layer.rate), layer.mask
-        of_mask = None if self._in_time else int(layer.back) if len(layer.x) == 1 else 0
+        of_mask = None if self._masks_in_time else int(layer.back) if len(layer.x) == 1 else 0
         if self._packs:
             mask = self._in_order("mask", mask, of_mask, order)
         else:
@@ -331,13 +339,56 @@ class OnHost:
 
         return rows
 
+    def _kept(self, layer: LayerPlaces, kept: Kept) -> Callable[[Arrays], Checkpoints]:
+        """Return what makes the Checkpoints of a layer that keeps states."""
+        *states, h = map(self._table.view, layer.saved)
+        States, rows_of = self._net.form().States, self._rows_and_form()
+        is_shared = layer.saved[0] is layer.saved[-1]
+
+        def checkpoints(arrays: Arrays) -> Checkpoints:
+            rows, _ = rows_of(arrays)
+            n = recompute.count_kept(rows, kept.every)
+            found = States._make([view(arrays)[:n] for view in states])
+            of_h = found.h if is_shared else h(arrays)[: rows.rows]
+            return Checkpoints(kept.every, found, None, kept.columns, of_h)
+
+        return checkpoints
+
+    def write_note(self, reserve: Place, size: int, note_of: Any) -> None:
+        """Add an operation that writes the note of kept states behind `size` numbers."""
+        view, note = self._table.view(reserve), self._note(note_of)
+
+        def write(arrays: Arrays) -> None:
+            space = view(arrays)
+            space[size:] = 0  # in some sizes one number more than the note
+            write_note(self._xp, space, note(arrays))
+
+        self.operations.append(write)
+
+    def expect_note(self, reserve: Place, note_of: Any) -> None:
+        """Add an operation that looks for the note of kept states."""
+        view, note = self._table.view(reserve), self._note(note_of)
+
+        def expect(arrays: Arrays) -> None:
+            if not has_note(self._xp, view(arrays), note(arrays)):
+                raise NotInPlace("reserve_space is of another call")
+
+        self.operations.append(expect)
+
+    def _note(self, note_of: Any) -> Callable[[Arrays], Note]:
+        """Return what returns the note of a call."""
+        read = self._table.lengths_and_resets
+        if read is None:
+            return functools.partial(lambda note, _: note, note_of())
+        return lambda arrays: note_of(*read(data_of(arrays)))
+
     def _rows_and_form(self) -> Callable[[Arrays], tuple[Any, Any]]:
         """Return what returns a layer's rows, None for a block op's step, and its weights' form."""
-        form_of = self._net.form
+        form_of, whole = self._net.form, not self._keeps
         if self._packs:
-            return lambda arrays: (rows := order_of(arrays), form_of(rows.single))
+            return lambda arrays: (rows := order_of(arrays), form_of(whole and rows.single))
         rows = None if self._is_step else self._rows
-        always = rows, form_of(rows is not None and rows.single)
+        always = rows, form_of(whole and rows is not None and rows.single)
         return lambda _: always
 
     def _choice(self, direction: str) -> Callable[[Cell, Layer], Implementation]:
@@ -415,10 +466,11 @@ class OnHost:
 
     def _layer_of(self, layer: LayerPlaces) -> Callable[[Any], tuple[Form, Cell, Layer]]:
         """Return a function that makes the form and the cell of a layer, and the layer."""
-        net, form, xp, rows_and_form = self._net, self._net.form(), self._xp, self._rows_and_form()
+        net, form, xp, kept = self._net, self._net.form(), self._xp, layer.kept
+        rows_and_form = self._rows_and_form()
         entry, x_of = self._entry(layer.weights), self._rows_reader(_OneArray, layer.x)
         first_of = self._reader(form.States, layer.first)
-        saved_of = self._rows_reader(form.Saved, layer.saved)
+        saved_of = self._kept(layer, kept) if kept else self._rows_reader(form.Saved, layer.saved)
 
         def layer_of(arrays: Any) -> tuple[Form, Cell, Layer]:
             (rows, form), (x,) = rows_and_form(arrays), x_of(arrays)
@@ -429,13 +481,16 @@ class OnHost:
 
     def _forward(self, layer: LayerPlaces) -> None:
         """Add the steps of a layer."""
-        packs, layer_of, xp = self._packs, self._layer_of(layer), self._xp
+        packs, layer_of, xp, kept = self._packs, self._layer_of(layer), self._xp, layer.kept
         choose = self._choice("forward")
         last = [(k, a.array, self._table.view(a)) for k, a in enumerate(layer.last) if a]
 
         def forward(arrays: Any) -> None:
             _, cell, steps = layer_of(arrays)
-            states = _layer.forward(xp, cell, steps, choose(cell, steps))
+            if kept is None:
+                states = _layer.forward(xp, cell, steps, choose(cell, steps))
+            else:
+                states = recompute.forward(xp, cell, steps, steps.saved.h)
             for k, n, view in last:
                 if packs:
                     arrays[n] = states[k]
@@ -448,7 +503,7 @@ class OnHost:
         """Add the gradient of the steps of a layer."""
         layer_of, written_of = self._layer_of(layer), self._written(grads.weights)
         is_step, States, xp = self._is_step, self._net.form().States, self._xp
-        choose = self._choice("backward")
+        choose, kept, entry = self._choice("backward"), layer.kept, self._entry(layer.weights)
         states_of = self._rows_reader(States, grads.states)
         carried_of = self._reader(States, grads.first)
         dx_of = self._rows_reader(_OneArray, [grads.x])
@@ -458,7 +513,14 @@ class OnHost:
             (dx,), (written, write) = dx_of(arrays), written_of(arrays, form)
             cotangents, to = None if is_step else states_of(arrays), written._replace(x=dx)
             cut = LayerGradient(steps, cotangents, of_states.arrays, to)
-            _layer.backward(xp, cell, cut, choose(cell, steps))
+            if kept is None:
+                _layer.backward(xp, cell, cut, choose(cell, steps))
+            else:
+                again = form.cell(xp, entry(arrays), kept.attributes)
+                saved = steps.saved._replace(cell=again)
+                cut = cut._replace(layer=steps._replace(saved=saved))
+                for piece in recompute.backward(xp, cell, cut):
+                    _layer.backward(xp, cell, piece)
             write()
             of_states.write(of_states.arrays)
 
@@ -571,7 +633,7 @@ class _Written:
 
 
 def start(
-    arguments: Arguments, net: Any, matrices: set[int], *, in_time: bool, saves: bool
+    arguments: Arguments, net: Any, matrices: set[int], *, in_time: bool, saves: str
 ) -> tuple[HostTable, OnHost]:
     """
     Return the table of a call, and the machine that makes its operations.
@@ -585,7 +647,7 @@ def start(
     in_time
         Whether the saved arrays are in the order of time.
     saves
-        Whether the caller gets all saved arrays.
+        "all" if the caller gets all saved arrays, "states" for some of these, "h" for h alone.
     """
     table = HostTable(arguments, matrices)
-    return table, OnHost(table, net, arguments.steps, in_time=in_time)
+    return table, OnHost(table, net, arguments.steps, in_time=in_time, saves=saves)

@@ -40,9 +40,9 @@ class OnHostCompiled(OnHost):
     """The operations of a call in compiled loops, and in NumPy."""
 
     def __init__(
-        self, table: HostTable, net: Any, steps: tuple[int, int], *, in_time: bool
+        self, table: HostTable, net: Any, steps: tuple[int, int], *, in_time: bool, saves: str
     ) -> None:
-        super().__init__(table, net, steps, in_time=in_time)
+        super().__init__(table, net, steps, in_time=in_time, saves=saves)
         self._cell: HostCell = net.cell(_CELLS)
         # Resets make at most T*B sequences, one row of the first step for each.
         rows, resets = self._T * self._B, self._packs and table.arguments.get("resets") is not None
@@ -355,16 +355,18 @@ class OnHostCompiled(OnHost):
 
 
 def start(
-    arguments: Arguments, net: Any, matrices: set[int], *, in_time: bool, saves: bool
+    arguments: Arguments, net: Any, matrices: set[int], *, in_time: bool, saves: str
 ) -> tuple[HostTable, OnHost]:
     """Return the table of a call, and the machine that makes its operations: see `on_host`."""
     (T, B), arrays = arguments.steps, arguments.arrays
     if arrays[0].dtype.char not in "fd" or arguments.length == 0 or not all(a.size for a in arrays):
         raise NotInPlace("no loop computes it")
-    if T > _MOST_STEPS or not (saves or T * B <= _products.ROWS):
+    if T > _MOST_STEPS or saves == "states":
+        raise NotInPlace("it is computed in pieces")
+    if saves == "h" and T * B > _products.ROWS:
         raise NotInPlace("it is computed in pieces")
     table = HostTable(arguments, matrices)
-    return table, OnHostCompiled(table, net, arguments.steps, in_time=in_time)
+    return table, OnHostCompiled(table, net, arguments.steps, in_time=in_time, saves=saves)
 
 
 def _at(a: Place | Array | None) -> At | Array | None:

@@ -19,9 +19,10 @@ import numpy as np
 from .._typing import Array, NamedTuple
 from ..cells.contract import Cell, each
 from ..checks.arrays import compute_dtype
+from ..checks.extent import Extent
 from . import layer as _layer
 from .layer import Layer, LayerGradient, implementation
-from .packing import Rows
+from .packing import Packing, Rows
 from .pages import products_of
 
 # The number of blocks of rows in a piece that is one compiled call, because each call packs.
@@ -128,7 +129,32 @@ def kept_rows(rows: Rows, steps: slice, every: int) -> Any:
     return np.concatenate([np.zeros(0, np.intp), *parts])
 
 
-def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h: Array) -> Any:
+def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Checkpoints:
+    """Return every k-th of the states [T, B, ·] that `forward` wrote, for the gradient."""
+    T, B, _ = states.h.shape
+    packing = Packing(xp, T, B, *extent)
+    kept = kept_rows(packing, slice(0, packing.steps), every)
+
+    def rows(a: Array) -> Array:
+        packed = packing.pack(a)
+        if every > 1:
+            return packed[xp.asarray(kept)]
+        # h has its own memory, and most callers keep it. The others share theirs.
+        return packed if a is states.h or packing.reorders else packed.copy()
+
+    return Checkpoints(every, each(states, rows))
+
+
+def _memory(
+    xp: ModuleType, cell: Cell, layer: Layer, kept: Checkpoints, columns: Sequence[int]
+) -> list[Array]:
+    """Return memory for saved arrays with these columns of the largest piece."""
+    rows, dtype = layer.packing, layer.x.dtype
+    most = largest(xp, cell, rows, kept.every, dtype)
+    return [xp.empty((most, width), dtype) for width in columns]
+
+
+def forward(xp: ModuleType, cell: Cell, layer: Layer, h: Array) -> Any:
     """
     Run a cell over all sequences.
 
@@ -136,8 +162,6 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
     ----------
     layer
         Its `saved` is a Checkpoints, whose states are written.
-    memory
-        For the saved arrays of the largest piece, without h.
     h : [N, P]
         Written: h of every step. If the states of every step are kept, it is theirs.
 
@@ -146,7 +170,8 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
     NamedTuple
         The states after the last step of each sequence.
     """
-    x, first, rows, (every, kept, *_) = layer
+    x, first, rows, (every, kept, _, columns, _) = layer
+    memory = _memory(xp, cell, layer, layer.saved, columns[:-1])
     last = each(first, lambda s: s.astype(compute_dtype(x.dtype), order="C"))
     for piece in _pieces(xp, cell, rows, every, x.dtype):
         part = rows.part(piece.steps.start, piece.steps.stop)
@@ -163,9 +188,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
     return last
 
 
-def backward(
-    xp: ModuleType, cell: Cell, cut: LayerGradient, memory: Sequence[Array] = ()
-) -> Iterator[LayerGradient]:
+def backward(xp: ModuleType, cell: Cell, cut: LayerGradient) -> Iterator[LayerGradient]:
     """
     Yield the pieces of a layer from last to first, each as an argument of `layer.backward`.
 
@@ -174,14 +197,13 @@ def backward(
     cut
         The gradient of the layer. `forward` has run it, or `layer.forward`, which saves everything.
         Unless gradients are by example, its x, cotangents.h and grads.x may be LazyRows.
-    memory
-        For the saved arrays of the largest piece, if not all of them were kept.
     """
     layer, cotangents, carried, grads = cut
     x, first, rows, kept = layer
     computes = isinstance(kept, Checkpoints)
     if not computes:
         kept = Checkpoints(1, cell.states(layer.saved))
+    memory = _memory(xp, cell, layer, kept, kept.columns)
     pieces = list(_pieces(xp, cell, rows, kept.every, x.dtype))
     at_once = computes and grads.weight_gradients in ("examples", "norms")
     if at_once and pieces:

@@ -291,6 +291,17 @@ def signature(
     return tuple(key), arrays
 
 
+def run_once(op: str, checked: Checked, by_name: Mapping[str, Any]) -> Any:
+    """Record a call, play it and drop the record."""
+    arrays, run = arrays_of(by_name), None
+    with on_device(module_of(arrays[0]), arrays[0]):
+        if checked.lay_out is not None:
+            run = checked.lay_out(Arguments(by_name, arrays, op, repeats=False))
+        if run is None:
+            return checked.run(by_name)
+        return run.run(arrays, by_name) if type(run) is ByValue else run(arrays)
+
+
 def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
     """
     Run the calls of an op, whose body checks their arguments and returns a `Checked`.
@@ -329,14 +340,7 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
 
     def once(args: Any, kwargs: Any) -> Any:
         """Run a call without a signature: it is recorded, played and dropped."""
-        checked, by_name = check(args, kwargs), named(args, kwargs)
-        if checked.lay_out is not None:
-            arrays = arrays_of(by_name)
-            with on_device(module_of(arrays[0]), arrays[0]):
-                run = checked.lay_out(Arguments(by_name, arrays, name, repeats=False))
-                if run is not None:
-                    return run.run(arrays, kwargs) if type(run) is ByValue else run(arrays)
-        return checked.run(by_name)
+        return run_once(name, check(args, kwargs), named(args, kwargs))
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:

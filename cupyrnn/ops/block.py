@@ -6,21 +6,16 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from .._typing import Array, GRUGrads, LSTMGrads, NamedTuple
-from ..cells.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, prepared
+from .._typing import NamedTuple
+from ..cells.block_forms import COLUMNS, GRU_FORM, LSTM_FORM
 from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
-from ..cells.contract import each
-from ..cells.gradients import OfWeights, check_weight_gradients, zeros_of
-from ..checks.arrays import cast, on_device
-from ..checks.block import BlockCall, shape_of
-from ..checks.calls import with_zeros
-from ..checks.extent import Extent, Steps
-from ..driver import by_layers as _by_layers
-from ..driver.by_layers import Padded
+from ..cells.contract import columns_of
+from ..cells.gradients import check_weight_gradients
+from ..checks.block import BlockCall
+from ..checks.extent import Steps
+from ..driver.net import Kept
 from ..driver.recompute import Checkpoints
-from ..driver.signatures import Arguments, Checked
+from ..driver.signatures import Arguments, Checked, run_once
 
 
 class _Names(NamedTuple):
@@ -51,55 +46,18 @@ def checked(
     return Checked(None, partial(_lay_out, call, to_gates))
 
 
-def _states(call: BlockCall, arrays: Mapping[str, Any], like: Array) -> Any:
-    """Return the states before the first step, with zeros instead of None."""
-    states = (arrays[name] for name in NAMES[call.form].states)
-    return call.form.States(*with_zeros(call.xp, like, call.H, *states))
+def gradient_of_states(
+    op: str, call: BlockCall, arguments: Mapping[str, Any], kept: Checkpoints, again: Any
+) -> Any:
+    """Return the gradients of a block op from some of its states, which cells `again` computed."""
+    from ..driver import layouts
+    from ..driver.laid_out import laid_out
 
-
-def _cotangents(call: BlockCall, arrays: Mapping[str, Any]) -> Any:
-    """Return the gradients of the states."""
-    return call.form.States(*[arrays[name] for name in NAMES[call.form].cotangents])
-
-
-def weights_of(call: BlockCall, arrays: Mapping[str, Any], *, biases: Any = None) -> Any:
-    """Return the weights of a cell; `biases` returns each of them by name, by default None."""
-    kind, get = NAMES[call.form].weights, arrays.get
-    unused = () if call.has_peepholes else call.form.together
-    found = {name: get(name) for name in kind._fields if name[0] != "b" and name not in unused}
-    return kind._make([biases(n) if biases and n[0] == "b" else found.get(n) for n in kind._fields])
-
-
-def gradient(call: BlockCall, arrays: Mapping[str, Any], saved: Checkpoints, extent: Extent) -> Any:
-    """Return the gradients of a block op from its states, and the cell that computed them."""
-    xp, form, dtype, x, H = call.xp, call.form, call.dtype, arrays["x"], call.H
-    shapes, mode, cotangents = form.shapes, call.weight_gradients, _cotangents(call, arrays)
-
-    def shape(name: str) -> Array:
-        return np.empty(shape_of(shapes[name], 0, H, H), np.int8)
-
-    with on_device(xp, x):
-        weights, padded = (
-            weights_of(call, arrays),
-            Padded(x, _states(call, arrays, x), saved, extent),
-        )
-        like = weights._replace(**{n: shape(n) for n in weights._fields if n.startswith("b")})
-        B = len(padded.first.h)
-        of_weights = OfWeights(xp, form, dtype, like, mode, B)
-        if not call.plain:
-            padded, cotangents = _by_layers.ready(xp, dtype, padded, cotangents)
-            weights = prepared(xp, weights, dtype)
-        cell = form.cell(xp, weights, call.attributes)
-        x_grad, of_first = _by_layers.backward(xp, cell, padded, cotangents, of_weights.written)
-        if not call.plain:
-            of_first = each(of_first, lambda g: cast(g, dtype))
-        grads = of_weights.finished()
-        if form is GRU_FORM:
-            return GRUGrads(x_grad, of_first.h, *grads)
-        w_grad, b_grad, *of_peepholes, _ = grads
-        if not call.has_peepholes:
-            of_peepholes = zeros_of(xp, mode, dtype, H, B)
-        return LSTMGrads._make([x_grad, of_first.c, of_first.h, w_grad, *of_peepholes, b_grad])
+    of_states = Kept(kept.every, columns_of(call.form.Saved, call.H, call.H), again)
+    lay_out = partial(laid_out, layouts.block_grad)
+    by_name = {**arguments, "kept": [a for a in kept.states if a is not None]}
+    checked = Checked(None, lambda known: lay_out(known, _layer_of(call), of_states))
+    return run_once(op, checked, by_name)
 
 
 def _lay_out(call: BlockCall, to_gates: bool, arguments: Arguments) -> Any:
@@ -111,7 +69,13 @@ def _lay_out(call: BlockCall, to_gates: bool, arguments: Arguments) -> Any:
     make = layouts.block_grad if back else layouts.block
     if to_gates:
         make = layouts.lstm_block_cell_grad if is_lstm else layouts.gru_block_cell_grad
-    columns = COLUMNS[call.attributes.gate_order] if is_lstm else None
-    reverse = call.steps is not None and call.steps.reverse
-    block = layouts.BlockLayer(call.attributes, columns, call.has_peepholes, reverse)
-    return laid_out(make, arguments, block)
+    return laid_out(make, arguments, _layer_of(call))
+
+
+def _layer_of(call: BlockCall) -> Any:
+    """Return the layer of a call as `layouts` describes it."""
+    from ..driver.layouts import BlockLayer
+
+    columns = COLUMNS[call.attributes.gate_order] if call.form is LSTM_FORM else None
+    reverse = call.steps is not None and bool(call.steps.reverse)
+    return BlockLayer(call.attributes, columns, call.has_peepholes, reverse)

@@ -22,7 +22,7 @@ from ..cells.packed_forms import PACKED_COLUMNS, places_of
 from ..checks.arrays import contiguous_all, in_axes_of_caller, on_device, time_major_of
 from ..checks.attributes import REQUIRED, check_bool, check_choice, named
 from ..driver.reserve import Note, ReserveLayout, check_reserve, check_size, reserved_engine
-from ..driver.signatures import Arguments, Checked, by_signature
+from ..driver.signatures import Arguments, Checked, by_signature, run_once
 from ..weights.packed import NetArguments, PackedParams, ResolvedNet, resolve_net
 from .engines import time_at_first_use
 
@@ -145,28 +145,24 @@ def _of_call(
 def _run(
     op: str, call: PackedCall, engine: str, arguments: Mapping[str, Any]
 ) -> CudnnRNNOutputs[Any]:
-    """cudnn_rnn after its checks."""
+    """cudnn_rnn after its checks, by cuDNN if it supports the lengths."""
     xp, dtype, major, input = call.run.xp, call.run.dtype, call.run.time_major, arguments["input"]
     with on_device(xp, input):
         call, params, h, c = _of_call(op, call, engine, arguments)
-        is_training, every, note = call.run.sizes.is_training, call.run.every, None
-        x, h, c = time_major_of(xp, dtype, major, (input, h, c))
-        if call.by_cudnn:
-            from ..cudnn import engine as _cudnn
+        if not call.by_cudnn:
+            once: Any = Checked(None, partial(_describe, call, True))
+            return run_once(op, once, arguments)  # type: ignore[no-any-return]
+        from ..cudnn import engine as _cudnn
 
-            x, h, c, params = contiguous_all(xp, (x, h, c, params))
-            inputs = _cudnn.Inputs(x, h, c, params, call.run.lengths)
-            output, output_h, output_c, reserve_space = _cudnn.forward(_problem(call), inputs)
-            if not is_training:
-                reserve_space = xp.zeros((), dtype)
-        else:
-            if every is not None:
-                note = Note(every, call.fingerprint())
-            weights = call.weights(params, call.layout)
-            output, last, reserve_space = call.forward(weights, x, call.states(h, c), note)
-            output_h, output_c = (*last, None)[:2]
+        x, h, c = time_major_of(xp, dtype, major, (input, h, c))
+        x, h, c, params = contiguous_all(xp, (x, h, c, params))
+        inputs = _cudnn.Inputs(x, h, c, params, call.run.lengths)
+        *outputs, reserve_space = _cudnn.forward(_problem(call), inputs)
+        is_training = call.run.sizes.is_training
+        if not is_training:
+            reserve_space = xp.zeros((), dtype)
         host_reserved = call.host_reserved.copy() if is_training else np.zeros((), np.int8)
-        returned = [in_axes_of_caller(xp, a, major, dtype) for a in (output, output_h, output_c)]
+        returned = [in_axes_of_caller(xp, a, major, dtype) for a in outputs]
         return CudnnRNNOutputs._make([*returned, reserve_space, host_reserved])
 
 
@@ -182,26 +178,21 @@ def _run_backprop(
         call, params, h, c = _of_call(op, call, engine, arguments)
         _check_by_cudnn(op, call, output, weight_gradients)
         layout = _check_reserve(op, call, reserve_space)
+        if not call.by_cudnn:
+            of_states = call.with_every(layout.every)
+            once: Any = Checked(None, partial(_describe, of_states, False))
+            return run_once(op, once, arguments)  # type: ignore[no-any-return]
+        from ..cudnn import engine as _cudnn
+
         arrays = input, h, c, output, dy, dh, dc if call.is_lstm else None
         x, h, c, y, dy, dh, dc = time_major_of(xp, dtype, major, arrays)
-        grads: Any
-        if call.by_cudnn:
-            from ..cudnn import engine as _cudnn
-
-            x, h, c, params = contiguous_all(xp, (x, h, c, params))
-            inputs = _cudnn.Inputs(x, h, c, params, call.run.lengths)
-            y, dy, dh, dc, saved = contiguous_all(xp, (y, dy, dh, dc, reserve_space))
-            grads = _cudnn.backward(_problem(call), inputs, y, (dy, dh, dc), saved)
-        else:
-            first, cotangents = call.states(h, c), (dy, call.states(dh, dc))
-            weights, reserved = call.weights(params, layout), (reserve_space, layout, None)
-            gradients: Any = call.backward(
-                weights, (x, first), cotangents, reserved, weight_gradients
-            )
-            grads = gradients[0], *(*gradients[1], None)[:2], gradients[2]
+        x, h, c, params = contiguous_all(xp, (x, h, c, params))
+        inputs = _cudnn.Inputs(x, h, c, params, call.run.lengths)
+        y, dy, dh, dc, saved = contiguous_all(xp, (y, dy, dh, dc, reserve_space))
+        grads = _cudnn.backward(_problem(call), inputs, y, (dy, dh, dc), saved)
         input_grad = in_axes_of_caller(xp, grads[0], major, dtype) if of_input else None
-        of_states: list[Any] = [in_axes_of_caller(xp, g, major, dtype) for g in grads[1:3]]
-        return CudnnRNNGrads._make([input_grad, *of_states, grads[3]])
+        of_first: list[Any] = [in_axes_of_caller(xp, g, major, dtype) for g in grads[1:3]]
+        return CudnnRNNGrads._make([input_grad, *of_first, grads[3]])
 
 
 def _check_by_cudnn(op: str, call: PackedCall, output: Any, weight_gradients: str) -> None:
@@ -226,16 +217,21 @@ def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> ReserveLa
     return call.layout
 
 
-def _lay_out(call: PackedCall, engine: str, arguments: Arguments) -> Any:
-    """Lay out cudnn_rnn or its gradient."""
+def _lay_out(call: PackedCall, engine: str, noted: bool, arguments: Arguments) -> Any:
+    """Record a call, unless cuDNN computes some calls of its signature."""
+    return _describe(call, noted, arguments) if _is_of_engine(call, engine, arguments) else None
+
+
+def _describe(call: PackedCall, noted: bool, arguments: Arguments) -> Any:
+    """Record cudnn_rnn or its gradient; `noted` says whether reserve_space has a note to check."""
     from ..driver import net_layouts  # imported here, because it imports the kernels
     from ..driver.laid_out import laid_out
 
-    if not _is_of_engine(call, engine, arguments):
-        return None
     net, by_name, of = call.net, arguments.by_name, call.reserved_of
     weights = PACKED_COLUMNS, places_of(net)
-    packed = net_layouts.PackedNet(call.in_place(), call.form_of, net.rnn_mode, net.gate, *weights)
+    note = Note(call.run.every, call.alike) if noted and call.run.every is not None else None
+    sizes = call.in_place(note)
+    packed = net_layouts.PackedNet(sizes, call.form_of, net.rnn_mode, net.gate, *weights)
     if "reserve_space" in by_name:
         args = packed, bool(by_name.get("input_gradient", True))  # tensors' calls omit defaults
         return laid_out(net_layouts.cudnn_rnn_backprop, arguments, *args, reserved_of=of)
@@ -253,11 +249,6 @@ def _is_of_engine(call: PackedCall, engine: str, arguments: Arguments) -> bool:
     run = call.run._replace(lengths=None)
     chosen = _engine(arguments.op, engine, run, call.net, arguments.by_name["input"])
     return bool(chosen == call.engine)
-
-
-def _may_be_laid_out(call: PackedCall) -> bool:
-    """Return whether kernels can use the arrays of a call in place."""
-    return call.is_whole and not call.by_cudnn
 
 
 @by_signature
@@ -428,7 +419,7 @@ def cudnn_rnn(
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
     resolved = resolve_net(op, params, attributes)
     call = _check(op, (input, input_h, input_c), resolved, run, engine)
-    lay_out = partial(_lay_out, call, engine) if _may_be_laid_out(call) else None
+    lay_out = None if call.by_cudnn else partial(_lay_out, call, engine, True)
     return Checked(partial(_run, op, call, engine), lay_out)  # type: ignore[return-value]
 
 
@@ -691,7 +682,9 @@ def cudnn_rnn_backprop(
     check_weight_gradients(op, weight_gradients)
     _check_by_cudnn(op, call, output, weight_gradients)
     lay_out = None
-    if _may_be_laid_out(call) and reserve_space.shape == (call.layout.size,):
-        lay_out = partial(_lay_out, call, engine)
+    if not call.by_cudnn:
+        noted, layout = call.run.every is None, _check_reserve(op, call, reserve_space)
+        call = call.with_every(layout.every)
+        lay_out = partial(_lay_out, call, engine, noted)
     run_backprop = partial(_run_backprop, op, call, wanted)
     return Checked(run_backprop, lay_out)  # type: ignore[return-value]

@@ -7,7 +7,7 @@ h, which is H without a projection.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -29,10 +29,9 @@ from ..arithmetic.gates import RecurrentActivation
 from ..cells.block_forms import COLUMNS, GRU_FORM, LSTM_FORM, GateOrder
 from ..cells.block_weights import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..cells.contract import Attributes, Form, FormedWeights
-from ..cells.entries import NetWeights
 from ..cells.gradients import WeightGradients, check_weight_gradients
 from ..cells.packed import DIRECTIONS, Direction
-from ..checks.arrays import in_axes_of_caller, on_device, time_major_of
+from ..checks.arrays import on_device
 from ..checks.attributes import (
     REQUIRED,
     check_bool,
@@ -45,7 +44,7 @@ from ..checks.attributes import (
 )
 from ..checks.block import check_projections, check_weights, zero_states
 from ..checks.calls import check_arrays, expect_memory, expect_rank, zero_view
-from ..driver.reserve import Note, check_reserve, fingerprint
+from ..driver.reserve import Note, check_reserve, fingerprint, with_sequences
 from ..driver.signatures import Arguments, Checked, by_signature
 from ..weights.packed import PackedParams
 
@@ -241,110 +240,28 @@ def _check(
     return NetCall(call, net, form, checked)
 
 
-def _fingerprint_of(call: NetCall, weights: Sequence[Any], attributes: Attributes) -> int:
-    """Return a checksum of the call's sizes, attributes, lengths and resets."""
-    run, net = call.run, call.net
+def _number_of(call: NetCall, weights: Sequence[Any], attributes: Attributes) -> int:
+    """Return a checksum of the call's sizes and attributes, without lengths and resets."""
+    run, net = call.run._replace(lengths=None, resets=None), call.net
     shapes = [[None if a is None else a.shape for a in entry] for entry in weights]
     named = attributes.gate_order, attributes.recurrent_activation, attributes.proj_clip
     sizes = run.sizes[:2], net, shapes
     return fingerprint(run, run.sizes.drops(net), sizes, call.form.name, named)
 
 
-def _of_driver(call: NetCall, states: Sequence[Any]) -> list[Any]:
-    """Return states, time-major: arrays [L*D, B, ·], or lists of L*D arrays [B, ·]."""
-    xp, dtype, major = call.run.xp, call.run.dtype, call.run.time_major
-
-    def of_layers(state: Any) -> Any:
-        if not _is_layered(state):
-            return time_major_of(xp, dtype, major, (state,))[0]
-        return [a for layer in time_major_of(xp, dtype, major, state) for a in layer]
-
-    return [of_layers(state) for state in states]
+def _fingerprint_of(call: NetCall, weights: Sequence[Any], attributes: Attributes) -> int:
+    """Return a checksum of the call's sizes, attributes, lengths and resets."""
+    number, run = _number_of(call, weights, attributes), call.run
+    return with_sequences(number, run, run.lengths, run.resets)
 
 
-def _of_caller(call: NetCall, state: Any) -> Any:
-    """Return a state of the driver in the caller's form: a tuple if the caller passed a list."""
-    xp, dtype, major, D = call.run.xp, call.run.dtype, call.run.time_major, call.net.D
-    if not isinstance(state, list):
-        return in_axes_of_caller(xp, state, major, dtype)
-    joined = (xp.concatenate([a[None] for a in state[n : n + D]]) for n in range(0, len(state), D))
-    return tuple(in_axes_of_caller(xp, layer, major, dtype) for layer in joined)
+def _lay_out(call: NetCall, note: Note | None, again: Any, arguments: Arguments) -> Any:
+    """
+    Lay out stacked_rnn or its gradient.
 
-
-def _states_of(op: str, call: NetCall, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the states before the first step of a call, zeros for those that are None."""
-    h, c, run = arguments["input_h"], arguments["input_c"], call.run
-    count = len(call.form.States._fields) - 1
-    if h is None or (c is None and count):
-        states: Any = arguments["input"], h, c
-        weights, D = arguments["weights"], call.net.D
-        batch = run.sizes.B, run.time_major
-
-        def zeros(shape: tuple[int, ...]) -> Array:
-            made: Array = run.xp.zeros(shape, states[0].dtype)
-            return made
-
-        _, h, c = _zeros_for_none(call.form, states, weights, D, batch, zeros)
-    return h, *_others(op, "input_c", call.form, c)
-
-
-def _run(op: str, call: NetCall, attributes: Attributes, arguments: Mapping[str, Any]) -> Any:
-    """stacked_rnn after its checks."""
-    call, input, weights = call.of(op, arguments), arguments["input"], arguments["weights"]
-    xp, dtype, major = call.run.xp, call.run.dtype, call.run.time_major
-    with on_device(xp, input):
-        note, every = None, call.run.every
-        if every is not None:
-            # The gradient op does not get these attributes, but recomputed steps need them.
-            known = (
-                None if a is None else float(a)
-                for a in (attributes.forget_bias, attributes.cell_clip)
-            )
-            note = Note(every, _fingerprint_of(call, weights, attributes), *known)
-        (x,) = time_major_of(xp, dtype, major, (input,))
-        first = call.form.States(*_of_driver(call, _states_of(op, call, arguments)))
-        of_net = NetWeights(call.form, call.attributes, weights)
-        output, last, reserve_space = call.forward(of_net, x, first, note)
-        h, *others = (_of_caller(call, state) for state in last)
-        output = in_axes_of_caller(xp, output, major, dtype)
-        return StackedRNNOutputs(output, h, _joined(xp, others, dtype), reserve_space)
-
-
-def _run_backprop(
-    op: str,
-    call: NetCall,
-    attributes: Attributes,
-    weight_gradients: str,
-    arguments: Mapping[str, Any],
-) -> Any:
-    """stacked_rnn_backprop after its checks."""
-    call, input, weights = call.of(op, arguments), arguments["input"], arguments["weights"]
-    xp, dtype, major, form = call.run.xp, call.run.dtype, call.run.time_major, call.form
-    reserve_space = arguments["reserve_space"]
-    with on_device(xp, input):
-        layout, note = check_reserve(
-            op, xp, reserve_space, call.layout, lambda: _fingerprint_of(call, weights, attributes)
-        )
-        known = None
-        if note is not None:
-            known = attributes._replace(forget_bias=note.forget_bias, cell_clip=note.cell_clip)
-            known = form.attributes(op, known, dtype, forward=True)
-        x, dy = time_major_of(xp, dtype, major, (input, arguments["output_backprop"]))
-        inputs = x, form.States(*_of_driver(call, _states_of(op, call, arguments)))
-        last = _others(op, "output_c_backprop", form, arguments["output_c_backprop"])
-        cotangents = form.States(*_of_driver(call, (arguments["output_h_backprop"], *last)))
-        of_net = NetWeights(form, call.attributes, weights)
-        reserved = reserve_space, layout, known
-        dx, d_first, grads = call.backward(
-            of_net, inputs, (dy, cotangents), reserved, weight_gradients
-        )
-        dh, *others = (_of_caller(call, state) for state in d_first)
-        dx = in_axes_of_caller(xp, dx, major, dtype)
-        return StackedRNNGrads(dx, dh, _joined(xp, others, dtype), grads)
-
-
-def _lay_out(call: NetCall, arguments: Arguments) -> Any:
-    """Lay out stacked_rnn or its gradient."""
+    `note` is of kept states, without lengths and resets. `again` are the attributes of the cells
+    that kept them.
+    """
     from ..driver import net_layouts  # imported here, because it imports the kernels
     from ..driver.laid_out import laid_out
     from ..driver.layouts import BlockLayer
@@ -357,9 +274,9 @@ def _lay_out(call: NetCall, arguments: Arguments) -> Any:
         )
     else:
         call.check_cell(form.cell(call.run.xp, weights, attributes))
-    net = net_layouts.StackedNet(call.in_place(), layer)
+    net = net_layouts.StackedNet(call.in_place(note), layer)
     if "reserve_space" in arguments.by_name:
-        return laid_out(net_layouts.stacked_rnn_backprop, arguments, net)
+        return laid_out(net_layouts.stacked_rnn_backprop, arguments, net, again)
     return laid_out(net_layouts.stacked_rnn, arguments, net, call.run.sizes.is_training)
 
 
@@ -528,8 +445,14 @@ def stacked_rnn(
     run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
     run = run._replace(save=save, reverse=reverse)
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run)
-    lay_out = partial(_lay_out, call) if call.is_whole else None
-    return Checked(partial(_run, op, call, attributes), lay_out)  # type: ignore[return-value]
+    note, every = None, call.run.every
+    if every is not None:
+        # The gradient op does not get these attributes, but recomputed steps need them.
+        bias, clip = attributes.forget_bias, attributes.cell_clip
+        known = (None if a is None else float(a) for a in (bias, clip))
+        note = Note(every, _number_of(call, weights, attributes), *known)
+    lay_out = partial(_lay_out, call, note, None)
+    return Checked(None, lay_out)  # type: ignore[return-value]
 
 
 @by_signature
@@ -669,7 +592,14 @@ def stacked_rnn_backprop(
     of_gradient |= {"output_c_backprop": output_c_backprop, "reserve_space": reserve_space}
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run, of_gradient)
     check_weight_gradients(op, weight_gradients)
-    is_like = reserve_space.shape == (call.layout.size,)
-    lay_out = partial(_lay_out, call) if is_like and call.is_whole else None
-    run_backprop = partial(_run_backprop, op, call, attributes, weight_gradients)
-    return Checked(run_backprop, lay_out)  # type: ignore[return-value]
+    number = partial(_fingerprint_of, call, weights, attributes)
+    layout, note = check_reserve(op, call.run.xp, reserve_space, call.layout, number)
+    again = None
+    if note is not None:
+        again = attributes._replace(forget_bias=note.forget_bias, cell_clip=note.cell_clip)
+        again = call.form.attributes(op, again, call.run.dtype, forward=True)
+        note = note._replace(call=_number_of(call, weights, attributes))
+    checked = call.run._replace(every=layout.every)
+    of_states = NetCall(checked, call.net, call.form, call.attributes)
+    lay_out = partial(_lay_out, of_states, note, again)
+    return Checked(None, lay_out)  # type: ignore[return-value]
