@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
@@ -12,7 +12,7 @@ from .._typing import Array
 from ..arithmetic.norms import norm_of_rows, together
 from ..checks.arrays import cast, compute_dtype
 from ..checks.attributes import check_choice
-from .block_forms import PEEPHOLES, GRUForm, LSTMForm
+from .block_forms import GRUForm, LSTMForm
 from .contract import Form, Gradients, each
 from .packed_forms import PackedForm
 
@@ -25,17 +25,6 @@ _TRUSTED = (LSTMForm.gradients, GRUForm.gradients, PackedForm.gradients)
 def check_weight_gradients(op: str, weight_gradients: str) -> str:
     """Check the argument weight_gradients."""
     return check_choice(op, "weight_gradients", weight_gradients, _MODES)
-
-
-def zeros_of(
-    xp: ModuleType, weight_gradients: str, dtype: np.dtype[Any], H: int, B: int
-) -> Sequence[Any]:
-    """Return the gradients of unused peepholes [H]: zeros."""
-    n = len(PEEPHOLES)
-    if weight_gradients == "none":
-        return [None] * n
-    shape = {"sum": (n, H), "examples": (n, B, H), "norms": (n, B)}[weight_gradients]
-    return tuple(xp.zeros(shape, compute_dtype(dtype) if weight_gradients == "norms" else dtype))
 
 
 def _is_whole(a: Array) -> bool:

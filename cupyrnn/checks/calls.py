@@ -158,12 +158,6 @@ def zero_view(xp: ModuleType, like: Array, *shape: int) -> Array:
     return view
 
 
-def with_zeros(xp: ModuleType, like: Array, H: int, *states: Array | None) -> list[Any]:
-    """Return states [B, H], zeros for each that is None; B is the last axis but one of `like`."""
-    shape = like.shape[-2], H
-    return [xp.zeros(shape, like.dtype) if a is None else a for a in states]
-
-
 def _check_tangents(op: str, xp: ModuleType, name: str, a: Array) -> None:
     """
     Check that the imaginary parts of an array are tangents, not data.

@@ -416,25 +416,6 @@ class Packing(Rows):
         """The number of rows that a net saves: on a device T*B, padding included."""
         return self.rows if self._xp is np else self._T * self._B
 
-    def saved_in_time(self, d: int) -> bool:
-        """
-        Return whether the saved rows and a direction's steps have different orders.
-
-        On a device the saved rows have padding and are in the order of time, because kernels can
-        run backwards. In NumPy they are in the order of the direction's steps.
-        """
-        moves = self._segments is not None or self._backwards != (d == 1)
-        return self._xp is not np and moves
-
-    def to_time(self, rows: Array, d: int, out: Array) -> None:
-        """Write rows of a direction in the order of its steps to padded rows [T*B, K]."""
-        self.unpack(self.reverse(rows) if d else rows, out.reshape(self._T, self._B, out.shape[1]))
-
-    def from_time(self, padded: Array, d: int) -> Array:
-        """Return the rows of a direction in the order of its steps, of padded rows [T*B, K]."""
-        rows = self.pack(padded.reshape(self._T, self._B, padded.shape[1]))
-        return self.reverse(rows) if d else rows
-
     def starts_of(self, T: int) -> NDArray[np.int64]:
         """Return the first row of each of T steps, and the end; later steps have no rows."""
         starts = np.full(T + 1, self.rows, np.int64)

@@ -10,7 +10,7 @@ memory for one piece at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -39,40 +39,6 @@ class Checkpoints(NamedTuple):
     cell: Any = None  # the forward pass's cell; the gradient's may have other attributes
     columns: Sequence[int] = ()  # the width of each array of the cell's Saved
     h: Array | None = None  # of every step; the kept h if all states are kept
-
-
-class LazyRows:
-    """
-    Rows in another order, gathered lazily, one slice of whole steps at a time.
-
-    Parameters
-    ----------
-    take
-        Returns the rows, or memory for them.
-    dtype, rows
-        Their dtype, and how many there are.
-    store
-        Writes rows to their places in the other order.
-    """
-
-    def __init__(
-        self,
-        take: Callable[[slice], Any],
-        dtype: np.dtype[Any],
-        rows: int,
-        store: Callable[[slice, Array], None] | None = None,
-    ) -> None:
-        self._take, self.dtype, self._rows, self._store = take, dtype, rows, store
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def __getitem__(self, rows: slice) -> Any:
-        return self._take(rows)
-
-    def store(self, rows: slice, values: Array) -> None:
-        if self._store is not None:
-            self._store(rows, values)
 
 
 class _Piece(NamedTuple):
@@ -196,7 +162,6 @@ def backward(xp: ModuleType, cell: Cell, cut: LayerGradient) -> Iterator[LayerGr
     ----------
     cut
         The gradient of the layer. `forward` has run it, or `layer.forward`, which saves everything.
-        Unless gradients are by example, its x, cotangents.h and grads.x may be LazyRows.
     """
     layer, cotangents, carried, grads = cut
     x, first, rows, kept = layer
@@ -225,8 +190,6 @@ def backward(xp: ModuleType, cell: Cell, cut: LayerGradient) -> Iterator[LayerGr
             _taken(carried, slice(part.sequences)),
             grads._replace(x=into, adds=grads.adds or piece is not pieces[-1]),
         )
-        if isinstance(grads.x, LazyRows):
-            grads.x.store(piece.rows, into)
     if at_once or not pieces:
         yield LayerGradient(layer._replace(saved=saved), cotangents, carried, grads)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,7 +28,6 @@ from ..checks.arrays import array_kind
 from ..checks.attributes import shown
 from . import recompute
 from .packing import Rows
-from .recompute import Checkpoints
 from .signatures import FINGERPRINT_SIZE
 
 if TYPE_CHECKING:
@@ -60,15 +58,6 @@ class Sizes(NamedTuple):
     def drops(self, net: Layers) -> bool:
         """Return whether values are dropped between layers."""
         return self.is_training and self.dropout > 0 and net.L > 1
-
-
-class Reserved(NamedTuple):
-    """What a layer stores for the backward pass: views of reserve_space."""
-
-    mask: Array | None  # [N, D*P], of its input, where there is dropout
-    # By direction, the cell's Saved or Checkpoints. If these are of every k-th step, h of the last
-    # layer is None.
-    saved: list[Any]
 
 
 class _Net(NamedTuple):
@@ -120,25 +109,6 @@ class ReserveLayout(_Net):
     def size(self) -> int:
         """The number of elements of reserve_space, without its note."""
         return self.places[-1][0].stop if self.places else 0
-
-    def parts(self, reserve_space: Array) -> list[Reserved]:
-        """Return the parts of reserve_space by layer: the rows of them that the call uses."""
-        net, every, rows, result = self.net, self.every, self.rows, []
-        left = iter([reserve_space[places].reshape(shape) for places, shape in self.places])
-        used = rows.saved_rows if every is None else recompute.count_kept(rows, every)
-        kind = self.saved if every is None else self.states
-        n = len(kind._fields)
-        for layer, widths in enumerate(net.widths):
-            mask = next(left)[: rows.saved_rows] if layer and self.sizes.drops(net) else None
-            saved: list[Any] = [kind._make(a[:used] for a in islice(left, n)) for _ in range(net.D)]
-            if every is not None:
-                columns, h = columns_of(self.saved, *widths), [a.h for a in saved]
-                if every > 1:
-                    h = [next(left)[: rows.rows] if layer < net.L - 1 else None for _ in saved]
-                kept = zip(saved, h, strict=True)
-                saved = [Checkpoints(every, states, None, columns, rows) for states, rows in kept]
-            result.append(Reserved(mask, saved))
-        return result
 
 
 class Note(NamedTuple):
