@@ -49,11 +49,6 @@ class StepRun(NamedTuple):
         return rows.reshape(len(self.batches), self.batches[0], rows.shape[1])
 
 
-def flat(a: Array) -> Array:
-    """Return [N, ·] of an array that may be [T, B, ·]."""
-    return a if a.ndim == 2 else a.reshape(a.shape[0] * a.shape[1], a.shape[2])
-
-
 class RowBlock(NamedTuple):
     """Consecutive runs, whose rows share the products over many steps."""
 
@@ -133,11 +128,6 @@ class Rows:
             return Rows(self._xp, steps, self.sequences)
         lengths = np.minimum(lengths[: self._batches[start]] - start, steps)
         return Rows(self._xp, steps, len(lengths), None if lengths[-1] == steps else lengths)
-
-    @property
-    def saved_rows(self) -> int:
-        """How many rows a net keeps of what its steps save."""
-        return self.rows
 
     def padded(self, rows: Array) -> Array:
         """Return rows [N, K] as [T, B, K], if all sequences have all steps."""
@@ -389,32 +379,6 @@ class Packing(Rows):
         out: Array = self._xp.empty((self._T, self._B, rows.shape[1]), rows.dtype)
         self.unpack(rows, out)
         return out
-
-    def places(self, rows: slice, reverse: bool, *, padded: bool) -> Any:
-        """
-        Return the indices of the rows of some whole steps, as a slice if possible.
-
-        Parameters
-        ----------
-        rows
-            In the order of `pack`, time reversed in every segment if `reverse`.
-        padded
-            Whether the indices refer to the padded array, not to the rows of `pack`.
-        """
-        reverse = reverse != (padded and self._backwards)
-        if self._segments is not None:
-            index = self._mirrored[rows] if reverse else rows
-            return self._padded[index] if padded else index
-        B = self._B
-        if not reverse or B == 0:
-            return rows
-        steps = np.arange(self._T - 1 - rows.start // B, self._T - 1 - rows.stop // B, -1)
-        return self._index((steps[:, None] * B + np.arange(B)).reshape(-1))
-
-    @property
-    def saved_rows(self) -> int:
-        """The number of rows that a net saves: on a device T*B, padding included."""
-        return self.rows if self._xp is np else self._T * self._B
 
     def starts_of(self, T: int) -> NDArray[np.int64]:
         """Return the first row of each of T steps, and the end; later steps have no rows."""
