@@ -81,12 +81,13 @@ class NetLayout(NamedTuple):
         return sizes.dropout if sizes.drops(self.reserve.net) else 0.0
 
     def kept_of(
-        self, table: Table, reserve: Place, rows: int, *, back: bool = False
+        self, table: Table, reserve: Place, rows: int, h_of_last: Sequence[Place] | None = ()
     ) -> tuple[list[Place | None], list[tuple[Place, ...]]]:
         """
         Return the places of the masks, and those of the states that the steps keep, with h.
 
-        Forward, h of every step has memory if it is not kept. The gradient does not read it.
+        Without places for it, forward, h of the last layer has new memory. The gradient does not
+        read it: then `h_of_last` is None.
         """
         every, left = self.reserve.every, iter([
             reserve.part(s.start, s.stop).reshape(*shape).part(0, min(rows, shape[0]))
@@ -99,8 +100,9 @@ class NetLayout(NamedTuple):
             h = [a[0] for a in states]
             if every != 1 and n + 1 < self.L:
                 h = [*islice(left, self.D)]
-            elif every != 1 and not back:
-                h = [table.reuse(f"h{d}", (rows, P)) for d in range(self.D)]
+            elif every != 1 and h_of_last is not None:
+                new = (table.reuse(f"h{d}", (rows, P)) for d in range(self.D))
+                h = [*h_of_last] or [*new]
             saved += [(*a, b) for a, b in zip(states, h, strict=True)]
         return masks, saved
 
@@ -294,7 +296,10 @@ def _net_forward(
         if net.note_of is None:
             masks, all_saved = net.saved_of(reserve, n)
         else:
-            masks, all_saved = net.kept_of(table, reserve, n)
+            # One direction in the order of time writes h to the output.
+            is_plain = D == 1 and not net.reverse and table.sequences is None
+            h = [rows_of(table, output)] if is_plain else []
+            masks, all_saved = net.kept_of(table, reserve, n, h)
             machine.write_note(reserve, net.reserve.size, net.note_of)
         for layer, mask in enumerate(masks):
             if mask is not None:
@@ -305,6 +310,7 @@ def _net_forward(
     for n, (entry, saved, (entered, left)) in enumerate(zip(weights, all_saved, both, strict=True)):
         d = n + D - LD
         again = rows_of(table, output).part(d * P, (d + 1) * P, 1) if d >= 0 else None
+        again = None if saved[-1] == again else again
         places = (rows_of(table, x),), net.back(n), entry, entered, saved, left, again
         kept = net.kept(n) if is_training else None
         layers.append(LayerPlaces(*places, masks[n // D], net.rate, kept))
@@ -342,7 +348,7 @@ def _net_backward(
     if net.reserve.every is None:
         masks, all_saved = net.saved_of(reserve, table.length * B)
     else:
-        masks, all_saved = net.kept_of(table, reserve, table.length * B, back=True)
+        masks, all_saved = net.kept_of(table, reserve, table.length * B, None)
     if net.note_of is not None:
         machine.expect_note(reserve, net.note_of)
     by_direction = zip(*(_by_direction(net, a) for a in (states, of_states, first)), strict=True)

@@ -12,8 +12,6 @@ from problems.properties import each, numbers
 from problems.table import Call, Case, call_of
 
 import cupyrnn
-from cupyrnn import _net
-from cupyrnn.cells.entries import PackedWeights
 from cupyrnn.driver import layer, signatures
 from cupyrnn.driver.net_layouts import PackedNet
 
@@ -64,10 +62,7 @@ def _have_loops_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer, "compiled_page", lambda _: None)
     signatures.CALLS.clear()
     monkeypatch.setattr(layer, "in_numpy", lambda cell: _OverTime(in_numpy(cell)))
-    monkeypatch.setattr(
-        _net.PackedCall, "weights", lambda self, params, _: PackedWeights(self.form, params)
-    )
-    form = PackedNet._fields.index("form")  # of nets that are laid out
+    form = PackedNet._fields.index("form")
     monkeypatch.setattr(PackedNet, "form", property(lambda net: lambda *_: net[form]()))
 
 
