@@ -183,7 +183,7 @@ def backward(xp: ModuleType, cell: Cell, cut: LayerGradient) -> Iterator[LayerGr
             _compute_again(xp, of_piece, kept, piece)
         if at_once:
             continue
-        into = grads.x[piece.rows]
+        into = None if grads.x is None else grads.x[piece.rows]
         yield LayerGradient(
             of_piece,
             _taken(cotangents, piece.rows),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tracemalloc
 from typing import Any
@@ -358,10 +359,11 @@ def test_without_the_gradient_of_the_input(
         num_layers=1, num_units=33, input_size=2, direction="bidirectional", dtype=dtype
     )
     x, resets = rng.standard_normal((T, 3, 2)).astype(dtype), rng.random((T, 3)) < 0.5
-    for sequences in ({}, {"sequence_lengths": [T, 0, 1]}, {"resets": resets}):
+    of_calls: list[dict[str, Any]] = [{}, {"sequence_lengths": [T, 0, 1]}, {"resets": resets}]
+    for sequences, save in itertools.product(of_calls, ("all", "states", 2)):
         given: dict[str, Any] = {"input": x, "input_h": None, "input_c": None, "params": net}
         given |= sequences
-        out = cupyrnn.cudnn_rnn(**given)
+        out = cupyrnn.cudnn_rnn(**given, save=save)
         given |= {"output": out.output, "output_h": out.output_h, "output_c": out.output_c}
         given |= {"output_backprop": out.output, "output_h_backprop": None}
         given |= {"output_c_backprop": None, "reserve_space": out.reserve_space}
