@@ -234,3 +234,25 @@ def test_errors_of_block_ops(name: str, rng: np.random.Generator) -> None:
             of_op = f"pullback of {op.__name__}"
             with pytest.raises(ValueError, match=rf"^{of_op}: weight_gradients is 'all', expected"):
                 pullback(**gradients, weight_gradients="all")
+
+
+def test_a_reserve_of_another_call_is_refused_after_a_right_one(rng: np.random.Generator) -> None:
+    """The note of kept states is read in every call: it knows lengths and attributes."""
+    x, w = rng.standard_normal((7, 2, 3)), rng.standard_normal((7, 16))
+    weights = [cupyrnn.BlockLSTMParams(w, np.zeros(16))]
+    ways = {"sequence_lengths": [7, 3]}, {"sequence_lengths": [2, 7]}
+    outs = [cupyrnn.stacked_rnn(x, weights=weights, save=2, **way) for way in ways]
+    for bias in (0.5, 2.0):  # another note for the same call, which is no error
+        outs.append(cupyrnn.stacked_rnn(x, weights=weights, save=2, forget_bias=bias, **ways[0]))
+
+    def gradient(out: Any, way: dict[str, Any]) -> Any:
+        given = {**out._asdict(), "output_backprop": np.ones_like(out.output)}
+        return cupyrnn.stacked_rnn_backprop(x, weights=weights, **given, **way)
+
+    for way, out in zip(ways, outs, strict=False):
+        gradient(out, way)
+    for way, out in zip(ways, outs[1::-1], strict=True):
+        with pytest.raises(ValueError, match="with other sizes, attributes, lengths or resets"):
+            gradient(out, way)
+    found = [gradient(out, ways[0]).input_backprop for out in outs[2:]]
+    assert np.abs(found[0] - found[1]).max() > 1e-3
