@@ -44,6 +44,7 @@ GATE_ORDERS: dict[str, Mapping[str, tuple[str, ...]]] = {
     "block_gru": {"gru": ("r", "u", "c")},
     "keras": {**_PACKED, "gru": ("u", "r", "c")},
     "keras 1": {"lstm": ("i", "ci", "f", "o"), "gru": ("u", "r", "c")},
+    "tf1": {**_PACKED, "lstm": ("i", "ci", "f", "o")},  # cells with one kernel
     "onnx": {**_PACKED, "lstm": ("i", "o", "f", "ci"), "gru": ("u", "r", "c")},
 }
 

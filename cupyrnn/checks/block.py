@@ -58,7 +58,7 @@ def check_block(
 
     lead, state = "B" if "_cell" in op else "T, B", "cs_prev" if "cs_prev" in arrays else "h_prev"
     matrix = next(iter(form.shapes))
-    symbols = {name: _symbols_shown(terms) for name, terms in form.shapes.items()}
+    symbols = {name: symbols_shown(terms) for name, terms in form.shapes.items()}
     H = expect_rank(op, state, arrays[state], "(B, H)")[1]
     leading, I = arrays[state].shape[:1], 0
     if matrix in arrays:
@@ -109,7 +109,7 @@ def _with_zeros(op: str, form: Any, arrays: Mapping[str, Any]) -> Mapping[str, A
     return {**arrays, **{name: zero for name in states if arrays[name] is None}}
 
 
-def _symbols_shown(symbols: str, K: str = "I", P: str = "H") -> str:
+def symbols_shown(symbols: str, K: str = "I", P: str = "H") -> str:
     """Return symbols such as "K+P, 4*H" as errors show them; K and P are replaced."""
     symbols = symbols.replace("P", P).replace("K", K)
     return f"({symbols})" if ", " in symbols else f"({symbols},)"
@@ -214,7 +214,7 @@ def check_weights(
             if not is_missing and (a is None or a.shape == shape):
                 continue
             named = f"{op}: weights[{n}].{name}"
-            symbols = _symbols_shown(form.shapes[name], symbol, "P" if projects else "H")
+            symbols = symbols_shown(form.shapes[name], symbol, "P" if projects else "H")
             if is_missing:
                 raise TypeError(
                     f"{named} is None, expected an array of shape {symbols} = {shape} like"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from .._typing import Array
-from ..cells.block_forms import COLUMNS, GateOrder
+from ..cells.block_forms import COLUMNS, LSTM_FORM, GateOrder
 from ..cells.block_weights import BlockLSTMParams
 from ..cells.packed import gate_places, layers
 from ..checks.arrays import cast_all, on_device
 from ..checks.attributes import check_choice, check_real
 from ..checks.calls import check_arrays
 from ..derivatives.traced import traceable
-from .forms import check_block_lstm, layer_of, refuse, rows_of, with_one_bias
+from .forms import check_block, layer_of, refuse, rows_of, with_one_bias
 from .packed import PackedParams, assembled, check_packed
 from .params import check_net
 
@@ -75,7 +75,7 @@ def params_from_block_lstm(
             raise ValueError(f"{op}: {name} is an array, expected None: CudnnRNN has no peepholes")
     if check_real(op, "cell_clip", cell_clip) > 0:
         raise ValueError(f"{op}: cell_clip is {cell_clip}, expected 0: CudnnRNN does not clip")
-    _, I, H = check_block_lstm(op, {"w": w, "b": b})
+    _, I, H = check_block(op, LSTM_FORM, {"w": w, "b": b})
     net = check_net(op, 1, H, I, "lstm", "linear_input", "unidirectional", 0)
     bias_of_f = check_real(op, "forget_bias", forget_bias)
     with on_device(xp, w):

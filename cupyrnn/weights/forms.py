@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array, NamedTuple
-from ..cells.block_weights import BlockGRUParams
+from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
+from ..cells.contract import Form
 from ..cells.packed import GATES, LayerParams, Net, RNNMode, layers
 from ..checks.arrays import array_kind, cast, contiguous, on_device, plain
-from ..checks.attributes import check_bool, read_first, shown, type_shown
+from ..checks.attributes import check_bool, check_choice, read_first, shown, type_shown
+from ..checks.block import shape_of, symbols_shown
 from ..checks.calls import check_arrays, expect_rank, expect_shape
 from .packed import check_packed
 
@@ -79,8 +81,14 @@ def check_names(op: str, argument: str, mapping: object, prefix: object) -> None
     for name in mapping:
         if not isinstance(name, str):
             raise TypeError(f"{op}: {argument} has the key {shown(name)}, expected strings")
+    check_prefix(op, prefix)
+
+
+def check_prefix(op: str, prefix: object) -> str:
+    """Check the beginning of names; return it without a slash at its end."""
     if not isinstance(prefix, str):
         raise TypeError(f"{op}: prefix is {shown(prefix)}, expected a string")
+    return prefix.removesuffix("/")
 
 
 def nested(argument: str, arrays: Mapping[str, object]) -> str:
@@ -110,7 +118,7 @@ def mode_of(
     `problem` begins the error.
     """
     if rnn_mode is not None:
-        G = len(GATES[rnn_mode])
+        G = len(GATES[check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))])
         if width % G:
             raise ValueError(f"{op}: {problem} with G = {G} for {rnn_mode}")
         return rnn_mode, width // G
@@ -159,6 +167,18 @@ def layer_of_gru(xp: ModuleType, weights: BlockGRUParams) -> LayerParams:
     w_ru, w_c, b_ru, b_c = (contiguous(xp, a) for a in weights)
     rows, bias = xp.concatenate([w_ru, w_c], axis=1), xp.concatenate([b_ru, b_c])
     return layer_of(rows, bias, [0, 1, 2])
+
+
+def layer_of_lstm(xp: ModuleType, w: Array, b: Array, *peepholes: Array | None) -> LayerParams:
+    """Return weights of `block_lstm`, gates in the order "icfo", by gate in this order."""
+    layer = layer_of(contiguous(xp, w), contiguous(xp, b), [0, 1, 2, 3])
+    return layer._replace(peepholes=None if peepholes[0] is None else xp.stack(peepholes))
+
+
+def lstm_of(xp: ModuleType, layer: LayerParams) -> PeepholeLSTMParams:
+    """Invert `layer_of_lstm`: return copies; two biases are added."""
+    peepholes = () if layer.peepholes is None else (a.copy() for a in layer.peepholes)
+    return PeepholeLSTMParams(*rows_of(xp, layer, [0, 1, 2, 3]), *peepholes)
 
 
 def gru_of(xp: ModuleType, layer: LayerParams) -> BlockGRUParams:
@@ -233,7 +253,7 @@ def opened(op: str, params: Any) -> Opened:
         entries = {f"params[{n}]": entry for n, entry in enumerate(params)}
     if entries and all(isinstance(entry, BlockGRUParams) for entry in entries.values()):
         for name, entry in entries.items():
-            check_block_gru(op, {f"{name}.{n}": a for n, a in entry._asdict().items()})
+            check_block(op, entry.form, {f"{name}.{n}": a for n, a in entry._asdict().items()})
         xp, _ = check_arrays(op, {f"{name}.w_c": entry.w_c for name, entry in entries.items()})
         like = next(iter(entries.values())).w_c
         with on_device(xp, like):
@@ -255,34 +275,32 @@ def refuse(op: str, framework: str, net: Net, *, projection: bool = False) -> No
         raise ValueError(f"{op}: params is of a net with {name}, which {framework} does not have")
 
 
-def check_block_gru(op: str, arrays: Mapping[str, Array]) -> tuple[ModuleType, int, int]:
-    """Check w_ru, w_c, b_ru and b_c; the keys are their names in errors. Return module, I, H."""
-    xp, _ = check_arrays(op, arrays)
-    (ru, w_ru), (c, w_c), (bias_ru, b_ru), (bias_c, b_c) = arrays.items()
-    rows, H = expect_rank(op, c, w_c, "(I+H, H)")
-    if not 0 < H < rows:
-        raise ValueError(f"{op}: {c} has shape {w_c.shape}, expected (I+H, H)")
-    expect_shape(op, ru, w_ru, "(I+H, 2*H)", (rows, 2 * H))
-    expect_shape(op, bias_ru, b_ru, "(2*H,)", (2 * H,))
-    expect_shape(op, bias_c, b_c, "(H,)", (H,))
-    return xp, rows - H, H
+def check_block(
+    op: str, form: Form, arrays: Mapping[str, Array | None]
+) -> tuple[ModuleType, int, int]:
+    """
+    Check the weights of a block op, in the order of its form; return their module, I and H.
 
-
-def check_block_lstm(op: str, arrays: Mapping[str, Array]) -> tuple[ModuleType, int, int]:
-    """Check w, b, wci, wcf, wco, w_p; the keys are their names in errors. Return module, I, H."""
-    (name_w, w), (name_b, b), *others = arrays.items()
-    xp, _ = check_arrays(op, {name_w: w, name_b: b}, dict(others))
-    peepholes, ((name_p, w_p),) = others[:3], others[3:] or [("w_p", None)]
-    symbols = "(I+H, 4*H)" if w_p is None else "(I+P, 4*H)"
-    rows, columns = expect_rank(op, name_w, w, symbols)
-    H = columns // 4
+    The keys are their names in errors. Optional weights may be left out at the end.
+    """
+    weights = dict(zip(form.shapes, arrays.items(), strict=False))
+    optional = {*form.together, form.projection}
+    required = dict(named for own, named in weights.items() if own not in optional)
+    xp, _ = check_arrays(op, required, arrays)
+    name_p, w_p = weights.get(form.projection, ("", None))
+    P_shown = "H" if w_p is None else "P"
+    symbols = {own: symbols_shown(form.shapes[own], P=P_shown) for own in weights}
+    own, (name, w) = next(iter(weights.items()))
+    assert w is not None
+    rows, columns = expect_rank(op, name, w, symbols[own])
+    H, rest = divmod(columns, shape_of(form.shapes[own], 0, 1, 1)[1])
     P = H if w_p is None else expect_rank(op, name_p, w_p, "(H, P)")[1]
-    if columns % 4 or not H or not 0 < P < rows:
-        raise ValueError(f"{op}: {name_w} has shape {w.shape}, expected {symbols}")
-    expect_shape(op, name_p, w_p, "(H, P)", (H, P))
-    expect_shape(op, name_b, b, "(4*H,)", (4 * H,))
-    for name, a in peepholes:
-        expect_shape(op, name, a, "(H,)", (H,))
-        if a is None and any(other is not None for _, other in peepholes):
-            raise ValueError(f"{op}: {name} is None, expected all of wci, wcf, wco or none")
+    if rest or not H or not 0 < P < rows:
+        raise ValueError(f"{op}: {name} has shape {w.shape}, expected {symbols[own]}")
+    present = {own for own, (_, a) in weights.items() if a is not None}
+    for own, (name, a) in weights.items():
+        expect_shape(op, name, a, symbols[own], shape_of(form.shapes[own], rows - P, H, P))
+        if a is None and own in form.together and present & {*form.together}:
+            expected = f"all of {', '.join(form.together)} or none"
+            raise ValueError(f"{op}: {name} is None, expected {expected}")
     return xp, rows - P, H

@@ -13,10 +13,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from .._typing import Array
-from ..arithmetic.gates import RecurrentActivation, check_gate
+from ..arithmetic.gates import RecurrentActivation
+from ..cells.block_forms import LSTM_FORM
 from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.packed import DIRECTIONS, GATE_ORDERS, GATES, Direction, LayerParams, RNNMode
-from ..checks.arrays import contiguous, on_device
+from ..checks.arrays import on_device
 from ..checks.attributes import check_bool, check_choice, check_count, check_list, shown, type_shown
 from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
@@ -24,7 +25,7 @@ from . import forms
 from .packed import PackedParams, assembled, check_activation
 from .params import check_net
 
-_PEEPHOLES = {"i": "wci", "f": "wcf", "o": "wco"}
+_PEEPHOLES = ("i", "f", "o")
 _ICFO = GATE_ORDERS["icfo"]["lstm"]
 
 
@@ -175,7 +176,6 @@ def params_from_gates(
     if direction is not None:
         check_choice(op, "direction", direction, DIRECTIONS)
     D = 1 + (direction == "bidirectional")
-    check_gate(op, recurrent_activation)
     check_count(op, "gates", gates, gates and len(gates) % D == 0, f"L*D with D = {D}")
     mode = _mode(op, gates, rnn_mode)
     check_activation(op, mode, recurrent_activation)
@@ -201,8 +201,10 @@ def params_from_gates(
         K = I if n < D else D * net.P
         names = [f"gates[{n}][{name!r}]" for name in GATES[mode]]
         checked.append([_gate(op, name, arrays, ("K", K), H, net.P) for name in names])
-        why = "CudnnRNN does not have; use block_lstm_from_gates"
-        _refuse_peepholes(op, names, checked[n], why)
+        for name, gate in zip(names, checked[n], strict=True):
+            if gate.peephole is not None:
+                why = "which CudnnRNN does not have; use block_lstm_from_gates"
+                raise ValueError(f"{op}: {name} has a peephole, {why}")
         expect_shape(op, f"projections[{n}]", arrays.get(f"projections[{n}]"), "(P, H)", (P, H))
 
     if direction is None and len(gates) == 2 and net.P == I:
@@ -228,13 +230,6 @@ def _gate(
     for field, a in gate._asdict().items():
         expect_shape(op, f"{name}.{field}", a, *shapes.get(field, ("(H,)", (H,))))
     return gate
-
-
-def _refuse_peepholes(op: str, names: Sequence[str], gates: Sequence[Gate], why: str) -> None:
-    """Refuse gates with peepholes; `why` ends the error."""
-    for name, gate in zip(names, gates, strict=True):
-        if gate.peephole is not None:
-            raise ValueError(f"{op}: {name} has a peephole, which {why}")
 
 
 def _stacked(xp: ModuleType, gates: Sequence[Gate]) -> LayerParams:
@@ -359,8 +354,8 @@ def block_lstm_from_gates(
         missing = next(name for name in _PEEPHOLES if name not in present)
         raise ValueError(f"{op}: gates[{missing!r}] has no peephole, but gates[{present[0]!r}] has")
     with on_device(xp, four[0].input):
-        diagonals = {_PEEPHOLES[name]: xp.array(peepholes[name]) for name in present}
-        return PeepholeLSTMParams(*forms.rows_of(xp, _stacked(xp, four), [0, 1, 2, 3]), **diagonals)
+        diagonals = [peepholes[name] for name in present] or None
+        return forms.lstm_of(xp, _stacked(xp, four)._replace(peepholes=diagonals))
 
 
 @traceable
@@ -397,11 +392,11 @@ def block_lstm_to_gates(
     ((2, 3), (2, 2))
     """
     op = "block_lstm_to_gates"
-    diagonals = {"wci": wci, "wcf": wcf, "wco": wco}
-    xp, _, _ = forms.check_block_lstm(op, {"w": w, "b": b, **diagonals})
+    weights = {"w": w, "b": b, "wci": wci, "wcf": wcf, "wco": wco}
+    xp, _, _ = forms.check_block(op, LSTM_FORM, weights)
     with on_device(xp, w):
-        gates = _as_gates(_ICFO, forms.layer_of(contiguous(xp, w), contiguous(xp, b), [0, 1, 2, 3]))
-        for name, peephole in _PEEPHOLES.items():
-            if (a := diagonals[peephole]) is not None:
-                gates[name] = gates[name]._replace(peephole=contiguous(xp, a).copy())
+        layer = forms.layer_of_lstm(xp, w, b, wci, wcf, wco)
+        gates = _as_gates(_ICFO, layer)
+        for name, a in zip(_PEEPHOLES, () if wci is None else layer.peepholes, strict=False):
+            gates[name] = gates[name]._replace(peephole=a.copy())
         return gates

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, Literal, TypeAlias, get_args
 
 from .._typing import Array
-from ..arithmetic.gates import RecurrentActivation, check_gate
+from ..arithmetic.gates import RecurrentActivation
 from ..cells.block_weights import BlockGRUParams
 from ..cells.packed import (
     DIRECTIONS,
@@ -124,9 +124,7 @@ def params_from_keras(
         check_choice(op, "direction", direction, DIRECTIONS)
     D = 1 + (direction == "bidirectional")
     each = 2 + check_bool(op, "use_bias", True if use_bias is None else use_bias)
-    activation: RecurrentActivation = "sigmoid"
-    if recurrent_activation is not None:
-        check_gate(op, activation := recurrent_activation)
+    activation = "sigmoid" if recurrent_activation is None else recurrent_activation
     merged = check_choice(op, "merge_mode", merge_mode, get_args(MergeMode)) != "concat"
     if merged and D == 1:
         raise ValueError(
@@ -163,8 +161,8 @@ def params_from_keras(
                 " or 'lstm' or 'gru' for a file of Keras 1, which has three arrays for each gate"
             )
     problem = f"weights[0] has shape {(I, width)}, expected (K, G*H)"
-    rnn_mode, _ = forms.mode_of(op, rnn_mode, width, H, problem)
-    G = len(GATES[rnn_mode])
+    rnn_mode, H = forms.mode_of(op, rnn_mode, width, H, problem)
+    G = width // H
     L = len(arrays) // (each * D)
     net = check_net(op, L, H, I, rnn_mode, "linear_input", DIRECTIONS[D - 1], 0)
     check_activation(op, rnn_mode, activation)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ..arithmetic.dual import real_dtype
 from ..cells.block_weights import BlockGRUParams
 from ..cells.packed import Direction, layers
 from ..checks.arrays import contiguous, on_device
 from ..checks.attributes import check_count, check_list, shown, type_shown
+from ..checks.calls import check_arrays
 from ..derivatives.traced import traceable
-from .forms import as_arrays, check_block_gru, refuse
+from .forms import check_block, refuse
 from .packed import PackedParams, assembled, check_model
 
 Weights = TypeVar("Weights", PackedParams, BlockGRUParams)
@@ -67,7 +67,8 @@ def reverse_update_gate(weights: Weights) -> Weights:
         raise TypeError(
             f"{op}: weights is {type_shown(weights)}, expected a PackedParams or a BlockGRUParams"
         )
-    xp, _, H = check_block_gru(op, {f"weights.{n}": a for n, a in weights._asdict().items()})
+    named = {f"weights.{n}": a for n, a in weights._asdict().items()}
+    xp, _, H = check_block(op, weights.form, named)
     with on_device(xp, weights.w_ru):
         w_ru, w_c, b_ru, b_c = (contiguous(xp, a).copy() for a in weights)
         w_ru[:, H:] *= -1
@@ -120,32 +121,25 @@ def join_params(
     check_list(op, "nets", nets, "PackedParams")
     for n, packed in enumerate(nets):
         if not isinstance(packed, PackedParams):
-            kind = type_shown(packed)
-            raise TypeError(f"{op}: nets[{n}] is {kind}, expected a PackedParams")
+            raise TypeError(f"{op}: nets[{n}] is {type_shown(packed)}, expected a PackedParams")
     pairs = direction is not None
     if pairs and not (isinstance(direction, str) and direction == "bidirectional"):
         raise ValueError(f"{op}: direction is {shown(direction)}, expected 'bidirectional' or None")
     expected = "two for each layer" if pairs else "one or more"
     check_count(op, "nets", nets, nets and len(nets) % (1 + pairs) == 0, expected)
     models = [check_model(op, packed) for packed in nets]
-    xp, _ = as_arrays(op, {f"nets[{n}].params": model.params for n, model in enumerate(models)})
+    xp, _ = check_arrays(op, {f"nets[{n}].params": model.params for n, model in enumerate(models)})
     first = models[0].net
     D = 2 if pairs else first.D
     K = first.I
-    for n, (packed, (_, net, vector)) in enumerate(zip(nets, models, strict=True)):
-        same = ("rnn_mode", "num_units", "direction", "num_proj", "recurrent_activation")
-        for name in same:
+    for n, (packed, (_, net, _)) in enumerate(zip(nets, models, strict=True)):
+        for name in ("rnn_mode", "num_units", "direction", "num_proj", "recurrent_activation"):
             value, expected = getattr(packed, name), getattr(nets[0], name)
             if value != expected:
                 raise ValueError(
                     f"{op}: nets[{n}] has {name} = {shown(value)}, expected {shown(expected)} like"
                     " nets[0]"
                 )
-        if real_dtype(vector.dtype) != real_dtype(models[0].params.dtype):
-            raise TypeError(
-                f"{op}: nets[{n}].params has dtype {vector.dtype}, expected"
-                f" {models[0].params.dtype} like nets[0].params"
-            )
         if pairs and (net.D > 1 or net.L > 1):
             raise ValueError(
                 f"{op}: nets[{n}] has L = {net.L} and D = {net.D}, expected 1 and 1: one direction"

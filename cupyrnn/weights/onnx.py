@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from .._typing import Array
 from ..arithmetic.gates import RecurrentActivation
+from ..cells.block_forms import LSTM_FORM
 from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
-from ..cells.packed import DIRECTIONS, GATE_ORDERS, GATES, LayerParams, RNNMode, gate_places
-from ..checks.arrays import contiguous, on_device
+from ..cells.packed import DIRECTIONS, GATE_ORDERS, LayerParams, RNNMode, gate_places
+from ..checks.arrays import on_device
 from ..checks.attributes import (
     check_bool,
     check_choice,
@@ -187,13 +188,11 @@ def params_from_onnx(
     (1, 2, 3, 'lstm', 'bidirectional')
     """
     op = "params_from_onnx"
-    if rnn_mode is not None:
-        check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
     _, arrays = forms.as_arrays(op, {"W": W, "R": R})
     D, width, _ = expect_rank(op, "W", arrays["W"], "(D, G*H, I)")
     H = expect_rank(op, "R", arrays["R"], "(D, G*H, H)")[2]
     problem = f"W has shape {arrays['W'].shape}, expected (D, G*H, I)"
-    rnn_mode = rnn_mode or _mode_of_rnn(activations, width, H)
+    rnn_mode = _mode_of_rnn(activations, width, H) if rnn_mode is None else rnn_mode
     rnn_mode, _ = forms.mode_of(op, rnn_mode, width, H, problem)
     xp, directions = _directions(op, gate_places("onnx", rnn_mode), W=W, R=R, B=B)
     gate = _gate(
@@ -379,13 +378,7 @@ def block_lstm_from_onnx(
     """
     xp, directions = _directions("block_lstm_from_onnx", _ICFO, W=W, R=R, B=B, P=P)
     with on_device(xp, directions[0].input):
-        return [
-            PeepholeLSTMParams(
-                *forms.rows_of(xp, d, [0, 1, 2, 3]),
-                *([] if d.peepholes is None else [a.copy() for a in d.peepholes]),
-            )
-            for d in directions
-        ]
+        return [forms.lstm_of(xp, d) for d in directions]
 
 
 @traceable
@@ -427,23 +420,17 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     shapes: list[Any] = []
     for d, entry in enumerate(weights):
         check_list(op, f"weights[{d}]", entry)
-        fits = len(entry) in (2, 5, 6)
-        check_count(op, f"weights[{d}]", entry, fits, "2 or 5 or 6", "array")
+        check_count(op, f"weights[{d}]", entry, len(entry) in (2, 5, 6), "2 or 5 or 6", "array")
         arrays: Any = PeepholeLSTMParams(*entry)
         named = {f"weights[{d}].{n}": a for n, a in zip(arrays._fields, arrays, strict=True)}
         name, w_p = named.popitem()
         if w_p is not None:
             raise ValueError(f"{op}: {name} is an array, expected None: ONNX has no projection")
-        xp, *sizes = forms.check_block_lstm(op, named)
+        xp, *sizes = forms.check_block(op, LSTM_FORM, named)
         whole.append(arrays)
         shapes.append((sizes, arrays.wci is None))
         if shapes[d] != shapes[0]:
             raise ValueError(f"{op}: weights[{d}] has other shapes than weights[0]")
     check_arrays(op, {f"weights[{d}].w": arrays.w for d, arrays in enumerate(whole)})
-    directions = []
     with on_device(xp, whole[0].w):
-        for w, b, *peepholes, _ in whole:
-            layer = forms.layer_of(contiguous(xp, w), contiguous(xp, b), [0, 1, 2, 3])
-            P = None if peepholes[0] is None else xp.stack(peepholes)
-            directions.append(layer._replace(peepholes=P))
-        return _node(xp, _ICFO, directions)
+        return _node(xp, _ICFO, [forms.layer_of_lstm(xp, *arrays[:5]) for arrays in whole])

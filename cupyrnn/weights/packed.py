@@ -16,13 +16,7 @@ from ..cells.packed import layers
 from ..checks.arrays import array_kind, on_device
 from ..checks.attributes import check_bool, check_choice, check_integer, named, shown, type_shown
 from ..checks.calls import MOST_ELEMENTS
-from .params import (
-    DEFAULTS,
-    check_net,
-    check_params,
-    checked_layout,
-    zeros,
-)
+from .params import DEFAULTS, check_net, check_params, checked_layout, zeros
 
 if TYPE_CHECKING:
     from .._typing import Array

@@ -8,16 +8,7 @@ from types import ModuleType
 from typing import Any, Generic
 
 from .._typing import AnyArray, Array, ArrayT, NamedTuple
-from ..cells.packed import (
-    DIRECTIONS,
-    GATES,
-    Direction,
-    InputMode,
-    Net,
-    PieceKind,
-    RNNMode,
-    parts,
-)
+from ..cells.packed import DIRECTIONS, GATES, Direction, InputMode, Net, PieceKind, RNNMode, parts
 from ..checks.arrays import contiguous, on_device
 from ..checks.attributes import check_choice, check_count, check_integer, check_list, named, shown
 from ..checks.calls import MOST_ELEMENTS, check_arrays, expect_shape

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from .._typing import Array
+from ..cells.block_forms import GRU_FORM, LSTM_FORM
 from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.packed import DIRECTIONS, GATES, LayerParams, Net, RNNMode, gate_places
 from ..checks.arrays import contiguous, on_device
@@ -83,11 +84,11 @@ def block_lstm_from_tf1(variables: Mapping[str, object], *, prefix: str = "") ->
     op = "block_lstm_from_tf1"
     xp, cell = tf1_cells.one_cell(op, variables, prefix)
     P = cell.projection_size(op)
-    _, H = tf1_cells.kernel_sizes(op, cell, 4, P, *tf1_cells.PEEPHOLES.values())
-    if set(tf1_cells.PEEPHOLES.values()) & cell.names.keys():
-        for leaf in tf1_cells.PEEPHOLES.values():
-            cell.need(op, leaf)
-            cell.expect(op, leaf, "(H,)", (H,))
+    peepholes = [*tf1_cells.PEEPHOLES.values()]
+    peepholes *= bool(cell.names.keys() & {*peepholes})
+    _, H = tf1_cells.kernel_sizes(op, cell, 4, P, *peepholes)
+    for leaf in peepholes:
+        cell.expect(op, leaf, "(H,)", (H,))
     names = {leaf: name for name, leaf in tf1_cells.LSTM.items()}
     with on_device(xp, cell.arrays["kernel"]):
         return PeepholeLSTMParams(**{names[leaf]: a.copy() for leaf, a in cell.arrays.items()})
@@ -143,21 +144,14 @@ def block_lstm_to_tf1(
     """
     op = "block_lstm_to_tf1"
     weights = {"w": w, "b": b, "wci": wci, "wcf": wcf, "wco": wco, "w_p": w_p}
-    xp, _, _ = forms.check_block_lstm(op, weights)
-    path, cell = prefix_of(op, prefix), None
+    xp, _, _ = forms.check_block(op, LSTM_FORM, weights)
+    path, cell = forms.check_prefix(op, prefix), None
     if like is not None:
         _, cell = tf1_cells.one_cell(op, like, prefix)
     with on_device(xp, w):
         present = {name: a for name, a in weights.items() if a is not None}
         taken = {tf1_cells.LSTM[name]: contiguous(xp, a).copy() for name, a in present.items()}
         return _named(op, path, taken, cell)
-
-
-def prefix_of(op: str, prefix: object) -> str:
-    """Check a path; return it without a slash at its end."""
-    if not isinstance(prefix, str):
-        raise TypeError(f"{op}: prefix is {shown(prefix)}, expected a string")
-    return prefix.removesuffix("/")
 
 
 def _named(op: str, path: str, taken: dict[str, Array], cell: TF1Cell | None) -> dict[str, Array]:
@@ -244,7 +238,7 @@ def params_from_tf1(
     rnn_mode = _mode(op, rnn_mode, ordered)
     added = _forget_bias(op, rnn_mode, forget_bias, ordered)
     P = ordered[0].projection_size(op)
-    before = _resets_before(ordered[0])
+    before = "candidate/kernel" in ordered[0].names  # the reset, before the product
     sizes = [_sizes(op, cell, rnn_mode, P, before) for cell in ordered]
     I, H = sizes[0]
     L = len(ordered) // D
@@ -259,7 +253,7 @@ def params_from_tf1(
     like = next(iter(ordered[0].arrays.values()))
     if before:
         with on_device(xp, like):
-            weights = ([cell.arrays[leaf] for leaf in _leaves_of_gru(cell)] for cell in ordered)
+            weights = (cell.only(op, *tf1_cells.OF_GRU_CELL) for cell in ordered)
             return [BlockGRUParams(*(a.copy() for a in arrays)) for arrays in weights]
     return assembled(op, xp, net, like, (_part(xp, cell, net, added) for cell in ordered))
 
@@ -286,21 +280,6 @@ def _ordered(
                 name = ("fw", "bw")[d] if D == 2 else "forward"
                 raise ValueError(f"{op}: variables has no cell for layer {layer}, {name}")
     return xp, [places[place] for place in sorted(places)], D
-
-
-def _order(mode: RNNMode) -> list[int]:
-    """Return the places of the packed gates in TensorFlow's cells with one kernel."""
-    return gate_places("icfo" if mode == "lstm" else "packed", mode)
-
-
-def _resets_before(cell: TF1Cell) -> bool:
-    """Return whether a cell is a GRU that resets before the product."""
-    return bool({"candidate/kernel", "w_ru"} & cell.names.keys())
-
-
-def _leaves_of_gru(cell: TF1Cell) -> tuple[str, ...]:
-    """Return the names that a GRUCell or a GRUBlockCell has for the weights of `block_gru`."""
-    return tf1_cells.BLOCK_GRU if "w_ru" in cell.names else tf1_cells.OF_GRU_CELL
 
 
 def _places(op: str, cells: list[TF1Cell], prefix: str) -> dict[tuple[int, int], TF1Cell]:
@@ -361,12 +340,9 @@ def _sizes(op: str, cell: TF1Cell, rnn_mode: RNNMode, P: int, before: bool) -> t
     if rnn_mode != "gru":
         return tf1_cells.kernel_sizes(op, cell, len(GATES[rnn_mode]), P)
     if before:
-        leaves = _leaves_of_gru(cell)
-        weights = cell.need(op, *leaves)
-        cell.only(op, *leaves)
-        names = [cell.names[leaf] for leaf in leaves]
-        return forms.check_block_gru(op, dict(zip(names, weights, strict=True)))[1:]
-    cell.need(op, *tf1_cells.GATES, *tf1_cells.CUDNN_GRU)
+        weights = cell.only(op, *tf1_cells.OF_GRU_CELL)
+        names = [cell.names[leaf] for leaf in tf1_cells.OF_GRU_CELL]
+        return forms.check_block(op, GRU_FORM, dict(zip(names, weights, strict=True)))[1:]
     cell.only(op, *tf1_cells.GATES, *tf1_cells.CUDNN_GRU)
     leaf = "candidate/input_projection/kernel"
     K, H = expect_rank(op, cell.names[leaf], cell.arrays[leaf], "(I, H)")
@@ -388,7 +364,7 @@ def _part(xp: ModuleType, cell: TF1Cell, net: Net, forget_bias: float) -> LayerP
         c = kernel, recurrent, bias, recurrent_bias
         parts = [xp.concatenate(pair) for pair in zip(both, c, strict=True)]
         return LayerParams(parts[0], parts[1], None, parts[2], parts[3])
-    layer = forms.layer_of(a["kernel"], a["bias"], _order(net.rnn_mode), net.P)
+    layer = forms.layer_of(a["kernel"], a["bias"], gate_places("tf1", net.rnn_mode), net.P)
     if net.rnn_mode == "lstm":
         layer.recurrent_bias[1] += forget_bias
     return layer._replace(projection=a[PROJECTION].T if net.num_proj else None)
@@ -454,24 +430,28 @@ def params_to_tf1(
     True
     """
     op = "params_to_tf1"
-    path = prefix_of(op, prefix)
+    path = forms.check_prefix(op, prefix)
     xp, mode, net, vector, places = forms.opened(op, params)
     if net is not None and isinstance(params, PackedParams):
         forms.refuse(op, "TensorFlow 1", net, projection=True)
         refuse_gates(op, "TensorFlow 1", params)
     check_bool(op, "gradient", gradient)
-    cells = None if like is None else _cells_like(op, like, prefix, net, places)
-    added = _forget_bias(op, mode, forget_bias, cells or [])
-    if cells is None and net is None:
+    cells: list[TF1Cell] = []
+    if like is not None:
+        _, cells, D = _ordered(op, like, prefix)
+        if len(cells) != len(places) or (net is not None and net.D != D):
+            raise ValueError(
+                f"{op}: like has {len(cells)} cells in {D} directions, expected those of params"
+            )
+    added = _forget_bias(op, mode, forget_bias, cells)
+    if not cells and net is None:
         check_count(op, "params", places, len(places) == 1, "1, or the variables read as like")
     arrays: dict[str, Array] = {}
     with on_device(xp, vector):
         if mode != "gru":
             places = forms.with_one_bias(op, places, gradient, added)
         for pl, place in enumerate(places):
-            taken, cell = _taken(xp, mode, place, gradient), None if cells is None else cells[pl]
-            if cell is not None and net is None and "w_ru" in cell.names:  # a GRUBlockCell
-                taken = dict(zip(tf1_cells.BLOCK_GRU, taken.values(), strict=True))
+            taken, cell = _taken(xp, mode, place, gradient), cells[pl] if cells else None
             where = path
             if net is not None:
                 where = join(path, _path_of(mode, net.D, *divmod(pl, net.D)))
@@ -479,26 +459,10 @@ def params_to_tf1(
     return arrays
 
 
-def _cells_like(
-    op: str,
-    like: Mapping[str, object],
-    prefix: str,
-    net: Net | None,
-    places: Sequence[LayerParams],
-) -> list[TF1Cell]:
-    """Return the cells among the variables that were read; refuse another net's."""
-    _, cells, D = _ordered(op, like, prefix)
-    if len(cells) != len(places) or (net is not None and net.D != D):
-        raise ValueError(
-            f"{op}: like has {len(cells)} cells in {D} directions, expected those of params"
-        )
-    return cells
-
-
 def _forget_bias(op: str, mode: str, forget_bias: float | None, cells: Sequence[TF1Cell]) -> float:
     """Return the value that cells add at run time; it must be passed for those that do."""
     of_lstm = [cell for cell in cells if mode == "lstm" and cell.named_mode in ("", "lstm")]
-    adds = [cell.path for cell in of_lstm if cell.own_name != _CELLS["lstm"]]
+    adds = [cell.path for cell in of_lstm if tf1_cells.own_name(cell.path) != _CELLS["lstm"]]
     if forget_bias is None:
         if adds:
             raise ValueError(
@@ -534,7 +498,7 @@ def _taken(xp: ModuleType, mode: RNNMode, place: LayerParams, gradient: bool) ->
         c = (place.input[2].T, place.input_bias[2], place.recurrent[2].T, place.recurrent_bias[2])
         candidate = {leaf: a.copy() for leaf, a in zip(tf1_cells.CUDNN_GRU, c, strict=True)}
         return {"gates/kernel": weights.w_ru, "gates/bias": weights.b_ru, **candidate}
-    kernel, bias = forms.rows_of(xp, place, _order(mode))
+    kernel, bias = forms.rows_of(xp, place, gate_places("tf1", mode))
     taken = {"kernel": kernel, "bias": bias}
     if place.projection is not None:
         taken[PROJECTION] = place.projection.T.copy()

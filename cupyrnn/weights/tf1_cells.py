@@ -21,7 +21,6 @@ from .forms import as_arrays, check_names, nested
 PEEPHOLES = {"wci": "w_i_diag", "wcf": "w_f_diag", "wco": "w_o_diag"}
 GATES = ("gates/kernel", "gates/bias")
 CANDIDATE = ("candidate/kernel", "candidate/bias")
-BLOCK_GRU = ("w_ru", "w_c", "b_ru", "b_c")
 OF_GRU_CELL = ("gates/kernel", "candidate/kernel", "gates/bias", "candidate/bias")
 CUDNN_GRU = tuple(
     f"candidate/{part}_projection/{kind}"
@@ -32,14 +31,15 @@ PROJECTION = "projection/kernel"
 # The variables of an LSTM, without its path, by the names of `block_lstm`.
 LSTM = {"w": "kernel", "b": "bias", **PEEPHOLES, "w_p": PROJECTION}
 # Variables that only cells have, the longest names first.
-_OF_CELLS = (*CUDNN_GRU, *GATES, *CANDIDATE, *PEEPHOLES.values(), *BLOCK_GRU)
+_OF_CELLS = (*CUDNN_GRU, *GATES, *CANDIDATE, *PEEPHOLES.values())
 _LEAVES = (*_OF_CELLS, PROJECTION, "kernel", "bias")
-_MATRICES = {"kernel", "gates/kernel", "w_ru"}
+_MATRICES = {"kernel", "gates/kernel"}
 
 # Before TensorFlow 1.2 a kernel was "weights" and a bias "biases".
 _OLD = {"weights": "kernel", "biases": "bias"}
 # And before TensorFlow 1.0, as in the files of ELMo.
 _OLDEST = {"W_0": "kernel", "B": "bias", "W_P_0": PROJECTION}
+_OF_GRU_BLOCK_CELL = dict(zip(("w_ru", "w_c", "b_ru", "b_c"), OF_GRU_CELL, strict=True))
 _OLDEST |= {f"W_{gate.upper()}_diag": f"w_{gate}_diag" for gate in "ifo"}
 
 _CELL = re.compile(r"(.*_)?(cell|lstm|gru|rnn)(_.*)?|.*cell", re.IGNORECASE)
@@ -76,33 +76,27 @@ class TF1Cell(NamedTuple):
     arrays: dict[str, Array]
 
     @property
-    def own_name(self) -> str:
-        """The last part of the path."""
-        return _own_name(self.path)
-
-    @property
     def named_mode(self) -> str:
         """The rnn_mode that the names tell, "rnn" for both plain ones, "" if they do not."""
-        if {"gates/kernel", "w_ru"} & self.names.keys():
+        if "gates/kernel" in self.names:
             return "gru"
         kinds = ("lstm", "gru", "basic_rnn")
-        return next((k[-3:] if k != "lstm" else k for k in kinds if k in self.own_name.lower()), "")
+        return next(
+            (k[-3:] if k != "lstm" else k for k in kinds if k in own_name(self.path).lower()), ""
+        )
 
-    def need(self, op: str, *leaves: str) -> list[Array]:
-        """Return variables of the cell; raise an error if one is missing."""
+    def only(self, op: str, *leaves: str) -> list[Array]:
+        """Return all variables of the cell; refuse missing ones and others."""
         for leaf in leaves:
             if leaf not in self.arrays:
                 there = ", ".join(sorted(self.names))
                 raise ValueError(f"{op}: variables has no {join(self.path, leaf)}, but {there}")
-        return [self.arrays[leaf] for leaf in leaves]
-
-    def only(self, op: str, *leaves: str) -> None:
-        """Check that the cell has no other variables."""
         for leaf, name in self.names.items():
             if leaf not in leaves:
                 raise ValueError(
                     f"{op}: variables has {name}, expected only {', '.join(leaves)} of that cell"
                 )
+        return [self.arrays[leaf] for leaf in leaves]
 
     def projection_size(self, op: str) -> int:
         """Return P of an LSTM, 0 without a projection."""
@@ -128,11 +122,11 @@ def cells_of(
     by_path = {
         path: leaves
         for path, leaves in _grouped(op, variables, prefix).items()
-        if not (_UNCLEAR.fullmatch(_own_name(path)) and _is_dense(leaves, variables))
+        if not (_UNCLEAR.fullmatch(own_name(path)) and _is_dense(leaves, variables))
     }
     named = {path for path, leaves in by_path.items() if leaves.keys() & {*_OF_CELLS}}
     for path in by_path:
-        if _CELL.fullmatch(_own_name(path)) or any(map(_PLACE.fullmatch, _parts(path, prefix))):
+        if _CELL.fullmatch(own_name(path)) or any(map(_PLACE.fullmatch, _parts(path, prefix))):
             named.add(path)
     for path in sorted(named):
         if not by_path[path].keys() & _MATRICES:
@@ -159,7 +153,7 @@ def cells_of(
         )
     names = {path: by_path[path] for path in sorted(cells)}
     for path in names:
-        if _UNKNOWN_CELL.fullmatch(_own_name(path)):
+        if _UNKNOWN_CELL.fullmatch(own_name(path)):
             raise ValueError(
                 f"{op}: {path} is a cell that this package does not have; write it as a cell of"
                 " your own, as docs/guide/own_cell.md shows"
@@ -205,7 +199,7 @@ def _check_beside(
                     " and leave it out"
                 )
             of_norm = leaf.rpartition("/")[2] in ("gamma", "beta")
-            if of_norm and ("/" not in leaf or _CELL.fullmatch(_own_name(path))):
+            if of_norm and ("/" not in leaf or _CELL.fullmatch(own_name(path))):
                 raise ValueError(
                     f"{op}: variables has {name}: the cell is layer-normalized, which the cells of"
                     " this package are not: docs/guide/own_cell.md shows how to write one; leave"
@@ -249,13 +243,13 @@ def _grouped(op: str, names: Iterable[str], prefix: str) -> dict[str, dict[str, 
 
 
 def _whole_name(name: str) -> str:
-    """Return the name of a variable as TensorFlow 1.2 and later save it."""
+    """Return the name of a variable as TensorFlow 1.2 and later save it, of GRUs as in GRUCell."""
     whole = name.removesuffix(":0").removesuffix("/read")  # frozen graphs add these
     *above, last = whole.split("/")
-    return "/".join([*above, (_OLD | _OLDEST).get(last, last)])
+    return "/".join([*above, (_OLD | _OLDEST | _OF_GRU_BLOCK_CELL).get(last, last)])
 
 
-def _own_name(path: str) -> str:
+def own_name(path: str) -> str:
     """Return the last part of a path."""
     return path.rpartition("/")[2]
 
@@ -274,13 +268,13 @@ def one_cell(op: str, variables: Mapping[str, object], prefix: str) -> tuple[Mod
     return xp, cells[0]
 
 
-def kernel_sizes(op: str, cell: TF1Cell, G: int, P: int, *others: str) -> tuple[int, int]:
+def kernel_sizes(op: str, cell: TF1Cell, G: int, P: int, *vectors: str) -> tuple[int, int]:
     """
     Check kernel [K+P, G*H], bias [G*H] and, if P is not 0, the projection [H, P]; return K and H.
 
-    If P is 0, there is no projection and the kernel is [K+H, G*H]. The cell may also have `others`.
+    If P is 0, there is no projection and the kernel is [K+H, G*H]. The cell also has `vectors`.
     """
-    kernel, _ = cell.need(op, "kernel", "bias")
+    kernel, *_ = cell.only(op, "kernel", "bias", *vectors, *[PROJECTION] * bool(P))
     width = f"{G}*H" if G > 1 else "H"
     symbols = f"(I+{'P' if P else 'H'}, {width})"
     rows, columns = expect_rank(op, cell.names["kernel"], kernel, symbols)
@@ -290,8 +284,6 @@ def kernel_sizes(op: str, cell: TF1Cell, G: int, P: int, *others: str) -> tuple[
             f"{op}: {cell.names['kernel']} has shape {kernel.shape}, expected {symbols}"
         )
     cell.expect(op, "bias", f"({width},)", (columns,))
-    cell.only(op, "kernel", "bias", *others, *[PROJECTION] * bool(P))
     if P:
-        cell.need(op, PROJECTION)
         cell.expect(op, PROJECTION, "(H, P)", (H, P))
     return rows - (P or H), H

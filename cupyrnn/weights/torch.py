@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from .._typing import Array
-from ..cells.packed import DIRECTIONS, GATES, Net, RNNMode, layers
+from ..cells.packed import DIRECTIONS, Net, RNNMode, layers
 from ..checks.arrays import on_device
-from ..checks.attributes import check_bool, check_choice, shown
+from ..checks.attributes import check_bool, shown
 from ..checks.calls import expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from .forms import as_arrays, check_names, mode_of, nested, refuse
@@ -73,8 +73,6 @@ def params_from_torch(
     (1, 2, 3, 'lstm')
     """
     op = "params_from_torch"
-    if rnn_mode is not None:
-        check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
     prefix, tensors = _under(op, state_dict, prefix)
     end = "" if "weight_ih" in tensors else "_l0"  # a cell's names have no layer
     xp, arrays = as_arrays(op, {prefix + name: a for name, a in tensors.items()})

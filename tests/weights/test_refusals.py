@@ -216,7 +216,7 @@ def quantized(**changed: Any) -> Any:
         (lambda: W.params_to_keras(BLOCK_GRU._replace(b_c=np.ones(2)), use_bias=False), ValueError, "params_to_keras: use_bias is False, but params has biases that are not zero"),
         (lambda: W.params_to_keras(net(num_layers=1, num_units=2, input_size=3, rnn_mode="rnn_tanh"), cudnn=True), ValueError, "params_to_keras: cudnn is True with rnn_mode = rnn_tanh and use_bias = True, expected a PackedParams with lstm or gru and True: CuDNNLSTM and CuDNNGRU"),
         (lambda: W.params_to_keras(BLOCK_GRU, cudnn=True), ValueError, "params_to_keras: cudnn is True with rnn_mode = gru and use_bias = True, expected a PackedParams with lstm or gru and True: CuDNNLSTM and CuDNNGRU"),
-        (lambda: W.params_to_keras([BLOCK_GRU._replace(w_c=np.zeros((2, 2)))]), ValueError, "params_to_keras: params[0].w_c has shape (2, 2), expected (I+H, H)"),
+        (lambda: W.params_to_keras([BLOCK_GRU._replace(w_c=np.zeros((2, 2)))]), ValueError, "params_to_keras: params[0].w_c has shape (2, 2), expected (I+H, H) = (5, 2)"),
         (lambda: W.params_to_keras([]), TypeError, "params_to_keras: params is a list, expected a PackedParams or a list of BlockGRUParams"),
         (lambda: W.params_to_torch(BLOCK_GRU), TypeError, "params_to_torch: params is a cupyrnn.BlockGRUParams, expected a PackedParams"),
         (lambda: W.params_to_keras(GRU, gradient=1), TypeError, "params_to_keras: gradient is 1, expected a bool"),
