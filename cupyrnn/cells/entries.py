@@ -1,4 +1,4 @@
-"""The weights of a net in a call: the cells of its layers and directions, and the gradients."""
+"""The gradients of a net's weights in a call: in lists an entry each, or in one packed array."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 
 from .._typing import Array
 from ..arithmetic.norms import norm_of_rows, together
-from ..checks.arrays import cast, compute_dtype, contiguous, operand_dtype
-from .block_forms import prepared
-from .contract import Cell, Form
+from ..checks.arrays import cast, compute_dtype
+from .contract import Form
 from .gradients import OfWeights
 from .packed_forms import PackedForm, weights_of
 
@@ -70,52 +69,8 @@ class OfPacked(OfNet):
             return together(self._xp, [*self._norms, *biases])
 
 
-class NetWeights:
-    """
-    The weights of a net, in lists an entry for each layer and direction.
-
-    Parameters
-    ----------
-    form, attributes
-        The form, which makes the cell of an entry, and its attributes.
-    entries
-        The weights, named tuples.
-    like
-        For a gradient, weights whose shapes say which gradients are wanted.
-
-    Attributes
-    ----------
-    arrays
-        All arrays of the weights.
-    """
-
-    def __init__(
-        self, form: Form, attributes: Any, entries: Sequence[Any], like: Sequence[Any] | None = None
-    ) -> None:
-        self.form, self.attributes = form, attributes
-        self._entries, self._like = entries, entries if like is None else like
-        self.arrays = [a for entry in entries for a in entry if a is not None]
-
-    def cells(self, xp: ModuleType, dtype: np.dtype[Any], attributes: Any) -> list[Cell]:
-        """Return the cells for a call of this dtype."""
-        return [self.form.cell(xp, prepared(xp, e, dtype), attributes) for e in self._entries]
-
-    def gradients(self, xp: ModuleType, dtype: np.dtype[Any], mode: str, B: int) -> OfNet:
-        """Return memory for their gradients: see `OfWeights`."""
-        return OfNet([OfWeights(xp, self.form, dtype, entry, mode, B) for entry in self._like])
-
-
-class PackedWeights(NetWeights):
-    """The weights of a net of packed parameters, which are one array."""
-
-    form: PackedForm
-
-    def __init__(self, form: PackedForm, params: Array) -> None:
-        self.form, self.attributes, self.arrays = form, None, [params]
-
-    def cells(self, xp: ModuleType, dtype: np.dtype[Any], attributes: Any) -> list[Cell]:
-        operands = cast(contiguous(xp, self.arrays[0]), operand_dtype(xp, dtype))
-        return [self.form.cell(xp, w) for w in weights_of(operands, self.form.net)]
-
-    def gradients(self, xp: ModuleType, dtype: np.dtype[Any], mode: str, B: int) -> OfNet:
-        return OfPacked(xp, self.form, dtype, self.arrays[0], mode, B)
+def of_entries(
+    xp: ModuleType, form: Form, dtype: np.dtype[Any], likes: Sequence[Any], mode: str, B: int
+) -> OfNet:
+    """Return memory for the gradients of weights like these, an entry each: see `OfWeights`."""
+    return OfNet([OfWeights(xp, form, dtype, like, mode, B) for like in likes])

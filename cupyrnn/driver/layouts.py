@@ -15,7 +15,7 @@ import numpy as np
 from .._typing import GRUCellGrads, GRUGrads, LSTMCellGrads, LSTMGrads, NamedTuple
 from ..cells.block_forms import GRU_FORM, LSTM_FORM
 from ..cells.contract import each
-from ..cells.entries import NetWeights
+from ..cells.entries import of_entries
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs
 from ..checks.arrays import compute_dtype
@@ -154,7 +154,7 @@ def entries_of(
     read, likes = [*map(layer.read_of, weights)], [*map(layer.like, weights)]
     if mode == "none":
         return [Entry(w, NO_WEIGHTS, (None,) * len(likes[0]), []) for w in read]
-    memory = machine.start_examples(lambda form: NetWeights(form, None, likes), mode)
+    memory = machine.start_examples(of_entries, likes, mode)
     entries = []
     for n, like in enumerate(likes):
         returned = [None if a is None else table.hold(1) for a in like]

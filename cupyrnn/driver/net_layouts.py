@@ -18,7 +18,7 @@ from .._typing import (
 )
 from ..arithmetic.gates import HardSigmoid
 from ..cells.contract import columns_of, each
-from ..cells.entries import PackedWeights
+from ..cells.entries import OfPacked
 from ..cells.packed_forms import PackedLayer
 from ..checks.arrays import NotInPlace, compute_dtype
 from .laid_out import machine_for
@@ -480,7 +480,7 @@ def _packed_gradients(
         return [NO_WEIGHTS] * len(net.weights), None, lambda: None
     if mode != "sum":
         like = np.broadcast_to(np.int8(0), params.shape)
-        memory = machine.start_examples(lambda form: PackedWeights(form, like), mode)
+        memory = machine.start_examples(OfPacked, like, mode)
         returned = table.hold(1)
         of_layers = [Examples(memory, n) for n in range(len(net.weights))]
         return of_layers, returned, lambda: machine.finish_examples(memory, [returned])

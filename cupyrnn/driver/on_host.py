@@ -19,7 +19,7 @@ from .._typing import Array, Arrays, NamedTuple
 from ..arithmetic.dropout import scale, threshold
 from ..cells.block_forms import prepared
 from ..cells.contract import Cell, Form, Gradients, each
-from ..cells.entries import NetWeights
+from ..cells.entries import OfNet
 from ..cells.gradients import OfWeights
 from ..checks.arrays import NotInPlace, cast, compute_dtype, contiguous
 from . import layer as _layer
@@ -416,14 +416,18 @@ class OnHost:
             return read
         return lambda arrays: prepared(xp, read(arrays), dtype)
 
-    def start_examples(self, weights: Callable[[Form], NetWeights], weight_gradients: str) -> Place:
-        """Add an operation that takes memory for gradients by example, or for norms."""
+    def start_examples(self, make: Callable[..., OfNet], like: Any, weight_gradients: str) -> Place:
+        """
+        Add an operation that takes memory for gradients by example, or for norms.
+
+        `make` is `OfPacked` or `of_entries`, of parameters or of weights with the shapes of `like`.
+        """
         to, rows_and_form = self._table.hold(1), self._rows_and_form()
-        args = self._xp, self._table.dtype, weight_gradients, self._B
+        args = self._table.dtype, like, weight_gradients, self._B
 
         def start(arrays: Any) -> None:
             _, form = rows_and_form(arrays)
-            arrays[to.array] = weights(form).gradients(*args)
+            arrays[to.array] = make(self._xp, form, *args)
 
         self.operations.append(start)
         return to
