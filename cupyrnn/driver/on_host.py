@@ -34,6 +34,9 @@ from .recompute import Checkpoints
 from .reserve import Note, has_note, write_note
 from .signatures import Arguments
 
+# Up to this number of steps their rows are kept for later calls.
+_MOST_KEPT = 4096
+
 
 class OnHost:
     """
@@ -57,7 +60,9 @@ class OnHost:
         self._packs = table.sequences is not None
         # One step of longer arrays is computed as many steps are.
         whole = self._T == T
-        self._rows = Rows(xp, self._T, B, None if whole else np.full(B, self._T, np.int32))
+        lengths = None if whole else np.full(B, self._T, np.int32)
+        self._new_rows = functools.partial(Rows, xp, self._T, B, lengths)
+        self._rows = self._new_rows()
         self._is_step = in_time and T == self._T == 1 and not self._packs
         self.operations: list[Callable[[Arrays], Any]] = []
         self._in_numpy = False  # whether NumPy computes: its warnings are off then
@@ -388,8 +393,10 @@ class OnHost:
         if self._packs:
             return lambda arrays: (rows := order_of(arrays), form_of(whole and rows.single))
         rows = None if self._is_step else self._rows
-        always = rows, form_of(whole and rows is not None and rows.single)
-        return lambda _: always
+        form = form_of(whole and rows is not None and rows.single)
+        if rows is not None and rows.steps > _MOST_KEPT:
+            return lambda _: (self._new_rows(), form)
+        return lambda _: (rows, form)
 
     def _choice(self, direction: str) -> Callable[[Cell, Layer], Implementation]:
         """Return what chooses the code of a layer: once, if all calls have as many rows."""
