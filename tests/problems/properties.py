@@ -91,7 +91,7 @@ def assert_all_close(actual: Any, expected: Any, case: Case, what: str) -> None:
     assert found.keys() == due.keys()
     for name, a in found.items():
         assert a.dtype == kind_of(case), name
-        assert_close(a, due[name], case.dtype, name, at_least=1.0, terms=case.terms)
+        assert_close(a, due[name], case.dtype, name, at_least=case.scale, terms=case.terms)
 
 
 def assert_same_bits(actual: Any, expected: Any) -> None:

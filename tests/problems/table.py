@@ -122,6 +122,11 @@ class Case(NamedTuple):
         return max(max(K + P, 4 * H) for K, (H, P) in zip(read, self.widths, strict=False))
 
     @property
+    def scale(self) -> float:
+        """The magnitude of terms that may cancel: each mask scales the values that it keeps."""
+        return 1.0 if self.dropout == 1 else (1 - self.dropout) ** (1 - self.layers)
+
+    @property
     def has_kinks(self) -> bool:
         """Whether a slope has jumps. A number that is rounded across a jump has another slope."""
         attributes = dict(self.attributes)
