@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ class _OfValues:
         self._steps, self._axes = ((T, B), "(T, B)") if self._is_major else ((B, T), "(B, T)")
         self._T, self._B = T, B
         steps = arguments.by_name.get("seq_len_max")
-        self._common = None if steps is None else np.full(B, steps, np.int32)
+        self._common = None if steps is None else np.full(B, operator.index(steps), np.int32)
         self._returns_reserved = "host_reserved" not in arguments.by_name
         self._reserved_of = reserved_of
 

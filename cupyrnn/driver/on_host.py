@@ -249,10 +249,11 @@ class OnHost:
         """
         Return a layer whose input and first states are in the order of its steps.
 
-        Missing states are `like` other places; without them, all states of the layer have H.
+        Missing states are `like` other places; without them, like h and the first saved array.
         """
-        back, H = int(layer.back), layer.saved[-1].shape[1]
-        widths = [H if a is None else a.shape[1] for a in like]
+        back, others = int(layer.back), [layer.saved[0]] * (len(like) - 1)
+        places = zip(like, [layer.saved[-1], *others], strict=True)
+        widths = [(a or b).shape[1] for a, b in places]
         first = [self._first(a, n) for a, n in zip(layer.first, widths, strict=True)]
         x = (self._input_of(layer, back),) if layer.x else ()
         return layer._replace(x=x, first=tuple(self._entering(first, layer.back)))

@@ -10,6 +10,7 @@ sequence_lengths, resets and seeds, whose values are checked in every call.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -120,7 +121,7 @@ class Arguments(NamedTuple):
         if _ANY in (common, marks):
             return None
         if steps is not None:
-            return int(steps)
+            return operator.index(steps)  # int refuses masked arrays
         return T if common is None else int(common[1])
 
     def with_arrays(self, others: Sequence[Any]) -> dict[str, Any]:
