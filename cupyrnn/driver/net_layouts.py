@@ -471,7 +471,7 @@ def _packed_gradients(
     table: Any, machine: Any, net: PackedNet, params: Place | _Pieces
 ) -> tuple[Sequence[Any], Place | None, Callable[[], None]]:
     """
-    Return where the gradients of layers are written, that of the parameters, and a function.
+    Return places for the gradients of layers and of the parameters, and a function.
 
     The function adds the operation that computes the second from the first.
     """

@@ -39,7 +39,7 @@ on_a_gpu = pytest.mark.parametrize("ops", PLACES[2:], indirect=True)
 
 @pytest.fixture(autouse=True)
 def one_launch(ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launch for all steps; the stand-in for CuPy lays calls out only if it is asked."""
+    """A launch for all steps; the stand-in for CuPy has signatures only if `lays_out` is set."""
     if ops.xp is not np:
         monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
     if ops.xp.__name__ == "cupy_on_cpu":
@@ -371,7 +371,7 @@ def test_a_changed_environment_is_seen(ops: Ops, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("wanted", ["examples", "norms", "none"])
 @pytest.mark.parametrize("lengths", [None, [2, T, 1]])
 def test_gradients_by_example_are_recorded(wanted: Any, lengths: Any) -> None:
-    """The second call of a signature, with other values, is that of a signature of its own."""
+    """The second call of a signature, with other values, equals a first call."""
     given, more = arguments(), {"sequence_lengths": lengths and lengths[:B]}
     out = cupyrnn.block_lstm(**given, b=np.ones(4 * H), **more)
     call = {**given, **out._asdict(), **more, "weight_gradients": wanted}

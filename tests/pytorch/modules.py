@@ -29,7 +29,7 @@ class Module(NamedTuple):
         return "LSTM" in self.kind
 
     def make(self, **more: Any) -> Any:
-        """Return the module with weights none of which is zero."""
+        """Return the module with weights that are not zero."""
         given = self.shown.partition("(")[2]
         names = {"build": build, "relu": "relu", "more": more}
         return eval(f"build({self.kind!r}, {given.removesuffix(')')}, **more)", names)
