@@ -143,6 +143,8 @@ def _lay_out(
         return None  # of arrays of a device, which are made of tensors in every call
     results = [None if r is None else n for n, r in enumerate(call.returned)]
     found = call.kind._make(results + [None] * len(call.more))
+    if any(isinstance(result, tuple) for result in found):
+        return None  # of several states, which every call joins in a tensor
     if not back:
         views = [_whole(getattr(found, name)) for name in op.results]
     else:
