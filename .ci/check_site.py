@@ -4,9 +4,9 @@ Looks through the built documentation in a real browser, as a reader with a scre
     python .ci/check_site.py docs/_build/html [--shots FOLDER]
 
 On every page: no error in the console, nothing fetched from elsewhere, no broken image, nothing
-wider than the screen, one heading of the first order, no id twice. Then every link within the site
-leads to a page and to a place on it, titles are unique, the phone's menu opens, and the
-search for each word of SEARCHES finds its page among the first.
+wider than the screen, one heading of the first order, no id twice. Then titles are unique, the
+phone's menu opens, and the search for each word of SEARCHES finds its page among the first. Sphinx
+checks the links, if it is called with -W.
 
 The browser is a Chromium of the system; where there is none, it is installed by apt-get if that
 may be done, and else the script says that nothing was looked at. It needs the package playwright,
@@ -28,7 +28,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import urldefrag, urlsplit
 
 SCREENS = {"desktop": (1280, 900), "phone": (390, 844)}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
@@ -87,9 +86,7 @@ LOOK = """() => {
         images: [...document.images]
             .filter(i => !(i.complete && i.naturalWidth)).map(i => i.src.slice(0, 200)),
         headings: document.querySelectorAll("article h1").length,
-        ids: [...seen.keys()],
         twice: [...seen].filter(([_, n]) => n > 1).map(([id, _]) => id),
-        links: [...document.querySelectorAll("a[href]")].map(a => a.href),
     };
 }"""
 
@@ -140,8 +137,6 @@ class Look:
     def __init__(self, site: str, shots: Path | None) -> None:
         self.site, self.shots = site, shots
         self.faults: list[str] = []
-        self.ids: dict[str, set[str]] = {}
-        self.links: dict[str, set[str]] = {}
         self.titles: dict[str, str] = {}
 
     def fault(self, where: str, what: object) -> None:
@@ -186,28 +181,10 @@ class Look:
             self.fault(where, f"{found['headings']} headings of the first order")
         if found["twice"]:
             self.fault(where, f"ids that are there twice: {found['twice']}")
-        self.ids[path] = set(found["ids"])
-        self.links[path] = set(found["links"])
         self.titles[path] = found["title"]
         if self.shots:
             name = path.removesuffix(".html").replace("/", "_")
             page.screenshot(path=self.shots / f"{name}.{screen}.png")
-
-    def check_links(self, folder: Path) -> int:
-        """Follow all links within the site; return how many there were."""
-        followed = 0
-        for path, links in self.links.items():
-            for link in sorted(links):
-                if not link.startswith(self.site):
-                    continue
-                followed += 1
-                target, anchor = urldefrag(link)
-                name = urlsplit(target).path.lstrip("/") or "index.html"
-                if not (folder / name).is_file():
-                    self.fault(path, f"links to {name}, which is not there")
-                elif anchor and name in self.ids and anchor not in self.ids[name]:
-                    self.fault(path, f"links to {name}#{anchor}, which is not there")
-        return followed
 
     def check_titles(self) -> None:
         """No two pages have the same title."""
@@ -285,11 +262,10 @@ def main() -> int:
                     look.check_search(page)
                 version = context.browser.version if context.browser else ""
                 context.close()
-        followed = look.check_links(options.folder)
         look.check_titles()
     print(*look.faults, sep="\n")
     print(
-        f"{len(paths)} pages, each on {' and '.join(SCREENS)}, {followed} links, search and menu,"
+        f"{len(paths)} pages, each on {' and '.join(SCREENS)}, search and menu,"
         f" in Chromium {version}: {len(look.faults)} faults"
     )
     return len(look.faults) > 0

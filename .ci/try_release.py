@@ -88,6 +88,10 @@ def check_wheel(wheel, version):
     expect(set(classifiers) - known, set(), "classifiers")
     needed = [r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r]
     assert needed == ["numpy>=1.26"], needed
+    page = metadata.get_payload()
+    addresses = re.findall(r'\]\(([^)]*)|src="([^"]*)', page)
+    assert "\n# cupyrnn\n" in f"\n{page}", page[:100]
+    assert all("".join(a).startswith("https://") for a in addresses), addresses
     print(f"{wheel.name}: {len(package)} files, {wheel.stat().st_size} bytes")
 
 

@@ -133,29 +133,6 @@ def test_hints_name_extras_that_there_are() -> None:
     assert {*extras_of_the_project()} <= listed
 
 
-@pytest.mark.parametrize("repository", ["", "https://example.org/owner/cupyrnn/"])
-def test_the_page_on_an_index_stands_by_itself(repository: str) -> None:
-    made = runpy.run_path(str(ROOT / ".ci" / "project_page.py"))
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    page = made["page_of"](readme, repository, "0.1.0")
-    links = re.findall(r"\]\(([^)\s]+)\)", page) + re.findall(r'src="([^"]+)"', page)
-    before = re.findall(r"\]\(([^)\s]+)\)", readme) + re.findall(r'src="([^"]+)"', readme)
-    assert all(link.startswith("https://") for link in links)
-    assert len(links) == (len(before) if repository else 0)
-    for link in links:
-        path = re.fullmatch(
-            r"https://example.org/owner/cupyrnn/(?:raw|blob)/v0.1.0/([^#]+)(#.*)?", link
-        )
-        assert path, link
-        assert (ROOT / path[1]).exists(), link
-    assert ("pip install cupyrnn\n" in page) == bool(repository)
-    assert "# cupyrnn\n" in page
-    assert len(page) > 0.7 * len(readme)
-    assert made["urls_of"](repository, "0.1.0").keys() == (
-        {"Homepage", "Documentation", "Changelog", "Issues"} if repository else set()
-    )
-
-
 def test_the_summary_is_the_same_everywhere() -> None:
     first = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split("**")[1].split())
     for name in ("pyproject.toml", "docs/index.md"):
