@@ -113,7 +113,7 @@ BLOCK_LSTM = Record(
     attributes=f"{_LSTM_ATTRIBUTES}, bool reverse",
     cotangent="{}_grad",
     slope="{}_grad",
-    optional=PEEPHOLES,
+    optional=("cs_prev", "h_prev", *PEEPHOLES),
 )
 LSTM_BLOCK_CELL = _of_step(BLOCK_LSTM, lstm_block_cell, lstm_block_cell_backward)
 BLOCK_GRU = Record(
@@ -125,6 +125,7 @@ BLOCK_GRU = Record(
     attributes="str recurrent_activation, bool reverse",
     cotangent="d_{}",
     slope="d_{}",
+    optional=("h_prev",),
 )
 GRU_BLOCK_CELL = _of_step(BLOCK_GRU, gru_block_cell, gru_block_cell_backward)
 CUDNN_RNN = Record(
@@ -137,7 +138,7 @@ CUDNN_RNN = Record(
     " str recurrent_activation, bool time_major, bool reverse",
     cotangent="{}_backprop",
     slope="{}_backprop",
-    optional=("input_c",),
+    optional=("input_h", "input_c"),
     reads=("reserve_space",),
 )
 STACKED_RNN = CUDNN_RNN._replace(

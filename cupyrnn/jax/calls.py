@@ -23,13 +23,11 @@ from .._ops import Record
 from .._typing import Array
 from ..cells.block_forms import LSTM_FORM, default_clip
 from ..cells.contract import Form
-from ..cells.packed import Net
 from ..checks.arrays import FLOATS
 from ..checks.attributes import check_integer, check_list, lacks, misfit, shown, type_shown
-from ..checks.block import zero_states
 from ..checks.calls import check_lengths, check_resets
 from ..derivatives.duals import along
-from ..weights.packed import NetArguments, resolve_net
+from ..weights.packed import NetArguments, PackedParams, resolve_net
 from .host import Leaves, Tree, Values, on_host, varying
 from .linear import linear
 
@@ -48,13 +46,16 @@ class _OpCall(NamedTuple):
     extras: tuple[str, ...]  # the arrays without a gradient
     attributes: tuple[tuple[str, Hashable], ...]
     kinds: tuple[type, ...]  # of the attributes, to tell 1 from True
+    packed: PackedParams | None  # without its parameters, which are an input
 
     def arguments(self, inputs: Values, extras: Values) -> _Named:
         """Return the arguments of the op, by name."""
         named = zip(self.extras, extras, strict=True)
         rest = {n: int(a) if n in _SEEDS else np.asarray(a) for n, a in named}
-        nothing = dict.fromkeys(self.record.optional)
-        return nothing | jax.tree.unflatten(self.inputs, inputs) | rest | dict(self.attributes)
+        found = dict.fromkeys(self.record.optional) | jax.tree.unflatten(self.inputs, inputs)
+        if self.packed is not None:
+            found["params"] = self.packed._replace(params=found["params"])
+        return found | rest | dict(self.attributes)
 
     def run(self, inputs: Values, extras: Values, **others: bool) -> tuple[_Named, _Named]:
         """Call the op; return its differentiable outputs, and the other results."""
@@ -268,8 +269,6 @@ def _as_jax(name: str, n: str, value: object) -> Tree:
     leaves = jax.tree.leaves(value) if nested else [value]
     if not all(hasattr(a, "dtype") for a in leaves):
         expected = "arrays of JAX or NumPy" if nested else "a jax.Array or numpy.ndarray"
-        if value is None and n == "input_h":
-            expected += "; pass zeros of shape (L*D, B, P), or params as a cupyrnn.PackedParams"
         raise TypeError(f"{name}: {n} is {type_shown(value)}, expected {expected}")
     try:
         arrays = jax.tree.map(jnp.asarray, value)
@@ -285,55 +284,18 @@ def _as_jax(name: str, n: str, value: object) -> Tree:
     return arrays
 
 
-def _fill_states(
-    name: str,
-    arrays: dict[str, Any],
-    attributes: dict[str, Any],
-    form: Form | None,
-    known: Net | None,
-) -> None:
-    """Replace states that are None by zeros, if their sizes are known."""
-    states = [n for n in ("cs_prev", "h_prev", "input_h", "input_c") if n in arrays]
-    missing = [n for n in states if arrays[n] is None]
-    if not missing:
-        return
-    n, x = next(iter(arrays.items()))
-    x = _as_jax(name, n, x)
-    if x.ndim != 3:
-        axes = "T, B" if attributes.get("time_major", True) else "B, T"
-        raise ValueError(f"{name}: {n} has shape {x.shape}, expected ({axes}, I)")
-    if name.startswith("block_"):
-        matrix, gates = ("w", 4) if "w" in arrays else ("w_c", 1)
-        w = _as_jax(name, matrix, arrays[matrix])
-        zeros = jnp.zeros((x.shape[1], w.shape[-1] // gates), x.dtype)
-        arrays |= dict.fromkeys(missing, zeros)
-    elif form is not None:
-        D, major = 1 + (attributes["direction"] == "bidirectional"), attributes["time_major"]
-        weights, batch = _as_jax(name, "weights", arrays["weights"]), (x.shape[int(major)], major)
-        passed = [arrays[n] for n in states[: len(form.States._fields)]]
-        make = functools.partial(jnp.zeros, dtype=x.dtype)
-        arrays |= zip(states, zero_states(form, weights, D, batch, passed, make), strict=False)
-    elif known is not None:
-        major = attributes["time_major"]
-        B, places = x.shape[int(major)], known.L * known.D
-        for state, size in (("input_h", known.P), ("input_c", known.H)):
-            if state in missing and (state == "input_h" or known.rnn_mode == "lstm"):
-                shape = (places, B, size) if major else (B, places, size)
-                arrays[state] = jnp.zeros(shape, x.dtype)
-    elif missing == ["input_c"] and attributes["rnn_mode"] == "lstm" and not attributes["num_proj"]:
-        arrays["input_c"] = jnp.zeros_like(_as_jax(name, "input_h", arrays["input_h"]))
-
-
 def _outputs_of(record: Record, attributes: dict[str, Any]) -> _Named:
     """Check the arguments of an op and call it; return its outputs by name."""
     name = record.name
     arrays = {n: attributes.pop(n) for n in record.inputs}
     extras = {n: attributes.pop(n) for n in (*_SEEDS, *record.extras) if n in attributes}
-    known = None
+    packed = None
     if "params" in arrays:
         passed = NetArguments(*(attributes[n] for n in NetArguments._fields))
-        arrays["params"], net, known = resolve_net(name, arrays["params"], passed)
+        params, net, known = resolve_net(name, arrays["params"], passed)
+        packed = None if known is None else arrays["params"]._replace(params=None)
         attributes |= net._asdict()
+        arrays["params"] = params
     if "weights" in arrays:
         check_list(name, "weights", arrays["weights"], "weight tuples")
     first = next(iter(arrays.get("weights", ())), None)
@@ -348,7 +310,6 @@ def _outputs_of(record: Record, attributes: dict[str, Any]) -> _Named:
             raise TypeError(
                 f"{name}: {n} is {shown(value)}, expected a Python value: {n} is static"
             ) from None
-    _fill_states(name, arrays, attributes, form, known)
     wanted = {n: a for n, a in arrays.items() if a is not None or n not in record.optional}
     inputs_by_name = {n: _as_jax(name, n, a) for n, a in wanted.items()}
     x, major = next(iter(inputs_by_name.values())), attributes.get("time_major", True)
@@ -358,7 +319,7 @@ def _outputs_of(record: Record, attributes: dict[str, Any]) -> _Named:
         rest = {n: _checked(name, n, a, T, B, major) for n, a in extras.items() if a is not None}
     leaves, tree = jax.tree.flatten(inputs_by_name)
     kinds = tuple(map(type, attributes.values()))
-    call = _OpCall(record, tree, tuple(rest), tuple(attributes.items()), kinds)
+    call = _OpCall(record, tree, tuple(rest), tuple(attributes.items()), kinds, packed)
     inputs, more = varying((tuple(leaves), tuple(rest.values())), (leaves, rest))
     return _outputs(call, inputs, more)
 

@@ -224,9 +224,9 @@ def test_errors_come_while_a_call_is_traced() -> None:
     packed = cupyrnn.init_params(num_layers=1, num_units=3, input_size=2, rnn_mode="gru")
     with pytest.raises(ValueError, match=r"^cudnn_rnn: rnn_mode is 'lstm', but params is of a net"):
         cj.cudnn_rnn(x, h, None, packed, rnn_mode="lstm")
-    message = r"^cudnn_rnn: input_h is None, .*; pass zeros of shape \(L\*D, B, P\), or params as a"
+    message = r"^cudnn_rnn: input_h is None, .*: pass zeros of shape \(L\*D, B, P\), or params as P"
     with pytest.raises(TypeError, match=message):
-        cj.cudnn_rnn(x, params=packed.params)
+        cj.cudnn_rnn(x, params=packed.params.astype(x.dtype))
     for call, missing in (
         (lambda: cj.cudnn_rnn(x), "cudnn_rnn: missing argument params"),
         (lambda: cj.stacked_rnn(x, h), "stacked_rnn: missing argument weights"),
