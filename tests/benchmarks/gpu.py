@@ -3,8 +3,6 @@ The recurrent ops on a GPU, timed by every kernel there is, and beside their pee
 
     python tests/benchmarks/gpu.py              # everything, in thirteen minutes at most
     python tests/benchmarks/gpu.py --minutes 9 --cells lstm
-    python tests/benchmarks/gpu.py --sizes small --minutes 4   # every cell up to H = 256
-    python tests/benchmarks/gpu.py --sizes blocks --minutes 4  # every cell from H = 160 to 1,024
     python tests/benchmarks/gpu.py --first-contact --minutes 4  # the first thing on a new GPU
     python tests/benchmarks/gpu.py --dry        # tiny shapes, to see that everything runs: no times
 
@@ -15,10 +13,6 @@ if a row failed, 2 if there is nothing to run on.
 Ops and their gradients are timed by the loop, by every kernel that takes all steps in one launch,
 by each algorithm of cuDNN through this package, and by PyTorch; what differs from NumPy is an
 error. What no time is left for is a row that says so.
-
-With --sizes the tests of the kernels run first, for a third of the time at most; the first failure
-ends the run. Then all kernels are checked and timed, and the fastest are written to the package's
-choices for this architecture, cupyrnn/kernels/sm_90.json on an H100.
 
 With --first-contact four parts share the time: the tests marked gpu; every kernel over all steps
 1,000 times behind a kernel that disturbs it, bits compared; trials and times; and experiments,
@@ -41,15 +35,14 @@ from typing import Any
 # The checkout of this file is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from on_gpu import cases, choices, first_contact, pytorch
+from on_gpu import cases, first_contact, pytorch
 from on_gpu.contest import NOTES, TITLES, Bench, Contest
 from on_gpu.log import Log
-from on_gpu.timing import FULL, ONCE, SHORT, Timer, describe
+from on_gpu.timing import FULL, ONCE, Timer, describe
 from on_gpu.worker import be_strict
 
 import cupyrnn
 from cupyrnn.device.cli import DTYPES
-from cupyrnn.kernels import persistent
 
 MINUTES = 13.0
 # The part of them that rows begin in; what has begun ends in the rest.
@@ -103,8 +96,6 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     title = (__doc__ or "").strip().splitlines()[0]
     parser = argparse.ArgumentParser("gpu.py", description=title)
     parser.add_argument("--dry", action="store_true", help="tiny shapes, everything once, no times")
-    what = "kernels alone: 'small', H from 16 to 256; 'blocks', H from 160 to 1,024"
-    parser.add_argument("--sizes", choices=choices.SIZES, help=what)
     what = "tests, repeated launches, times and experiments on a new GPU"
     parser.add_argument("--first-contact", action="store_true", help=what)
     known = (*first_contact.PARTS,)
@@ -131,16 +122,6 @@ def run_times(bench: Bench, wanted: list[cases.Case]) -> None:
             bench.log.add(*case.key, f"FAILED: {describe(error)}", wrong=True)
 
 
-def run_sizes(args: argparse.Namespace, timer: Timer, torch: Any, log: Log) -> None:
-    """Time the kernels at some sizes."""
-    sizes = choices.SIZES[args.sizes]
-    name = f"sm_{timer.cupy.cuda.Device().compute_capability}.json"
-    folder = args.out if args.dry else Path(persistent.__file__).parent
-    of = choices.dry(sizes) if args.dry else sizes
-    choices.time_kernels(of, timer, torch, folder / name, log)
-    print(f"written: {folder / name}")
-
-
 def main(argv: list[str] | None = None) -> int:
     begin = time.perf_counter()
     args = arguments(argv)
@@ -153,21 +134,14 @@ def main(argv: list[str] | None = None) -> int:
     found = environment(cupy, torch, no_torch)
     for name, value in found.items():
         print(f"{name}: {value}")
-    if args.sizes and not choices.tests_pass(
-        choices.SIZES[args.sizes], 20 * args.minutes, only_found=args.dry
-    ):
-        return 1
     seconds = math.inf if args.dry else 60 * PART * args.minutes
-    limits = ONCE if args.dry else SHORT if args.sizes else FULL
-    timer = Timer(cupy, limits._replace(deadline=begin + seconds))
-    what = "first-contact" if args.first_contact else f"gpu-{args.sizes}" if args.sizes else "gpu"
+    timer = Timer(cupy, (ONCE if args.dry else FULL)._replace(deadline=begin + seconds))
+    what = "first-contact" if args.first_contact else "gpu"
     device = re.sub(r"[^a-z0-9]+", "-", found["device"].lower()).strip("-")
     stem = args.out / f"{what}-{device}{'-dry' if args.dry else ''}"
     log = Log(stem, f"Recurrent ops on {found['device']}", found)
     if args.first_contact:
         first_contact.run(log, args.parts, first_contact.Bound(args.dry, begin, seconds))
-    elif args.sizes:
-        run_sizes(args, timer, torch, log)
     else:
         every = cases.dry_cases() if args.dry else cases.cases()
         wanted = [case for case in every if case.cell in args.cells and case.dtype in args.dtypes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 import timing
 from cases import Case
 from checks import TF_FLOAT16_TOLERANCE, assert_close
-from on_gpu import choices, first_contact, worker
+from on_gpu import first_contact
 from on_gpu.experiments import EXPERIMENTS
 from on_gpu.log import Log
 from timing import BACKWARD, BOTH, FORWARD, PASSES, Timing
@@ -25,7 +26,7 @@ from without_a_gpu.all_steps import FRAMES
 from without_a_gpu.cuda_on_cpu import nvrtc
 
 from cupyrnn.driver.timing import SPIN
-from cupyrnn.kernels import compile, lstm, timed
+from cupyrnn.kernels import compile, lstm
 
 ONE_CASE = ["--quick", "--threads", "1", "--only", r"^GRUBlockCell float32 \(1, 32, 32\)$"]
 
@@ -59,27 +60,6 @@ def test_gpu_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed.endswith("\n2\n")
 
 
-def test_sizes_of_kernels_run_dry(cupy_on_gpu: Any, tmp_path: Path) -> None:
-    """The choices have each cell and direction, and the page has a line for each."""
-    printed = run(gpu, "--dry", "--sizes", "small", "--out", tmp_path)
-    assert "test_one_launch_agrees_with_numpy[cupy-cluster" in printed
-    (path,) = tmp_path.glob("sm_*.json")
-    kept = timed.read(path)
-    assert kept is not None
-    cells = "lstm", "gru_reset_after", "simple_rnn", "gru"
-    names = [f"{cell}_{what} float32" for cell in cells for what in worker.DIRECTIONS]
-    assert [*kept.fastest] == names
-    assert all([(one.H, one.B) for one in of] == [(16, 3)] for of in kept.fastest.values())
-    (page,) = tmp_path.glob("gpu-small-*-dry.md")
-    lines = [line for line in page.read_text().splitlines() if line.endswith("| right |")]
-    assert [line.split(" | ")[0][2:] for line in lines] == names
-
-
-def test_a_failing_test_of_a_kernel_ends_a_run() -> None:
-    sizes = choices.SIZES["small"]._replace(tests=("test_missing.py", "rows"))
-    assert not choices.tests_pass(sizes, 60, only_found=False)
-
-
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
 def test_the_old_texts_of_experiments_are_there_once(experiment: Any) -> None:
     for kernels in (lstm.FORWARD_KERNELS, lstm.BACKWARD_KERNELS):
@@ -99,7 +79,7 @@ def test_first_contact_sees_errors(
     right = EXPERIMENTS[0]._replace(name="right", texts=(("lstm", "tanh_(zci)", "(tanh_(zci))"),))
     wrong = right._replace(name="wrong", texts=(("lstm", "tanh_(zci)", "tanh_(2 * zci)"),))
     first_contact.experiment_at(log, right, case, dry=True)
-    first_contact.repeat(log, case, 1, 2)
+    first_contact.repeat(log, case, math.inf, 2)
     assert not log.failed
     first_contact.guarded(
         log, "wrong", lambda: first_contact.experiment_at(log, wrong, case, dry=True)
@@ -114,7 +94,7 @@ def test_first_contact_sees_errors(
         return results
 
     monkeypatch.setattr(first_contact.OnDevice, "run", other)
-    first_contact.repeat(log, case, 1, 3)
+    first_contact.repeat(log, case, math.inf, 3)
     assert "| 3 | WRONG: other bits |" in log.page.read_text()
     assert log.failed
     assert bound.left("tests") < 0

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pages
 
 from cupyrnn.checks.arrays import compute_dtype
 from cupyrnn.device import cli
@@ -25,7 +26,6 @@ from cupyrnn.kernels import choice, compile, fit, gru, gru_reset_after, lstm, pe
 from cupyrnn.kernels.fit import LaidOut, Recurrence
 from cupyrnn.kernels.persistent import OneLaunch, Trial, trying
 
-from . import choices
 from .experiments import EXPERIMENTS, Experiment
 from .log import Log
 from .timing import describe
@@ -287,7 +287,8 @@ def run_repeats(log: Log, bound: Bound, compiler: Compiler) -> None:
 
 def run_times(log: Log, bound: Bound, compiler: Compiler) -> None:
     """Try and time every kernel as ``python -m cupyrnn.device`` does."""
-    log.begin("times", choices.TITLES)
+    titles = "us of a step", "H", "B", *cli.timed.KERNELS, "taken", "values"
+    log.begin("times", titles)
     dtypes, sizes = ("float32", "float16"), TIMED
     if bound.dry:
         dtypes, sizes = dtypes[:1], ((16, 3),)
@@ -316,7 +317,10 @@ def run_times(log: Log, bound: Bound, compiler: Compiler) -> None:
             for future in now:  # noqa: B023 - called at once
                 future.result(timeout=None if bound.dry else max(0, bound.left("times")))
             for row in cli.rows(cell, dtype, H, B):
-                choices.add_row(log, row._replace(times={}) if bound.dry else row)
+                times = [None if bound.dry else row.times.get(k) for k in cli.timed.KERNELS]
+                values = f"WRONG: {row.wrong}" if row.wrong else "right"
+                cells = row.name, row.H, row.B, *map(pages.digits, times), row.taken, values
+                log.add(*cells, wrong=bool(row.wrong))
 
         guarded(log, f"{cell} {dtype} H = {H}, B = {B}", one)
 

@@ -33,7 +33,6 @@ class Limits(NamedTuple):
 
 
 FULL = Limits(ENOUGH, 0.2, 10, 0.1, 0.02, math.inf)
-SHORT = Limits(5, 0.0, 5, 0.0, 0.01, math.inf)
 ONCE = Limits(1, 0.0, 1, 0.0, 0.0, math.inf)
 
 
