@@ -34,7 +34,12 @@ class LayerLoop:
     def __init__(self, machine: Any, layer: LayerPlaces, struct: list[Any]) -> None:
         self._machine, self._layer, self._struct = machine, layer, struct
         self._shape = machine.B, layer.saved[-1].shape[1]
-        self._cell = machine.cell.cell
+        self._cell, self._pads = machine.cell.cell, machine.table.sequences is not None
+
+    @property
+    def _resets(self) -> bool:
+        """Whether a reset may cut the states before the first step."""
+        return self._pads and bool(self._machine.table.sequences[1]) and not self._layer.back
 
     def _row(self, s: int) -> int:
         """Return the first row of step s."""
@@ -42,15 +47,15 @@ class LayerLoop:
         row: int = (machine.T - 1 - s if self._layer.back else s) * machine.B
         return row
 
-    def _launch(self, direction: str, p: int, arrays: list[Any], *more: Any) -> None:
-        """Add the launch that belongs to product p; `more` are its arguments except B and H."""
+    def _launch(self, direction: str, p: int, row: int, arrays: list[Any], *more: Any) -> None:
+        """Add the launch that belongs to product p of the step whose first row is `row`."""
         machine, (source, kernels) = self._machine, self._machine.cell.kernels[0].loop
         name = template_of(self._cell, direction, p)
         function = kernel(source, kernels, machine.dtype.name, name).kernel.ptr
+        time = machine.time(self._layer, self._shape[1])
         args = [self._struct, [None] * (3 * len(self._cell.widths)) + arrays]
-        machine.launch(
-            function, step_grid(*self._shape), [*args, *([a] for a in (*more, *self._shape))]
-        )
+        args += [*([a] for a in more), time, *([a] for a in (row, *self._shape))]
+        machine.launch(function, step_grid(*self._shape), args)
 
     def forward(self, z: Sequence[Place], output_row: int) -> None:
         """Add the steps; z is x @ w_x."""
@@ -63,18 +68,24 @@ class LayerLoop:
                 machine.fill(state, 0)
         apart = reuse("apart", (B, of.widths[0] * H), compute) if of.apart else None
         following = reuse("following", (B, H)) if len(w_h) > 1 else None
+        # The state of each padded row before a step, which may be its first one or after a reset.
+        h_before = reuse("h_before", (B, H)) if self._pads else None
+        start = machine.first_state(layer, 0)
+        if self._resets:
+            machine.cut(start, h_before)
+            start = h_before
 
         def step(s: int) -> None:
             row, before = self._row(s), self._row(s - 1)
-            operand: Any = h.part(before, before + B) if s else machine.first_state(layer, 0)
+            operand: Any = (h_before or h.part(before, before + B)) if s else start
             first = layer.first if s == 0 else nulls
             last = layer.last if s + 1 == machine.T else nulls
             arrays = [*z, *states, *layer.saved, *first, *last, layer.output, output_row]
             for p, w in enumerate(w_h):
                 to = apart or z[p].part(row, row + B)
                 machine.product(operand, w, to, accumulate=apart is None)
-                operand = following if p + 1 < len(w_h) else None
-                self._launch("forward", p, arrays, apart, operand, row)
+                operand = following if p + 1 < len(w_h) else h_before
+                self._launch("forward", p, row, arrays, apart, operand)
 
         machine.repeat(step)
 
@@ -114,7 +125,7 @@ class LayerLoop:
         def step(n: int) -> None:
             s = machine.T - 1 - n
             row, now = self._row(s), list(read)
-            if machine.cell.before is not None:
+            if machine.cell.before is not None and not self._pads:
                 # The kernel reads row s, so the address is shifted to the state before step s.
                 state, shift = read[-1], self._row(s - 1) - row
                 if s == 0:
@@ -127,12 +138,16 @@ class LayerLoop:
                     *now, *grads.states, *gradients, *deltas, *[None] * len(read), *last, *nulls,
                     cotangent_row,
                 ]  # fmt: skip
-                self._launch("backward", p, arrays, following, row)
+                self._launch("backward", p, row, arrays, following)
                 d = deltas[p].part(row, row + B).part(0, w_h[p].shape[1], 1)
                 following = d_operand if p else gradients[0]
-                machine.product(d, w_h[p].T, following, accumulate=p == 0 and of.carries_h)
+                adds = p == 0 and (of.carries_h or self._pads)
+                machine.product(d, w_h[p].T, following, accumulate=adds)
 
         machine.repeat(step)
         if is_rounded:
             for gradient, first in zip(gradients, grads.first, strict=True):
                 machine.round(gradient, first)
+        if self._resets:
+            for first in grads.first:
+                machine.cut(first, first)

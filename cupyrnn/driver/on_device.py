@@ -63,7 +63,8 @@ template <typename T> struct Masked {
     const T* from;            // [steps, B, width]
     const T* first;           // [B, width], null: zeros
     T* to;
-    long long width, before;  // 1: of each step what is before it, in the first one `first`
+    // 1: of each step what is before it, in the first one `first`; 2: `first` of all sequences
+    long long width, before;
 };
 template <typename T> struct AllMasked { Masked<T> of[5]; };
 template <typename T> __global__ void masked(const AllMasked<T> all, const Steps at)
@@ -79,7 +80,7 @@ template <typename T> __global__ void masked(const AllMasked<T> all, const Steps
         T v;
         store(&v, typename Acc<T>::type(0.f));
         if (t < ends && !of.before) v = of.from[n];
-        else if (t < ends && !is_cut) {
+        else if ((t < ends || of.before == 2) && !is_cut) {
             if (past >= 0 && past < ends) v = of.from[n + (past - t) * at.B * of.width];
             else if (of.first) v = of.first[b * of.width + n % of.width];
         }
@@ -273,8 +274,6 @@ class OnDevice:
         )
         scalars, self._scalars = self._scalars, None
         if found is None:
-            if padded:
-                raise NotInPlace("the loop takes rows without padding")
             if scalars is not None:
                 self.fill(scalars, 0)
             if direction == 1 and self.cell.cell is gru_reset_after.CELL:
@@ -286,7 +285,7 @@ class OnDevice:
             found.kernel.source, (found.name,), found.name, self.dtype, found.block
         )
         self.one_launches.append(found)
-        time, memory = self._time(layer, shape[1], scalars), None
+        time, memory = self.time(layer, shape[1], scalars), None
         if found.memory:
             memory = self.table.reuse("exchanged", (found.memory,), np.dtype(np.uint8))
             self.fill(memory, 0xFF)
@@ -324,7 +323,7 @@ class OnDevice:
         if T > 1:
             step(T - 1)
 
-    def _time(self, layer: LayerPlaces, H: int, scalars: Place | None = None) -> list[Any]:
+    def time(self, layer: LayerPlaces, H: int, scalars: Place | None = None) -> list[Any]:
         """Return the words of ``Steps``."""
         sequences = self.table.sequences or (None, None)
         return [None, self.T, self.B, H, int(layer.back), scalars, *sequences]
@@ -351,13 +350,21 @@ class OnDevice:
                 saved[1] = masked(saved[1])
         elif cell is gru.CELL:
             saved[0] = masked(saved[0])
-        N, H = saved[-1].shape
-        blocks, _ = _grid_of(N * max(job[3] for job in jobs))
+        self._mask(jobs, self.time(layer, saved[-1].shape[1]))
+        return layer._replace(x=x, back=False, saved=tuple(saved), first=tuple(first))
+
+    def _mask(self, jobs: list[list[Any]], time: list[Any]) -> None:
+        """Add the launch that copies rows, as ``Masked`` says."""
+        blocks, _ = _grid_of(time[1] * self.B * max(job[3] for job in jobs))
         rest = [0] * (_WORDS_OF_MASKED * (_MOST_MASKED - len(jobs)))
         words = [*(word for job in jobs for word in job), *rest]
         function = kernel(_MASKED, _MASKED_KERNELS, self.dtype.name, _MASKED_KERNELS[0])
-        self.launch(function.kernel.ptr, (blocks, len(jobs)), [words, self._time(layer, H)])
-        return layer._replace(x=x, back=False, saved=tuple(saved), first=tuple(first))
+        self.launch(function.kernel.ptr, (blocks, len(jobs)), [words, time])
+
+    def cut(self, states: Place, to: Place) -> None:
+        """Add the copy of states before the first step, zeros where a reset is before it."""
+        H = states.shape[1]
+        self._mask([[None, states, to, H, 2]], [None, 1, self.B, H, 0, None, *self.table.sequences])
 
     def first_state(self, layer: LayerPlaces, k: int) -> Place:
         """Return a state before the first step in memory; zeros if it has none."""

@@ -17,6 +17,9 @@ from .launch import StepLauncher
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
 
+# ``Steps`` of rows without padding.
+_NO_PADDING = words(*(None,) * 8)
+
 
 def forward(
     kernels: Kernels,
@@ -58,9 +61,8 @@ def forward(
             )
         )
         name = step.template_of(of, "forward", p)
-        stages.append(
-            loop.pointwise(name, h.dtype, (struct, pointers, apart, following), np.int64(H))
-        )
+        arrays = struct, pointers, apart, following, _NO_PADDING
+        stages.append(loop.pointwise(name, h.dtype, arrays, np.int64(H)))
         operand, before = following, None
     stages += [loop.product(left, w, h) for w in projections]
     if proj_clip is not None:
@@ -112,7 +114,8 @@ def backward(
     d_operand: Any = None
     for p in reversed(range(products)):
         name = step.template_of(of, "backward", p)
-        stages.append(loop.pointwise(name, dtype, (struct, pointers, d_operand), np.int64(H)))
+        arrays = struct, pointers, d_operand, _NO_PADDING
+        stages.append(loop.pointwise(name, dtype, arrays, np.int64(H)))
         if run.w:
             d_operand = dh if p == 0 else cupy.empty((B, H), compute)
             d = run.deltas[p][:, : of.widths[p] * H]

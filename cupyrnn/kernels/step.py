@@ -13,13 +13,39 @@ from . import cell
 SOURCE = (
     cell.SOURCE
     + r"""
+// A step at time t of padded rows; without lengths and resets all rows have all steps.
+struct Moment {
+    const Steps& at;
+    const bool padded;
+    const long long t, B;
+    __device__ __forceinline__ Moment(const Steps& all, long long first_row, long long rows)
+        : at(all), padded(all.lengths || all.resets), t(padded ? first_row / rows : 0), B(rows) {}
+    __device__ __forceinline__ long long ends(long long row) const
+    {
+        return at.lengths ? at.lengths[row] : at.steps;
+    }
+    __device__ __forceinline__ bool live(long long row) const { return !padded || t < ends(row); }
+    // Whether no state passes from the step before to this one, and from this one to the next.
+    __device__ __forceinline__ bool begins(long long row) const { return cut(row, t + at.back); }
+    __device__ __forceinline__ bool stops(long long row) const
+    {
+        return at.back ? t > 0 && cut(row, t) : cut(row, t + 1);
+    }
+    __device__ __forceinline__ bool cut(long long row, long long later) const
+    {
+        return at.resets && later < ends(row) && at.resets[later * B + row];
+    }
+};
+
 // Computes what follows product P of a step, for rows [first_row, first_row + B) of all arrays.
 // The first states are null except in the first step, the last ones except in the last step.
+// Where a padded row has ended, or has not begun, its state stays and zeros are saved.
 template <template <typename> class Cell, typename T, int P>
 __global__ void forward_step(
     const Cell<typename Acc<T>::type> cell, const Forward<Cell, T> arrays,
     const typename Acc<T>::type* product,  // [B, width * H], read; null: z has it
-    T* operand,                        // [B, H], written: of the next product; null: there is none
+    T* operand,                        // [B, H], written: of the next product; null: not wanted
+    const Steps all,                   // says the lengths and resets of padded rows
     long long first_row, long long B, long long H)
 {
     typedef typename Acc<T>::type A;
@@ -28,9 +54,12 @@ __global__ void forward_step(
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     const typename C::Unit unit = cell.unit(column, H);
+    const Moment now(all, first_row, B);
+    const bool last = P + 1 == C::PRODUCTS;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
         const long long at = row * H + column, saved_at = first_row * H + at;
+        const bool live = now.live(row), begins = now.begins(row);
         const A* const z_row = arrays.z[P] + (first_row + row) * (WIDTH * H) + column;
         A z[WIDTH], sums[WIDTH];
 #pragma unroll
@@ -40,23 +69,26 @@ __global__ void forward_step(
             sums[k] = C::APART
                 ? product[row * (WIDTH * H) + cell.weight(k) * H + column] : -A(0);
         }
-        typename C::State state;
-        typename C::Saved saved;
+        typename C::State state = {};
+        typename C::Saved saved = {};
 #pragma unroll
         for (int k = 0; k < C::STATES; ++k)
-            if (C::reads(P) >> k & 1) {
+            if (C::reads(P) >> k & 1 || (!live && k < C::CARRIED)) {
                 const T* const first = k < C::CARRIED ? arrays.first[k % C::CARRIED] : nullptr;
                 array_of<A>(state)[k] = first ? A(wide(first[at])) : arrays.states[k][at];
+                if (begins && k < C::CARRIED) array_of<A>(state)[k] = A(0.f);
             }
-        const A h = cell.forward(Product<P>(), unit, z, sums, state, saved);
-        if (P + 1 < C::PRODUCTS) store(operand + at, h);
+        A h = state.h;
+        if (live) h = cell.forward(Product<P>(), unit, z, sums, state, saved);
+        if (operand) store(operand + at, last && now.stops(row) ? A(0.f) : h);
 #pragma unroll
         for (int k = 0; k < C::STATES; ++k)
-            if (C::writes(P) >> k & 1) arrays.states[k][at] = array_of<A>(state)[k];
+            if (C::writes(P) >> k & 1 || (now.padded && last && k < C::CARRIED))
+                arrays.states[k][at] = array_of<A>(state)[k];
 #pragma unroll
         for (int k = C::saved_before(P); k < C::saved_before(P + 1); ++k)
             store(arrays.saved[k] + saved_at, array_of<A>(saved)[k]);
-        if (P + 1 < C::PRODUCTS) continue;
+        if (!last) continue;
 #pragma unroll
         for (int k = 0; k < C::CARRIED; ++k)
             if (arrays.last[k]) store(arrays.last[k] + at, array_of<A>(state)[k]);
@@ -65,12 +97,15 @@ __global__ void forward_step(
     }
 }
 
-// The gradient of what follows product P.
+// The gradient of what follows product P. Where a padded row has ended, or has not begun, the
+// gradients of its states stay, and those of the product are zeros: the product of the step, which
+// is added then, changes nothing.
 template <template <typename> class Cell, typename T, int P>
 __global__ void backward_step(
     const Cell<typename Acc<T>::type> cell, const Backward<Cell, T> arrays,
     const typename Acc<T>::type* d_operand,  // [B, H], read: the gradient of what product P + 1
                                              // multiplied; null where there is none
+    const Steps all,                         // as above
     long long first_row, long long B, long long H)
 {
     typedef typename Acc<T>::type A;
@@ -78,32 +113,41 @@ __global__ void backward_step(
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     const typename C::Unit unit = cell.unit(column, H);
+    const Moment now(all, first_row, B);
+    const bool last = P + 1 == C::PRODUCTS;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
         const long long at = row * H + column, saved_at = first_row * H + at;
-        typename C::Read read;
-        typename C::Gradients gradients;
-        A cotangents[C::COTANGENTS], d[C::deltas(P)];
+        const bool live = now.live(row);
+        typename C::Gradients gradients = {};
 #pragma unroll
-        for (int k = 0; k < C::READ; ++k) array_of<A>(read)[k] = wide(arrays.read[k][saved_at]);
-#pragma unroll
-        for (int k = 0; k < C::COTANGENTS; ++k) {
-            const long long apart = k || !arrays.cotangent_row ? H : arrays.cotangent_row;
-            const long long cotangent_at = (first_row + row) * apart + column;
-            cotangents[k] = arrays.cotangents[k] ? wide(arrays.cotangents[k][cotangent_at]) : A(0);
+        for (int k = 0; k < C::GRADIENTS; ++k) {
+            A g = arrays.gradients[k][at];
+            if (last && arrays.last[k]) g = wide(arrays.last[k][at]);
+            array_of<A>(gradients)[k] = last && now.stops(row) ? A(0.f) : g;
         }
-        const bool last = P + 1 == C::PRODUCTS;
+        A d[C::deltas(P)] = {};
+        if (live) {
+            typename C::Read read;
+            A cotangents[C::COTANGENTS];
+#pragma unroll
+            for (int k = 0; k < C::READ; ++k) array_of<A>(read)[k] = wide(arrays.read[k][saved_at]);
+#pragma unroll
+            for (int k = 0; k < C::COTANGENTS; ++k) {
+                const long long apart = k || !arrays.cotangent_row ? H : arrays.cotangent_row;
+                const T* const of_rows = arrays.cotangents[k];
+                cotangents[k] =
+                    of_rows ? wide(of_rows[(first_row + row) * apart + column]) : A(0);
+            }
+            const A dh = last ? gradients.h + cotangents[0] : d_operand[at];
+            const A past = cell.backward(
+                Product<P>(), cell.factors(unit, read), dh, cotangents, gradients, d);
+            if (P == 0) gradients.h = past;
+        }
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)
-            array_of<A>(gradients)[k] = last && arrays.last[k] ? A(wide(arrays.last[k][at]))
-                                                               : arrays.gradients[k][at];
-        const A dh = last ? gradients.h + cotangents[0] : d_operand[at];
-        const A past = cell.backward(
-            Product<P>(), cell.factors(unit, read), dh, cotangents, gradients, d);
-        if (P == 0) gradients.h = past;
-#pragma unroll
-        for (int k = 0; k < C::GRADIENTS; ++k)
-            if (C::updates(P) >> k & 1) arrays.gradients[k][at] = array_of<A>(gradients)[k];
+            if (now.padded || C::updates(P) >> k & 1)
+                arrays.gradients[k][at] = array_of<A>(gradients)[k];
 #pragma unroll
         for (int k = 0; k < C::deltas(P); ++k) {
             const long long before = (first_row + row) * C::deltas(P) + cell.place(k);

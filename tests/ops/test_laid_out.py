@@ -146,9 +146,11 @@ def test_no_array_of_a_caller_is_kept(op: str) -> None:
 @each_place
 @pytest.mark.parametrize(("D", "reverse"), [(1, False), (1, True), (2, False)])
 @pytest.mark.parametrize("with_resets", [False, True])
+@pytest.mark.parametrize("way", ["rows", "loop"])
 def test_a_signature_has_calls_of_all_lengths_and_seeds(
-    ops: Ops, monkeypatch: pytest.MonkeyPatch, with_resets: bool, D: int, reverse: bool
+    ops: Ops, monkeypatch: pytest.MonkeyPatch, way: str, with_resets: bool, D: int, reverse: bool
 ) -> None:
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
     net: Any = {"direction": "bidirectional" if D > 1 else "unidirectional"}
     size, rng = cupyrnn.cudnn_rnn_params_size(2, H, I, **net), np.random.default_rng(0)
     net |= {"reverse": reverse, "dropout": 0.4}

@@ -305,7 +305,7 @@ def test_indices_beyond_32_bits(
         operand = np.full(H, np.nan, np.float32)
         if direction == "forward":
             extra += (operand,)
-        numbers = np.int64(at), np.int64(1), np.int64(H)
+        numbers = words(*(0,) * 8).tobytes(), np.int64(at), np.int64(1), np.int64(H)
         records = struct.tobytes(), arrays.tobytes()
         kernel((1, 1), launch.BLOCK, (*records, *extra, *numbers))
         results.append([a.tobytes() for a in (*kept, *written, operand)])

@@ -271,9 +271,13 @@ def test_lengths_are_not_overwritten_before_their_upload_has_read_them(
     assert not any(run.run.call._uploaded for run in runs)
 
 
+@pytest.mark.parametrize("way", ["rows", "loop"])
 @pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn-lstm"])
-def test_lengths_are_one_copy_to_the_device(host: Any, cupy: Any, name: str) -> None:
+def test_lengths_are_one_copy_to_the_device(
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, name: str, way: str
+) -> None:
     """The gradient needs one more operation, for steps past the ends."""
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", way)
     of_all, of_some = (
         [host.counted(call) for call in calls_of(cupy, name, (T, 3, I, H), "float32", lengths)]
         for lengths in (None, np.array([T, 1, 5]))
