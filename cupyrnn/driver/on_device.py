@@ -363,8 +363,8 @@ class OnDevice:
 
     def cut(self, states: Place, to: Place) -> None:
         """Add the copy of states before the first step, zeros where a reset is before it."""
-        H = states.shape[1]
-        self._mask([[None, states, to, H, 2]], [None, 1, self.B, H, 0, None, *self.table.sequences])
+        H, sequences = states.shape[1], self.table.sequences or ()
+        self._mask([[None, states, to, H, 2]], [None, 1, self.B, H, 0, None, *sequences])
 
     def first_state(self, layer: LayerPlaces, k: int) -> Place:
         """Return a state before the first step in memory; zeros if it has none."""
