@@ -29,7 +29,7 @@ from without_a_gpu.cudnn_stub.cases import (
     net_of,
 )
 from without_a_gpu.cudnn_stub.fixtures import forget
-from without_a_gpu.cudnn_stub.layouts import LAYOUTS, assert_layout
+from without_a_gpu.cudnn_stub.layouts import LAYOUTS, address_in_nine, assert_layout
 
 import cupyrnn
 from cupyrnn.cells.packed import GATES
@@ -233,7 +233,8 @@ def test_the_layout_on_a_device(cudnn_on_gpu: Ops) -> None:
     for case, (dtype, itemsize) in itertools.product(LAYOUTS, (("float32", 4), ("float16", 2))):
         made = engine._described(net_of(case), dtype, None)
         assert isinstance(made, cudnn_nine.Nine)
-        assert_layout(library, made.handle, made.rnn, case, itemsize)
+        size = library.weight_space_size(made.handle, made.rnn)
+        assert_layout(case, itemsize, size, address_in_nine(library, made.handle, made.rnn))
 
 
 @pytest.mark.gpu

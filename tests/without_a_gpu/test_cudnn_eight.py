@@ -1,20 +1,14 @@
-"""cuDNN 8 by CuPy 13: all arguments of all calls, and the host code of both where they are."""
+"""cuDNN 8 by CuPy 13, with a module that records its calls."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
-import itertools
 import re
-import shutil
 import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 from problems.nets import Case, params_size, problem
@@ -22,13 +16,8 @@ from problems.nets import Case, params_size, problem
 import cupyrnn
 from cupyrnn.cudnn import eight, engine
 from cupyrnn.cudnn import library as libcudnn
-from cupyrnn.cudnn.handles import Handle
-from cupyrnn.weights.params import GATES
-from without_a_gpu.cuda_on_cpu import fake_cupy
-from without_a_gpu.cudnn_stub import in_a_process
-from without_a_gpu.cudnn_stub.cases import EIGHT_CASES, EIGHT_DTYPES, given, net_of
-from without_a_gpu.cudnn_stub.eight import FUNCTIONS, CupyCudnn
-from without_a_gpu.cudnn_stub.layouts import LAYOUTS
+from without_a_gpu.cudnn_stub.cases import given, net_of
+from without_a_gpu.cudnn_stub.eight import CupyCudnn
 
 SMALL = Case("lstm", 3, 2, 4, 5, 2)
 Install = Callable[[int], CupyCudnn]
@@ -142,151 +131,3 @@ def test_what_is_missing_is_said(
     cupy_cudnn(4 * params_size(SMALL))
     monkeypatch.setenv("CUPYRNN_CUDNN", str(tmp_path / "nowhere.so"))
     assert isinstance(reason(), engine.Fault)
-
-
-# The real CuPy 13 and the real library, in processes that may crash.
-
-
-def real() -> eight.Module:
-    module = eight.find()
-    assert isinstance(module, eight.Module), module
-    return module
-
-
-def probe_functions() -> None:
-    """CuPy's functions have the parameters of the table."""
-    module = real()._module
-    for name, names in FUNCTIONS.items():
-        (parameters,) = re.findall(rf"^{name}\((.*?)\)", getattr(module, name).__doc__)
-        found = re.findall(r"(\w+)(?:, |$)", parameters)
-        assert found == names.split(), (name, found)
-
-
-def on_host() -> tuple[eight.Module, Handle, list[int]]:
-    """
-    Return the module, a handle for what the host does with one, and a list of statuses.
-
-    CuPy sets a stream before a pass, which needs a device. So a pass is called in the library,
-    with the types of CuPy's parameters. It checks all arguments, and then has no device.
-    """
-    module, ended = real(), []
-    zeros, library = ctypes.create_string_buffer(1 << 20), ctypes.CDLL("libcudnn.so.8")
-    handle = Handle(ctypes.addressof(zeros), lambda _, keep=zeros: None)
-    kinds = {"intptr_t": ctypes.c_void_p, "size_t": ctypes.c_size_t, "int": ctypes.c_int}
-
-    def call(name: str, *args: Any) -> Any:
-        if name.startswith("cudnnRNN"):
-            doc = getattr(module._module, name.removeprefix("cudnn")).__doc__
-            types_ = re.findall(r"(\w+) \w+(?:, |\)$)", doc.splitlines()[0])
-            ended.append(
-                getattr(library, name)(*(kinds[t](a) for t, a in zip(types_, args, strict=True)))
-            )
-        elif name != "cudnnSetStream":
-            return eight.Module.call(module, name, *args)
-        return None
-
-    vars(module)["call"] = vars(module)["create"] = call
-    return module, handle, ended
-
-
-def probe_calls() -> None:
-    """The real library accepts all arguments of both passes."""
-    module, handle, ended = on_host()
-    cupy: Any = fake_cupy.module()
-    sys.modules["cupy"] = cupy
-    cupy.cuda.Device.compute_capability = "75"
-    vars(engine)["handles"] = lambda _: types.SimpleNamespace(get=lambda device: handle)
-    for case, dtype, training in itertools.product(EIGHT_CASES, EIGHT_DTYPES, (False, True)):
-        net, args = net_of(case, is_training=training), given(cupy, case, dtype)
-        assert engine.why_not(net, dtype, args.lengths) is None
-        ended.clear()
-        output, h, c, reserve = engine.forward(net, args)
-        if training:
-            engine.backward(net, args, output, (output, h, c), reserve)
-        # INTERNAL_ERROR or EXECUTION_FAILED: for want of a device. BAD_PARAM is 3.
-        assert len(ended) == 1 + 2 * training
-        assert {*ended} <= {4, 8}, (case, dtype, ended)
-    for lengths, status in (([5, 1, 3], 0), ([1, 2, 5], 0), ([6, 1, 1], 2000), ([1, -1, 1], 2000)):
-        found = 0
-        try:
-            with module.data("float32", 5, 4, lengths):
-                pass
-        except libcudnn.CudnnError as error:
-            found = error.status
-        assert found == status, lengths
-    message = r"^cudnnCreate of cuDNN 8\..* by CuPy: .*_NOT_INITIALIZED \(1\)$"
-    with pytest.raises(libcudnn.CudnnError, match=message):
-        eight.Module.call(module, "cudnnCreate")
-
-
-def probe_layout() -> None:
-    """Every matrix and bias of cuDNN 8 is where cudnn_rnn_params_layout says."""
-    module, handle, _ = on_host()
-    for case, dtype in itertools.product(LAYOUTS, ("float32", "float16")):
-        if case.num_proj:
-            continue
-        made = eight.Eight(module, handle, net_of(case), dtype, None)
-        itemsize, base = np.dtype(dtype).itemsize, 1 << 20
-        assert made.params_bytes == params_size(case) * itemsize
-        of_net: dict[str, Any] = case._asdict()
-        names = ("rnn_mode", "input_mode", "direction")
-        pieces = cupyrnn.cudnn_rnn_params_layout(
-            case.L, case.H, case.I, **{n: of_net[n] for n in names}
-        )
-        gates, address = GATES[case.rnn_mode], ctypes.c_void_p()
-        with (
-            module.tensor(dtype, (case.B, case.I, 1)) as step,
-            module.filter(dtype, 1) as found,
-        ):
-            for p in pieces:
-                if not p.size:
-                    continue
-                what = "Bias" if p.kind.endswith("bias") else "Matrix"
-                matrix = gates.index(p.gate) + len(gates) * p.kind.startswith("recurrent")
-                module.call(
-                    f"cudnnGetRNNLinLayer{what}Params",
-                    *(handle.address, made.rnn, p.layer * case.D + p.direction, step, made._w),
-                    *(base, matrix, found, ctypes.addressof(address)),
-                )
-                assert address.value == base + p.offset * itemsize, (case, p)
-        made.close()
-
-
-@functools.cache
-def real_eight() -> str:
-    """Return why CuPy 13 with cuDNN 8 is not installed, "" if it is."""
-    done = in_a_process(
-        "from cupyrnn.cudnn import eight\n"
-        "found = eight.find()\n"
-        "print(found if isinstance(found, str) else '')"
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-@pytest.fixture
-def with_both() -> None:
-    if real_eight():
-        pytest.skip(needs.REASONS["cudnn8"])
-
-
-@pytest.mark.usefixtures("with_both")
-@pytest.mark.parametrize("probe", ["functions", "calls", "layout"])
-def test_the_host_code_of_the_real_library(probe: str) -> None:
-    done = in_a_process(f"from without_a_gpu import test_cudnn_eight as t; t.probe_{probe}()")
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.usefixtures("with_both")
-def test_a_library_without_its_parts_is_refused_and_ends_no_process(tmp_path: Path) -> None:
-    path = libcudnn.in_wheel("libcudnn.so.8")
-    assert path is not None
-    shutil.copy(path, tmp_path)
-    code = (
-        "from cupyrnn.cudnn import eight, library\n"
-        f"library.in_wheel = lambda _: {str(tmp_path / 'libcudnn.so.8')!r}\n"
-        "print(eight.find())"
-    )
-    done = in_a_process(code)
-    assert done.returncode == 0, done.stderr
-    assert "libcudnn_ops_infer.so.8: cannot open shared object file" in done.stdout

@@ -1,4 +1,4 @@
-"""The real cuDNN's host code, which runs without a GPU: layouts, refusals, prototypes."""
+"""The host code of real cuDNN 9 and 8, which runs without a GPU: layouts, refusals, prototypes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import functools
 import itertools
+import re
+import shutil
 import sys
 import types
 from collections.abc import Iterator
@@ -13,16 +15,38 @@ from pathlib import Path
 from typing import Any
 
 import needs
+import numpy as np
 import pytest
 from problems.nets import BI, Case, params_size
 
-from cupyrnn.cudnn import engine
+from cupyrnn.cudnn import eight, engine
 from cupyrnn.cudnn import library as libcudnn
 from cupyrnn.cudnn.handles import Handle
 from without_a_gpu.cuda_on_cpu import fake_cupy
 from without_a_gpu.cudnn_stub import in_a_process
-from without_a_gpu.cudnn_stub.cases import CUDNN_CASES, DTYPES, declared, given, net_of
-from without_a_gpu.cudnn_stub.layouts import LAYOUTS, assert_layout
+from without_a_gpu.cudnn_stub.cases import (
+    CUDNN_CASES,
+    DTYPES,
+    EIGHT_CASES,
+    EIGHT_DTYPES,
+    declared,
+    given,
+    net_of,
+)
+from without_a_gpu.cudnn_stub.eight import FUNCTIONS
+from without_a_gpu.cudnn_stub.layouts import BASE, LAYOUTS, address_in_nine, assert_layout
+
+# Lengths of three sequences of at most five steps, and the status of their description.
+LENGTHS = (([5, 1, 3], 0), ([1, 2, 5], 0), ([6, 1, 1], 2000), ([1, -1, 1], 2000))
+
+
+def status(make: contextlib.AbstractContextManager[int]) -> int:
+    """Return the status with which a description is made; 0 if it is right."""
+    try:
+        with make:
+            return 0
+    except libcudnn.CudnnError as error:
+        return error.status
 
 
 class HostLibrary:
@@ -65,24 +89,18 @@ class HostLibrary:
             yield rnn
 
 
-def probe_layout() -> None:
+def layout_of_nine() -> None:
     real = HostLibrary()
     for case, (dtype, itemsize) in itertools.product(LAYOUTS, (("float32", 4), ("float16", 2))):
         with real.net(case, dtype) as net:
-            assert_layout(real.library, real.handle, net, case, itemsize)
+            size = real.library.weight_space_size(real.handle, net)
+            address_of = address_in_nine(real.library, real.handle, net)
+            assert_layout(case, itemsize, size, address_of)
 
 
-def probe_descriptors() -> None:
+def descriptors_of_nine() -> None:
     """What is refused, and that nothing else is."""
     real = HostLibrary()
-
-    def status(make: contextlib.AbstractContextManager[int]) -> int:
-        try:
-            with make:
-                return 0
-        except libcudnn.CudnnError as error:
-            return error.status
-
     case = Case("lstm", 5, 3, 4, 6)
     for dtype in DTYPES:
         refused = dtype == "bfloat16" and real.library.version < 91300
@@ -90,19 +108,14 @@ def probe_descriptors() -> None:
     assert status(real.net(case._replace(num_proj=3), "float32")) == 0
     assert status(real.net(Case("gru", 5, 3, 4, 6, num_proj=3), "float32")) == 3000
     assert status(real.net(case._replace(num_proj=7), "float32")) != 0
-    for lengths, expected in (
-        ([5, 1, 3], 0),
-        ([1, 2, 5], 0),
-        ([6, 1, 1], 2000),
-        ([1, -1, 1], 2000),
-    ):
+    for lengths, expected in LENGTHS:
         assert status(real.library.data("float32", 5, 4, lengths)) == expected, lengths
     assert status(real.library.data("float32", 65536, 4, [1])) != 0
     with pytest.raises(libcudnn.CudnnError, match=r"^cudnnCreate .*_NOT_INITIALIZED"):
         libcudnn.Library(real.library.path).create("cudnnCreate")
 
 
-def probe_algorithms() -> None:
+def algorithms_of_nine() -> None:
     """
     The library's answers about its other algorithms without a device.
 
@@ -150,7 +163,7 @@ def probe_algorithms() -> None:
         assert str(reason).endswith("does not support num_proj = 3")
 
 
-def probe_calls() -> None:
+def calls_of_nine() -> None:
     """All arguments of a whole call pass the checks of the real library."""
     real = HostLibrary()
     cupy: Any = fake_cupy.module()
@@ -173,30 +186,153 @@ def probe_calls() -> None:
     assert not refused or real.library.version < 92800, refused
 
 
+def real() -> eight.Module:
+    module = eight.find()
+    assert isinstance(module, eight.Module), module
+    return module
+
+
+def functions_of_eight() -> None:
+    """CuPy's functions have the parameters of the table."""
+    module = real()._module
+    for name, names in FUNCTIONS.items():
+        (parameters,) = re.findall(rf"^{name}\((.*?)\)", getattr(module, name).__doc__)
+        found = re.findall(r"(\w+)(?:, |$)", parameters)
+        assert found == names.split(), (name, found)
+
+
+def on_host() -> tuple[eight.Module, Handle, list[int]]:
+    """
+    Return the module, a handle for what the host does with one, and a list of statuses.
+
+    CuPy sets a stream before a pass, which needs a device. So a pass is called in the library,
+    with the types of CuPy's parameters. It checks all arguments, and then has no device.
+    """
+    module, ended = real(), []
+    zeros, library = ctypes.create_string_buffer(1 << 20), ctypes.CDLL("libcudnn.so.8")
+    handle = Handle(ctypes.addressof(zeros), lambda _, keep=zeros: None)
+    kinds = {"intptr_t": ctypes.c_void_p, "size_t": ctypes.c_size_t, "int": ctypes.c_int}
+
+    def call(name: str, *args: Any) -> Any:
+        if name.startswith("cudnnRNN"):
+            doc = getattr(module._module, name.removeprefix("cudnn")).__doc__
+            types_ = re.findall(r"(\w+) \w+(?:, |\)$)", doc.splitlines()[0])
+            ended.append(
+                getattr(library, name)(*(kinds[t](a) for t, a in zip(types_, args, strict=True)))
+            )
+        elif name != "cudnnSetStream":
+            return eight.Module.call(module, name, *args)
+        return None
+
+    vars(module)["call"] = vars(module)["create"] = call
+    return module, handle, ended
+
+
+def calls_of_eight() -> None:
+    """The real library accepts all arguments of both passes."""
+    module, handle, ended = on_host()
+    cupy: Any = fake_cupy.module()
+    sys.modules["cupy"] = cupy
+    cupy.cuda.Device.compute_capability = "75"
+    vars(engine)["handles"] = lambda _: types.SimpleNamespace(get=lambda device: handle)
+    for case, dtype, training in itertools.product(EIGHT_CASES, EIGHT_DTYPES, (False, True)):
+        net, args = net_of(case, is_training=training), given(cupy, case, dtype)
+        assert engine.why_not(net, dtype, args.lengths) is None
+        ended.clear()
+        output, h, c, reserve = engine.forward(net, args)
+        if training:
+            engine.backward(net, args, output, (output, h, c), reserve)
+        # INTERNAL_ERROR or EXECUTION_FAILED: for want of a device. BAD_PARAM is 3.
+        assert len(ended) == 1 + 2 * training
+        assert {*ended} <= {4, 8}, (case, dtype, ended)
+    for lengths, expected in LENGTHS:
+        assert status(module.data("float32", 5, 4, lengths)) == expected, lengths
+    message = r"^cudnnCreate of cuDNN 8\..* by CuPy: .*_NOT_INITIALIZED \(1\)$"
+    with pytest.raises(libcudnn.CudnnError, match=message):
+        eight.Module.call(module, "cudnnCreate")
+
+
+def layout_of_eight() -> None:
+    module, handle, _ = on_host()
+
+    def address_of(
+        made: eight.Eight, of: tuple[int, int], piece: Any, pseudo_layer: int, matrix: int
+    ) -> Any:
+        address, what = ctypes.c_void_p(), "Bias" if piece.kind.endswith("bias") else "Matrix"
+        module.call(
+            f"cudnnGetRNNLinLayer{what}Params",
+            *(handle.address, made.rnn, pseudo_layer, of[0], made._w, BASE, matrix, of[1]),
+            ctypes.addressof(address),
+        )
+        return address.value
+
+    for case, dtype in itertools.product(LAYOUTS, ("float32", "float16")):
+        if case.num_proj:
+            continue
+        made = eight.Eight(module, handle, net_of(case), dtype, None)
+        with (
+            module.tensor(dtype, (case.B, case.I, 1)) as step,
+            module.filter(dtype, 1) as found,
+        ):
+            address = functools.partial(address_of, made, (step, found))
+            assert_layout(case, np.dtype(dtype).itemsize, made.params_bytes, address)
+        made.close()
+
+
 @functools.cache
-def real_library() -> str | None:
-    """Return the path of cuDNN 9, None if it is not installed."""
+def installed(version: str) -> str:
+    """Return the real library, "" if it is not installed."""
     done = in_a_process(
-        "from cupyrnn.cudnn import library\n"
-        "found = library.find()\n"
-        "print('' if isinstance(found, str) else found.path)"
+        "from cupyrnn.cudnn import eight, library\n"
+        f"found = {'library' if version == 'nine' else 'eight'}.find()\n"
+        "print('' if isinstance(found, str) else getattr(found, 'path', found))"
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip() or None
+    return done.stdout.strip()
 
 
-@pytest.mark.parametrize("probe", ["layout", "descriptors", "algorithms", "calls"])
-def test_the_host_code_of_the_real_library(probe: str) -> None:
-    if real_library() is None:
-        pytest.skip(needs.REASONS["cudnn"])
-    probing = f"from without_a_gpu import test_cudnn_library as t; t.probe_{probe}()"
-    done = in_a_process(probing)
+def needed(version: str) -> str:
+    """Return the real library; skip the test if it is not installed."""
+    found = installed(version)
+    if not found:
+        pytest.skip(needs.REASONS["cudnn" if version == "nine" else "cudnn8"])
+    return found
+
+
+PROBES = {
+    "nine": ("layout", "descriptors", "algorithms", "calls"),
+    "eight": ("layout", "functions", "calls"),
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "probe"), [(version, probe) for version in PROBES for probe in PROBES[version]]
+)
+def test_the_host_code_of_the_real_library(version: str, probe: str) -> None:
+    needed(version)
+    done = in_a_process(
+        f"from without_a_gpu import test_cudnn_library as t; t.{probe}_of_{version}()"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_prototypes_of_the_real_header() -> None:
-    path = real_library()
-    include = Path(path or "").parent.parent / "include"
+def test_eight_without_its_parts_is_refused_and_ends_no_process(tmp_path: Path) -> None:
+    needed("eight")
+    path = libcudnn.in_wheel("libcudnn.so.8")
+    assert path is not None
+    shutil.copy(path, tmp_path)
+    code = (
+        "from cupyrnn.cudnn import eight, library\n"
+        f"library.in_wheel = lambda _: {str(tmp_path / 'libcudnn.so.8')!r}\n"
+        "print(eight.find())"
+    )
+    done = in_a_process(code)
+    assert done.returncode == 0, done.stderr
+    assert "libcudnn_ops_infer.so.8: cannot open shared object file" in done.stdout
+
+
+def test_the_prototypes_of_nine() -> None:
+    include = Path(needed("nine")).parent.parent / "include"
     headers = [include / f"cudnn_{part}.h" for part in ("graph", "ops", "adv")]
     if not all(h.exists() for h in headers):
         pytest.skip(needs.REASONS["cudnn"])

@@ -1,9 +1,10 @@
-"""The places of the matrices of the packed parameters in the real library."""
+"""The places of the matrices of the packed parameters in the real libraries."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+from collections.abc import Callable
 from ctypes import c_int, c_int32, c_size_t, c_void_p
 from typing import Any
 
@@ -20,8 +21,7 @@ LAYOUTS = [
     )
     if (input_mode == LINEAR or I == H) and (not P or (mode == "lstm" and H > P))
 ]
-
-
+BASE = 1 << 20  # the address of the parameters
 _PROTOTYPES = {
     "cudnnGetRNNWeightParams": (
         *(c_void_p, c_void_p, c_int32, c_size_t, c_void_p, c_int32),
@@ -30,75 +30,45 @@ _PROTOTYPES = {
     "cudnnGetTensorNdDescriptor": (c_void_p, c_int, *(c_void_p,) * 4),
 }
 
+# The address of a piece, of the numbers of its layer and direction and of its matrix.
+AddressOf = Callable[[Any, int, int], Any]
 
-# The address of a matrix or bias of the weights, and its sizes.
-Place = tuple[int, tuple[int, ...]]
+
+def assert_layout(case: Case, itemsize: int, size: int, address_of: AddressOf) -> None:
+    """Check the size of the parameters, and that their pieces are where the package says."""
+    assert size == params_size(case) * itemsize
+    attributes: dict[str, Any] = case._asdict()
+    names = ("rnn_mode", "input_mode", "direction", "num_proj")
+    gates, kinds = GATES[case.rnn_mode], ("input", "recurrent", "projection")
+    for piece in cupyrnn.cudnn_rnn_params_layout(
+        case.L, case.H, case.I, **{n: attributes[n] for n in names}
+    ):
+        if piece.size:
+            matrix = len(gates) * kinds.index(piece.kind.removesuffix("_bias"))
+            matrix += gates.index(piece.gate) if piece.gate else 0
+            found = address_of(piece, piece.layer * case.D + piece.direction, matrix)
+            assert found == BASE + piece.offset * itemsize, (case, piece)
 
 
-def weight_params(
-    library: libcudnn.Library,
-    handle: int,
-    rnn: int,
-    pseudo_layer: int,
-    weights: tuple[int, int],
-    matrix: int,
-) -> list[Place | None]:
-    """Return the places of a matrix and its bias; `weights` is the size and the address of all."""
+def address_in_nine(library: libcudnn.Library, handle: int, rnn: int) -> AddressOf:
+    """Return a function that asks cuDNN 9 for an address, and compares the sizes of the piece."""
     for name, types in _PROTOTYPES.items():
         getattr(library._dll, name).argtypes = types
+    size = library.weight_space_size(handle, rnn)
 
-    def at(address: c_void_p, tensor: int) -> Place | None:
-        if not address.value:
-            return None
+    def address_of(piece: Any, pseudo_layer: int, matrix: int) -> Any:
+        addresses, one = (c_void_p(), c_void_p()), ("float32", (1, 1, 1))  # whatever it is
         data, rank, dims, strides = c_int(), c_int(), (c_int * 3)(), (c_int * 3)()
-        pointers = (ctypes.byref(p) for p in (data, rank, dims, strides))
-        library.call("cudnnGetTensorNdDescriptor", tensor, 3, *pointers)
-        return address.value, tuple(dims)
+        with library.tensor(*one) as m, library.tensor(*one) as b:
+            library.call(
+                "cudnnGetRNNWeightParams",
+                *(handle, rnn, pseudo_layer, size, BASE, matrix),
+                *(m, ctypes.byref(addresses[0]), b, ctypes.byref(addresses[1])),
+            )
+            tensor = b if piece.kind.endswith("bias") else m
+            pointers = (ctypes.byref(p) for p in (data, rank, dims, strides))
+            library.call("cudnnGetTensorNdDescriptor", tensor, 3, *pointers)
+        assert [n for n in dims if n > 1] == [n for n in piece.shape if n > 1], piece
+        return addresses[tensor == b].value
 
-    one = "float32", (1, 1, 1)  # whatever it is
-    with library.tensor(*one) as m, library.tensor(*one) as b:
-        addresses = c_void_p(), c_void_p()
-        library.call(
-            "cudnnGetRNNWeightParams",
-            *(handle, rnn, pseudo_layer, *weights, matrix),
-            *(m, ctypes.byref(addresses[0]), b, ctypes.byref(addresses[1])),
-        )
-        return [at(*of) for of in zip(addresses, (m, b), strict=True)]
-
-
-def assert_layout(
-    library: libcudnn.Library, handle: int, net: int, case: Case, itemsize: int
-) -> None:
-    """Check that every matrix and bias of cuDNN is where cudnn_rnn_params_layout says."""
-    pieces = cupyrnn.cudnn_rnn_params_layout(
-        *(case.L, case.H, case.I),
-        rnn_mode=case.rnn_mode,  # type: ignore[arg-type]
-        input_mode=case.input_mode,  # type: ignore[arg-type]
-        direction=case.direction,  # type: ignore[arg-type]
-        num_proj=case.num_proj,
-    )
-    size = library.weight_space_size(handle, net)
-    assert size == params_size(case) * itemsize
-    gates, base = GATES[case.rnn_mode], 1 << 20
-    found: dict[Any, Any] = {}
-    for pl in range(case.L * case.D):
-        for matrix in range(2 * len(gates) + (case.num_proj > 0)):
-            kinds = ("input", "recurrent", "projection")
-            kind, gate = kinds[matrix // len(gates)], matrix % len(gates)
-            name = "" if kind == "projection" else gates[gate]
-            places = weight_params(library, handle, net, pl, (size, base), matrix)
-            for what, place in zip((kind, f"{kind}_bias"), places, strict=True):
-                if place is not None:
-                    address, sizes = place
-                    offset, rest = divmod(address - base, itemsize)
-                    assert rest == 0
-                    found[what, pl, name] = offset, tuple(n for n in sizes if n > 1)
-    expected = {
-        (p.kind, p.layer * case.D + p.direction, p.gate): (
-            p.offset,
-            tuple(n for n in p.shape if n > 1),
-        )
-        for p in pieces
-        if p.size
-    }
-    assert found == expected
+    return address_of
