@@ -306,23 +306,6 @@ def plant(
     forget()
 
 
-def launches(cupy: Any, monkeypatch: pytest.MonkeyPatch, call: Any) -> list[str]:
-    """Return the launches and products of a call, in the order of the alphabet."""
-    counted: list[str] = []
-    places = (cupy.cuda.driver, "launchKernel"), (cupy.cuda.cublas, "gemmEx")
-    with monkeypatch.context() as patch:
-        for owner, name in places:
-            function = getattr(owner, name)
-
-            def noted(*args: Any, function: Any = function, name: str = name) -> Any:
-                counted.append(name)
-                return function(*args)
-
-            patch.setattr(owner, name, noted)
-        on(cupy, call)
-    return sorted(counted)
-
-
 def use_interpreter(monkeypatch: pytest.MonkeyPatch, arch: str) -> None:
     monkeypatch.setattr(fake_cupy, "compile_module", Executor(arch).compile_module)
     forget()

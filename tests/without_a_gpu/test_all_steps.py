@@ -36,7 +36,6 @@ from without_a_gpu.all_steps import (
     INTERPRETER,
     MEETING,
     ORDERS,
-    Frame,
     calls,
     caught_by,
     compiled,
@@ -44,7 +43,6 @@ from without_a_gpu.all_steps import (
     has_device,
     interpreted,
     largest,
-    launches,
     needs_tool,
     on,
     plant,
@@ -365,20 +363,6 @@ def test_no_size_has_a_race(
     use_interpreter(monkeypatch, "compute_90")
     on(cupy_on_cpu, call)
     expect_the_frame()
-
-
-@each_frame
-@each_cell
-def test_as_many_launches_whatever_the_number_of_steps(
-    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, cell: str, frame: Frame
-) -> None:
-    frame.ask(monkeypatch)
-    frame.has(monkeypatch, 2, 2, 5)
-    found = [
-        launches(cupy_on_cpu, monkeypatch, calls(T, 2, 5, frame.dtype)[cell]) for T in (2, 3, 20)
-    ]
-    assert found[0] == found[1] == found[2]
-    assert "gemmEx" in found[0]
 
 
 # One error of each frame is planted in every run, with the quickest tool; the others are slow.

@@ -385,15 +385,6 @@ def test_a_fork_during_a_trial(use_card: Any, cupy_on_cpu: Any) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-class Timer:
-    """Replaces the timer: "rows" is fast forward, and slow backward."""
-
-    def measure(self, call: Callable[[], Any], wait: float) -> Any:
-        call()
-        launch = persistent._here.trial
-        return SimpleNamespace(ms=1.0, host=0.0) if launch is None else launch
-
-
 @pytest.fixture
 def timing(use_card: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A function that sets the milliseconds of kernels, by direction and kernel."""

@@ -317,22 +317,3 @@ def test_what_clusters_take_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choices(num_units=256, batch_size=32).forward.sequences == 3
     reason = choices(num_units=16, batch_size=10**6).forward.reason
     assert reason == "cluster takes B up to 524280, and B is 1000000"
-
-
-def test_clusters_start_by_an_ordinary_launch(
-    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of whole clusters."""
-    driver, started = cupy_on_cpu.cuda.driver, []
-    function = driver.launchKernel
-
-    def launch(*args: Any) -> Any:
-        if args[1] == 4 and args[4] == 128:
-            started.append(args[2])
-        return function(*args)
-
-    _, call = FRAMES["cluster"].call_of_few(monkeypatch, "lstm")
-    expected = on(cupy_on_cpu, call)
-    monkeypatch.setattr(driver, "launchKernel", launch)
-    assert same(on(cupy_on_cpu, call), expected)
-    assert started == [2, 2]

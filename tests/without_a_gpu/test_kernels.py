@@ -7,19 +7,17 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import needs
 import numpy as np
 import pytest
-from checks import ON_HOST, Ops, assert_close
-from problems import grus, lstms, nets, table
+from checks import assert_close
+from problems import grus, lstms, nets
 from problems.nets import BI, Case
-from problems.properties import each
 
 import cupyrnn
-from cupyrnn.derivatives.tree import tree_map
 from cupyrnn.driver import packing as _packing
 from cupyrnn.kernels import common, compile, dropout, launch, products, step
 from cupyrnn.kernels.cell import words
@@ -138,40 +136,6 @@ def test_tangents_in_several_blocks(
 
 def test_the_largest_grid_is_cudas() -> None:
     assert launch.step_grid(10**7, 33) == (2, 65535)
-
-
-@each(places=["cuda_on_cpu"], once="cuda_on_cpu", dtype=["float16", "float32"], size=(3, 2, 4, 5))
-def test_all_of_a_call_is_on_the_device_of_its_arguments_and_on_the_current_stream(
-    ops: Ops, case: table.Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The stand-in refuses a launch that mixes devices."""
-    cupy: Any = ops.xp
-    start, streams, found = cupy.cuda.driver.launchKernel, set(), []
-
-    def noting(function: Any, *numbers: Any) -> Any:
-        streams.add(numbers[7])
-        return start(function, *numbers)
-
-    def to_device(arrays: dict[str, Any]) -> dict[str, Any]:
-        with cupy.cuda.Device(1):
-            return {n: a if n in ON_HOST else ops.to_device(a) for n, a in arrays.items()}
-
-    monkeypatch.setattr(cupy.cuda.driver, "launchKernel", noting)
-    monkeypatch.setattr(
-        cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=77, is_capturing=lambda: False)
-    )
-    call, record = table.call_of(case, rng), case.op.record
-    given = to_device(call.arguments(ops))
-    out = record.forward(**given)
-    cotangents = to_device(call.swap_if_batch_first(call.cotangents(rng, out)))
-    gradients = [record.gradient]
-    if case.op.is_cell:
-        gradients.append(getattr(cupyrnn, f"{record.name}_grad"))
-    gradient_kwargs = record.gradient_arguments(given, out._asdict()) | cotangents
-    for result in (out, *(gradient(**gradient_kwargs) for gradient in gradients)):
-        tree_map(found.append, tuple(result))
-    devices = {a.device.id for a in found if type(a) is cupy.ndarray}
-    assert (devices, streams) == ({1}, {77})
 
 
 def test_a_new_thread_has_a_context_before_its_first_launch(
@@ -330,17 +294,6 @@ def test_the_bytes_of_a_struct_are_settled() -> None:
             assert struct.dtype.itemsize % 8 == 0
             assert used <= struct.dtype.itemsize
             assert np.count_nonzero(np.frombuffer(struct.tobytes(), np.uint8)) <= used
-
-
-def test_arguments_as_the_driver_reads_them(cupy_on_cpu: ModuleType) -> None:
-    """None is a null pointer; CuPy 13 itself would pass the address of the object."""
-    array = cupy_on_cpu.zeros(3, "f4")
-    values = (array, None, np.float32(1.5), np.int64(-2), np.bool_(True))
-    places, addresses = launch._addresses(values)
-    assert places[:2].tolist() == [array.data.ptr, 0]
-    for n, scalar in enumerate(values[2:], 2):
-        assert places[n : n + 1].view(np.uint8)[: scalar.itemsize].tobytes() == scalar.tobytes()
-    assert (addresses - places.ctypes.data).tolist() == [0, 8, 16, 24, 32]
 
 
 def test_devices_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:

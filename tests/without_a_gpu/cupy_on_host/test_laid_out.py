@@ -17,7 +17,7 @@ from checks import assert_close
 
 from cupyrnn.driver import signatures
 from cupyrnn.kernels import choice, fit, grid, persistent
-from without_a_gpu.cupy_on_host.calls import ON_A_STREAM, calls_made, calls_of
+from without_a_gpu.cupy_on_host.calls import ON_A_STREAM, calls, calls_made, calls_of
 
 pytestmark = pytest.mark.gpu
 
@@ -341,12 +341,14 @@ def test_each_device_has_calls_of_its_own(host: Any, cupy: Any) -> None:
             found.append(cupy.asnumpy(out.h).tobytes())
     assert len(set(found)) == 1
     assert {bool(run) for run in signatures.CALLS.values()} == {True}
-    # Arrays of another device than the current one.
+
+
+def test_results_are_on_the_device_of_the_arguments(host: Any, cupy: Any) -> None:
+    """Whatever device is current. The driver refuses memory of another device."""
     with cupy.cuda.Device(1):
-        call = calls_of(cupy, "block_lstm", (T, B, I, H))[0]
-    out = call()
-    assert out.h.device.id == 1
-    assert cupy.asnumpy(out.h).tobytes() == found[0]
+        of_all = calls(cupy, SMALL)
+    for name, call in of_all.items():
+        assert {a.device.id for a in call() if is_of(cupy, a)} == {1}, name
 
 
 @pytest.mark.parametrize(
