@@ -10,7 +10,7 @@ device the type Dual of ``kernels/common.py`` does the same.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,12 @@ def arithmetic_of(dtype: np.dtype[Any]) -> Arithmetic:
     array([0.78644773])
     """
     return _DUAL if dtype.kind == "c" else _REAL
+
+
+def dot_with(dtype: np.dtype[Any], matrices: Sequence[Any]) -> Callable[..., Any]:
+    """Return the `dot` of a dtype for products with these results of `products.factor`."""
+    is_plain = dtype.kind == "f" and all(type(w) is np.ndarray for w in matrices)
+    return np.dot if is_plain else arithmetic_of(dtype).dot
 
 
 def real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -26,11 +26,13 @@ def factor(w: Array, rows: int, steps: int) -> Array | Planes | Blocks | Transpo
     """
     if w.dtype.kind == "c":
         return dual.factor(w, rows, steps)
-    if transposed.blocks_pay(w, rows, steps):
-        return Blocks(w, rows)
-    if transposed.pays(w, rows, steps):
-        return Transposed(w, rows)
-    if w.flags.f_contiguous and (rows == 1 or steps < 16):
+    if rows * w.size > transposed.SMALL_PRODUCT:
+        if transposed.blocks_pay(w, rows, steps):
+            return Blocks(w, rows)
+        if transposed.pays(w, rows, steps):
+            return Transposed(w, rows)
+    flags = w.flags
+    if flags.c_contiguous or (flags.f_contiguous and (rows == 1 or steps < 16)):
         return w
     return transposed.c_ordered(w)
 

@@ -24,7 +24,7 @@ from . import blas
 # The transpose, measured in float32 in whole calls relative to the plain product: 1.0 to 1.7 times
 # as fast forward and 1.1 to 1.3 backward with up to 16 rows; 1.06 to 1.13 with up to 32 rows and
 # the larger matrices; slower with more rows, with matrices of 64k elements, and in float64.
-_SMALL_PRODUCT = 1_000_000
+SMALL_PRODUCT = 1_000_000
 _FEW_ROWS, _LARGE_MATRIX = 16, 1 << 17
 _MORE_ROWS, _LARGER_MATRIX = 32, 1 << 18
 # From so many steps on, a copy for the transpose pays off.
@@ -39,9 +39,9 @@ class Blocks:
 
     def __init__(self, w: Array, rows: int) -> None:
         K, N = self.shape = w.shape
-        count = -(-rows * K * N // _SMALL_PRODUCT)
+        count = -(-rows * K * N // SMALL_PRODUCT)
         width = -(-N // (16 * count)) * 16  # whole vectors
-        while width > 16 and rows * K * width > _SMALL_PRODUCT:
+        while width > 16 and rows * K * width > SMALL_PRODUCT:
             width -= 16
         self._blocks = []
         for start in range(0, N, width):
@@ -57,8 +57,8 @@ class Blocks:
 
 
 def blocks_pay(w: Array, rows: int, steps: int) -> bool:
-    """Return whether products of so many rows are faster with blocks of w."""
-    if not 1 < rows <= _MORE_ROWS_OF_BLOCKS or rows * w.size <= _SMALL_PRODUCT:
+    """Return whether products of so many rows, which are not small, are faster with blocks of w."""
+    if not 1 < rows <= _MORE_ROWS_OF_BLOCKS:
         return False
     if w.dtype.kind != "f" or steps < _ENOUGH_STEPS or not blas.has_small_kernels():
         return False
@@ -88,13 +88,12 @@ class Transposed:
 
 
 def pays(w: Array, rows: int, steps: int) -> bool:
-    """Return whether products of so many rows are faster with the transpose of w."""
+    """Return whether products of so many rows, which are not small, are faster by the transpose."""
     few = _MORE_ROWS if w.size >= _LARGER_MATRIX else _FEW_ROWS
     return (
         w.dtype == np.float32
         and 1 < rows <= few
         and w.size >= _LARGE_MATRIX
-        and rows * w.size > _SMALL_PRODUCT
         and (w.flags.f_contiguous or steps >= _ENOUGH_STEPS)
     )
 
@@ -105,16 +104,16 @@ def pays(w: Array, rows: int, steps: int) -> bool:
 # float64. Products of 16 rows, from K = 128 on, are 1.3 to 1.9 times as fast in float32 with one
 # thread, 1.0 times with two, and 1.0 to 1.35 times in float64. Blocks do not pay off for smaller K.
 _SMALL_RESULT = 1200
-_ROWS_BY_LEAST_K = ((64, 12), (128, 16))
+_ROWS_BY_LEAST_K, _MOST_ROWS = ((64, 12), (128, 16)), 16
 
 
 def small_results_pay(a: Array, w: Array) -> bool:
     """Return whether `dot_by_small_results` is faster for the product a[B, K] @ w[K, N]."""
     rows, K = a.shape
     return (
-        rows > 1
+        1 < rows <= _MOST_ROWS
         and any(least <= K and rows <= most for least, most in _ROWS_BY_LEAST_K)
-        and (rows * w.shape[1] > _SMALL_RESULT or rows * w.size > _SMALL_PRODUCT)
+        and (rows * w.shape[1] > _SMALL_RESULT or rows * w.size > SMALL_PRODUCT)
         and w.flags.f_contiguous
         and w.dtype.kind == "f"
         and blas.has_small_kernels()
@@ -124,7 +123,7 @@ def small_results_pay(a: Array, w: Array) -> bool:
 def dot_by_small_results(a: Array, w: Array, out: Array) -> None:
     """Compute out = a @ w by blocks of columns, w in Fortran order."""
     rows, K = a.shape
-    width = min(_SMALL_RESULT // rows, _SMALL_PRODUCT // (rows * K))
+    width = min(_SMALL_RESULT // rows, SMALL_PRODUCT // (rows * K))
     width = max(width // 16, 1) * 16  # whole vectors
     for start in range(0, w.shape[1], width):
         columns = slice(start, start + width)

@@ -53,6 +53,7 @@ class ForwardRun(NamedTuple):
     carried: Any
     saved: Any  # the cell's Saved; written
     batches: Sequence[int]  # the rows of each step, non-increasing
+    work: Scratch  # memory for intermediate arrays, reused by the next call
 
 
 class BackwardRun(NamedTuple):

@@ -26,7 +26,7 @@ from typing import Any, Generic
 import numpy as np
 
 from .._typing import Array, ArrayT, NamedTuple
-from ..arithmetic.dual import arithmetic_of
+from ..arithmetic.dual import arithmetic_of, dot_with
 from ..arithmetic.gates import HardSigmoid, gate_of, slope_of, unity_of
 from ..arithmetic.scratch import product
 from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight
@@ -87,7 +87,7 @@ def forward_steps(cell: GRU, run: ForwardRun) -> None:
     planes = zh.reshape(B, 2, H).transpose(1, 0, 2)
     e_r, e_u = e = np.empty((2, B, H), dtype)
     (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
-    dot, tanh = arithmetic.dot, arithmetic.tanh
+    dot, tanh = dot_with(dtype, run.w), arithmetic.tanh
     for z_ru_t, z_c_t, r, u, c, h in zip(z_ru, z_c, *run.saved, strict=True):
         dot(h_prev, w_ru, zh)
         np.subtract(z_ru_t, zh, zh)
@@ -122,7 +122,7 @@ def backward_steps(cell: GRU, run: BackwardRun) -> None:
     np.subtract(unity, r, k_r)
     slope(r, k_r, k_r)
     np.multiply(h_prev, k_r, k_r)  # k_r = h_prev*r*(1-r)
-    dot = arithmetic_of(dtype).dot
+    dot = dot_with(dtype, run.w)
     d_hr, through = np.empty((B, H), dtype), np.empty((B, H), dtype)
     gates = d_ru.reshape(t, B, 2, H)
     # Iterating over arrays makes the views of a step faster than indexing does.

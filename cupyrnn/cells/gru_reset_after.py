@@ -27,7 +27,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .._typing import Array, NamedTuple
-from ..arithmetic.dual import arithmetic_of
+from ..arithmetic.dual import arithmetic_of, dot_with
 from ..arithmetic.gates import HardSigmoid, gate_of, sigmoid_of, slope_of, unity_of, with_negated
 from ..arithmetic.scratch import are_small
 from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight
@@ -86,7 +86,7 @@ def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
     product_hc, product_ru = planes[0], planes[1:]
     e_r, e_u = e = np.empty((2, B, H), dtype)
     (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
-    dot, tanh = arithmetic.dot, arithmetic.tanh
+    dot, tanh = dot_with(dtype, run.w), arithmetic.tanh
     for z_ru_t, z_c_t, r, u, c, hc, h in zip(z[:, :2], z[:, 2], *run.saved, strict=True):
         dot(h_prev, w_h, product)
         if is_small:
@@ -131,7 +131,7 @@ def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
         slope(r, k_r, k_r)
         np.multiply(k_r, k_c, k_r)
     np.multiply(k_r, hc, k_r)  # k_r = k_c*hc*r*(1-r)
-    dot = arithmetic_of(dtype).dot
+    dot = dot_with(dtype, run.w)
     past = np.empty((B, H), dtype)
     gates, recurrent = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3), dz[:, :, : 3 * H]
     # Iterating over arrays makes the views of a step faster than indexing does.

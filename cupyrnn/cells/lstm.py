@@ -31,14 +31,14 @@ dh is zero where abs(h) reached the clip of a projection.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, Generic
 
 import numpy as np
 
 from .._typing import Array, ArrayT, NamedTuple
-from ..arithmetic.dual import arithmetic_of
+from ..arithmetic.dual import arithmetic_of, dot_with
 from ..arithmetic.gates import (
     HardSigmoid,
     bounds_of,
@@ -119,27 +119,42 @@ def _operands(saved: LSTMOutputs, h_before: Array) -> list[Array]:
     return [h_before, product(saved.o, saved.co, h_before.dtype)]
 
 
+def _forward_views(
+    new: Callable[..., Array], t: int, B: int, H: int, columns: Sequence[int]
+) -> tuple[Any, ...]:
+    """Return scratch memory, and of each step the planes of all gates and of i, ci, f and o."""
+    zh, z_h, tmp, planes = new(B, 4 * H), new(4, B, H), new(B, H), new(t, 4, B, H)
+    of_gates = [[*planes], *([*planes[:, column]] for column in columns)]
+    gates = [planes[:, columns[k]] for k in (0, 2, 3)]
+    return zh, zh.reshape(B, 4, H).transpose(1, 0, 2), z_h, tmp, planes, of_gates, gates
+
+
 def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     """The recurrence over t steps."""
     (z,), (w_h, *w_p), saved, (h_prev, cs_prev) = run.xw, run.w, run.saved, run.carried
     (t, B, H), dtype, peephole = saved.cs.shape, z.dtype, cell.peephole
-    # All pre-activations are stored negated, for the sigmoid 1/(exp(z) + 1).
-    np.subtract(-cell.b, z, z)
-    zh, tmp = np.empty((B, 4 * H), dtype), np.empty((B, H), dtype)
     # One plane [B, H] per gate: ufuncs are several times faster over contiguous memory than over a
     # quarter of each row. Small steps have planes of their own, which are copied to the results
     # together. Larger steps share planes, which stay in the cache, and write results at once.
     is_small = are_small(t, B * H, dtype)
-    planes = np.empty((t if is_small else 1, 4, B, H), dtype)
-    by_gate, results = zh.reshape(B, 4, H).transpose(1, 0, 2), (saved.i, saved.f, saved.o)
-    of_gates: list[Any] = [planes, *(planes[:, column] for column in cell.columns)]
+    zh, by_gate, z_h, tmp, planes, of_gates, gates = run.work.views(
+        _forward_views, t if is_small else 1, B, H, cell.columns
+    )
+    results = saved.i, saved.f, saved.o
     into: Any = repeat(None)
-    if not is_small:
+    # All pre-activations are stored negated, for the sigmoid 1/(exp(z) + 1).
+    if is_small:
+        of_gate = z.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
+        np.subtract(-cell.b.reshape(4, 1, H), of_gate, planes)
+        z = of_gates[0]
+    else:
+        np.subtract(-cell.b, z, z)
         z, into = z.reshape(t, B, 4, H).transpose(0, 2, 1, 3), zip(*results, strict=True)
         of_gates = [repeat(a[0], t) for a in of_gates]
     # Arrays instead of Python numbers: ufuncs are faster with them.
     (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
-    dot, _, tanh, negative, clip, _ = arithmetic
+    _, _, tanh, negative, clip, _ = arithmetic
+    dot = dot_with(dtype, run.w)
     if peephole is not None:
         wci, wcf, wco = (v[None].repeat(B, 0) for v in peephole)
     if cell.cell_clip is not None:
@@ -148,20 +163,20 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
         bounds = bounds_of(cell.proj_clip, dtype)
     at_f = cell.columns[2]
     of_steps = z, saved.cs, saved.ci, saved.co, saved.h, *of_gates, into
-    for z_t, cs, ci, co, h, gates, zi, zci, zf, zo, written in zip(*of_steps, strict=False):
+    for z_t, cs, ci, co, h, planes_t, zi, zci, zf, zo, written in zip(*of_steps, strict=False):
         i, f, o = written or (zi, zf, zo)
         dot(h_prev, w_h, zh)
         if is_small:  # quicker than one call over strided memory
-            np.subtract(z_t, zh, zh)
-            np.copyto(gates, by_gate)
+            np.copyto(z_h, by_gate)
+            np.subtract(z_t, z_h, planes_t)
         else:
-            np.subtract(z_t, by_gate, gates)
+            np.subtract(z_t, by_gate, planes_t)
         tanh(zci, ci)  # -ci
         if peephole is not None:
             np.subtract(zi, np.multiply(cs_prev, wci, tmp), zi)
             np.subtract(zf, np.multiply(cs_prev, wcf, tmp), zf)
         if is_small:
-            early = gates if peephole is None else gates[: at_f + 1 : at_f]  # i and f
+            early = planes_t if peephole is None else planes_t[: at_f + 1 : at_f]  # i and f
             inner(early, early)
             np.add(early, shift, early)
             outer(early, early)
@@ -192,8 +207,7 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
         h_prev, cs_prev = h, cs
     if is_small:
         negative(saved.ci, saved.ci)
-        _, zi, _, zf, zo = of_gates
-        for a, gate in zip(results, (zi, zf, zo), strict=True):
+        for a, gate in zip(results, gates, strict=True):
             np.copyto(a, gate)
     run.carried.h[...], run.carried.c[...] = h_prev, cs_prev
 
@@ -230,29 +244,36 @@ def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, memory: Array) -> N
             np.multiply(k, kept, k)
 
 
+def _backward_views(new: Callable[..., Array], t: int, B: int, H: int) -> tuple[Any, ...]:
+    """Return factors, scratch memory, and of each step, from the last on, the factors."""
+    factors, planes = new(7, t, B, H), new(4, B, H)
+    return factors, [[*a[::-1]] for a in factors[:6]], planes, [*planes], new(B, H)
+
+
 def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     """The recurrence over t steps, backward."""
     (dz, *dh_steps), (dh, dcs), (h_grad, cs_grad) = run.deltas, run.carried, run.cotangents
     (t, B, _), H, dtype = dz.shape, dcs.shape[1], dcs.dtype
     w_h, w_p = (*run.w, None, None)[:2]
-    dot = arithmetic_of(dtype).dot
-    factors = run.work(7, t, B, H)
+    dot = dot_with(dtype, run.w)
+    factors, of_steps, planes, gates, u = run.work.views(_backward_views, t, B, H)
     _factors(cell, run.saved, run.before.c, factors)
     dm = dh if w_p is None else np.empty((B, H), dtype)  # of o*co
     if cell.proj_clip is not None:
         kept = np.abs(run.saved.h.real) < cell.proj_clip
-    u, is_small = np.empty((B, H), dtype), are_small(t, B * H, dtype)
+    is_small = are_small(t, B * H, dtype)
     by_gate = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
     # Small steps are computed in planes and copied, because ufuncs are slow over strided memory.
-    planes = np.empty((4, B, H), dtype)
-    gates = [repeat(planes[k]) if is_small else by_gate[::-1, k] for k in cell.columns]
+    into = [repeat(gates[k]) if is_small else by_gate[::-1, k] for k in cell.columns]
     # Iterating over arrays makes the views of a step faster than indexing does.
-    arrays = *(a[::-1] for a in (*factors[:6], dz, by_gate)), *gates
-    for s, k_i, k_ci, k_f, k_o, k_d, k_next, dz_s, gates_s, di, dci, df, do in zip(
+    nothing = repeat(None)
+    cotangents = [nothing if a is None else a[::-1] for a in (h_grad, cs_grad)]
+    arrays = *of_steps, dz[::-1], by_gate[::-1], *into, *cotangents
+    for s, k_i, k_ci, k_f, k_o, k_d, k_next, dz_s, gates_s, di, dci, df, do, dh_s, dcs_s in zip(
         range(t - 1, -1, -1), *arrays, strict=False
     ):
-        if h_grad is not None:
-            np.add(dh, h_grad[s], dh)
+        if dh_s is not None:
+            np.add(dh, dh_s, dh)
         if cell.proj_clip is not None:
             np.multiply(dh, kept[s], dh)
         if w_p is not None:
@@ -261,8 +282,8 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
         np.multiply(dm, k_o, do)
         np.multiply(dm, k_d, u)
         np.add(dcs, u, dcs)
-        if cs_grad is not None:
-            np.add(dcs, cs_grad[s], dcs)
+        if dcs_s is not None:
+            np.add(dcs, dcs_s, dcs)
         np.multiply(dcs, k_i, di)
         np.multiply(dcs, k_ci, dci)
         np.multiply(dcs, k_f, df)

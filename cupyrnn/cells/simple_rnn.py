@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .._typing import Array, NamedTuple
-from ..arithmetic.dual import arithmetic_of
+from ..arithmetic.dual import arithmetic_of, dot_with
 from ..arithmetic.gates import unity_of
 from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight
 
@@ -51,7 +51,8 @@ def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:
     np.add(z, cell.b, z)
     # An array of zeros: with a number np.maximum takes four times as long.
     zeros = np.zeros(h_prev.shape, z.dtype)
-    dot, _, tanh, *_, maximum = arithmetic_of(z.dtype)
+    _, _, tanh, *_, maximum = arithmetic_of(z.dtype)
+    dot = dot_with(z.dtype, run.w)
     for z_t, h in zip(z, run.saved.h, strict=True):
         dot(h_prev, w_h, h)
         np.add(h, z_t, h)
@@ -72,7 +73,7 @@ def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
     else:
         np.multiply(h, h, dz)
         np.subtract(1, dz, dz)
-    dot = arithmetic_of(dz.dtype).dot
+    dot = dot_with(dz.dtype, run.w)
     for s in range(len(dz) - 1, -1, -1):
         if h_grad is not None:
             np.add(dh, h_grad[s], dh)

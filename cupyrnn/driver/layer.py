@@ -22,12 +22,12 @@ import numpy as np
 
 from .._typing import Array, NamedTuple
 from ..arithmetic.dual import Planes
-from ..arithmetic.scratch import CHUNK, Scratch
+from ..arithmetic.scratch import CHUNK, Memory, Scratch
 from ..cells.contract import BackwardRun, BackwardStep, Cell, ForwardRun, Gradients, Weight, each
 from ..checks.arrays import cast, compute_dtype, operand_dtype
 from . import by_example
 from .by_example import Factors
-from .packing import Rows, StepRun
+from .packing import Rows
 from .pages import in_cuda, in_numpy, in_vectors, products_of
 
 
@@ -105,11 +105,15 @@ def implementation(
     return Implementation(page, "step" if hasattr(page, entry) else "steps")
 
 
-def choice(xp: ModuleType, cell: Cell, layer: Layer, direction: str) -> Implementation:
-    """Return the code that computes a layer."""
+def choice(xp: ModuleType, cell: Cell, layer: Layer, direction: str) -> Callable[..., Any]:
+    """Return the function that computes a layer like this one: of its cell, and of the layer."""
     x, _, packing, _ = layer
     single, whole = packing is None or packing.single, packing is not None
-    return implementation(xp, cell, len(x), x.dtype, direction, single, whole)
+    page, kind = implementation(xp, cell, len(x), x.dtype, direction, single, whole)
+    if kind == "steps":
+        of_steps = _ForwardSteps if direction == "forward" else _BackwardSteps
+        return of_steps(xp, page, x.dtype)
+    return functools.partial(_BY_KIND[direction, kind], page)
 
 
 def _with_rows(xp: ModuleType, layer: Layer) -> Layer:
@@ -148,23 +152,12 @@ def compiled_page(cell: type) -> Any:
         return None
 
 
-def _part(arrays: Any, run: StepRun, dtype: np.dtype[Any]) -> Any:
-    """Return the rows of a run in arrays of states or of their gradients, in this dtype."""
-    return arrays._make([a if a is None else cast(run.of(a), dtype) for a in arrays])
-
-
-def _running(states: Any, run: StepRun) -> Any:
-    """Return the states of the sequences that are not empty."""
-    running = run.batches[0]
-    return states if running == len(states.h) else each(states, lambda s: s[:running])
-
-
 def _carried(first: Any, compute: np.dtype[Any]) -> Any:
     """Return copies of the first states, to be overwritten."""
     return first._make([s if s is None else s.astype(compute, order="C") for s in first])
 
 
-def forward(xp: ModuleType, cell: Cell, layer: Layer, chosen: Implementation | None = None) -> Any:
+def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     """
     Run a cell over all sequences.
 
@@ -173,66 +166,82 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, chosen: Implementation | N
     layer
         Its `saved` is written. Except for h, these arrays may have only the rows of the largest
         block.
-    chosen
-        What `choice` returns for this layer, if it is known.
 
     Returns
     -------
     NamedTuple
         The states after the last step of each sequence, in the dtype of the computation.
     """
-    recurrence, kind = chosen or choice(xp, cell, layer, "forward")
-    if kind == "layer":
-        return _forward_whole(recurrence, cell, layer, compute_dtype(layer.x.dtype))
-    if kind == "step":
-        return _forward_step(recurrence, cell, layer)
-    return _forward_steps(xp, recurrence, cell, _with_rows(xp, layer))
+    return choice(xp, cell, layer, "forward")(cell, layer)
 
 
-def _steps_of(xp: ModuleType, steps: Callable[..., None]) -> Callable[..., None]:
-    """Return what computes the steps of a run; on a device a kernel's first use is a trial."""
-    if xp is np:
-        return steps
-    from . import trial  # imported here, because it imports the kernels
+class _Steps:
+    """
+    The steps of a layer whose recurrence leaves the matrix products to the driver.
 
-    return functools.partial(trial.settled, steps)
+    It has what all calls of a signature share. `page` has the cell's functions.
+    """
+
+    def __init__(self, xp: ModuleType, page: Any, dtype: np.dtype[Any]) -> None:
+        self._xp, self._page, self._on = xp, page, products_of(xp)
+        self._compute, self._operand = compute_dtype(dtype), operand_dtype(xp, dtype)
+        self._rounds = dtype != self._operand  # whether NumPy computes halves
+
+    def _settled(self, steps: Callable[..., None]) -> Callable[..., None]:
+        """Return what computes the steps of a run; on a device a kernel's first use is a trial."""
+        if self._xp is np:
+            return steps
+        from . import trial  # imported here, because it imports the kernels
+
+        return functools.partial(trial.settled, steps)
+
+    def _wide(self, states: Any) -> Any:
+        """Return states in the dtype of operands."""
+        return each(states, lambda s: cast(s, self._operand)) if self._rounds else states
 
 
-def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) -> Any:
-    """`forward` for a recurrence that leaves the matrix products to the driver."""
-    x, first, packing, saved = layer
-    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    factor = products_of(xp).factor
-    w = [factor(weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
-    carried = _carried(first, compute)
-    memory = [Scratch(xp, compute) for _ in cell.inputs]
-    steps = _steps_of(xp, recurrence.forward_steps)
-    rounds = saved[0].dtype != operand  # the returned states, if NumPy computes halves
-    unrounded = [Scratch(xp, compute) for _ in saved] if rounds else []
-    for block in packing.blocks():
-        x_block = cast(x[block.row : block.end], operand)
-        xw = []
-        for new, weight in zip(memory, cell.inputs, strict=True):
-            xw.append(new(len(x_block), weight.width))
-            _input_product(xp, x_block, weight, xw[-1])
-        for run in block.runs:
+class _ForwardSteps(_Steps):
+    """`forward` by the cell's `forward_steps`."""
+
+    def __call__(self, cell: Cell, layer: Layer) -> Any:
+        """Run the cell over all sequences."""
+        layer = _with_rows(self._xp, layer)
+        (x, first, packing, saved), compute = layer, self._compute
+        steps = self._settled(self._page.forward_steps)
+        sizes = packing.sequences, packing.steps
+        w = [self._on.factor(weight.w, *sizes) for weight in cell.recurrent]
+        memory, carried = Memory.take(self._xp), _carried(first, compute)
+        work = memory["work", compute]
+        for block in packing.blocks():
+            n = block.end - block.row
+            x_block = cast(x if n == len(x) else x[block.row : block.end], self._operand)
+            xw = [memory[k, compute](n, weight.width) for k, weight in enumerate(cell.inputs)]
+            for out, weight in zip(xw, cell.inputs, strict=True):
+                if weight.w is None:  # x for every gate
+                    by_gate = out.reshape(n, weight.width // x.shape[1], x.shape[1])
+                    by_gate[...] = x_block[:, None]
+                else:
+                    self._on.matmul(x_block, weight.w, out)
             # In inference all but h have the rows of the largest block.
             first_row = 0 if len(saved[0]) == len(x) else block.row
             *others, h = saved
-            out = saved._make([*[run.of(a, first_row) for a in others], run.of(h)])
-            wide = out
-            if rounds:
-                computed = [new(*a.shape) for new, a in zip(unrounded, out, strict=True)]
-                wide = type(saved)._make(computed)
-            z = [run.of(a, block.row) for a in xw]
-            steps(cell, ForwardRun(w, z, _running(carried, run), wide, run.batches))
-            if rounds:
-                _round(wide, out)
-    if xp is not np:
-        # On a device h is carried from block to block only.
-        h = packing.last(first.h, saved.h)
-        carried = carried._replace(h=h)
-    return carried
+            for run in block.runs:
+                out = saved._make([*run.of(others, first_row), *run.of([h])])
+                wide = out
+                if self._rounds:
+                    wide = out._make(
+                        [memory[f"s{k}", compute](*a.shape) for k, a in enumerate(out)]
+                    )
+                z = run.of(xw, block.row)
+                running = run.running(carried)
+                steps(cell, ForwardRun(w, z, running, wide, run.batches, work))
+                if self._rounds:
+                    _round(wide, out)
+        memory.give_back()
+        if self._xp is not np:
+            # On a device h is carried from block to block only.
+            carried = carried._replace(h=packing.last(first.h, saved.h))
+        return carried
 
 
 def _unrounded(arrays: Sequence[Array], compute: np.dtype[Any]) -> Sequence[Array]:
@@ -256,9 +265,10 @@ def _as_compute(a: Array, dtype: np.dtype[Any]) -> Array:
     return a if flags.c_contiguous and flags.aligned else a.copy()
 
 
-def _forward_whole(recurrence: Any, cell: Cell, layer: Layer, compute: np.dtype[Any]) -> Any:
+def _forward_whole(recurrence: Any, cell: Cell, layer: Layer) -> Any:
     """`forward` as one compiled call that includes the products."""
     x, first, packing, saved = layer
+    compute = compute_dtype(x.dtype)
     carried = _carried(first, compute)
     *others, h = saved
     steps, row = packing.starts, 0
@@ -279,9 +289,10 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer, compute: np.dtype[
     return carried
 
 
-def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
+def _backward_whole(recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
     """`backward` as one compiled call that includes the products."""
-    (x, first, packing, saved), cotangents, carried, grads = cut
+    (x, first, packing, saved), _, carried, grads = cut
+    cotangents = _wanted(np, cut)
     compute = compute_dtype(x.dtype)
 
     def plain(a: Array) -> Array:
@@ -315,7 +326,7 @@ def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradi
     if grads.x is not None:
         _round((into,), (grads.x,))
     if deltas:
-        by_example.take_rows(xp, cell, cut.layer, deltas, grads)
+        by_example.take_rows(np, cell, cut.layer, deltas, grads)
     elif grads.adds and grads.weight_gradients == "sum":
         for total, part in zip(grads.weights, written.weights, strict=True):
             if total is not None:
@@ -336,107 +347,99 @@ def _forward_step(recurrence: Any, cell: Cell, layer: Layer) -> Any:
     return cell.states(computed)
 
 
-def _input_product(xp: ModuleType, x: Array, weight: Weight, out: Array) -> None:
-    """Compute out = x @ w; without w, copy x to every gate."""
-    if weight.w is None:
-        by_gate = out.reshape(len(out), weight.width // x.shape[1], x.shape[1])
-        by_gate[...] = x[:, None]
-    else:
-        products_of(xp).matmul(x, weight.w, out)
-
-
-def backward(
-    xp: ModuleType, cell: Cell, cut: LayerGradient, chosen: Implementation | None = None
-) -> None:
+def backward(xp: ModuleType, cell: Cell, cut: LayerGradient) -> None:
     """
-    The gradient of a layer; `chosen` as in `forward`.
+    The gradient of a layer.
 
     The weight_gradients of a single step may be "deltas": the result has [B, ·] for each of the
     deltas instead of the gradients of the weights. The cell may then have no matrices, and x of
     `grads` may be None.
     """
-    recurrence, kind = chosen or choice(xp, cell, cut.layer, "backward")
-    if kind == "step":
-        _backward_step(recurrence, cell, cut)
-        return
-    layer, cotangents = _with_rows(xp, cut.layer), cut.cotangents
+    choice(xp, cell, cut.layer, "backward")(cell, cut)
+
+
+def _wanted(xp: ModuleType, cut: LayerGradient) -> Any:
+    """Return the cotangents of a layer, None for those that are zero."""
+    cotangents = cut.cotangents
     if cotangents is None:
-        cotangents = cut.carried._make([None] * len(cut.carried))
-    elif xp is np:  # PyTorch passes zeros for unused outputs; they are treated like None.
+        return cut.carried._make([None] * len(cut.carried))
+    if xp is np and len(cotangents) > 1:
+        # PyTorch passes zeros for unused outputs; they are treated like None.
         others = [g if g is None or g.any() else None for g in cotangents[1:]]
-        cotangents = cotangents._make([cotangents.h, *others])
-    run = _backward_whole if kind == "layer" else _backward_steps
-    run(xp, recurrence, cell, cut._replace(layer=layer, cotangents=cotangents))
+        return cotangents._make([cotangents.h, *others])
+    return cotangents
 
 
-def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
-    """`backward` for a recurrence that leaves the matrix products to the driver."""
-    layer, cotangents, carried, grads = cut
-    x, first, packing, saved = layer
-    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    blocks, wanted = packing.blocks(), grads.weight_gradients
-    steps_back = _steps_of(xp, recurrence.backward_steps)
-    kept = wanted in ("examples", "norms")
-    on = products_of(xp)
-    w = [on.factor(weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
-    memory = [Scratch(xp, operand) for _ in cell.widths]
-    product, total, work = (Scratch(xp, compute) for _ in range(3))
-    after = cell.states(saved)
-    if not blocks and wanted != "norms":
-        for a in grads.weights:
-            if a is not None and not grads.adds:
-                a[...] = 0
-    # Gradients by example need the deltas of all blocks at once.
-    whole = [xp.empty((len(x), k), operand) for k in cell.widths] if kept else []
-    if wanted == "deltas":
-        whole = list(grads.weights)
-    for block in reversed(blocks):
-        rows = slice(block.row, block.end)
-        deltas = [d[rows] for d in whole] or [
-            m(block.end - block.row, k) for m, k in zip(memory, cell.widths, strict=True)
-        ]
-        h_before = None
-        if first.h is not None:
-            h_before = packing.before(block.row, block.end, first.h, after.h, operand)
-        for run in reversed(block.runs):
-            # In NumPy, as many steps at once as fit the caches.
-            size = run.batches[0] * saved[0].shape[-1]
-            for part in run.parts(max(1, CHUNK // max(size, 1))):
-                before = [None if h_before is None else part.of(h_before, block.row)]
-                for s, a in zip(first[1:], after[1:], strict=True):
-                    if a is not None:
-                        a = packing.before(part.row, part.end, s, a, operand)
-                        a = part.of(a, part.row)
-                    before.append(a)
-                steps = BackwardRun(
-                    w,
-                    _part(saved, part, operand),
-                    after._make(before),
-                    part.batches,
-                    _part(cotangents, part, operand),
-                    _running(carried, part),
-                    [part.of(d, block.row) for d in deltas],
-                    work,
-                )
-                steps_back(cell, steps)
-                if grads.vectors is not None and not kept:
-                    recurrence.add_sums(cell, steps, grads.vectors)
-        skips = grads.x is not None and cell.inputs[0].w is None
-        if skips:  # no product
-            input_gradient(xp, cell.inputs, deltas, grads.x[rows])
-        right = deltas if whole else [on.for_products(d) for d in deltas]
-        if not skips and grads.x is not None:
-            input_gradient(xp, cell.inputs, right, grads.x[rows], total, product)
-        if wanted != "sum":
-            continue
-        of_block = saved
-        if getattr(cell, "operands", None) is not None:
-            of_block = saved._make([a[rows] for a in saved])
-        added = None if block is blocks[-1] and not grads.adds else product
-        factors = Factors(x[rows], after._replace(h=h_before), of_block, right)
-        _weight_gradients(xp, cell, factors, grads, added)
-    if kept and blocks:
-        by_example.take_rows(xp, cell, layer, whole, grads)
+class _BackwardSteps(_Steps):
+    """`backward` by the cell's `backward_steps`."""
+
+    def __call__(self, cell: Cell, cut: LayerGradient) -> None:
+        """Compute the gradient of the layer."""
+        xp, on, operand, compute = self._xp, self._on, self._operand, self._compute
+        cotangents, carried, grads = _wanted(xp, cut), cut.carried, cut.grads
+        x, first, packing, saved = layer = _with_rows(xp, cut.layer)
+        blocks, wanted = packing.blocks(), grads.weight_gradients
+        kept = wanted in ("examples", "norms")
+        steps_back = self._settled(self._page.backward_steps)
+        sizes = packing.sequences, packing.steps
+        w = [on.factor(weight.w.T, *sizes) for weight in cell.recurrent]
+        memory = Memory.take(xp)
+        product, total, work = (memory[name, compute] for name in ("product", "total", "work"))
+        after = cell.states(saved)
+        if not blocks and wanted != "norms":
+            for a in grads.weights:
+                if a is not None and not grads.adds:
+                    a[...] = 0
+        # Gradients by example need the deltas of all blocks at once.
+        whole = [xp.empty((len(x), k), operand) for k in cell.widths] if kept else []
+        if wanted == "deltas":
+            whole = list(grads.weights)
+        for block in reversed(blocks):
+            n, rows = block.end - block.row, slice(block.row, block.end)
+            deltas = [d[rows] for d in whole] or [
+                memory[k, operand](n, width) for k, width in enumerate(cell.widths)
+            ]
+            h_before = None
+            if first.h is not None:
+                h_before = packing.before(block.row, block.end, first.h, after.h, operand)
+            for run in reversed(block.runs):
+                # In NumPy, as many steps at once as fit the caches.
+                size = run.batches[0] * saved[0].shape[-1]
+                for part in run.parts(max(1, CHUNK // max(size, 1))):
+                    before = [
+                        None if a is None else packing.before(part.row, part.end, s, a, operand)
+                        for s, a in zip(first[1:], after[1:], strict=True)
+                    ]
+                    steps = BackwardRun(
+                        w,
+                        self._wide(saved._make(part.of(saved))),
+                        after._make([*part.of([h_before], block.row), *part.of(before, part.row)]),
+                        part.batches,
+                        self._wide(cotangents._make(part.of(cotangents))),
+                        part.running(carried),
+                        part.of(deltas, block.row),
+                        work,
+                    )
+                    steps_back(cell, steps)
+                    if grads.vectors is not None and not kept:
+                        self._page.add_sums(cell, steps, grads.vectors)
+            skips = grads.x is not None and cell.inputs[0].w is None
+            if skips:  # no product
+                input_gradient(xp, cell.inputs, deltas, grads.x[rows], total, product)
+            right = deltas if whole else [on.for_products(d) for d in deltas]
+            if not skips and grads.x is not None:
+                input_gradient(xp, cell.inputs, right, grads.x[rows], total, product)
+            if wanted != "sum":
+                continue
+            of_block = saved
+            if getattr(cell, "operands", None) is not None:
+                of_block = saved._make([a[rows] for a in saved])
+            added = None if block is blocks[-1] and not grads.adds else product
+            factors = Factors(x[rows], after._replace(h=h_before), of_block, right)
+            _weight_gradients(xp, cell, factors, grads, added)
+        if kept and blocks:
+            by_example.take_rows(xp, cell, layer, whole, grads)
+        memory.give_back()
 
 
 def _weight_gradients(
@@ -526,3 +529,11 @@ def _backward_step(recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
     elif wanted == "sum":
         added = Scratch(np, compute) if grads.adds else None
         _weight_gradients(np, cell, factors, grads, added)
+
+
+_BY_KIND: dict[tuple[str, str], Callable[..., Any]] = {
+    ("forward", "layer"): _forward_whole,
+    ("forward", "step"): _forward_step,
+    ("backward", "layer"): _backward_whole,
+    ("backward", "step"): _backward_step,
+}

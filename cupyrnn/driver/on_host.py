@@ -25,7 +25,7 @@ from ..checks.arrays import NotInPlace, cast, compute_dtype, contiguous
 from . import layer as _layer
 from . import recompute
 from .host_call import HostCall, HostTable, data_of, order_of
-from .layer import Implementation, Layer, LayerGradient
+from .layer import Layer, LayerGradient
 from .net import NO_WEIGHTS, Examples, GradientPlaces, Kept, LayerPlaces, Weights
 from .packing import Packing, Rows
 from .pages import dropout_of, products_of
@@ -399,19 +399,19 @@ class OnHost:
             return lambda _: (self._new_rows(), form)
         return lambda _: (rows, form)
 
-    def _choice(self, direction: str) -> Callable[[Cell, Layer], Implementation]:
+    def _choice(self, direction: str) -> Callable[[Cell, Layer], Callable[..., Any]]:
         """Return what chooses the code of a layer: once, if all calls have as many rows."""
-        xp = self._xp
+        choose = functools.partial(_layer.choice, self._xp, direction=direction)
         if self._packs:
-            return lambda cell, layer: _layer.choice(xp, cell, layer, direction)
-        chosen: list[Implementation] = []
+            return choose
+        chosen: list[Callable[..., Any]] = []
 
-        def choose(cell: Cell, layer: Layer) -> Implementation:
+        def once(cell: Cell, layer: Layer) -> Callable[..., Any]:
             if not chosen:
-                chosen.append(_layer.choice(xp, cell, layer, direction))
+                chosen.append(choose(cell, layer))
             return chosen[0]
 
-        return choose
+        return once
 
     def _entry(self, weights: Weights, *, writes: bool = False) -> Callable[[Arrays], Any]:
         """Return a function that makes the weights of a layer, as its form has them."""
@@ -500,7 +500,7 @@ class OnHost:
         def forward(arrays: Any) -> None:
             _, cell, steps = layer_of(arrays)
             if kept is None:
-                states = _layer.forward(xp, cell, steps, choose(cell, steps))
+                states = choose(cell, steps)(cell, steps)
             else:
                 states = recompute.forward(xp, cell, steps, steps.saved.h)
             for k, n, view in last:
@@ -526,7 +526,7 @@ class OnHost:
             cotangents, to = None if is_step else states_of(arrays), written._replace(x=dx)
             cut = LayerGradient(steps, cotangents, of_states.arrays, to)
             if kept is None:
-                _layer.backward(xp, cell, cut, choose(cell, steps))
+                choose(cell, steps)(cell, cut)
             else:
                 again = form.cell(xp, entry(arrays), kept.attributes)
                 saved = steps.saved._replace(cell=again)
@@ -568,7 +568,7 @@ class OnHost:
             to = Gradients(x, found[: len(deltas)], None, vectors, "deltas")
             step = Layer(first[-1], first, None, saved_of(arrays))
             cut = LayerGradient(step, None, carried.arrays, to)
-            _layer.backward(xp, cell, cut, choose(cell, step))
+            choose(cell, step)(cell, cut)
             written.write(written.arrays)
             carried.write(carried.arrays)
 

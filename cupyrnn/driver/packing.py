@@ -9,13 +9,14 @@ side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._typing import Array, NamedTuple, cached_property
+from ..cells.contract import each
 from .pages import products_of
 
 if TYPE_CHECKING:
@@ -41,12 +42,19 @@ class StepRun(NamedTuple):
             first = self.row + start * batch
             yield StepRun(first, self.row + stop * batch, self.batches[start:stop], True)
 
-    def of(self, a: Array, start: int = 0) -> Array:
-        """Return its rows of an array [N, ·] that begins at row `start`."""
-        rows = a if len(a) == self.end - self.row else a[self.row - start : self.end - start]
+    def of(self, arrays: Sequence[Array | None], start: int = 0) -> list[Any]:
+        """Return its rows of arrays [N, ·] that begin at row `start`; of None, None."""
+        n, rows = self.end - self.row, slice(self.row - start, self.end - start)
+        found = [a if a is None or len(a) == n else a[rows] for a in arrays]
         if not self.alike:
-            return rows
-        return rows.reshape(len(self.batches), self.batches[0], rows.shape[1])
+            return found
+        t, B = len(self.batches), self.batches[0]
+        return [a if a is None else a.reshape(t, B, a.shape[1]) for a in found]
+
+    def running(self, states: Any) -> Any:
+        """Return the states of the sequences that are not empty."""
+        n = self.batches[0]
+        return states if n == len(states.h) else each(states, lambda s: s[:n])
 
 
 class RowBlock(NamedTuple):

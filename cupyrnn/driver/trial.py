@@ -158,6 +158,7 @@ def _by_numpy(problem: _Problem, direction: str) -> tuple[list[Array], Any, Any]
     cell, batches, w, z, first, cotangents, last = problem
     kind: Any = type(cell)
     page, (N, H) = in_numpy(kind), cotangents.h.shape
+    work = Scratch(np, z[0].dtype)
     saved = cell.Saved(*[np.empty((N, H), z[0].dtype) for _ in cell.Saved._fields])
     before, carried = each(cotangents, np.empty_like), each(first, np.copy)
     steps = list(_steps(batches))
@@ -166,7 +167,7 @@ def _by_numpy(problem: _Problem, direction: str) -> tuple[list[Array], Any, Any]
         for to, state in zip(before, part, strict=True):
             to[rows] = state
         xw = [a[rows][None].copy() for a in z]
-        page.forward_steps(cell, ForwardRun(w, xw, part, _step_of(saved, rows), [n]))
+        page.forward_steps(cell, ForwardRun(w, xw, part, _step_of(saved, rows), [n], work))
     if direction == "forward":
         return [*saved, *carried[1:]], saved, before  # the last h is in `saved`
     deltas = [np.empty((N, width), z[0].dtype) for width in cell.widths]
@@ -174,7 +175,6 @@ def _by_numpy(problem: _Problem, direction: str) -> tuple[list[Array], Any, Any]
     for rows, n in reversed(steps):
         part, out = _rows_of(carried, slice(n)), [d[rows][None] for d in deltas]
         now, past, dh = (_step_of(a, rows) for a in (saved, before, cotangents))
-        work = Scratch(np, z[0].dtype)
         page.backward_steps(cell, BackwardRun(back, now, past, [n], dh, part, out, work))
     return [*deltas, *carried], saved, before
 
@@ -244,18 +244,17 @@ class _OnDevice:
     def _run(self, z: list[Any], carried: Any) -> list[Any]:
         import cupy
 
+        work = Scratch(cupy, self._compute)
         if self._direction == "forward":
             saved = each(self._saved, lambda a: cupy.empty(a.shape, a.dtype))
             self._page.forward_steps(
-                self._cell, ForwardRun(self._w, z, carried, saved, self.batches)
+                self._cell, ForwardRun(self._w, z, carried, saved, self.batches, work)
             )
             return [*saved, *carried[1:]]
         N, widths = sum(self.batches), self._problem.cell.widths
         deltas = [cupy.empty((N, width), self._dtype) for width in widths]
         given = self._saved, self._before, self.batches, self._cotangents, carried, deltas
-        self._page.backward_steps(
-            self._cell, BackwardRun(self._w, *given, Scratch(cupy, self._compute))
-        )
+        self._page.backward_steps(self._cell, BackwardRun(self._w, *given, work))
         return [*deltas, *carried]
 
     def on_host(self, found: list[Any]) -> list[Array]:
