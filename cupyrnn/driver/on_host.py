@@ -8,7 +8,6 @@ than a view, so every new place is an array of its own.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 from .._typing import Array, Arrays, NamedTuple
 from ..arithmetic.dropout import scale, threshold
 from ..cells.block_forms import prepared
-from ..cells.contract import Cell, Form, Gradients, each
+from ..cells.contract import Cell, Form, Gradients
 from ..cells.entries import OfNet
 from ..cells.gradients import OfWeights
 from ..checks.arrays import NotInPlace, cast, compute_dtype, contiguous
@@ -325,25 +324,31 @@ class OnHost:
                 self._table.begin(to, last)
         return grads.first
 
-    def _reader(self, kind: Any, places: Sequence[Place | None]) -> Callable[[Arrays], Any]:
-        """Return a function that makes a NamedTuple of views."""
-        make, views = kind._make, [None if a is None else self._table.view(a) for a in places]
-        if len(views) > 1 and all(type(view) is operator.itemgetter for view in views):
-            whole = operator.itemgetter(*[a.array for a in places if a is not None])
-            return lambda arrays: make(whole(arrays))
-        return lambda arrays: make([None if view is None else view(arrays) for view in views])
+    def _reader(self, *groups: _Group) -> Callable[[Arrays], list[Any]]:
+        """
+        Return a function that makes groups of views.
 
-    def _rows_reader(self, kind: Any, places: Sequence[Place | None]) -> Callable[[Arrays], Any]:
-        """Return the same for rows. A call with shorter sequences has fewer rows."""
-        read, xp = self._reader(kind, places), self._xp
-        if not self._packs and (xp is np or all(a is None or a.is_whole for a in places)):
-            return read
+        A call with shorter sequences has fewer rows.
+        """
+        xp, view, packs, ends = self._xp, self._table.view, self._packs, [0]
+        ends += accumulate([len(group.places) for group in groups])
+        parts = [(group.make, slice(*p)) for group, p in zip(groups, pairwise(ends), strict=True)]
+        places = [a for group in groups for a in group.places]
+        views = [None if a is None else view(a) for a in places]
+        in_rows = [group.of_rows for group in groups for _ in group.places]
+        cuts = packs or (xp is not np and not all(a is None or a.is_whole for a in places))
 
-        def rows(arrays: Arrays) -> Any:
-            n = order_of(arrays).rows if self._packs else None
-            return each(read(arrays), lambda a: contiguous(xp, a[:n]))
+        def read(arrays: Arrays) -> list[Any]:
+            found = [None if view is None else view(arrays) for view in views]
+            if cuts:
+                n = order_of(arrays).rows if packs else None
+                found = [
+                    contiguous(xp, a[:n]) if is_cut and a is not None else a
+                    for a, is_cut in zip(found, in_rows, strict=True)
+                ]
+            return [make(found[part]) for make, part in parts]
 
-        return rows
+        return read
 
     def _kept(self, layer: LayerPlaces, kept: Kept) -> Callable[[Arrays], Checkpoints]:
         """Return what makes the Checkpoints of a layer that keeps states."""
@@ -413,16 +418,17 @@ class OnHost:
 
         return once
 
-    def _entry(self, weights: Weights, *, writes: bool = False) -> Callable[[Arrays], Any]:
-        """Return a function that makes the weights of a layer, as its form has them."""
+    def _entry(self, weights: Weights) -> _Group:
+        """Return the weights of a layer, as its form has them."""
         self._in_numpy = True
         if weights.entry is None:
             raise NotInPlace("its weights are not those of an op")
+        return _Group(type(weights.entry)._make, weights.entry)
+
+    def _prepared(self, entry: Any) -> Any:
+        """Return weights in the dtypes that their form needs."""
         dtype, xp = self._table.dtype, self._xp
-        read = self._reader(type(weights.entry), weights.entry)
-        if writes or (dtype.itemsize > 2 and xp is np):
-            return read
-        return lambda arrays: prepared(xp, read(arrays), dtype)
+        return prepared(xp, entry, dtype) if dtype.itemsize == 2 or xp is not np else entry
 
     def start_examples(self, make: Callable[..., OfNet], like: Any, weight_gradients: str) -> Place:
         """
@@ -454,40 +460,51 @@ class OnHost:
         self._in_numpy = True
         self.operations.append(finish)
 
-    def _written(self, weights: Weights | Examples) -> Callable[[Any, Form], Any]:
-        """Return a function that returns where gradients are written, and a function to call."""
+    def _written(self, weights: Weights | Examples) -> tuple[list[_Group], Callable[..., Any]]:
+        """
+        Return the places of the gradients of weights, and a function of their views.
+
+        The function returns where gradients are written, and a function to call afterwards.
+        """
         if isinstance(weights, Examples):
             memory, n = weights
-            return lambda arrays, form: (arrays[memory.array].written[n], _do_nothing)
+            return [], lambda arrays, _: (arrays[memory.array].written[n], _do_nothing)
         if weights == NO_WEIGHTS:
-            return lambda arrays, form: (_NO_GRADIENTS, _do_nothing)
-        sums, read = weights.vectors.get("sums"), self._entry(weights, writes=True)
+            return [], lambda *_: (_NO_GRADIENTS, _do_nothing)
+        sums, group = weights.vectors.get("sums"), self._entry(weights)
         if sums is not None and sums.size > weights.w_h[0].shape[1]:
             self._table.begin(sums, None)  # unused peepholes
         xp, dtype, B = self._xp, self._table.dtype, self._B
 
-        def written(arrays: Any, form: Form) -> Any:
-            into = _Written(read(arrays))
+        def written(_: Any, form: Form, entry: Any) -> Any:
+            into = _Written(entry)
             grads = OfWeights(xp, form, dtype, into.arrays, "sum", B, into.arrays)
             for total in grads.written.sums or ():
                 if total is not None:
                     total[...] = 0
             return grads.written, lambda: into.write(grads.values())
 
-        return written
+        return [group], written
 
-    def _layer_of(self, layer: LayerPlaces) -> Callable[[Any], tuple[Form, Cell, Layer]]:
-        """Return a function that makes the form and the cell of a layer, and the layer."""
-        net, form, xp, kept = self._net, self._net.form(), self._xp, layer.kept
-        rows_and_form = self._rows_and_form()
-        entry, x_of = self._entry(layer.weights), self._rows_reader(_OneArray, layer.x)
-        first_of = self._reader(form.States, layer.first)
-        saved_of = self._kept(layer, kept) if kept else self._rows_reader(form.Saved, layer.saved)
+    def _layer_of(self, layer: LayerPlaces, *groups: _Group) -> Callable[[Any], Any]:
+        """Return a function that makes the form and the cell of a layer, the layer, and groups."""
+        form, kept, rows_and_form = self._net.form(), layer.kept, self._rows_and_form()
+        x, first = _Group(tuple, layer.x, True), _Group(form.States._make, layer.first)
+        saved = _Group(form.Saved._make, layer.saved, True)
+        if kept is not None:
+            saved, checkpoints_of = _Group(tuple, ()), self._kept(layer, kept)
+        read = self._reader(self._entry(layer.weights), x, first, saved, *groups)
+        xp, attributes = self._xp, self._net.attributes
 
-        def layer_of(arrays: Any) -> tuple[Form, Cell, Layer]:
-            (rows, form), (x,) = rows_and_form(arrays), x_of(arrays)
-            cell = form.cell(xp, entry(arrays), net.attributes)
-            return form, cell, Layer(x, first_of(arrays), rows, saved_of(arrays))
+        def layer_of(arrays: Any) -> tuple[Form, Cell, Layer, list[Any]]:
+            rows, form = rows_and_form(arrays)
+            entry, (x,), first, saved, *more = read(arrays)
+            entry = self._prepared(entry)
+            if kept is not None:
+                again = form.cell(xp, entry, kept.attributes)
+                saved = checkpoints_of(arrays)._replace(cell=again)
+            cell = form.cell(xp, entry, attributes)
+            return form, cell, Layer(x, first, rows, saved), more
 
         return layer_of
 
@@ -498,7 +515,7 @@ class OnHost:
         last = [(k, a.array, self._table.view(a)) for k, a in enumerate(layer.last) if a]
 
         def forward(arrays: Any) -> None:
-            _, cell, steps = layer_of(arrays)
+            _, cell, steps, _ = layer_of(arrays)
             if kept is None:
                 states = choose(cell, steps)(cell, steps)
             else:
@@ -513,24 +530,21 @@ class OnHost:
 
     def _backward(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the gradient of the steps of a layer."""
-        layer_of, written_of = self._layer_of(layer), self._written(grads.weights)
-        is_step, States, xp = self._is_step, self._net.form().States, self._xp
-        choose, kept, entry = self._choice("backward"), layer.kept, self._entry(layer.weights)
-        states_of = self._rows_reader(States, grads.states)
-        carried_of = self._reader(States, grads.first)
-        dx_of = self._rows_reader(_OneArray, [grads.x])
+        is_step, make, xp = self._is_step, self._net.form().States._make, self._xp
+        groups, written_of = self._written(grads.weights)
+        dx, carried = _Group(tuple, [grads.x], True), _Group(make, grads.first)
+        states = _Group(tuple, ()) if is_step else _Group(make, grads.states, True)
+        layer_of = self._layer_of(layer, states, carried, dx, *groups)
+        choose, kept = self._choice("backward"), layer.kept
 
         def backward(arrays: Any) -> None:
-            (form, cell, steps), of_states = layer_of(arrays), _Written(carried_of(arrays))
-            (dx,), (written, write) = dx_of(arrays), written_of(arrays, form)
-            cotangents, to = None if is_step else states_of(arrays), written._replace(x=dx)
+            form, cell, steps, (cotangents, carried, (dx,), *into) = layer_of(arrays)
+            of_states, (written, write) = _Written(carried), written_of(arrays, form, *into)
+            to, cotangents = written._replace(x=dx), None if is_step else cotangents
             cut = LayerGradient(steps, cotangents, of_states.arrays, to)
             if kept is None:
                 choose(cell, steps)(cell, cut)
             else:
-                again = form.cell(xp, entry(arrays), kept.attributes)
-                saved = steps.saved._replace(cell=again)
-                cut = cut._replace(layer=steps._replace(saved=saved))
                 for piece in recompute.backward(xp, cell, cut):
                     _layer.backward(xp, cell, piece)
             write()
@@ -552,25 +566,30 @@ class OnHost:
         first = [self._first(a, H) for a in layer.first]
         for to, state in zip(grads.first, grads.states, strict=True):
             self._table.begin(to, state)
-        entry, first_of = self._entry(layer.weights), self._reader(net.form().States, first)
-        saved_of = self._reader(net.form().Saved, layer.saved)
-        carried_of = self._reader(net.form().States, grads.first)
-        written_of = self._reader(_OfGates, [*[*deltas, None][:2], grads.x, terms])
+        form = net.form()
+        read = self._reader(
+            self._entry(layer.weights),
+            _Group(form.States._make, first),
+            _Group(form.Saved._make, layer.saved),
+            _Group(form.States._make, grads.first),
+            _Group(_OfGates._make, [*[*deltas, None][:2], grads.x, terms]),
+        )
 
         def backward(arrays: Any) -> None:
-            cell = net.cell_to_gates(entry(arrays), H)
-            first, carried = first_of(arrays), _Written(carried_of(arrays))
+            entry, first, saved, carried, of_gates = read(arrays)
+            cell = net.cell_to_gates(self._prepared(entry), H)
+            of_states = _Written(carried)
             # On a device the operands of products are halves.
-            written = _Written(written_of(arrays), 0 if xp is np else len(deltas))
+            written = _Written(of_gates, 0 if xp is np else len(deltas))
             *found, x, vectors = written.arrays
             if vectors is not None:
                 vectors[...] = 0
             to = Gradients(x, found[: len(deltas)], None, vectors, "deltas")
-            step = Layer(first[-1], first, None, saved_of(arrays))
-            cut = LayerGradient(step, None, carried.arrays, to)
+            step = Layer(first[-1], first, None, saved)
+            cut = LayerGradient(step, None, of_states.arrays, to)
             choose(cell, step)(cell, cut)
             written.write(written.arrays)
-            carried.write(carried.arrays)
+            of_states.write(of_states.arrays)
 
         self.operations.append(backward)
 
@@ -610,10 +629,12 @@ def _do_nothing() -> None:
     """Write no results: they are written with those of all layers."""
 
 
-class _OneArray(NamedTuple):
-    """A single array, as a NamedTuple."""
+class _Group(NamedTuple):
+    """Places of which a function makes one argument of a layer."""
 
-    array: Array | None
+    make: Callable[[Any], Any]  # of a list of views
+    places: Sequence[Place | None]
+    of_rows: bool = False  # whether they have a row for each step of each sequence
 
 
 class _OfGates(NamedTuple):
@@ -631,7 +652,7 @@ class _Written:
     def __init__(self, results: Any, first: int = 0) -> None:
         self._results = results
         self.arrays = results
-        if any(a is not None and a.dtype.itemsize == 2 for a in results):
+        if [a for a in results if a is not None and a.dtype.itemsize == 2]:
             self.arrays = results._make([
                 a if a is None or n < first else cast(a, compute_dtype(a.dtype))
                 for n, a in enumerate(results)

@@ -234,7 +234,7 @@ class OnHostCompiled(OnHost):
         memory, n = to
 
         def take(arrays: Any) -> None:
-            _, cell, step = layer_of(arrays)
+            _, cell, step, _ = layer_of(arrays)
             rows = [view(arrays)[: len(step.x)] for view in views]
             by_example.take_rows(np, cell, step, rows, arrays[memory.array].written[n])
 
