@@ -87,7 +87,7 @@ class CheckedCall(NamedTuple):
     def packing(self) -> Packing:
         """The sequences without padding."""
         T, B, *_ = self.sizes
-        return Packing(self.xp, T, B, self.lengths, self.resets, self.reverse)
+        return Packing(self.xp, T, B, self.lengths, self.resets)
 
     def axes(self, first: str) -> str:
         """Return the first axes of the input, or of states, as errors show them."""

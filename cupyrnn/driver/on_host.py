@@ -486,7 +486,9 @@ class OnHost:
 
         return [group], written
 
-    def _layer_of(self, layer: LayerPlaces, *groups: _Group) -> Callable[[Any], Any]:
+    def _layer_of(
+        self, layer: LayerPlaces, *groups: _Group, back: bool = False
+    ) -> Callable[[Any], Any]:
         """Return a function that makes the form and the cell of a layer, the layer, and groups."""
         form, kept, rows_and_form = self._net.form(), layer.kept, self._rows_and_form()
         x, first = _Group(tuple, layer.x, True), _Group(form.States._make, layer.first)
@@ -501,7 +503,7 @@ class OnHost:
             entry, (x,), first, saved, *more = read(arrays)
             entry = self._prepared(entry)
             if kept is not None:
-                again = form.cell(xp, entry, kept.attributes)
+                again = form.cell(xp, entry, kept.attributes) if back else None
                 saved = checkpoints_of(arrays)._replace(cell=again)
             cell = form.cell(xp, entry, attributes)
             return form, cell, Layer(x, first, rows, saved), more
@@ -534,7 +536,7 @@ class OnHost:
         groups, written_of = self._written(grads.weights)
         dx, carried = _Group(tuple, [grads.x], True), _Group(make, grads.first)
         states = _Group(tuple, ()) if is_step else _Group(make, grads.states, True)
-        layer_of = self._layer_of(layer, states, carried, dx, *groups)
+        layer_of = self._layer_of(layer, states, carried, dx, *groups, back=True)
         choose, kept = self._choice("backward"), layer.kept
 
         def backward(arrays: Any) -> None:

@@ -271,8 +271,6 @@ class Packing(Rows):
     resets : [T, B], optional
         The steps before which a sequence is cut: no state passes from the step before to a marked
         one, in either direction.
-    reverse
-        Whether each sequence runs from its last step to its first.
     """
 
     def __init__(
@@ -282,9 +280,8 @@ class Packing(Rows):
         B: int,
         lengths: NDArray[Any] | None = None,
         resets: NDArray[np.bool_] | None = None,
-        reverse: bool = False,
     ) -> None:
-        self._T, self._B, self._backwards = T, B, reverse
+        self._T, self._B = T, B
         self._segments: _Segments | None = None
         self._of_states: dict[tuple[bool, bool, bool], tuple[Array, Any]] = {}
         self._orders: dict[int, Array] = {}
@@ -335,7 +332,7 @@ class Packing(Rows):
         """
         if self._segments is None:
             return states
-        key = reverse != self._backwards, enter, back
+        key = reverse, enter, back
         if key not in self._of_states:
             self._of_states[key] = self._places_of_states(*key)
         index, missing = self._of_states[key]
@@ -359,34 +356,13 @@ class Packing(Rows):
         zero = self._index(missing) if missing.size else None
         return self._index(np.maximum(index, 0)), zero
 
-    def pack(self, a: Array) -> Array:
-        """Return the rows [N, K] of a[T, B, K] in C order; a view if they do not move."""
-        if self._segments is None:
-            # Reversed rows of one sequence could be a view with a negative stride.
-            a = self._xp.ascontiguousarray(a[::-1]) if self._backwards else a
-            return a.reshape(self._T * self._B, a.shape[2])
-        rows = a.reshape(self._T * self._B, a.shape[2]).take(self._padded, 0)
-        return self.reverse(rows) if self._backwards else rows
-
-    def unpack(self, rows: Array, out: Array) -> None:
-        """Write rows [N, K] to out[T, B, K], zeros in the padding."""
-        if self._segments is None:
-            values = rows.reshape(out.shape)
-            out[...] = values[::-1] if self._backwards else values
-            return
-        values = self.reverse(rows) if self._backwards else rows
-        if self.rows < self._T * self._B:
-            out[...] = 0
-        flat = out.reshape(self._T * self._B, out.shape[2])
-        flat[self._padded] = values
-
     def padded(self, rows: Array) -> Array:
         """Return rows [N, K] as [T, B, K], each with its sequence, zeros where there is none."""
         if self._segments is None:
             return super().padded(rows)
-        out: Array = self._xp.empty((self._T, self._B, rows.shape[1]), rows.dtype)
-        self.unpack(rows, out)
-        return out
+        out: Array = self._xp.zeros((self._T * self._B, rows.shape[1]), rows.dtype)
+        out[self._padded] = rows
+        return out.reshape(self._T, self._B, rows.shape[1])
 
     def starts_of(self, T: int) -> NDArray[np.int64]:
         """Return the first row of each of T steps, and the end; later steps have no rows."""
@@ -455,18 +431,6 @@ class Packing(Rows):
             index[self._order(d)] = np.arange(self.rows)
             self._of_time[d] = self._index(index)
         return self._of_time[d]
-
-    @property
-    def reorders(self) -> bool:
-        """Whether the rows and the padded array have different orders."""
-        return self._backwards or self._segments is not None
-
-    def reverse(self, rows: Array) -> Array:
-        """Return rows [N, K] with time reversed in every segment, contiguous."""
-        if self._segments is not None:
-            return rows.take(self._mirrored, 0)
-        by_step = rows.reshape(self._T, self._B, rows.shape[1])
-        return self._xp.ascontiguousarray(by_step[::-1]).reshape(rows.shape)
 
     def enter(self, states: Array, reverse: bool = False) -> Array:
         """Return the first states [..., S, K] of segments, from those [..., B, K] of sequences."""

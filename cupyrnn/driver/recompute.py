@@ -98,15 +98,18 @@ def kept_rows(rows: Rows, steps: slice, every: int) -> Any:
 def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Checkpoints:
     """Return every k-th of the states [T, B, ·] that `forward` wrote, for the gradient."""
     T, B, _ = states.h.shape
-    packing = Packing(xp, T, B, *extent)
+    packing, reverse = Packing(xp, T, B, extent.lengths, extent.resets), extent.reverse
     kept = kept_rows(packing, slice(0, packing.steps), every)
 
     def rows(a: Array) -> Array:
-        packed = packing.pack(a)
+        packed = padded = a.reshape(T * B, a.shape[2])
+        if reverse or not packing.alike:
+            packed = xp.empty((packing.rows, a.shape[2]), a.dtype)
+            packing.move(padded, None, packed, int(reverse))
         if every > 1:
             return packed[xp.asarray(kept)]
         # h has its own memory, and most callers keep it. The others share theirs.
-        return packed if a is states.h or packing.reorders else packed.copy()
+        return packed.copy() if packed is padded and a is not states.h else packed
 
     return Checkpoints(every, each(states, rows))
 
