@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from checks import assert_close
 from problems.lstms import grads, problem
-from problems.properties import assert_same_bits
+from problems.properties import assert_same_bits, numbers
 from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn import reference
+from cupyrnn.cells import lstm
 from cupyrnn.driver import layer as _layer
 
 pytestmark = pytest.mark.compiled
@@ -132,3 +133,30 @@ def test_zeros_for_cs_grad_are_as_none(
         np.testing.assert_array_equal(finite, ~reached | bool(np.isfinite(value)))
     doubled = grads(cupyrnn, inputs, out, np.full(out.h.shape, 0.5), 0 * h_grad)
     assert all(np.abs(a).max() > 0 for a in doubled[:3])
+
+
+def test_calls_inside_calls_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler may call an op inside a call of it; and other sizes have other views."""
+    monkeypatch.setattr(_layer, "compiled_page", lambda _: None)
+    cases = [Case("block_lstm", sizes, "float32") for sizes in ((6, 3, 2, 9), (6, 2, 2, 8))]
+    calls = [call_of(case, np.random.default_rng(n)) for case in cases for n in (1, 2)]
+    expected = [[*numbers(call).values()] for call in calls]
+    depth = inner = 0
+
+    def inside(kept: Any) -> Any:
+        def called(*args: Any) -> Any:
+            nonlocal depth, inner
+            depth += 1
+            if depth == 1:
+                found = [[*numbers(call).values()] for call in calls]
+                assert_same_bits(found, expected)
+                inner += 1
+            depth -= 1
+            return kept(*args)
+
+        return called
+
+    for name in ("gate_of", "are_small"):
+        monkeypatch.setattr(lstm, name, inside(getattr(lstm, name)))
+    assert_same_bits([[*numbers(call).values()] for call in calls], expected)
+    assert inner >= 2 * len(calls)
