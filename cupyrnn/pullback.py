@@ -23,7 +23,8 @@ from .checks.attributes import check_bool, check_save, misfit, shown, type_shown
 from .checks.block import check_block
 from .checks.extent import Extent, Steps, check_extent
 from .derivatives.traced import traceable
-from .driver.recompute import Checkpoints, keep
+from .driver.recompute import keep
+from .driver.signatures import by_signature
 from .ops import block
 from .ops.block import NAMES
 from .ops.gru import block_gru_grad
@@ -80,13 +81,14 @@ def _clips(function: Any, arguments: dict[str, Any]) -> bool:
 
 
 @traceable
-def _keep(op: str, call: dict[str, Any], outputs: Any, every: int) -> Checkpoints:
-    """Return the states of every k-th step of a call."""
+def _keep(op: str, call: dict[str, Any], outputs: Any, every: int) -> list[Any]:
+    """Return the states of every k-th step of a call, h first."""
     x, h = call["x"], outputs.h
     states = LSTMStates(h, outputs.cs) if hasattr(outputs, "cs") else States(h)
     xp = module_of(x)
     with on_device(xp, x):
-        return keep(xp, states, _extent(op, call), every)
+        kept = keep(xp, states, _extent(op, call), every).states
+        return [a for a in kept if a is not None]
 
 
 def _extent(op: str, call: dict[str, Any]) -> Extent:
@@ -102,31 +104,26 @@ def _from_states(form: Any, gradient: Any, gate_order: str | None = None) -> Any
     `gate_order` is the order of a raw op, which has no argument for it.
     """
 
-    # functools.wraps gives it the name that errors of `jvp` show.
-    @traceable
+    # functools.wraps gives it the name that errors show.
+    @by_signature
     @functools.wraps(gradient, ("__name__",), ())
-    def from_states(
-        op: str,
-        call: dict[str, Any],
-        kept: Checkpoints,
-        *,
-        cell_clip: float | None = None,
-        weight_gradients: str = "sum",
-        **cotangents: Any,
-    ) -> Any:
+    def from_states(*, every: int, clips: bool, weight_gradients: str = "sum", **call: Any) -> Any:
         attributes = {n: call[n] for n in Attributes._fields if n in call}
         if gate_order is not None:
             attributes["gate_order"] = gate_order
-        names = "x", *NAMES[form].states, *NAMES[form].weights._fields
+        op, of = gradient.__name__, NAMES[form]
+        names = "x", *of.states, *of.weights._fields
         inputs = {n: call[n] for n in names if n in call and n not in form.together}
-        optional, use = {n: call[n] for n in form.together} | cotangents, call.get("use_peephole")
-        checked = check_block(op, form, inputs, optional, Attributes(**attributes), use)
+        optional = {n: call[n] for n in (*form.together, *of.cotangents)}
+        attributes_of_call = Attributes(**attributes)
+        checked = check_block(
+            op, form, inputs, optional, attributes_of_call, call.get("use_peephole")
+        )
         steps = Steps(op, call["seq_len_max"], call.get("reverse", False))
         checked, again = checked._replace(steps=steps), checked.attributes
-        if form is LSTM_FORM and cell_clip is None:
+        if form is LSTM_FORM and not clips:
             checked = checked._replace(attributes=again._replace(cell_clip=None))
-        given = {**call, **cotangents, "weight_gradients": weight_gradients}
-        return block.gradient_of_states(op, checked, given, kept, again)
+        return block.checked_from_states(checked, every, again)
 
     return from_states
 
@@ -145,7 +142,14 @@ def _records() -> dict[Any, Record]:
     from . import raw_ops  # imported here because it is slow
     from .onnx_node import onnx_node_gradients, run_onnx_node
 
-    lstm, icfo, ifco = (_from_states(LSTM_FORM, block_lstm_grad, n) for n in (None, "icfo", "ifco"))
+    lstm, icfo, ifco = (
+        _from_states(LSTM_FORM, gradient, order)
+        for gradient, order in (
+            (block_lstm_grad, None),
+            (raw_ops.BlockLSTMGrad, "icfo"),
+            (raw_ops.BlockLSTMGradV2, "ifco"),
+        )
+    )
     results_v1 = _ops.CUDNN_RNN.results[:-1]  # without host_reserved
     records = (
         _ops.BLOCK_LSTM._replace(from_states=lstm),
@@ -201,7 +205,8 @@ class Pullback(Generic[G]):
         self._record, self.names = record, record.cotangents
         self.__name__ = f"pullback of {record.name}"
         self._read_only: list[Any] = []
-        self._like = self._clip = self._states = None
+        self._like = self._clip = None
+        self._from_states = every is not None
         if "cell_clip" in arguments and "cell_clip" not in record.not_in_gradient:
             self._clip = arguments["cell_clip"]
             if self._clip is None and _clips(record.forward, arguments):
@@ -211,9 +216,9 @@ class Pullback(Generic[G]):
         self._samples = [_sample(a) for a in self._inputs]
         reads: tuple[str, ...] = ()
         if every is not None:
-            self._arguments = arguments
-            self._states = kept = _keep(record.gradient.__name__, arguments, outputs, every)
-            if type(outputs.h) is np.ndarray and np.may_share_memory(kept.states.h, outputs.h):
+            kept = _keep(record.gradient.__name__, arguments, outputs, every)
+            self._arguments = {**arguments, "kept": kept, "every": every}
+            if type(outputs.h) is np.ndarray and np.may_share_memory(kept[0], outputs.h):
                 reads = ("h",)  # the rest are copies
         else:
             reads = record.results if record.reads is None else record.reads
@@ -300,7 +305,8 @@ class Pullback(Generic[G]):
             raise misfit(self, args, gradients)
         if not gradients or not gradients.keys() <= set(self.names):
             gradients = self._by_names(gradients)
-        gradient, clip = self._record.gradient, {}
+        gradient: Any = self._record.gradient
+        clip: dict[str, Any] = {}
         if through_clip is not False:
             op = self.__name__
             if check_bool(op, "through_clip", through_clip) and self._clip is None:
@@ -317,10 +323,9 @@ class Pullback(Generic[G]):
         self._check_unchanged()
         wanted = dict.fromkeys(self.names) | gradients
         result: G
-        if self._states is not None:
-            by_states: Any = self._record.from_states
-            result = by_states(gradient.__name__, self._arguments, self._states, **wanted, **clip)
-            return result
+        if self._from_states:
+            clips = clip.pop("cell_clip", None) is not None
+            gradient, clip = self._record.from_states, {**clip, "clips": clips}
         if self._like is not None and wanted["d_h"] is None:
             with on_device(module_of(self._like), self._like):
                 wanted["d_h"] = zeros = self._like.copy()

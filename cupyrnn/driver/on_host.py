@@ -30,7 +30,7 @@ from .packing import Packing, Rows
 from .pages import dropout_of, products_of
 from .places import Place
 from .recompute import Checkpoints
-from .reserve import Note, has_note, write_note
+from .reserve import NOTE_SIZE, note_numbers
 from .signatures import Arguments
 
 # Up to this number of steps their rows are kept for later calls.
@@ -104,7 +104,7 @@ class OnHost:
 
     def _by_step(self, rows: Place, backwards: bool) -> Place:
         """Return rows [T*B, K] as [T, B, K], with the steps in reverse order if `backwards`."""
-        (row, column), T = rows.strides, self._T
+        (row, column), T = rows.strides, rows.shape[0] // self._B
         backwards = backwards and T > 1
         step = self._B * row
         shape, strides = (T, self._B, rows.shape[1]), (-step if backwards else step, row, column)
@@ -372,7 +372,7 @@ class OnHost:
         def write(arrays: Arrays) -> None:
             space = view(arrays)
             space[size:] = 0  # in some sizes one number more than the note
-            write_note(self._xp, space, note(arrays))
+            space[-NOTE_SIZE:] = note(arrays)
 
         self.operations.append(write)
 
@@ -381,17 +381,23 @@ class OnHost:
         view, note = self._table.view(reserve), self._note(note_of)
 
         def expect(arrays: Arrays) -> None:
-            if not has_note(self._xp, view(arrays), note(arrays)):
+            if not (view(arrays)[-NOTE_SIZE:] == note(arrays)).all():
                 raise NotInPlace("reserve_space is of another call")
 
         self.operations.append(expect)
 
-    def _note(self, note_of: Any) -> Callable[[Arrays], Note]:
-        """Return what returns the note of a call."""
+    def _note(self, note_of: Any) -> Callable[[Arrays], Array]:
+        """Return what returns the numbers of the note of a call."""
+        xp, dtype = self._xp, self._table.dtype
+
+        def numbers(*sequences: Any) -> Array:
+            return xp.asarray(note_numbers(note_of(*sequences)).astype(dtype))
+
         read = self._table.lengths_and_resets
         if read is None:
-            return functools.partial(lambda note, _: note, note_of())
-        return lambda arrays: note_of(*read(data_of(arrays)))
+            known = numbers()
+            return lambda _: known
+        return lambda arrays: numbers(*read(data_of(arrays)))
 
     def _rows_and_form(self) -> Callable[[Arrays], tuple[Any, Any]]:
         """Return what returns a layer's rows, None for a block op's step, and its weights' form."""
@@ -606,6 +612,10 @@ class OnHost:
 
     def _add(self, function: Callable[..., Any], *places: Place) -> None:
         views = [self._table.view(place) for place in places]
+        if len(views) == 2:  # a list of them takes longer
+            read, write = views
+            self.operations.append(lambda arrays: function(read(arrays), write(arrays)))
+            return
         self.operations.append(lambda arrays: function(*[view(arrays) for view in views]))
 
     def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> HostCall:

@@ -22,16 +22,18 @@ from ..compiled.addresses import At
 from ..compiled.call import compute
 from ..compiled.plan import HostCell, Plan, Shapes, Spec, is_small
 from ..compiled.single import CompiledStep, StepSizes
-from . import by_example
+from . import by_example, recompute
 from . import layer as _layer
 from .host_call import HostTable, order_of
-from .net import Cells, Examples, GradientPlaces, LayerPlaces, Weights
+from .net import Cells, Examples, GradientPlaces, Kept, LayerPlaces, Weights
 from .on_host import OnHost
 from .places import Place
 from .signatures import Arguments
 
 # The most steps of a call in compiled loops. In longer calls their plans save too little.
 _MOST_STEPS = 4096
+# The most pieces of a layer that keeps states.
+_MOST_PIECES = 64
 
 _CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
 
@@ -57,15 +59,24 @@ class OnHostCompiled(OnHost):
         size, in_order = sum(w.size for w in (*w_x, *w_h)), w_x[0].strides[1] == dtype.itemsize
         return _layer.pays(size, self._T * self._B, direction, self._T == 1, in_order)
 
-    def _spec(self, vectors: dict[str, Place | None], H: int, entry: str) -> tuple[Spec, list[Any]]:
-        """Return the spec of the cell with vectors by name, and the arrays of its formulas."""
-        if not self._cell.takes(None, self._table.dtype, entry):
+    def _spec(
+        self, vectors: dict[str, Place | None], H: int, entry: str, kept: Kept | None = None
+    ) -> tuple[Spec, list[Any]]:
+        """
+        Return the spec of the cell with vectors by name, and the arrays of its formulas.
+
+        With `kept` it is the cell whose steps kept states.
+        """
+        cell = self._cell
+        if not cell.takes(None, self._table.dtype, entry):
             raise NotInPlace("no loop of the cell is compiled")
+        if kept is not None and kept.attributes is not None:
+            cell = self._net._replace(attributes=kept.attributes).cell(_CELLS)
         found = {name: place for name, place in vectors.items() if place is not None}
         if "b_more" in found:
-            b, more, n = found["b"], found["b_more"], self._cell.both * H
+            b, more, n = found["b"], found["b_more"], cell.both * H
             found |= {"b_end": b.part(n, b.size), "b_more_end": more.part(n, more.size)}
-        return self._cell.spec_of(found, H, self._table.dtype)
+        return cell.spec_of(found, H, self._table.dtype)
 
     def _layer(
         self, layer: LayerPlaces, vectors: dict[str, Place | None], back: tuple[Any, ...] = (),
@@ -83,14 +94,16 @@ class OnHostCompiled(OnHost):
         (N, I), H, weights = x.shape, saved[-1].shape[1], (*w_x, *w_h)
         h, *c = [self._first(place, H) for place in layer.first]
         more = None if back else vectors.get("b_more")
-        spec, arrays = self._spec(vectors, H, "backward_layer" if back else "forward_layer")
+        entry = "backward_layer" if back else "forward_layer"
+        spec, arrays = self._spec(vectors, H, entry, layer.kept)
         first_c, (last_h, last_c) = (*c, None)[0], (*last, None)[:2]
         of_steps = dx, _, _, h_grad, c_grad, totals = (*back, *[None] * 6)[:6]
         wide = h_grad if back else output
         there = first_c, last_h, output, dx, h_grad, c_grad, totals
         in_place = layer.back and not self._packs
+        steps = self._starts[: 8 * (N // self._B + 1)]
         shapes = Shapes(
-            bool(back), writes_deltas, N, N * sum(w.size for w in weights), I, H, self._starts,
+            bool(back), writes_deltas, N, N * sum(w.size for w in weights), I, H, steps,
             len(saved), len(saved) + len(arrays), _oriented(weights), _oriented(grads),
             tuple(a is not None for a in there), 0 if totals is None else totals.size // H,
             tuple(map(len, sums)), 0 if more is None else self._cell.both,
@@ -148,10 +161,15 @@ class OnHostCompiled(OnHost):
             layer.weights.vectors,
             layer.saved,
         )
-        if self._packs or not (whole or (self._T == 1 and layer.weights.w_x)):
+        is_step = self._T == 1 and layer.weights.w_x and layer.kept is None
+        pieces = self._pieces(layer.kept) if whole else []
+        if self._packs or not (pieces or is_step):
             super().forward_layer(layer)
             return
         layer = self._input(layer)
+        if layer.kept is not None:
+            self._keep_states(layer, layer.kept, pieces)
+            return
         if whole:
             self.operations.append(self._layer(layer, vectors))
             return
@@ -170,10 +188,82 @@ class OnHostCompiled(OnHost):
             if to is not None:
                 self._move(place, 0, to, 0)
 
+    def _pieces(self, kept: Kept | None) -> list[slice]:
+        """Return the steps of the pieces of a layer; none if they are too many."""
+        if kept is None:
+            return [slice(0, self._T)]
+        pieces = recompute.compiled_pieces(self._rows, kept.every)
+        return pieces if len(pieces) <= _MOST_PIECES else []
+
+    def _steps(self, a: Any, steps: slice, *, back: bool = False) -> Any:
+        """Return the rows of some steps; with `back`, of rows in the reverse order of steps."""
+        if a is None:
+            return None
+        start, stop = (self._T - steps.stop, self._T - steps.start) if back else (
+            steps.start, steps.stop
+        )  # fmt: skip
+        return a.part(start * self._B, stop * self._B)
+
+    def _piece(self, layer: LayerPlaces, kept: Kept, pieces: Sequence[slice], n: int) -> Any:
+        """Return a piece of a layer that keeps states, which saves arrays in shared memory."""
+        steps, most, B = pieces[n], pieces[0].stop * self._B, self._B
+        saved = [
+            self._table.reuse(f"saved{k}", (most, width)).part(0, (steps.stop - steps.start) * B)
+            for k, width in enumerate(kept.columns)
+        ]
+        first, row = layer.first, (steps.start // kept.every - 1) * B
+        if steps.start > 0:
+            first = tuple(a.part(row, row + B) for a in layer.saved[:-1])
+        return layer._replace(
+            x=(self._steps(layer.x[0], steps),), first=first, saved=tuple(saved),
+            output=self._steps(layer.output, steps, back=layer.back),
+        )  # fmt: skip
+
+    def _keep_states(self, layer: LayerPlaces, kept: Kept, pieces: Sequence[slice]) -> None:
+        """Add the compiled calls of the pieces of a layer, and copies of the states to keep."""
+        *states, h = layer.saved
+        formulas = self._cell.spec_of({}, h.shape[1], self._table.dtype)[0].formulas
+        places = [-1, *([formulas.saved.index(formulas.c)] if formulas.c else [])]
+        for n, steps in enumerate(pieces):
+            piece = self._piece(layer, kept, pieces, n)
+            saved = [*piece.saved[:-1], self._steps(h, steps)]
+            if kept.every == 1:
+                for k, to in zip(places, states, strict=True):
+                    saved[k] = self._steps(to, steps)
+            last = layer.last if steps.stop == self._T else (None,) * len(states)
+            piece = piece._replace(saved=tuple(saved), last=last)
+            self.operations.append(self._layer(piece, layer.weights.vectors))
+            if kept.every > 1:
+                self._copy_states(kept.every, steps, [saved[k] for k in places], states)
+
+    def _copy_states(
+        self, every: int, steps: slice, states: Sequence[Place], to: Sequence[Place]
+    ) -> None:
+        """Add an operation that copies the states before every k-th step after `steps.start`."""
+        B, first = self._B, steps.start // every
+        n = (min(steps.stop, self._T - 1) - steps.start) // every
+        copies = []
+        for a, kept in zip(states, to, strict=True):
+            row, column = a.strides
+            taken = a._replace(
+                offset=a.offset + (every - 1) * B * row, shape=(n, B, a.shape[1]),
+                strides=(every * B * row, row, column),
+            )  # fmt: skip
+            into = self._by_step(kept.part(first * B, (first + n) * B), False)
+            copies.append((self._table.view(taken), self._table.view(into)))
+
+        def copy(arrays: Arrays) -> None:
+            for read, write in copies:
+                write(arrays)[...] = read(arrays)
+
+        if n > 0:
+            self.operations.append(copy)
+
     def _first_rows(self, layer: LayerPlaces, direction: str) -> Place | None:
         """Return the place of the first row of each step; None if a loop is not worth it."""
         work = self._T * self._B * sum(w.size for w in (*layer.weights.w_x, *layer.weights.w_h))
-        if not (self._packs and self._in_one_loop(layer, direction) and is_small(work)):
+        loops = self._packs and layer.kept is None and self._in_one_loop(layer, direction)
+        if not (loops and is_small(work)):
             return None
         starts, T = self._table.hold(1), self._T
 
@@ -211,7 +301,7 @@ class OnHostCompiled(OnHost):
         There is no memory if a loop is not faster, or if its products are in another order.
         """
         is_step = self._T == 1 and (self._in_time or self._packs)
-        if is_step or not self._in_one_loop(layer, "backward"):
+        if is_step or layer.kept is not None or not self._in_one_loop(layer, "backward"):
             return [], []
         (N, _), H, dtype = layer.x[0].shape, layer.saved[-1].shape[1], self._table.dtype
         form, zero = self._net.form(self._rows.single), np.zeros((), dtype)
@@ -247,12 +337,15 @@ class OnHostCompiled(OnHost):
         x: Place | None,
         starts: Place | None = None,
         products: Sequence[Place | None] = (),
+        *,
+        adds: bool = False,
     ) -> None:
         """
         Add the compiled gradient of a layer.
 
         `x` is where the gradient of its input goes, `products` are those of the gradients of its
-        products, if they are wanted instead of those of its weights.
+        products, if they are wanted instead of those of its weights. With `adds` the gradients of
+        its weights are added to their places.
         """
         weights, carried, states = grads.weights, (*grads.first, None), (*grads.states, None)
         vectors = {name: layer.weights.vectors.get(name) for name in self._cell.read}
@@ -260,15 +353,34 @@ class OnHostCompiled(OnHost):
         back = x, *carried[:2], *states[:2], of_vectors.get("terms")
         sums = self._sums(layer, of_vectors)
         of_weights = products or (*weights.w_x, *weights.w_h)
+        pairs: list[tuple[Place, Place]] = []
+        if adds:
+            totals = [*weights.w_x, *weights.w_h, *chain(*sums)]
+            of_matrices = [self._like(f"dw{n}", totals[n]) for n in range(len(of_weights))]
+            sums = [[self._table.reuse(f"sum{n}", a[0].shape)] * len(a) for n, a in enumerate(sums)]
+            of_weights, parts = of_matrices, [*of_matrices, *chain(*sums)]
+            pairs = list(zip(totals, parts, strict=True))
         self.operations.append(self._layer(
             layer, vectors, back, of_weights, sums, starts, writes_deltas=bool(products)
         ))  # fmt: skip
+        for total, part in pairs:
+            self._compute(np.add, total, part, total)
+
+    def _like(self, name: str, a: Place) -> Place:
+        """Return memory for a matrix, in the order of another one."""
+        if a.strides[0] < a.strides[1]:
+            return self._table.reuse(name, a.T.shape).T
+        return self._table.reuse(name, a.shape)
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of a layer."""
         whole = self._in_one_loop(layer, "backward")
+        is_step = self._T == 1 and layer.weights.w_x
+        pieces = self._pieces(layer.kept) if whole else []
+        if layer.kept is not None and not self._in_one_loop(layer, "forward"):
+            is_step, pieces = False, []
         in_order = self._packs or isinstance(grads.weights, Examples)
-        if in_order or not (whole or (self._T == 1 and layer.weights.w_x)):
+        if in_order or not (pieces or is_step):
             super().backward_layer(layer, grads)
             return
         layer = self._input(layer)
@@ -280,9 +392,33 @@ class OnHostCompiled(OnHost):
         x = grads.x
         if x is not None and (grads.adds_x or (layer.back and not self._in_time)):
             x = self._table.reuse("dx", x.shape)
-        self._loop_back(layer, grads, x)
+        if layer.kept is None:
+            self._loop_back(layer, grads, x)
+        else:
+            self._recompute(layer, grads, x, pieces)
         if grads.x is not None and x is not None and x is not grads.x:
             self._move(x, int(layer.back), grads.x, 0, adds=grads.adds_x)
+
+    def _recompute(
+        self, layer: LayerPlaces, grads: GradientPlaces, x: Place | None, pieces: Sequence[slice]
+    ) -> None:
+        """Add the gradient of a layer that kept states: its pieces, each computed again first."""
+        assert layer.kept is not None, layer
+        h, *others = grads.states
+        back = layer.back
+        # The loops read the gradients of h in the order of time.
+        others = [
+            None if g is None else self._in_order(f"g{k}", g, self._order(g), int(back))
+            for k, g in enumerate(others)
+        ]
+        for n, steps in reversed([*enumerate(pieces)]):
+            piece = self._piece(layer, layer.kept, pieces, n)
+            self.operations.append(self._layer(piece, layer.weights.vectors))
+            states = self._steps(h, steps, back=back), *(self._steps(g, steps) for g in others)
+            self._loop_back(
+                piece._replace(kept=None), grads._replace(states=states), self._steps(x, steps),
+                adds=n < len(pieces) - 1,
+            )  # fmt: skip
 
     def _sums(self, layer: LayerPlaces, vectors: dict[str, Place | None]) -> list[list[Place]]:
         """Return the places for the sums of each of the deltas, if any are wanted."""
@@ -361,7 +497,7 @@ def start(
     (T, B), arrays = arguments.steps, arguments.arrays
     if arrays[0].dtype.char not in "fd" or arguments.length == 0 or not all(a.size for a in arrays):
         raise NotInPlace("no loop computes it")
-    if T > _MOST_STEPS or saves == "states":
+    if T > _MOST_STEPS:
         raise NotInPlace("it is computed in pieces")
     if saves == "h" and T * B > _products.ROWS:
         raise NotInPlace("it is computed in pieces")

@@ -65,6 +65,11 @@ def largest(xp: ModuleType, cell: Cell, rows: Rows, every: int, dtype: np.dtype[
     return max((p.rows.stop - p.rows.start for p in pieces), default=0)
 
 
+def compiled_pieces(rows: Rows, every: int) -> list[slice]:
+    """Return the steps of pieces of a layer that are one compiled call each."""
+    return [steps for steps, _ in rows.pieces(products_of(np).ROWS * _BLOCKS, every)]
+
+
 def _pieces(
     xp: ModuleType, cell: Cell, rows: Rows, every: int, dtype: np.dtype[Any]
 ) -> Iterator[_Piece]:

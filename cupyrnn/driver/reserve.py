@@ -133,22 +133,11 @@ def reserve_size(layout: ReserveLayout) -> int:
     return size + (size == layout.with_every(None).size)
 
 
-def _numbers(note: Note) -> NDArray[np.uint8]:
+def note_numbers(note: Note) -> NDArray[np.uint8]:
     """Return a note as small numbers."""
     optional = [v for a in note[2:] for v in (a is not None, 0.0 if a is None else a)]
     text = struct.pack(_FORMAT, _BEGINS, note.every, note.call, *optional)
     return np.frombuffer(text, np.uint8)
-
-
-def write_note(xp: ModuleType, reserve_space: Array, note: Note) -> None:
-    """Write the note at the end of reserve_space."""
-    reserve_space[-NOTE_SIZE:] = xp.asarray(_numbers(note).astype(reserve_space.dtype))
-
-
-def has_note(xp: ModuleType, reserve_space: Array, note: Note) -> bool:
-    """Return whether this note is at the end of reserve_space."""
-    end = reserve_space[-NOTE_SIZE:]
-    return bool(((end if xp is np else xp.asnumpy(end)) == _numbers(note)).all())
 
 
 def _read_note(xp: ModuleType, reserve_space: Array) -> Note | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,8 +13,7 @@ from ..cells.gradients import check_weight_gradients
 from ..checks.block import BlockCall
 from ..checks.extent import Steps
 from ..driver.net import Kept
-from ..driver.recompute import Checkpoints
-from ..driver.signatures import Arguments, Checked, run_once
+from ..driver.signatures import Arguments, Checked
 
 
 class _Names(NamedTuple):
@@ -46,18 +44,13 @@ def checked(
     return Checked(None, partial(_lay_out, call, to_gates))
 
 
-def gradient_of_states(
-    op: str, call: BlockCall, arguments: Mapping[str, Any], kept: Checkpoints, again: Any
-) -> Any:
-    """Return the gradients of a block op from some of its states, which cells `again` computed."""
+def checked_from_states(call: BlockCall, every: int, again: Any) -> Any:
+    """Return a `Checked` for gradients from every k-th state, which cells `again` computed."""
     from ..driver import layouts
     from ..driver.laid_out import laid_out
 
-    of_states = Kept(kept.every, columns_of(call.form.Saved, call.H, call.H), again)
-    lay_out = partial(laid_out, layouts.block_grad)
-    by_name = {**arguments, "kept": [a for a in kept.states if a is not None]}
-    checked = Checked(None, lambda known: lay_out(known, _layer_of(call), of_states))
-    return run_once(op, checked, by_name)
+    kept = Kept(every, columns_of(call.form.Saved, call.H, call.H), again)
+    return Checked(None, lambda known: laid_out(layouts.block_grad, known, _layer_of(call), kept))
 
 
 def _lay_out(call: BlockCall, to_gates: bool, arguments: Arguments) -> Any:

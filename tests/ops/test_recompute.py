@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tracemalloc
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ import pytest
 from checks import Ops
 from problems import nets
 from problems.nets import MODES
-from problems.properties import assert_all_close
+from problems.properties import assert_all_close, assert_same_bits
 from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn import raw_ops
 from cupyrnn.arithmetic import products
+from cupyrnn.compiled.plan import Plan
 from cupyrnn.driver import recompute, reserve
 from cupyrnn.kernels import products as on_device
 
@@ -81,7 +83,7 @@ def test_memory(
     for module, name, value in SIZES_OF_BLOCKS:
         monkeypatch.setattr(module, name, value)
     # Compiled loops have buffers, which are small compared with long sequences only.
-    case = nets.Case(mode, 16000 if compiled else 4000, 8, 16, 32)
+    case = nets.Case(mode, 4000, 32 if compiled else 8, 16, 32)
     inputs = nets.problem(rng, case, np.float32)
     cotangents = nets.cotangents_of(rng, case, np.float32)
 
@@ -101,28 +103,36 @@ def test_memory(
     assert peak("states") < 0.45 * whole
 
 
+@pytest.mark.parametrize("equal", [True, False])
 @pytest.mark.parametrize("save", ["states", 4])
 def test_what_is_recomputed_is_compiled(
-    compiled_loops: Any, monkeypatch: pytest.MonkeyPatch, save: Any, rng: np.random.Generator
+    compiled_loops: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    save: Any,
+    equal: bool,
+    rng: np.random.Generator,
 ) -> None:
     """Like the forward pass: each piece of a layer is one compiled call."""
     monkeypatch.setattr(recompute, "_BLOCKS", 2)
     rows: list[int] = []
-    forward = compiled_loops.forward_layer
+    run = Plan.run
 
-    def counted(cell: Any, x: Any, *rest: Any) -> None:
-        rows.append(len(x))
-        forward(cell, x, *rest)
+    def counted(plan: Any, arrays: Any) -> bool:
+        if not plan._shapes.backward:
+            rows.append(plan._shapes.rows)
+        return run(plan, arrays)
 
-    case = nets.Case("lstm", 10, 3, 4, 5)
+    lengths = None if equal else (10, 10, 9)
+    case = nets.Case("lstm", 10, 3, 4, 5, lengths=lengths)
     inputs, cotangents = nets.problem(rng, case), nets.cotangents_of(rng, case)
     out, whole = (nets.forward(cupyrnn, case, inputs, save=s) for s in (save, "all"))
     expected = nets.backward(cupyrnn, case, inputs, whole, cotangents)
-    monkeypatch.setattr(compiled_loops, "forward_layer", counted)
+    monkeypatch.setattr(Plan, "run", counted)
     # The gradients of the weights are sums over the pieces.
     grads = nets.backward(cupyrnn, case, inputs, out, cotangents)
     assert_all_close(grads, expected, Case("cudnn_rnn-lstm"), "gradient")
-    assert rows == ([12, 18] if save == "states" else [6, 24])
+    expected_rows = [12, 18] if save == "states" else [6, 24]
+    assert rows == [expected_rows[0] - (not equal), expected_rows[1]]
 
 
 @pytest.mark.parametrize("save", ["all", "states", 2, 8])
@@ -256,3 +266,40 @@ def test_a_reserve_of_another_call_is_refused_after_a_right_one(rng: np.random.G
             gradient(out, way)
     found = [gradient(out, ways[0]).input_backprop for out in outs[2:]]
     assert np.abs(found[0] - found[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "extent"),
+    [(name, extent) for name in ("LSTM", "GRU") for extent in ("full", "equal lengths")]
+    + [("BlockLSTM", "full")],
+)
+def test_compiled_pieces_of_block_ops(
+    compiled_loops: Any, name: str, extent: str, rng: np.random.Generator
+) -> None:
+    """The second call of a signature, of other gradients, computes the same as everything saved."""
+    op, given, gradients = block(rng, name, extent)
+    whole = cupyrnn.vjp(op, **given)[1]
+    for save in SAVES:
+        pullback = cupyrnn.vjp(op, **given, save=save)[1]
+        modes = [{}] if name == "BlockLSTM" else [{}, {"weight_gradients": "examples"}]
+        for n, mode in product((1, 2), modes):
+            scaled: dict[str, Any] = {name: n * a for name, a in gradients.items()}
+            found, expected = (g(**scaled, **mode) for g in (pullback, whole))
+            assert_all_close(found._asdict(), expected._asdict(), Case("block_lstm"), "gradient")
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "both"])
+@pytest.mark.parametrize("name", ["cudnn_rnn-lstm", "cudnn_rnn-gru", "stacked_rnn-LSTM"])
+def test_compiled_pieces_of_nets(
+    compiled_loops: Any, name: str, direction: str, rng: np.random.Generator
+) -> None:
+    """The outputs have the same bits as without `save`."""
+    case = Case(name, (7, 4, 3, 5), extent="full", direction=direction, layers=2)
+    call = call_of(case, rng)
+    whole = call.forward(cupyrnn, save="all")
+    given = call.cotangents(rng, whole)
+    expected = call.gradient(cupyrnn, whole, given)
+    for save in (*SAVES, 1, 4):
+        out = call.forward(cupyrnn, save=save)
+        assert_same_bits(out[:3], whole[:3])
+        assert_all_close(call.gradient(cupyrnn, out, given), expected, case, "gradient")
