@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import tracemalloc
 from typing import Any
@@ -344,35 +343,3 @@ def test_reverse_is_checked(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
         backward(cupyrnn, case, inputs, out, given)
     with pytest.raises(RuntimeError, match="cuDNN does not run one direction in reverse"):
         forward(Ops(cupy_on_cpu), case, inputs, reverse=True, engine="cudnn")
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("T", [1, 3])
-@pytest.mark.parametrize("dtype", ["float64", "float16"])
-def test_without_the_gradient_of_the_input(
-    dtype: str, T: int, compiled: bool, request: pytest.FixtureRequest, rng: np.random.Generator
-) -> None:
-    """The other gradients are the same, also of sequences that are packed."""
-    if compiled:
-        request.getfixturevalue("compiled_loops")
-    net = cupyrnn.init_params(
-        num_layers=1, num_units=33, input_size=2, direction="bidirectional", dtype=dtype
-    )
-    x, resets = rng.standard_normal((T, 3, 2)).astype(dtype), rng.random((T, 3)) < 0.5
-    of_calls: list[dict[str, Any]] = [{}, {"sequence_lengths": [T, 0, 1]}, {"resets": resets}]
-    for sequences, save in itertools.product(of_calls, ("all", "states", 2)):
-        given: dict[str, Any] = {"input": x, "input_h": None, "input_c": None, "params": net}
-        given |= sequences
-        out = cupyrnn.cudnn_rnn(**given, save=save)
-        given |= {"output": out.output, "output_h": out.output_h, "output_c": out.output_c}
-        given |= {"output_backprop": out.output, "output_h_backprop": None}
-        given |= {"output_c_backprop": None, "reserve_space": out.reserve_space}
-        given["host_reserved"] = out.host_reserved
-        for ways in ("sum", "examples"):
-            both = [
-                cupyrnn.cudnn_rnn_backprop(**given, weight_gradients=ways, input_gradient=wanted)
-                for wanted in (True, False)
-            ]
-            assert both[1].input_backprop is None
-            np.testing.assert_array_equal(both[0].params_backprop, both[1].params_backprop)
-            np.testing.assert_array_equal(both[0].input_h_backprop, both[1].input_h_backprop)

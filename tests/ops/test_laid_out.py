@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import warnings
 import weakref
 from typing import Any
 
@@ -20,7 +19,7 @@ from problems.properties import beside_numpy, each
 from problems.table import STATES, TABLE, Case, call_of
 
 import cupyrnn
-from cupyrnn.driver import layer, signatures
+from cupyrnn.driver import signatures
 from cupyrnn.driver.device_call import DeviceCall
 
 T, B, I, H = 5, 3, 4, 6
@@ -201,29 +200,6 @@ def test_h_does_not_keep_the_other_results(ops: Ops) -> None:
 
 
 @on_the_host
-def test_an_attribute_may_be_an_array_of_no_axes() -> None:
-    given, b = arguments(), np.ones(4 * H)
-    for steps in (T, 2, T):
-        found = cupyrnn.raw_ops.BlockLSTM(
-            seq_len_max=np.array(steps), **given, b=b, **dict.fromkeys(("wci", "wcf", "wco"), b[:H])
-        )
-        assert [bool(a.any()) for a in found.h] == [t < steps for t in range(T)]
-
-
-@on_the_host
-@pytest.mark.parametrize("kind", [np.int32, np.int64])
-def test_an_attribute_may_be_a_number_of_numpy(kind: Any) -> None:
-    given, b = arguments(), np.ones(4 * H)
-    more = {"forget_bias": np.float32(0.5), "use_peephole": np.bool_(False)}
-    out = cupyrnn.block_lstm(**given, b=b, seq_len_max=kind(T), **more)
-    expected = cupyrnn.block_lstm(**given, b=b, seq_len_max=T, forget_bias=0.5)
-    assert same([*out], [*expected])
-    assert are_laid_out() == [True, True]
-    with pytest.raises(ValueError, match=f"seq_len_max is .*{T + 1}"):
-        cupyrnn.block_lstm(**given, b=b, seq_len_max=kind(T + 1), **more)
-
-
-@on_the_host
 @pytest.mark.parametrize("name", ["num_layers", "num_units", "input_size", "num_proj"])
 def test_an_attribute_of_packed_parameters_may_be_an_array_of_no_axes(name: str) -> None:
     x, right = (
@@ -234,33 +210,6 @@ def test_an_attribute_of_packed_parameters_may_be_an_array_of_no_axes(name: str)
     for n, fits in ((value, True), (value + 1, False), (value, True)):
         with contextlib.nullcontext() if fits else pytest.raises(ValueError, match="has shape"):
             cupyrnn.cudnn_rnn(x, None, None, right._replace(**{name: np.array(n)}))
-
-
-class Raising:
-    """Every attribute raises an error."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError(name)
-
-
-@on_the_host
-@pytest.mark.parametrize("name", [*arguments(), "b", "seq_len_max", "resets"])
-def test_nothing_is_asked_of_what_is_no_array(name: str) -> None:
-    given: dict[str, Any] = arguments() | {"b": np.ones(4 * H), name: Raising()}
-    with pytest.raises(TypeError, match=f"^block_lstm: {name} is "):
-        cupyrnn.block_lstm(**given)
-    with pytest.raises(TypeError, match=r"^stacked_rnn: weights\[0\] is "):
-        cupyrnn.stacked_rnn(given["x"], None, None, [Raising()])
-
-
-@on_the_host
-def test_numbers_that_overflow_warn_of_nothing() -> None:
-    given = arguments() | {"x": np.full((T, B, I), 1e308)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(2):
-            both(given, np.full(4 * H, np.inf))
-    assert are_laid_out() == [True, True]
 
 
 # Calls that the layers run step by step or in pieces are not laid out.
@@ -274,7 +223,7 @@ LAID_OUT.remove("stacked_rnn-CIFG")
 
 @each(*LAID_OUT, **WHOLE, places=["cupy"])
 def test_calls_of_the_table_are_laid_out(ops: Ops, case: Case, rng: np.random.Generator) -> None:
-    """Also if states are None, which means zeros, and without the gradient of the input."""
+    """Also if states are None, which means zeros."""
     none = call_of(case, rng).without_states()
     record, results = case.op.record, []
     states = {n: a for n, a in call_of(case, rng).inputs.items() if n in STATES and a is not None}
@@ -289,13 +238,6 @@ def test_calls_of_the_table_are_laid_out(ops: Ops, case: Case, rng: np.random.Ge
         grads = flat(record.gradient(**kwargs))
         assert are_laid_out() == [True, True]
         results.append([a for a in (*out, *grads) if a is not None])
-        if record.name == "cudnn_rnn":
-            (without, *others), (_, *expected) = (
-                flat(record.gradient(**kwargs, input_gradient=False)),
-                grads,
-            )
-            assert without is None
-            assert same(others, expected)
         signatures.CALLS.clear()
     assert same(results[0], results[-1])
 
@@ -367,50 +309,3 @@ def test_a_changed_environment_is_seen(ops: Ops, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "environ", {**os.environ, "CUPYRNN_PERSISTENT": "slow"})
     with pytest.raises(ValueError, match="CUPYRNN_PERSISTENT is 'slow'"):
         cupyrnn.block_lstm(**given)
-
-
-@on_the_host
-@pytest.mark.parametrize("wanted", ["examples", "norms", "none"])
-@pytest.mark.parametrize("lengths", [None, [2, T, 1]])
-def test_gradients_by_example_are_recorded(wanted: Any, lengths: Any) -> None:
-    """The second call of a signature, with other values, equals a first call."""
-    given, more = arguments(), {"sequence_lengths": lengths and lengths[:B]}
-    out = cupyrnn.block_lstm(**given, b=np.ones(4 * H), **more)
-    call = {**given, **out._asdict(), **more, "weight_gradients": wanted}
-    signatures.CALLS.clear()
-    cupyrnn.block_lstm_grad(**call, h_grad=out.cs)
-    found = cupyrnn.block_lstm_grad(**call, h_grad=out.h)
-    assert are_laid_out() == [True]
-    signatures.CALLS.clear()
-    expected = cupyrnn.block_lstm_grad(**call, h_grad=out.h)
-    values = [[a for a in grads if a is not None] for grads in (found, expected)]
-    assert same(*values)
-    assert (found.w_grad is None) == (wanted == "none")
-
-
-@on_the_host
-@pytest.mark.parametrize("lengths", [None, [2, T, 1]])
-def test_gradients_by_example_of_reversed_steps(lengths: Any) -> None:
-    given, more = arguments(), {"reverse": True, "sequence_lengths": lengths}
-    out = cupyrnn.block_lstm(**given, b=np.ones(4 * H), **more)
-    call = {**given, **out._asdict(), **more, "h_grad": out.h}
-    total = cupyrnn.block_lstm_grad(**call)
-    found = cupyrnn.block_lstm_grad(**call, weight_gradients="examples")
-    for a, e in ((found.x_grad, total.x_grad), (found.w_grad.sum(0), total.w_grad)):
-        assert_close(a, e, "float64", "", at_least=1.0)
-
-
-@on_the_host
-@pytest.mark.parametrize("length", [1, 2, T])
-def test_gradients_by_example_of_equal_lengths(
-    monkeypatch: pytest.MonkeyPatch, length: int, rng: np.random.Generator
-) -> None:
-    """One step of longer arrays is computed as many are; a GRU's form has other columns then."""
-    monkeypatch.setattr(layer, "pays", lambda *of: True)
-    params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(1, H, I, rnn_mode="gru")) / 4
-    given: dict[str, Any] = {"input": arguments()["x"], "input_h": np.ones((1, B, H))}
-    given |= {"params": params, "rnn_mode": "gru", "sequence_lengths": np.full(B, length)}
-    out, pullback = cupyrnn.vjp(cupyrnn.cudnn_rnn, **given)
-    total = pullback(output=out.output).params_backprop
-    found = pullback(output=out.output, weight_gradients="examples").params_backprop
-    assert_close(found.sum(0), total, "float64", "", at_least=1.0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from problems.properties import (
     assert_all_close,
+    assert_recorded,
     assert_same_bits,
     assert_slopes,
     each,
@@ -18,7 +19,6 @@ from problems.table import TABLE, Case, call_of, kind_of, plain, small_blocks
 
 import cupyrnn
 from cupyrnn.derivatives.tree import tree_map
-from cupyrnn.driver import signatures
 
 # Half the distance between numbers from 1 to 2.
 UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -35,12 +35,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     """Every other case on a device uses one launch for all steps: such calls are laid out."""
     if "-cupy-" in request.node.name and len(request.node.name) % 2:
         monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
-
-
-def assert_recorded(ops: Any, case: Case) -> None:
-    """Check that all calls on the host were recorded, but those that keep states only."""
-    if ops.xp is np and case.save == "all":
-        assert all(run is not None for run, _ in signatures.CALLS.values())
 
 
 @each(mostly_slow="cuda_on_cpu")

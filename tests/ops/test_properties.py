@@ -19,6 +19,7 @@ from problems.nets import own
 from problems.properties import (
     assert_all_close,
     assert_of_examples,
+    assert_recorded,
     assert_same_bits,
     each,
     named,
@@ -340,6 +341,27 @@ def test_a_prepared_step_is_the_op(ops: Any, case: Case, rng: np.random.Generato
         assert_all_close(last, {n: getattr(due, n) for n in last}, case, "the last states")
 
 
+WITHOUT_X = SMALL | {"size": [(5, 3, 2, 4), (1, 3, 2, 33)], "save": ["all", "states", 2]}
+WITHOUT_X |= {"extent": EXTENTS}
+
+
+@each(*(n for n in TABLE if n.startswith("cudnn_rnn")), **ONCE, **WITHOUT_X)
+def test_the_gradient_of_the_input_may_be_left_out(
+    ops: Any, case: Case, rng: np.random.Generator
+) -> None:
+    """The other gradients are the same."""
+    call = call_of(case, rng)
+    out = call.forward(ops)
+    cotangents = call.cotangents(rng, out)
+    for way in ("sum", "examples"):
+        whole, part = (
+            call.gradient(ops, out, cotangents, weight_gradients=way, input_gradient=wanted)
+            for wanted in (True, False)
+        )
+        assert part.input_backprop is None
+        assert_same_bits(part, whole._replace(input_backprop=None))
+
+
 BY_EXAMPLE = SMALL | {
     "size": [(1, 1, 1, 1), (7, 3, 3, 5), (5, 2, 0, 4), (1, 0, 3, 4), (0, 2, 3, 4)],
     "dtype": ["float16", "float32", "float64"],
@@ -352,6 +374,7 @@ OF_SEQUENCES = [name for name, op in TABLE.items() if op.record.by_example]
 @each(*OF_SEQUENCES, **ONCE, **BY_EXAMPLE)
 def test_gradients_of_each_example(ops: Any, case: Case, rng: np.random.Generator) -> None:
     assert_of_examples(ops, call_of(case.without_kinks, rng), rng)
+    assert_recorded(ops, case)
 
 
 @each(*OF_SEQUENCES, **(PLAIN | {"extent": "full", "direction": "forward"}), places=["numpy"])

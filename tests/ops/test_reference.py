@@ -30,28 +30,6 @@ def arguments(name: str, rng: np.random.Generator) -> list[Any]:
 
 
 @each_case
-def test_any_dtype(name: str, more: dict[str, Any], rng: np.random.Generator) -> None:
-    """Tangents of each argument too, compared with central differences in long double."""
-    given, function = arguments(name, rng), getattr(reference, name)
-    out = function(*given, **more)
-    wide = [a.astype(np.longdouble) for a in given]
-    for a, e in zip(out, function(*wide, **more), strict=True):
-        assert e.dtype == np.longdouble
-        assert_close(a, e, "float64", name)
-    for n, a in enumerate(given):
-        direction, step = rng.standard_normal(a.shape), np.longdouble(1e-8)
-        moved = function(*given[:n], a + 1e-100j * direction, *given[n + 1 :], **more)
-        plus, minus = (
-            function(*wide[:n], wide[n] + s * direction, *wide[n + 1 :], **more)
-            for s in (step, -step)
-        )
-        for d, p, m in zip(moved, plus, minus, strict=True):
-            np.testing.assert_allclose(
-                d.imag / 1e-100, ((p - m) / (2 * step)).astype(float), atol=1e-9
-            )
-
-
-@each_case
 def test_no_steps_and_one_sequence(
     name: str, more: dict[str, Any], rng: np.random.Generator
 ) -> None:

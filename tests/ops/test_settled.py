@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from problems import grus
-from problems.refusals import CALLS, B, H, I, T, raises
-from problems.table import Case, call_of, right_calls
+from problems.refusals import CALLS, B, H, I, raises
+from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.cells import packed_forms
 from cupyrnn.driver import signatures
-
-STACK = right_calls("stacked_rnn-GRU", size=(T, B, I, H))["stacked_rnn"]
 
 
 def test_the_dtype_of_every_array_is_told() -> None:
@@ -25,20 +23,6 @@ def test_the_dtype_of_every_array_is_told() -> None:
     kinds = [None, *(a.astype(dtype) for dtype in ("<f4", "<f8", ">f4", "<i8"))]
     every = list(itertools.product(kinds, repeat=3))
     assert len({signatures.signature("op", arrays, {})[0] for arrays in every}) == len(every)
-
-
-def test_neither_values_nor_identity_are_remembered() -> None:
-    args = CALLS["lstm_block_cell"]
-    first = cupyrnn.lstm_block_cell(**args)
-    other = cupyrnn.lstm_block_cell(**{name: a * 0.5 for name, a in args.items()})
-    halves = {name: a * 0.5 for name, a in args.items()}
-    expected = cupyrnn.block_lstm(**halves | {"x": halves["x"][None]})
-    np.testing.assert_allclose(other.h, expected.h[0], rtol=1e-12)
-    assert (first.h != other.h).all()
-    for name in args:  # in place, and another layout
-        halves[name] = np.asfortranarray(halves[name])
-    again = cupyrnn.lstm_block_cell(**halves)
-    np.testing.assert_allclose(again.h, other.h, rtol=1e-12)
 
 
 def test_what_a_model_knows_of_its_sizes_is_compared_in_every_call() -> None:
@@ -93,45 +77,6 @@ def test_a_seed_of_the_type_of_a_right_one_is_checked() -> None:
     cupyrnn.cudnn_rnn(**CALLS["cudnn_rnn"], seed=np.array(1))  # type: ignore[arg-type]
     for seed in (np.array(0.5), np.array([1, 2]), np.array(True)):
         raises("cudnn_rnn", TypeError, f"seed is {seed!r}, expected an integer", seed=seed)
-
-
-LENGTHS, MARKS = np.full(B, 2), np.zeros((T, B), bool)
-# Arguments of a right call, and wrong ones in their place.
-AFTER: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    *(
-        (op, {"sequence_lengths": LENGTHS.astype(dtype)}, {"sequence_lengths": wrong})
-        for op in ("block_lstm", "block_gru_grad", "cudnn_rnn")
-        for dtype in ("int32", "int64")
-        for wrong in (np.full(B + 1, 2, dtype), np.full(1, 2, dtype), LENGTHS.astype("f8"))
-    ),
-    *(
-        (op, {"resets": MARKS}, {"resets": wrong})
-        for op in ("block_lstm", "block_gru_grad", "cudnn_rnn")
-        for wrong in (MARKS[1:], MARKS.T, MARKS.astype("i1"), MARKS.astype("u1"))
-    ),
-    ("block_lstm", {"sequence_lengths": LENGTHS}, {"sequence_lengths": [2.0] * B}),
-    ("block_lstm", {"sequence_lengths": LENGTHS}, {"sequence_lengths": 2}),
-    ("cudnn_rnn", {"seed": 1}, {"seed": True}),
-    ("cudnn_rnn", {"seed": 1}, {"seed": 1.0}),
-    ("cudnn_rnn", {"seed2": np.int64(1)}, {"seed2": np.float64(1)}),
-    ("stacked_rnn", {}, {"weights": [tuple(STACK["weights"][0])]}),
-    ("stacked_rnn", {}, {"weights": STACK["weights"][0]}),
-]
-
-
-@pytest.mark.parametrize("loops", ["NumPy", "Numba"])
-@pytest.mark.parametrize(("op", "right", "wrong"), AFTER)
-def test_what_is_refused_is_refused_after_a_right_call(
-    op: str, right: Any, wrong: Any, loops: str, request: pytest.FixtureRequest
-) -> None:
-    """With Numba the calls are laid out, and a second call is not checked."""
-    if loops == "Numba":
-        request.getfixturevalue("compiled_loops")
-    function, args = getattr(cupyrnn, op), STACK if op == "stacked_rnn" else CALLS[op]
-    function(**args | right)
-    [name] = wrong
-    with pytest.raises((ValueError, TypeError), match=rf"^{op}: {name}\b"):
-        function(**args | wrong)
 
 
 @pytest.mark.parametrize("byte", range(1, 1 + signatures.FINGERPRINT_SIZE))

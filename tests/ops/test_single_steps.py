@@ -9,7 +9,7 @@ import pytest
 from checks import assert_close
 from problems import lstms
 from problems.properties import each, numbers
-from problems.table import Call, Case, call_of
+from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.driver import layer, signatures
@@ -31,12 +31,6 @@ ONE: dict[str, Any] = {
     "dropout": 0.0,
     "rows": None,
 }
-BIG = ONE | {"size": (1, 60, 130, 200), "dtype": "float32", "memory": "C"}
-
-
-def step_of(name: str, size: tuple[int, int, int], dtype: str = "float64") -> Call:
-    case = Case(name, (1, *size), dtype, peephole=False)
-    return call_of(case, np.random.default_rng(3))
 
 
 @pytest.fixture(params=["cells", "compiled", "layers"])
@@ -80,36 +74,6 @@ def test_one_step_is_that_of_the_loops(
     for n, e in expected.items():
         assert found[n].dtype == e.dtype
         assert_close(found[n], e, case.dtype, n, at_least=1.0, terms=case.terms)
-
-
-@each(*STEPS, *NETS, **BIG, places=["numba"])
-def test_threads_give_the_same_bits(
-    ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from cupyrnn.compiled import threads
-
-    call, found = call_of(case, rng), []
-    for n in (1, 2, 3):
-        monkeypatch.setattr(threads, "count", lambda n=n: n)
-        found.append([a.tobytes() for a in numbers(call).values()])
-    assert found[0] == found[1] == found[2]
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", STEPS)
-def test_what_is_not_finite_goes_through(
-    name: str, value: float, room: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call = step_of(name, (3, 4, 20))
-    call.inputs["x"][1, 2] = value
-    found = numbers(call)
-    _have_loops_over_time(monkeypatch)
-    for a, b in zip(found.values(), numbers(call).values(), strict=True):
-        np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
-        np.testing.assert_array_equal(np.isinf(a), np.isinf(b))
-    first = next(iter(found.values()))
-    assert np.isfinite(first[0]).all()
-    assert np.isnan(first[1]).any() == np.isnan(value)
 
 
 @pytest.mark.parametrize("B", [2, 9])

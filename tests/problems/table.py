@@ -104,7 +104,7 @@ class Case(NamedTuple):
         """H of each layer, and P, the size of its h."""
         H = self.size[3]
         units = [H, max(1, H // 2), H + 2] if self.tapered else [H] * 3
-        return [(H, max(1, H - 2) if self.projected and H > 1 else H) for H in units[: self.layers]]
+        return [(H, H - 1 if self.projected and H > 1 else H) for H in units[: self.layers]]
 
     @property
     def P(self) -> int:
