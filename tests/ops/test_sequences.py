@@ -89,7 +89,7 @@ def test_one_way_to_say_how_long(op: str) -> None:
 @pytest.mark.parametrize("op", SEQUENCES)
 def test_sequence_lengths_must_be_integers_by_sequence(op: str) -> None:
     call(op, sequence_lengths=[0, 6, 3])
-    for wrong in ([6, 6], [6] * 4, np.full((3, 1), 6)):
+    for wrong in ([6, 6], [6] * 4, np.full((3, 1), 6), np.full(4, 2), np.full(1, 2, np.int32)):
         message = f"sequence_lengths has shape {np.shape(wrong)}, expected (B,) = (3,)"
         raises(op, ValueError, message, sequence_lengths=wrong)
     for wrong in (-1, 7):
