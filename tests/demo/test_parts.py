@@ -25,16 +25,16 @@ def small_model(cell: str, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def test_adam(rng: np.random.Generator) -> None:
-    """Five steps of one number, as in section 2 of the paper, without a bound."""
+    """Steps of one number each, as in section 2 of the paper, without a bound."""
     steps, beta1, beta2, epsilon = 50, 0.9, 0.99, 1e-8
     p = {"a": rng.standard_normal((2, 3)), "b": rng.standard_normal(4)}
     expected = {name: a.copy() for name, a in p.items()}
     moments = {name: [np.zeros(a.size), np.zeros(a.size)] for name, a in p.items()}
     adam = training.Adam(np, p, steps)
-    for t in range(1, 6):
+    for t in range(1, 26):
         grads = {name: 0.1 * rng.standard_normal(a.shape) for name, a in p.items()}
         alpha = 1e-4 + (1e-2 - 1e-4) * (1 + np.cos(np.pi * t / steps)) / 2
-        alpha *= t / 20  # the rate is warmed up
+        alpha *= min(t / 20, 1)  # the rate is warmed up
         alpha *= np.sqrt(1 - beta2**t) / (1 - beta1**t)
         for name, g in grads.items():
             m, v = moments[name]
@@ -45,22 +45,6 @@ def test_adam(rng: np.random.Generator) -> None:
         adam.update(p, {name: g.copy() for name, g in grads.items()})
         for name in p:
             np.testing.assert_allclose(p[name], expected[name], rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("step", "rate"),
-    [
-        (1, 5e-4 * (1 - 2.4425e-6)),  # a twentieth; the cosine has hardly begun
-        (19, 9.5e-3 * (1 - 8.8154e-4)),
-        (20, 1e-2 * (1 - 9.7675e-4)),  # warm
-        (500, 5.05e-3),  # half way
-        (1000, 1e-4),  # the lowest
-    ],
-)
-def test_rate(step: int, rate: float) -> None:
-    adam = training.Adam(np, {}, 1000)
-    adam.step = step
-    assert adam.rate() == pytest.approx(rate, rel=1e-7)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "cudnn_lstm"])

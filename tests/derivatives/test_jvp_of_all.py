@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from checks import DIFFERENCE_TOLERANCE, FINITE_DIFFERENCE_STEP, assert_close
 from problems import onnx_nodes
-from problems.converters import BI, CONVERSIONS, conversions, packed, random
-from problems.table import TABLE, Case, call_of
+from problems.converters import CONVERSIONS, conversions, packed, random
+from problems.table import TABLE
 
 import cupyrnn
-from cupyrnn import raw_ops
 from cupyrnn.derivatives.tree import tree_map
 
 # Functions of sizes, names and integers.
@@ -176,65 +175,6 @@ def test_a_step_of_another_jvp(rng: np.random.Generator) -> None:
         kept[0](x, h)
 
 
-LSTM = {"use_peephole": True, "cell_clip": 0.0}
-NET = {**BI, "is_training": True}
-V3 = {"num_proj": 0, "time_major": True, "sequence_lengths": np.array([4, 1, 2], "i")}
-RAW: list[Any] = [
-    ("BlockLSTM", "BlockLSTMGrad", "block_lstm", LSTM | {"seq_len_max": np.array(3)}),
-    ("BlockLSTMV2", "BlockLSTMGradV2", "block_lstm", LSTM | {"seq_len_max": np.array(3)}),
-    ("LSTMBlockCell", "LSTMBlockCellGrad", "lstm_block_cell", LSTM | {"cell_clip": 0.5}),
-    ("GRUBlockCell", "GRUBlockCellGrad", "gru_block_cell", {}),
-    ("CudnnRNN", "CudnnRNNBackprop", "cudnn_rnn-lstm", NET),
-    ("CudnnRNNV2", "CudnnRNNBackpropV2", "cudnn_rnn-lstm", NET),
-    ("CudnnRNNV3", "CudnnRNNBackpropV3", "cudnn_rnn-lstm", NET | V3),
-]
-
-
-@pytest.mark.parametrize(("forward", "backward", "name", "more"), RAW)
-def test_raw_ops(
-    forward: str, backward: str, name: str, more: Any, rng: np.random.Generator
-) -> None:
-    net = {"layers": 2, "direction": "both"} if name.startswith("cudnn") else {}
-    call = call_of(Case(name, (4, 3, 2, 5), **net), rng)
-    op, gradient = getattr(raw_ops, forward), getattr(raw_ops, backward)
-
-    def both(inputs: Any, given: Any) -> Any:
-        out = op(**inputs, **more)._asdict()
-        arguments = {**inputs, **more, **out}
-        known = inspect.signature(gradient).parameters
-        grads = gradient(**{n: a for n, a in arguments.items() if n in known}, **given)
-        return [a for n, a in out.items() if n not in ("reserve_space", "host_reserved")], grads
-
-    given = call.cotangents(rng, call.forward(cupyrnn))
-    assert_jvp(both, (call.inputs, given), rng)
-
-
-def test_raw_conversions(rng: np.random.Generator) -> None:
-    """With a projection V2 has one more matrix in each layer."""
-    params = packed(rng, I=3).params
-    net = {"num_layers": 1, "num_units": 4, "input_size": 3}
-    projected = packed(rng, I=3, num_proj=2).params
-    p = {**net, "num_proj": 2}
-
-    def there(params: Any, projected: Any) -> Any:
-        one = raw_ops.CudnnRNNParamsToCanonical(**net, params=params, num_params=8)
-        two = raw_ops.CudnnRNNParamsToCanonicalV2(
-            **p, params=projected, num_params_weights=9, num_params_biases=8
-        )
-        return one, two
-
-    def back(one: Any, two: Any) -> Any:
-        return (
-            raw_ops.CudnnRNNCanonicalToParams(**net, weights=one.weights, biases=one.biases),
-            raw_ops.CudnnRNNCanonicalToParamsV2(**p, weights=two.weights, biases=two.biases),
-        )
-
-    assert_jvp(there, (params, projected), rng)
-    assert_jvp(back, there(params, projected), rng)
-    for a, e in zip(back(*there(params, projected)), (params, projected), strict=True):
-        np.testing.assert_array_equal(a, e)
-
-
 def test_sequences_of_a_list(rng: np.random.Generator) -> None:
     def there_and_back(*given: Any) -> Any:
         x, lengths = cupyrnn.pad_sequences(given)
@@ -259,5 +199,3 @@ def test_nothing_is_left_out() -> None:
     for name in functions:
         if name.rpartition(".")[2] not in {*NO_FLOATS, *covered, "jvp"}:
             assert f"{name}(" in text, name
-    for name in {*raw_ops.__all__} - {"CudnnRNNParamsSize"}:
-        assert f"raw_ops.{name}(" in text or f'"{name}"' in text, name

@@ -100,6 +100,7 @@ def test_the_engine_of_numpy_arrays_is_numpy(
         ({"dropout": "0.5"}, TypeError, "dropout is '0.5', expected a real number"),
         ({"dropout": 10**400}, ValueError, "dropout is an integer of 1329 bits, expected a number that a float can hold"),
         ({"seed": 1.5}, TypeError, "seed is 1.5, expected an integer"),
+        ({"seed": True}, TypeError, "seed is True, expected an integer"),
         ({"num_proj": -1}, ValueError, "num_proj is -1, expected at least 0"),
         ({"num_proj": 6}, ValueError, "num_proj is 6, expected at most H = num_units = 5"),
         ({"num_proj": 2}, ValueError, "input_h has shape (4, 3, 5), expected (L*D, B, P) = (4, 3, 2)"),

@@ -381,7 +381,12 @@ def test_gradients_of_each_example(ops: Any, case: Case, rng: np.random.Generato
 def test_another_way_to_the_gradients_of_weights(
     ops: Any, case: Case, rng: np.random.Generator
 ) -> None:
-    call, name = call_of(case, rng), case.op.record.gradient.__name__
+    call, record = call_of(case, rng), case.op.record
     out = call.forward(ops)
-    with pytest.raises(ValueError, match=f"^{name}: weight_gradients is 'mean', expected"):
-        call.gradient(ops, out, call.cotangents(rng, out), weight_gradients="mean")
+    cotangents = call.cotangents(rng, out)
+    _, pullback = cupyrnn.vjp(record.forward, **call.arguments(ops))
+    for wrong in ("mean", np.array([1, 2]), np.array("sum"), None):
+        with pytest.raises(ValueError, match=f"^{record.gradient.__name__}: weight_gradients is"):
+            call.gradient(ops, out, cotangents, weight_gradients=wrong)
+        with pytest.raises(ValueError, match=r"^pullback of .*: weight_gradients is .*, expected"):
+            pullback(**call.swap_if_batch_first(cotangents), weight_gradients=wrong)

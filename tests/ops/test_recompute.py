@@ -163,8 +163,8 @@ def test_errors(save: Any, error: Any, message: str, rng: np.random.Generator) -
         call = call_of(Case(name), rng)
         with pytest.raises(error, match=re.escape(f"{call.case.op.record.name}: {message}")):
             call.forward(cupyrnn, save=save)
-    for name in ("LSTM", "GRU", "BlockLSTM"):
-        op, given, _ = block(rng, name, "full")
+    for name in BLOCKS:
+        op, given, _ = block(rng, name)
         with pytest.raises(error, match=re.escape(f"vjp: {message}")):
             cupyrnn.vjp(op, **{**given, "x": None}, save=save)
 
@@ -199,40 +199,27 @@ def test_cudnn_keeps_all(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
         nets.backward(ops, case, inputs, out, cotangents)
 
 
-ATTRIBUTES: dict[str, dict[str, Any]] = {
-    "LSTM": {"forget_bias": 0.3, "cell_clip": 0.4},
-    "GRU": {},
-    "BlockLSTM": {"use_peephole": True, "cell_clip": 0.4},
-    "BlockLSTMV2": {"use_peephole": None},
-}
+BLOCKS = {"block_lstm": "block_lstm_grad", "block_gru": "block_gru_grad"}
+BLOCKS |= {"BlockLSTM": "BlockLSTMGrad"}
 
 
-def block(
-    rng: np.random.Generator,
-    name: str,
-    extent: str,
-    dtype: str = "float64",
-    shape: Any = (7, 4, 3, 5),
-) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+def block(rng: np.random.Generator, name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Return a block op, its arguments and the gradients of its outputs."""
-    direction = "forward" if extent == "full" else "reverse"
-    op = "block_gru" if name == "GRU" else "block_lstm"
-    call = call_of(Case(op, shape, dtype, extent, direction), rng)
-    given = call.arguments(cupyrnn) | ATTRIBUTES[name]
-    gradients = call.cotangents(rng, call.forward(cupyrnn))
-    if name in ("LSTM", "GRU"):
-        return call.case.op.record.forward, given, gradients
-    return getattr(raw_ops, name), given | {"seq_len_max": shape[0] - 1}, gradients
+    call = call_of(Case("block_lstm" if name == "BlockLSTM" else name, (7, 4, 3, 5)), rng)
+    given, gradients = call.arguments(cupyrnn), call.cotangents(rng, call.forward(cupyrnn))
+    if name == "BlockLSTM":
+        return raw_ops.BlockLSTM, given | {"seq_len_max": 6, "use_peephole": True}, gradients
+    return call.case.op.record.forward, given, gradients
 
 
-@pytest.mark.parametrize("name", ["LSTM", "GRU", "BlockLSTM"])
+@pytest.mark.parametrize("name", BLOCKS)
 def test_errors_of_block_ops(name: str, rng: np.random.Generator) -> None:
     """Errors of wrong gradients begin with the gradient op."""
-    op, given, gradients = block(rng, name, "full")
+    op, given, gradients = block(rng, name)
     for save in ("states", 2):
         pullback = cupyrnn.vjp(op, **given, save=save)[1]
         last = pullback.names[-1]
-        its = {"LSTM": "block_lstm_grad", "GRU": "block_gru_grad"}.get(name, f"{name}Grad")
+        its = BLOCKS[name]
         with pytest.raises(ValueError, match=rf"^{its}: {last} has shape \(6, 4, 5\), expected"):
             pullback(**{last: gradients[last][1:]})
         with pytest.raises(TypeError, match=rf"^{its}: {last} "):

@@ -65,6 +65,12 @@ def test_later_changes_of_the_parameters_are_not_seen(rng: np.random.Generator) 
     np.testing.assert_array_equal(step(x, h).output, before.output)
 
 
+def test_a_relu_of_nan_is_nan() -> None:
+    packed = net("rnn_relu", {}, 1)
+    x = np.full((1, 3), np.nan)
+    assert np.isnan(cupyrnn.prepare_step(packed)(x, *packed.zero_state(1)).output).all()
+
+
 @pytest.mark.cuda_on_cpu
 def test_a_step_runs_on_the_device_of_its_parameters(
     cupy_on_cpu: Any, rng: np.random.Generator
