@@ -57,26 +57,6 @@ def test_the_real_tensorflow(op: str, tmp_path: Path, tf: Any) -> None:
         assert not case.gradients or back == ("right", "")
 
 
-@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
-def test_nets_of_pytorch(mode: str, torch: Any) -> None:
-    """Its packed weights are CudnnRNN's, in the order of its parameters."""
-    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn_tanh": torch.nn.RNN}[mode]
-    net = kind(3, 4, num_layers=2, bidirectional=True, dtype=torch.float64)
-    weights = [p for kind in ("weight", "bias") for n, p in net.named_parameters() if kind in n]
-    rng = np.random.default_rng(0)
-    inputs = {"input": rng.standard_normal((5, 2, 3)), "input_h": rng.standard_normal((4, 2, 4))}
-    inputs |= {"input_c": rng.standard_normal((4, 2, 4))} if mode == "lstm" else {}
-    x, *states = map(torch.from_numpy, inputs.values())
-    output, last = net(x, tuple(states) if mode == "lstm" else states[0])
-    inputs["params"] = torch.cat([p.detach().reshape(-1) for p in weights]).numpy()
-    inputs["sequence_lengths"] = np.array([5, 5])
-    attributes = {"rnn_mode": mode, "direction": "bidirectional"}
-    found = tf_ops.run("CudnnRNN", inputs, attributes)
-    expected = output, *(last if mode == "lstm" else (last,))
-    for a, e in zip(found.values(), expected, strict=True):
-        np.testing.assert_allclose(a, e.detach().numpy(), atol=1e-14)
-
-
 @pytest.mark.parametrize(
     ("op", "ignored"),
     [

@@ -13,7 +13,6 @@ from problems.refusals import CALLS, B, H, I, raises
 from problems.table import Case, call_of
 
 import cupyrnn
-from cupyrnn.cells import packed_forms
 from cupyrnn.driver import signatures
 
 
@@ -121,23 +120,3 @@ def test_threads_share_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> No
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(run, range(4)))
-
-
-@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_relu"])
-def test_where_packed_weights_lie(mode: Any) -> None:
-    """The views of each part equal `cudnn_rnn_params_layout`."""
-    sizes: dict[str, Any] = {"num_layers": 2, "num_units": 3, "input_size": 2, "rnn_mode": mode}
-    pieces = cupyrnn.cudnn_rnn_params_layout(**sizes, direction="bidirectional")
-    vector = np.arange(pieces[-1].offset + 3.0)
-    net = cupyrnn.weights.params.check_net("op", 2, 3, 2, mode, "linear_input", "bidirectional", 0)
-    weights = packed_forms.weights_of(vector, net)
-    assert len(weights) == 4
-    for kind, name in (("input", "w_x"), ("recurrent", "w_h"), ("input_bias", "b_x")):
-        for at, w in enumerate(weights):
-            parts = [p for p in pieces if (p.layer * 2 + p.direction, p.kind) == (at, kind)]
-            expected = np.concatenate(
-                [vector[p.offset : p.offset + int(np.prod(p.shape))] for p in parts]
-            )
-            found = getattr(w, name)
-            assert found.base is vector or found.base.base is vector
-            assert found.ravel().tolist() == expected.tolist()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_close
-from problems import nets
+from problems import converters, nets
 
 import cupyrnn
 from cupyrnn.cells.packed import GATES
@@ -36,59 +36,37 @@ CONFIGURATIONS = [
 ]
 
 
-def size_by_formula(c: dict[str, Any]) -> int:
-    """Σ_l D·[G·H·(K_l+P) + (P·H if projected)] + 2·G·H·L·D."""
-    L, H, I, G = c["num_layers"], c["num_units"], c["input_size"], len(GATES[c["rnn_mode"]])
-    D, P = (2 if c["direction"] == "bidirectional" else 1), c["num_proj"] or c["num_units"]
-    skip = c["input_mode"] == "skip_input" or (c["input_mode"] == "auto_select" and I == H)
-    inputs = [0 if skip else I] + [D * P] * (L - 1)
-    projection = P * H if c["num_proj"] else 0
-    return sum(D * (G * H * (K + P) + projection) for K in inputs) + 2 * G * H * L * D
+# The part of `nets.weights_of` that has all gates of a kind.
+PARTS = {"input": "W", "recurrent": "R", "projection": "proj"}
+PARTS |= {"input_bias": "bW", "recurrent_bias": "bR"}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_layout_has_no_gaps_and_round_trips(dtype: str) -> None:
+def test_the_layout_is_that_of_its_second_statement(dtype: str) -> None:
+    """Piece by piece, without gaps, and there and back."""
     assert len(CONFIGURATIONS) > 200
     for c in CONFIGURATIONS:
+        case = nets.Case(
+            c["rnn_mode"], 1, 1, c["input_size"], c["num_units"], c["num_layers"],
+            c["direction"], c["num_proj"], c["input_mode"],
+        )  # fmt: skip
+        params = np.arange(cupyrnn.cudnn_rnn_params_size(**c)).astype(dtype)
+        layout = case.rnn_mode, case.L, case.H, case.I, case.D == 2, case.skip, case.num_proj
+        weights, gates = nets.weights_of(params, *layout), GATES[case.rnn_mode]
         pieces = cupyrnn.cudnn_rnn_params_layout(**c)
-        end = 0
-        for p in pieces:
-            assert p.offset == end
-            end += int(np.prod(p.shape))
-        assert end == size_by_formula(c) == cupyrnn.cudnn_rnn_params_size(**c)
-        G, D = len(GATES[c["rnn_mode"]]), 1 + (c["direction"] == "bidirectional")
-        params = np.arange(end).astype(dtype)
+        assert sum(p.size for p in pieces) == params.size
         parts = cupyrnn.cudnn_rnn_params_to_canonical(**c, params=params)
-        per_layer = D * (2 * G + bool(c["num_proj"]))
-        assert len(parts.weights) == c["num_layers"] * per_layer
-        assert len(parts.biases) == c["num_layers"] * D * 2 * G
         for p, a in zip(pieces, (*parts.weights, *parts.biases), strict=True):
-            assert a.shape == p.shape
+            due = weights[p.layer, p.direction][PARTS[p.kind]]
+            due = np.zeros((len(gates) * case.H, 0)) if due is None else due
+            if p.kind != "projection":
+                due = np.split(due, len(gates))[gates.index(p.gate)]
+            np.testing.assert_array_equal(a, due)
+            np.testing.assert_array_equal(params[p.offset : p.offset + p.size], due.ravel())
             assert not np.may_share_memory(a, params)
         back = cupyrnn.cudnn_rnn_canonical_to_params(**c, **parts._asdict())
         assert back.dtype == dtype
         np.testing.assert_array_equal(back, params)
-
-
-def test_layout_written_out() -> None:
-    """Two bidirectional GRU layers of one unit, element by element as cuDNN has them."""
-    names = [
-        f"{kind}{layer}{side}.{gate}"
-        for kinds in (("W", "R"), ("bW", "bR"))
-        for layer in (0, 1)
-        for side in ("f", "b")
-        for kind in kinds
-        for gate in "ruc"
-        for _ in range(2 if kind == "W" else 1)
-    ]
-    short = {"input": "W", "recurrent": "R", "input_bias": "bW", "recurrent_bias": "bR"}
-    pieces = cupyrnn.cudnn_rnn_params_layout(2, 1, 2, rnn_mode="gru", direction="bidirectional")
-    found = [
-        f"{short[p.kind]}{p.layer}{'fb'[p.direction]}.{p.gate}"
-        for p in pieces
-        for _ in range(int(np.prod(p.shape)))
-    ]
-    assert found == names
 
 
 def test_torch_without_biases() -> None:
@@ -97,30 +75,18 @@ def test_torch_without_biases() -> None:
     np.testing.assert_array_equal(packed.params, [1.0] * 9 + [0.0] * 6)
 
 
+@pytest.mark.parametrize("forget_bias", [0, 0.7])
 @pytest.mark.parametrize("gate_order", ["icfo", "ifco"])
-def test_block_lstm_round_trip(gate_order: Any, rng: np.random.Generator) -> None:
-    I, H = 3, 5
-    w, b = rng.standard_normal((I + H, 4 * H)), rng.standard_normal(4 * H)
-    packed = cupyrnn.weights.params_from_block_lstm(
-        w, b, forget_bias=0.7, cell_clip=0, gate_order=gate_order
-    )
-    back = cupyrnn.weights.params_to_block_lstm(packed, gate_order=gate_order)
-    np.testing.assert_array_equal(back.w, w)
-    other = "icfo" if gate_order == "ifco" else "ifco"
-    again = cupyrnn.weights.params_to_block_lstm(packed, gate_order=gate_order, forget_bias=0.7)
-    assert_close(again.b, b, "float64", "b")
-    swapped = cupyrnn.weights.params_to_block_lstm(packed, gate_order=other)
-    x, cs, h = rng.standard_normal((6, 2, I)), *rng.standard_normal((2, 2, H))
-    expected = cupyrnn.block_lstm(
-        x, cs, h, w, b, forget_bias=0.7, cell_clip=0, gate_order=gate_order
-    )
-    for (w2, b2), order in ((back, gate_order), (swapped, other)):
-        out = cupyrnn.block_lstm(x, cs, h, w2, b2, forget_bias=0, cell_clip=0, gate_order=order)
-        assert_close(out.h, expected.h, "float64", order)
-
-
-def as_numpy(module: Any) -> dict[str, Any]:
-    return {k: v.numpy() for k, v in module.state_dict().items()}
+def test_a_block_lstm_computes_the_same(
+    gate_order: Any, forget_bias: float, rng: np.random.Generator
+) -> None:
+    net, x = converters.packed(rng), rng.standard_normal((6, 2, 3))
+    same: Any = {"gate_order": gate_order, "forget_bias": forget_bias}
+    given = cupyrnn.weights.params_to_block_lstm(net, **same).arguments
+    expected = cupyrnn.cudnn_rnn(x, params=net).output
+    assert_close(cupyrnn.block_lstm(x, **given, **same, cell_clip=0).h, expected, "float64", "h")
+    again = cupyrnn.weights.params_from_block_lstm(**given, **same, cell_clip=0)
+    assert_close(cupyrnn.cudnn_rnn(x, params=again).output, expected, "float64", "output")
 
 
 NETS = [
@@ -130,55 +96,34 @@ NETS = [
 ]
 
 
-@pytest.mark.parametrize("lengths", [None, [2, 7, 1, 7]], ids=["padded", "packed"])
 @pytest.mark.parametrize(("mode", "layers", "bidirectional", "P"), NETS)
 def test_a_real_torch_net_gives_the_same_and_its_gradients(
-    torch: Any,
-    mode: str,
-    layers: int,
-    bidirectional: bool,
-    P: int,
-    lengths: Any,
-    rng: np.random.Generator,
+    torch: Any, mode: Any, layers: int, bidirectional: bool, P: int, rng: np.random.Generator
 ) -> None:
     """A model with PyTorch's initial values; its gradients are packed like its parameters."""
     T, B, I, H = 7, 4, 3, 5
     kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(mode, torch.nn.RNN)
     more = {"nonlinearity": mode.removeprefix("rnn_")} if kind is torch.nn.RNN else {}
-    if P:
-        more["proj_size"] = P
+    more |= {"proj_size": P} if P else {}
     torch.manual_seed(int(rng.integers(2**31)))
     module = kind(I, H, layers, bidirectional=bidirectional, dtype=torch.float64, **more)
-    rnn_mode: Any = mode
-    state = as_numpy(module)
-    packed = cupyrnn.weights.params_from_torch(state, rnn_mode=rnn_mode)
+    state = {n: a.numpy() for n, a in module.state_dict().items()}
+    packed = cupyrnn.weights.params_from_torch(state, rnn_mode=mode)
     direction = "bidirectional" if bidirectional else "unidirectional"
     assert packed[1:] == (layers, H, I, mode, direction, P, "linear_input", "sigmoid")
     back = cupyrnn.weights.params_to_torch(packed)
     np.testing.assert_equal(back, state)
     np.testing.assert_equal(cupyrnn.weights.params_to_torch(packed, gradient=True), state)
     assert [*back] == [*state]
-    case = nets.Case(mode, T, B, I, H, layers, direction, P, lengths=lengths)
-    inputs, cotangents = nets.problem(rng, case), nets.cotangents_of(rng, case)
-    inputs["params"] = packed.params
-    tensors = {n: torch.tensor(a, requires_grad=True) for n, a in inputs.items() if n != "params"}
-    x, *first = tensors.values()
-    if lengths:
-        x = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
-    y, last = module(x, tuple(first) if mode == "lstm" else first[0])
-    if lengths:
-        y, _ = torch.nn.utils.rnn.pad_packed_sequence(y, total_length=T)
-    outputs = [y, *last] if mode == "lstm" else [y, last]
-    torch.autograd.backward(outputs, [torch.from_numpy(a) for a in cotangents.values()])
-    out = nets.forward(cupyrnn, case, inputs)
-    g = nets.backward(cupyrnn, case, inputs, out, cotangents)
-    for name, a, t in zip(out._fields, out, outputs, strict=False):
-        assert_close(a, t.detach().numpy(), "float64", name)
-    for name, t in tensors.items():
-        assert_close(getattr(g, f"{name}_backprop"), t.grad.numpy(), "float64", name)
+    x = rng.standard_normal((T, B, I))
+    out, pullback = cupyrnn.vjp(cupyrnn.cudnn_rnn, x, params=packed)
+    y, _ = module(torch.from_numpy(x))
+    assert_close(out.output, y.detach().numpy(), "float64", "output")
+    dy = rng.standard_normal(out.output.shape)
+    y.backward(torch.from_numpy(dy))
     grads = {n: p.grad.numpy() for n, p in module.named_parameters()}
-    expected = cupyrnn.weights.params_from_torch(grads, rnn_mode=rnn_mode).params
-    assert_close(g.params_backprop, expected, "float64", "params_backprop")
+    expected = cupyrnn.weights.params_from_torch(grads, rnn_mode=mode).params
+    assert_close(pullback(output=dy).params_backprop, expected, "float64", "params_backprop")
 
 
 # ruff: noqa: E501 - a case a line
