@@ -30,13 +30,15 @@ def arguments(name: str, rng: np.random.Generator) -> list[Any]:
 
 
 @each_case
-def test_no_steps_and_one_sequence(
+def test_no_steps_one_sequence_and_long_double(
     name: str, more: dict[str, Any], rng: np.random.Generator
 ) -> None:
     (x, *others), function = arguments(name, rng), getattr(reference, name)
     states = 2 if name == "lstm" else 1
     for a, e in zip(function(x[:0], *others, **more), function(x, *others, **more), strict=True):
         assert a.shape == (0, *e.shape[1:])
+    wide = function(x.astype(np.longdouble), *others, **more)
+    assert {a.dtype for a in wide} == {np.dtype(np.longdouble)}
     one = [s[1] for s in others[:states]]
     alone = function(x[:, 1], *one, *others[states:], **more)
     for a, e in zip(alone, function(x, *others, **more), strict=True):
