@@ -127,7 +127,9 @@ def _with_zeros(
     op: str, states: tuple[Any, Any, Any], weights: Any, direction: object, run: RunArguments
 ) -> tuple[Any, Any, Any]:
     """Return input, input_h and input_c, with views of zeros for None: for checks."""
-    form, input = form_of(op, weights), states[0]
+    form, (input, _, input_c) = form_of(op, weights), states
+    if input_c is not None:
+        _others(op, "input_c", form, input_c)
     arrays = {
         f"weights[{n}].{name}": a
         for n, entry in enumerate(weights)

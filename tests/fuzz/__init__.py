@@ -12,14 +12,17 @@ the same bits in a second call; what they are, test_plain_loops asks. A malforme
 raises an error that
 the function documents, with a short message that begins with its name. No call writes into an
 argument or leaves a warning or another error state. A failure is printed with the number of its
-case, which makes it again. What surrounds the ops stands in `surroundings`, and by how many threads
-a call is computed is drawn in `sharing`.
+case, which makes it again. By how many threads a call is computed is drawn in `sharing`.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
 import faulthandler
+import functools
+import importlib
+import importlib.util
 import inspect
 import re
 import sys
@@ -47,12 +50,50 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     n: getattr(module, n)
     for module in (cupyrnn, cupyrnn.weights, cupyrnn.device)
     for n in module.__all__
-    # vjp is in `surroundings`, forget_kernels has no arguments, check_cell makes hundreds of calls,
-    # and the others read or write files.
+    # vjp is called with ops below, forget_kernels has no arguments, check_cell makes hundreds of
+    # calls, and the others read or write files.
     if inspect.isfunction(getattr(module, n))
     and n not in ("vjp", "forget_kernels", "load_params", "check_cell")
     and not n.startswith(("read_", "write_"))
 } | {n: getattr(raw_ops, n) for n in raw_ops.__all__}
+
+
+def _vjp_of(op: Callable[..., Any]) -> Callable[..., Any]:
+    return functools.wraps(op)(lambda **arguments: cupyrnn.vjp(op, **arguments))
+
+
+def _step(x: Any, h: Any, c: Any, **net: Any) -> Any:
+    output, _, c = cupyrnn.prepare_step(**net)(x, h, c)  # output_h may be a view of output
+    return output, c
+
+
+def _in_torch(op: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of NumPy arrays that calls an op of `cupyrnn.torch` with tensors."""
+
+    @functools.wraps(op)
+    def call(**arguments: Any) -> Any:
+        torch: Any = importlib.import_module("torch")
+        function = getattr(importlib.import_module("cupyrnn.torch"), op.__name__)
+        takes = inspect.signature(function).parameters
+
+        def tensor(value: Any) -> Any:
+            if isinstance(value, cupyrnn.PackedParams):
+                return value._replace(params=tensor(value.params))
+            with contextlib.suppress(TypeError, ValueError):  # a dtype that PyTorch does not have
+                return torch.from_numpy(value.copy()) if type(value) is np.ndarray else value
+            return value
+
+        return function(**{n: tensor(v) for n, v in arguments.items() if n in takes})
+
+    return call
+
+
+# Functions around the ops.
+BLOCKS = cupyrnn.block_lstm, cupyrnn.block_gru
+OF_TORCH = *BLOCKS, cupyrnn.lstm_block_cell, cupyrnn.gru_block_cell, cupyrnn.cudnn_rnn
+FUNCTIONS |= {f"vjp of {op.__name__}": _vjp_of(op) for op in BLOCKS} | {"step of a net": _step}
+if importlib.util.find_spec("torch") is not None:
+    FUNCTIONS |= {f"torch of {op.__name__}": _in_torch(op) for op in OF_TORCH}
 
 # Functions that allocate as much as requested: not called with huge sizes.
 ANY_SIZE = {("cudnn_rnn_params_layout", "num_layers"), ("pad_sequences", "num_steps")}
@@ -86,10 +127,15 @@ def behind(name: str) -> str:
     return re.findall(r"`cupyrnn\.(\w+)`", doc)[0] if name in raw_ops.__all__ else name
 
 
-def promised(name: str) -> tuple[str, tuple[type[Exception], ...]]:
-    """Return the beginning of a function's messages, and the errors that it documents."""
+def promised(name: str) -> tuple[tuple[str, ...], tuple[type[Exception], ...]]:
+    """Return the beginnings of a function's messages, and the errors that it documents."""
     doc = inspect.getdoc(FUNCTIONS[behind(name)]) or ""
-    return name, (TypeError, ValueError, *([RuntimeError] if "RuntimeError" in doc else []))
+    kind, _, op = name.partition(" of ")
+    names = {"vjp": ("vjp", op), "step": ("prepare_step",), "torch": (op, f"cupyrnn.torch.{op}")}
+    # The function that jvp calls has its own messages.
+    begins = names[kind] if op else (name, "gru_block_cell") if name == "jvp" else (name,)
+    more = [RuntimeError] * ("RuntimeError" in doc) + [NotImplementedError] * (kind == "torch")
+    return tuple(f"{begin}: " for begin in begins), (TypeError, ValueError, *more)
 
 
 # Right calls.
@@ -198,6 +244,8 @@ def draw_case(
 @np.errstate(all="ignore")
 def draw_call(rng: np.random.Generator, name: str) -> Call:
     """Return a right call of a function."""
+    if " of " in name:
+        return draw_around(rng, name)
     kinds = [n for n in CONVERSIONS if n.partition(" of ")[0] == name and "cudnn" not in n]
     if name in DRAWN or kinds:
         if name in DRAWN:
@@ -234,6 +282,24 @@ def draw_call(rng: np.random.Generator, name: str) -> Call:
     for n in needs - known.keys() - {"reserve_space", "host_reserved"}:
         raise Failure(f"say in tests/fuzz how a right {n} is made")
     return Call(name, {n: known[n] for n in own if n in known}, case.dtype)
+
+
+def draw_around(rng: np.random.Generator, name: str) -> Call:
+    """Return a right call of a function around an op."""
+    kind, _, op = name.partition(" of ")
+    call = draw_call(rng, "prepare_step" if kind == "step" else op)
+    if kind == "vjp":
+        return Call(name, call.arguments | {"save": one_of(rng, ("all", "states", 2))}, call.dtype)
+    if kind == "step":
+        net = call.arguments
+        x = rng.standard_normal((rng.integers(1, 5), net["input_size"]))
+        x = finished(rng, x, call.dtype)
+        _, h, c = cupyrnn.prepare_step(**net)(x)
+        return Call(name, {"x": x, "h": h, "c": c, **net}, call.dtype)
+    # NumPy's bfloat16 is no dtype of PyTorch's; states of zero are written otherwise.
+    while call.dtype == "bfloat16" or call.arguments.get("rnn_mode", "lstm") != "lstm":
+        call = draw_call(rng, op)
+    return call._replace(name=name)
 
 
 def draw_arguments(rng: np.random.Generator, case: Case, nets: bool) -> tuple[Any, dict[str, Any]]:
@@ -454,7 +520,7 @@ def malform(rng: np.random.Generator, call: Call) -> Call:
                 except Exception:  # it cannot be made of this one
                     continue
         return call._replace(arguments=arguments)
-    names = list(inspect.signature(call.function).parameters)
+    names = list({**signature(call.name), **arguments})
     for _ in range(rng.integers(1, 3)):
         n = names[rng.integers(len(names))]
         if (call.name, n) not in LEFT_ALONE:
@@ -495,9 +561,7 @@ def perform(call: Call) -> Any:
         result = call.function(**call.arguments)
     except errors as error:
         message = str(error)
-        # The function that jvp calls has its own messages.
-        ours = (f"{begins}: ", "gru_block_cell: ") if call.name == "jvp" else f"{begins}: "
-        if not message.startswith(ours):
+        if not message.startswith(begins):
             raise Failure(f"an error of its own: {error!r}") from error
         if len(message) > 2000:
             raise Failure(f"a message of {len(message)} characters: {message[:200]}") from error
@@ -570,14 +634,11 @@ def check_malformed(call: Call, right: Call) -> None:
 
 def check_case(seed: int, case: int, names: list[str]) -> None:
     """Draw a case and check it."""
-    from . import sharing, surroundings
+    from . import sharing
 
     rng, more = np.random.default_rng([seed, case]), np.random.default_rng([seed, case, 2])
     sharing.draw_threads(more)
     name = names[case % len(names)]
-    if name in surroundings.SURROUNDINGS:
-        surroundings.check_surroundings(seed, case, name)
-        return
     try:
         call = draw_call(rng, name)
     except Exception as error:

@@ -16,7 +16,7 @@ from checks import poisoned
 
 import cupyrnn
 import fuzz
-from fuzz import guard_pages, sharing, surroundings
+from fuzz import guard_pages, sharing
 
 
 def main() -> int:
@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--function", help="only this one")
     parser.add_argument("--guard", action="store_true", help="arrays beside pages without rights")
     options = parser.parse_args()
-    every = [*fuzz.FUNCTIONS, *surroundings.SURROUNDINGS]
+    every = [*fuzz.FUNCTIONS]
     names = [options.function] if options.function else every
     faulthandler.enable()
     # Compile everything before a warning of the compiler would count.

@@ -146,12 +146,13 @@ ERRORS: list[Any] = [
     ("sLSTM", {"input_c": np.zeros((4, 4, 5))}, TypeError, "input_c is array("),
     ("sLSTM", {"input_c": (np.zeros((4, 4, 5)),) * 2}, TypeError, "expected a tuple of 3 arrays: c, n, m"),
     ("sLSTM", {"input_c": (np.zeros((4, 4, 5)),) * 2 + (np.zeros((4, 4, 6)),)}, ValueError, "input_c[2] has shape (4, 4, 6), expected (L*D, B, H) = (4, 4, 5)"),
+    ("sLSTM", {"input_h": None, "input_c": 3}, TypeError, "input_c is 3, expected a tuple of 3 arrays: c, n, m"),
     ("sLSTM", {"forget_bias": 1.0}, ValueError, "forget_bias is 1.0, expected None for an sLSTM"),
     ("sLSTM", {"gate_order": "ifco"}, ValueError, "gate_order is 'ifco', expected icfo for an sLSTM"),
     ("sLSTM", {"gate_order": np.ones(2)}, ValueError, "gate_order is array([1., 1.]), expected icfo for an sLSTM"),
-    ("LSTM", {"input_h": np.zeros((4, 4, 2))}, ValueError, "weights[0].w has shape (6, 20), expected (I+P, 4*H) = (5, 20)"),
+    ("LSTM", {"input_h": np.zeros((4, 4, 2))}, ValueError, "weights[0].w has shape (7, 20), expected (I+P, 4*H) = (5, 20)"),
     ("LSTM", {"w_p": (1, None)}, TypeError, "weights[1].w_p is None, expected an array like weights[0].w_p"),
-    ("LSTM", {"w": (2, np.zeros((8, 20)))}, ValueError, "weights[2].w has shape (8, 20), expected (D*P+P, 4*H) = (9, 20)"),
+    ("LSTM", {"w": (2, np.zeros((8, 20)))}, ValueError, "weights[2].w has shape (8, 20), expected (D*P+P, 4*H) = (12, 20)"),
 ]  # fmt: skip
 # ruff: noqa: E501 - a case a line
 
