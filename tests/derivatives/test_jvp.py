@@ -18,14 +18,12 @@ from checks import (
     SYMMETRY_TOLERANCE,
     Ops,
     assert_close,
-    tolerance,
 )
 from problems import grus, lstms, nets
 from problems.properties import each, named
 from problems.table import TABLE, Call, Case, call_of, with_layout
 
 import cupyrnn
-from cupyrnn.arithmetic import dual as _dual
 from cupyrnn.derivatives.duals import along
 from cupyrnn.derivatives.traced import _active_jvp
 from cupyrnn.derivatives.tree import tree_map
@@ -615,28 +613,3 @@ def test_nothing_is_left_behind() -> None:
             cupyrnn.jvp(function, (X,), (X,))
     assert warnings.filters == before
     assert _active_jvp.get() is None
-
-
-def planes(a: Any) -> Any:
-    return _dual.planes(a, *np.empty((2, *a.shape), _dual.real_dtype(a.dtype)))
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-@pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((40, 64), (64, 64)), ((0, 3), (3, 2))])
-def test_products(dtype: str, shapes: Any, rng: np.random.Generator) -> None:
-    a, b = (
-        (rng.standard_normal(s) + 2.0**-45 * 1j * rng.standard_normal(s)).astype(dtype)
-        for s in shapes
-    )
-    real = _dual.real_dtype(a.dtype).name
-    lefts = [a, np.asfortranarray(a), np.repeat(a, 2, axis=1)[:, ::2], planes(a)]
-    for left in lefts:
-        for right in (b, np.asfortranarray(b), planes(b), b.real.astype(dtype)):
-            value = right.value if isinstance(right, _dual.Planes) else right.real
-            tangent = b.imag if not isinstance(right, np.ndarray) else right.imag
-            out = np.full((len(a), b.shape[1]), np.nan, dtype)
-            _dual.dot(left, right, out)
-            assert_close(out.real, a.real.astype(float) @ value, real, "value", at_least=1e-3)
-            expected = a.imag.astype(float) @ value + a.real.astype(float) @ tangent
-            assert_close(out.imag, expected, real, "tangent")
-    assert tolerance(real) < 1e-5

@@ -150,6 +150,9 @@ FORMATS = {
         )
         for order in ("icfo", "ifco")
     },
-    "parts": Format(weights.split_params, lambda a, net: weights.join_params(a)),
+    "parts": Format(
+        weights.split_params,
+        lambda a, net: weights.join_params([weights.join_params(a[:2]), *a[2:]]),
+    ),
 }
 CONVERSIONS = sorted(conversions(np.random.default_rng(0)))

@@ -145,28 +145,6 @@ def test_the_update_gate_of_a_net(activation: Any, rng: np.random.Generator) -> 
     assert_close(turned, (1 - u) * h[0] + u * c, "float64", "h")
 
 
-@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
-@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_relu"])
-def test_nets_are_joined_and_split(mode: Any, direction: Any, rng: np.random.Generator) -> None:
-    packed = cupyrnn.init_params(
-        num_layers=3, num_units=H, input_size=I, rnn_mode=mode, direction=direction, scheme="torch"
-    )
-    packed = packed._replace(num_proj=0)
-    parts = cupyrnn.weights.split_params(packed)
-    joined = cupyrnn.weights.join_params(parts)
-    assert joined[1:] == packed[1:]
-    np.testing.assert_array_equal(joined.params, packed.params)
-    np.testing.assert_array_equal(
-        cupyrnn.weights.join_params([cupyrnn.weights.join_params(parts[:2]), parts[2]]).params,
-        packed.params,
-    )
-    x = rng.standard_normal((T, B, I)).astype(np.float32)
-    through = x
-    for part in parts:
-        through = output(part, through)
-    assert_close(output(packed, x), through, "float32", "output")
-
-
 def test_layers_of_an_auto_select_that_is_linear_have_input_matrices() -> None:
     """A layer above the first has K = H, which auto_select would read as skip_input."""
     packed = cupyrnn.init_params(num_layers=3, num_units=3, input_size=2, rnn_mode="gru")
