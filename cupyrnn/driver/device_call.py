@@ -3,15 +3,117 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..checks.arrays import NotInPlace
 from ..kernels import blas, persistent
-from .places import Table
+from ..kernels.launch import OF_A_STEP, BlockShape
+from .places import Place, Table
 from .signatures import BY_ID
+
+
+class Recording:
+    """
+    Operations on a device.
+
+    Their arguments are words in memory of the host: numbers, and addresses that differ from call to
+    call.
+
+    Attributes
+    ----------
+    words : list
+        The words; zeros where an address belongs.
+    moved : list
+        The words with addresses: the number of the word, the number of the array, and the offset in
+        bytes.
+    operations : list
+        The kind of each operation, and what is the same in all calls.
+    rounds : bool
+        Whether a product's result is of a half format.
+    """
+
+    def __init__(self) -> None:
+        self.words: list[int] = []
+        self.moved: list[tuple[int, int, int]] = []
+        self.operations: list[tuple[Any, ...]] = []
+        self.rounds = False
+
+    def _word(self, value: Place | int | None) -> None:
+        if isinstance(value, Place):
+            self.moved.append((len(self.words), value.array, value.offset))
+            value = 0
+        self.words.append((value or 0) & (2**64 - 1))
+
+    def launch(
+        self,
+        function: int,
+        grid: tuple[int, int],
+        args: Sequence[Sequence[Place | int | None]],
+        block: BlockShape = OF_A_STEP,
+    ) -> None:
+        """Add a launch; each argument is a list of words."""
+        at = []
+        for arg in args:
+            at.append(len(self.words))
+            for value in arg:
+                self._word(value)
+        head = function, *grid, 1, *block.threads, 1, block.shared
+        self.operations.append(("launch", head, block.cooperative, np.array(at, np.uint64)))
+
+    def fill(self, memory: Place, byte: int) -> None:
+        """Add an operation that fills memory with one byte."""
+        self.operations.append(("fill", len(self.words), byte, memory.size * memory.itemsize))
+        self._word(memory)
+
+    def upload(self, to: Place, size: int) -> None:
+        """Add the copy of so many bytes of a call's lengths and resets to the device."""
+        self.operations.append(("upload", len(self.words), size))
+        self._word(to)
+
+    def product(self, a: Place, b: Place, out: Place, *, accumulate: bool = False) -> None:
+        """Add out = a @ b, or out += a @ b."""
+        if out.strides[0] < out.strides[1]:
+            a, b, out = b.T, a.T, out.T
+        self.rounds |= out.itemsize == 2
+        calls = blas.gemm_calls(a, b, out, accumulate=accumulate)
+        for first, of_b, of_a, last, (b_behind, a_behind) in calls:
+            row = len(self.words)
+            self._word(b._replace(offset=b.offset + b_behind))
+            self._word(a._replace(offset=a.offset + a_behind))
+            self._word(out)
+            self.operations.append(("product", first, row, of_b, of_a, last))
+
+    def repeat(self, T: int, step: Callable[[int], None]) -> None:
+        """
+        Add the operations of T steps; step(s) adds those of step s.
+
+        The steps between the first and the last are alike, except for the distances of addresses.
+        """
+        words, moved = self.words, self.moved
+        step(0)
+        if T > 2:
+            at, operation = len(words), len(self.operations)
+            first = len(moved)
+            step(1)
+            inner, distances = self.operations[operation:], []
+            if T > 3:
+                other, second = len(words), len(moved)
+                step(2)
+                pairs = zip(moved[first:second], moved[second:], strict=True)
+                distances = [(n, after - before) for (n, _, before), (*_, after) in pairs]
+                constants = zip(words[at:other], words[other:], strict=True)
+                distances += [
+                    (at + n, after - before) for n, (before, after) in enumerate(constants)
+                ]
+                del words[other:], moved[second:]
+            self.operations[operation:] = [
+                ("repeat", T - 2, inner, [(n, distance) for n, distance in distances if distance])
+            ]
+        if T > 1:
+            step(T - 1)
 
 
 class DeviceCall:
@@ -20,16 +122,14 @@ class DeviceCall:
     def __init__(
         self,
         table: Table,
-        words: Any,
-        operations: list[Any],
-        rounds: bool,
+        recording: Recording,
         results: Any,
         one_launches: list[persistent.OneLaunch],
     ) -> None:
         import cupy
 
         self._one_launches = one_launches
-        (self._words, self._moved), self._operations, self.draws = words, operations, table.draws
+        self._recording, self._moved, self.draws = recording, recording.moved, table.draws
         self.allocations = [memory[1] for memory in table.allocations.values()]  # bytes of each
         returned, self.kind, self.more = results
         first = table.inputs
@@ -41,7 +141,6 @@ class DeviceCall:
             else (p.array - first, p.shape, BY_ID.get(id(p.dtype), p.dtype), p.offset)
             for p in returned
         ]
-        self._rounds = rounds
         self._cuda, self._ndarray = cupy.cuda, cupy.ndarray
         self._device = cupy.cuda.runtime.getDevice()
         # Memory for the words of a call: one piece for each call that runs at the same time.
@@ -51,7 +150,7 @@ class DeviceCall:
 
     def _ready(self) -> tuple[Any, ...]:
         """Return memory for the words of a call, and its operations with addresses there."""
-        words = np.array(self._words, np.uint64)
+        words = np.array(self._recording.words, np.uint64)
         base, kept = np.uint64(words.ctypes.data), [words]
 
         def ready(operations: list[Any]) -> list[Any]:
@@ -74,7 +173,7 @@ class DeviceCall:
                     found += [*([*ready(inner), (4, distances)] * count)[:-1], (4, back)]
             return found
 
-        operations = ready(self._operations)
+        operations = ready(self._recording.operations)
         return memoryview(words), operations, kept  # type: ignore[arg-type]
 
     def __call__(self, arrays: Sequence[Any], data: bytes = b"", keys: Sequence[int] = ()) -> Any:
@@ -112,7 +211,7 @@ class DeviceCall:
         for n, array, offset in self._moved:
             words[n] = addresses[array] + offset
         try:
-            if self._rounds:
+            if self._recording.rounds:
                 with blas.WithoutRounding():
                     self._run(words, operations, data)
             else:

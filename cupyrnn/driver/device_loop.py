@@ -87,7 +87,7 @@ class LayerLoop:
                 operand = following if p + 1 < len(w_h) else h_before
                 self._launch("forward", p, row, arrays, apart, operand)
 
-        machine.repeat(step)
+        machine.repeat(machine.T, step)
 
     def _reordered(self, w: Place) -> Place:
         """Add copies of packed columns r, u, hc of a GRU as hc, r, u; return these."""
@@ -144,7 +144,7 @@ class LayerLoop:
                 adds = p == 0 and (of.carries_h or self._pads)
                 machine.product(d, w_h[p].T, following, accumulate=adds)
 
-        machine.repeat(step)
+        machine.repeat(machine.T, step)
         if is_rounded:
             for gradient, first in zip(gradients, grads.first, strict=True):
                 machine.round(gradient, first)

@@ -7,7 +7,7 @@ the products and sums of the gradients of its weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -15,15 +15,14 @@ import numpy as np
 
 from ..arithmetic.dropout import scale, threshold
 from ..checks.arrays import FLOATS, NotInPlace, compute_dtype
-from ..kernels import blas, dropout, gru, gru_reset_after, lstm, persistent, simple_rnn
-from ..kernels.cell import SOURCE as CELL_SOURCE
+from ..kernels import copies, dropout, gru, gru_reset_after, lstm, persistent, simple_rnn
 from ..kernels.cell import DeviceCell
 from ..kernels.compile import kernel
-from ..kernels.launch import BLOCK, OF_A_STEP, SUMS, BlockShape, function_of, sum_grid
+from ..kernels.launch import BLOCK, SUMS, function_of, sum_grid
 from ..kernels.products import ROWS
 from ..kernels.weight_gradients import LSTM_SUMS, OPERANDS
 from . import trial
-from .device_call import DeviceCall
+from .device_call import DeviceCall, Recording
 from .device_loop import LayerLoop
 from .net import Cells, GradientPlaces, LayerPlaces
 from .places import Place, Table
@@ -31,66 +30,7 @@ from .signatures import Arguments
 
 CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
 
-# Kernels that write numbers of the computation in the storage type, or exchange two axes.
-_COPIES = r"""
-template <typename A, typename T>
-__global__ void rounded(const A* from, T* to, long long n)
-{
-    const long long threads = (long long)gridDim.x * blockDim.x * blockDim.y;
-    const long long first = ((long long)blockIdx.x * blockDim.y + threadIdx.y) * blockDim.x;
-    for (long long k = first + threadIdx.x; k < n; k += threads) store(to + k, from[k]);
-}
-
-// to[N, M, K] = from[M, N, K].
-template <typename T>
-__global__ void exchanged(const T* from, T* to, long long M, long long N, long long K)
-{
-    const long long threads = (long long)gridDim.x * blockDim.x * blockDim.y;
-    const long long first = ((long long)blockIdx.x * blockDim.y + threadIdx.y) * blockDim.x;
-    for (long long n = first + threadIdx.x; n < M * N * K; n += threads) {
-        const long long row = n / K;
-        to[n] = from[(row % M * N + row / M) * K + n % K];
-    }
-}
-"""
-_COPIES_KERNELS = "rounded<{A}, {T}>", "exchanged<{T}>"
 _MOST_BLOCKS = 4096
-# A kernel that copies rows, with zeros past the end of each sequence.
-_MASKED = (
-    CELL_SOURCE
-    + r"""
-template <typename T> struct Masked {
-    const T* from;            // [steps, B, width]
-    const T* first;           // [B, width], null: zeros
-    T* to;
-    // 1: of each step what is before it, in the first one `first`; 2: `first` of all sequences
-    long long width, before;
-};
-template <typename T> struct AllMasked { Masked<T> of[5]; };
-template <typename T> __global__ void masked(const AllMasked<T> all, const Steps at)
-{
-    const Masked<T> of = all.of[blockIdx.y];
-    const long long threads = (long long)gridDim.x * blockDim.x * blockDim.y;
-    const long long begin = ((long long)blockIdx.x * blockDim.y + threadIdx.y) * blockDim.x;
-    for (long long n = begin + threadIdx.x; n < at.steps * at.B * of.width; n += threads) {
-        const long long row = n / of.width, b = row % at.B, t = row / at.B;
-        const long long ends = at.lengths ? at.lengths[b] : at.steps;
-        const long long past = at.back ? t + 1 : t - 1, later = t + at.back;
-        const bool is_cut = later < ends && at.resets && at.resets[later * at.B + b];
-        T v;
-        store(&v, typename Acc<T>::type(0.f));
-        if (t < ends && !of.before) v = of.from[n];
-        else if ((t < ends || of.before == 2) && !is_cut) {
-            if (past >= 0 && past < ends) v = of.from[n + (past - t) * at.B * of.width];
-            else if (of.first) v = of.first[b * of.width + n % of.width];
-        }
-        of.to[n] = v;
-    }
-}
-"""
-)
-_MASKED_KERNELS = ("masked<{T}>",)
-_MOST_MASKED, _WORDS_OF_MASKED = 5, 5
 _BYTES_OF_ZEROS = 16  # that a launch over all steps writes
 # The two words of the key of masks: a call has them behind the addresses of its arrays.
 _KEYS = [Place(n, 0, (), (), np.dtype(np.uint64)) for n in (-2, -1)]
@@ -107,7 +47,7 @@ def _grid_of(size: int) -> tuple[int, int]:
     return min(_MOST_BLOCKS, -(-size // (BLOCK[0] * BLOCK[1]))), 1
 
 
-class OnDevice:
+class OnDevice(Recording):
     """
     The operations of a call on the current device.
 
@@ -126,50 +66,19 @@ class OnDevice:
     """
 
     def __init__(self, table: Table, cell: DeviceCell, T: int, B: int, aligned: int) -> None:
+        super().__init__()
         self.table, self.cell, self.T, self.B = table, cell, T, B
         self.dtype, self.compute = table.dtype, compute_dtype(table.dtype)
         if aligned % self.dtype.itemsize:
             raise NotInPlace("arrays are not aligned")
-        self._words: list[int] = []
-        self._moved: list[tuple[int, int, int]] = []  # words with addresses: number, array, offset
-        self.operations: list[tuple[Any, ...]] = []
         self.one_launches: list[persistent.OneLaunch] = []
-        self.rounds = False  # whether a product's result is of a half format
         self._zeros: Place | None = None  # zeros for a state, in a gradient
         self._scalars: Place | None = None  # zeros that no launch has written yet
-        self._kept: Any = None  # the input whose kept values are in memory
+        self._kept: Sequence[Place] = ()  # the input whose kept values are in memory
         self._columns: int | None = None  # of h in all layers
         places = [place for place in table.sequences or () if place is not None]
         if places:
-            self.operations.append(("upload", 0, sum(place.size for place in places)))
-            self._word(places[0])
-
-    def _word(self, value: Place | int | None) -> None:
-        if isinstance(value, Place):
-            self._moved.append((len(self._words), value.array, value.offset))
-            value = 0
-        self._words.append((value or 0) & (2**64 - 1))
-
-    def launch(
-        self,
-        function: int,
-        grid: tuple[int, int],
-        args: Sequence[Sequence[Place | int | None]],
-        block: BlockShape = OF_A_STEP,
-    ) -> None:
-        """Add a launch; each argument is a list of words."""
-        at = []
-        for arg in args:
-            at.append(len(self._words))
-            for value in arg:
-                self._word(value)
-        head = function, *grid, 1, *block.threads, 1, block.shared
-        self.operations.append(("launch", head, block.cooperative, np.array(at, np.uint64)))
-
-    def fill(self, memory: Place, byte: int) -> None:
-        """Add an operation that fills memory with one byte."""
-        self.operations.append(("fill", len(self._words), byte, memory.size * memory.itemsize))
-        self._word(memory)
+            self.upload(places[0], sum(place.size for place in places))
 
     def _launch_one(
         self, source: str, kernels: tuple[str, ...], name: str, grid: tuple[int, int], *args: Any
@@ -177,19 +86,6 @@ class OnDevice:
         """Add a launch of a kernel whose arguments are one word each."""
         function = kernel(source, kernels, self.dtype.name, name).kernel.ptr
         self.launch(function, grid, [[value] for value in args])
-
-    def product(self, a: Place, b: Place, out: Place, *, accumulate: bool = False) -> None:
-        """Add out = a @ b, or out += a @ b."""
-        if out.strides[0] < out.strides[1]:
-            a, b, out = b.T, a.T, out.T
-        self.rounds |= out.itemsize == 2
-        calls = blas.gemm_calls(a, b, out, accumulate=accumulate)
-        for first, of_b, of_a, last, (b_behind, a_behind) in calls:
-            row = len(self._words)
-            self._word(b._replace(offset=b.offset + b_behind))
-            self._word(a._replace(offset=a.offset + a_behind))
-            self._word(out)
-            self.operations.append(("product", first, row, of_b, of_a, last))
 
     def zeros(self, count: int) -> list[Place]:
         """Return the places of up to two scalar zeros, which the next layer writes."""
@@ -247,8 +143,8 @@ class OnDevice:
         self._copy(1, a, to, *a.shape)
 
     def _copy(self, kernel: int, a: Place, to: Place, *sizes: int) -> None:
-        name = _COPIES_KERNELS[kernel]
-        self._launch_one(_COPIES, _COPIES_KERNELS, name, _grid_of(a.size), a, to, *sizes)
+        name = copies.COPIES.kernels[kernel]
+        self._launch_one(*copies.COPIES, name, _grid_of(a.size), a, to, *sizes)
 
     def _struct(self, layer: LayerPlaces, cell: DeviceCell) -> tuple[list[Any], bool]:
         """Return the words of a cell's struct, and whether it has nothing optional."""
@@ -294,35 +190,6 @@ class OnDevice:
             self.launch(function, found.places, [struct, arrays, time, *more], found.block)
         return None
 
-    def repeat(self, step: Callable[[int], None]) -> None:
-        """
-        Add the operations of all steps; step(s) adds those of step s.
-
-        The steps between the first and the last are alike, except for the distances of addresses.
-        """
-        T, words, moved = self.T, self._words, self._moved
-        step(0)
-        if T > 2:
-            at, operation = len(words), len(self.operations)
-            first = len(moved)
-            step(1)
-            inner, distances = self.operations[operation:], []
-            if T > 3:
-                other, second = len(words), len(moved)
-                step(2)
-                pairs = zip(moved[first:second], moved[second:], strict=True)
-                distances = [(n, after - before) for (n, _, before), (*_, after) in pairs]
-                constants = zip(words[at:other], words[other:], strict=True)
-                distances += [
-                    (at + n, after - before) for n, (before, after) in enumerate(constants)
-                ]
-                del words[other:], moved[second:]
-            self.operations[operation:] = [
-                ("repeat", T - 2, inner, [(n, distance) for n, distance in distances if distance])
-            ]
-        if T > 1:
-            step(T - 1)
-
     def time(self, layer: LayerPlaces, H: int, scalars: Place | None = None) -> list[Any]:
         """Return the words of ``Steps``."""
         sequences = self.table.sequences or (None, None)
@@ -334,7 +201,7 @@ class OnDevice:
 
         Numbers past the end of a sequence may be NaN, and a product with zeros would keep the NaN.
         """
-        jobs: list[Any] = []
+        jobs: list[list[Place | int | None]] = []
 
         def masked(a: Place, first: Place | None = None, *, before: bool = False) -> Place:
             to = self.table.reuse(f"masked{len(jobs)}", a.shape)
@@ -356,9 +223,9 @@ class OnDevice:
     def _mask(self, jobs: list[list[Any]], time: list[Any]) -> None:
         """Add the launch that copies rows, as ``Masked`` says."""
         blocks, _ = _grid_of(time[1] * self.B * max(job[3] for job in jobs))
-        rest = [0] * (_WORDS_OF_MASKED * (_MOST_MASKED - len(jobs)))
+        rest = [0] * (copies.MOST_WORDS - sum(map(len, jobs)))
         words = [*(word for job in jobs for word in job), *rest]
-        function = kernel(_MASKED, _MASKED_KERNELS, self.dtype.name, _MASKED_KERNELS[0])
+        function = kernel(*copies.MASKED, self.dtype.name, copies.MASKED.kernels[0])
         self.launch(function.kernel.ptr, (blocks, len(jobs)), [words, time])
 
     def cut(self, states: Place, to: Place) -> None:
@@ -568,8 +435,7 @@ class OnDevice:
 
     def finish(self, returned: Sequence[Place | None], kind: Any, *more: Any) -> DeviceCall:
         """Return an object that runs these calls; its result is a `kind` of arrays and `more`."""
-        return DeviceCall(self.table, (self._words, self._moved), self.operations, self.rounds,
-                    (list(returned), kind, more), self.one_launches)  # fmt: skip
+        return DeviceCall(self.table, self, (list(returned), kind, more), self.one_launches)
 
 
 def start(
