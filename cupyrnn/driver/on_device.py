@@ -150,8 +150,10 @@ class OnDevice(Recording):
         """Return the words of a cell's struct, and whether it has nothing optional."""
         pointers = [layer.weights.vectors.get(name) for name in cell.vectors]
         stored = self.dtype != self.compute
-        words, plain = cell.struct(self.compute, [p is not None for p in pointers], stored)
-        return [*pointers, *words], plain
+        record = cell.record(self.compute, [int(p is not None) for p in pointers], stored)
+        data = record.tobytes()
+        words = np.frombuffer(data + bytes(-len(data) % 8), np.uint64).tolist()
+        return [*pointers, *words[len(pointers) :]], cell.cell.is_plain(record)
 
     def _steps(self, direction: int, layer: LayerPlaces, arrays: list[Any]) -> LayerLoop | None:
         """

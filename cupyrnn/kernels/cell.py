@@ -232,11 +232,6 @@ def _word(value: Array | int | None) -> int:
     return value if isinstance(value, int) else address(value)
 
 
-def stored(compute: np.dtype[Any], *vectors: Array | None) -> bool:
-    """Return whether vectors have the storage type; else they have the computation's type."""
-    return any(v is not None and v.dtype != compute for v in vectors)
-
-
 def gate_members(gate: HardSigmoid | None) -> tuple[bool, float, float]:
     """Return a cell's gate as a member: hard, slope, offset."""
     return (gate is not None, *(gate or (0, 0)))
@@ -285,20 +280,17 @@ class DeviceCell(NamedTuple):
         """The cell."""
         return self.kernels[0].cell  # type: ignore[no-any-return]
 
-    def struct(
-        self, compute: np.dtype[Any], pointers: Sequence[bool], stored: bool
-    ) -> tuple[list[int], bool]:
+    def record(
+        self, compute: np.dtype[Any], vectors: Sequence[Array | int | None], stored: bool
+    ) -> np.void:
         """
-        Return the words of the struct after its pointers, and whether no optional member is set.
+        Return the struct.
 
         Parameters
         ----------
-        pointers
-            Which pointers are not null.
+        vectors
+            What its pointers point to, or their addresses.
         stored
             Whether vectors have the storage type, not the type of the computation.
         """
-        record = self.cell.record(compute, *map(int, pointers), *self.attributes, stored)
-        data = record.tobytes()
-        words = np.frombuffer(data + bytes(-len(data) % 8), np.uint64).tolist()
-        return words[len(pointers) :], self.cell.is_plain(record)
+        return self.cell.record(compute, *vectors, *self.attributes, stored)

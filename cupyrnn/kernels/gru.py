@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from . import persistent
-from .cell import CudaCell, DeviceCell, gate_members, stored
+from .cell import CudaCell, DeviceCell, gate_members
 from .recurrence import backward, forward
 
 if TYPE_CHECKING:
@@ -98,21 +96,19 @@ FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
 SOURCE, KERNELS = FORWARD_KERNELS.loop
 
 
-def _struct(cell: GRU, compute: np.dtype[Any]) -> np.void:
-    """Return the cell as C++ has it."""
-    vectors = cell.b_ru, cell.b_c
-    return CELL.record(compute, *vectors, gate_members(cell.gate), stored(compute, *vectors))
+def _of(cell: GRU) -> tuple[DeviceCell, list[Any]]:
+    """Return the cell with its attributes, and its vectors."""
+    return in_place(cell.gate), [cell.b_ru, cell.b_c]
 
 
 def forward_steps(cell: GRU, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    forward(FORWARD_KERNELS, _struct(cell, run.xw[0].dtype), run)
+    forward(*_of(cell), run)
 
 
 def backward_steps(cell: GRU, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    read = (*run.saved[:3], run.before.h)
-    backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)
+    backward(*_of(cell), run)
 
 
 def in_place(gate: Any) -> DeviceCell:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from . import persistent
-from .cell import CudaCell, DeviceCell, gate_members, stored
+from .cell import CudaCell, DeviceCell, gate_members
 from .recurrence import backward, forward
 
 if TYPE_CHECKING:
@@ -96,24 +94,22 @@ FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
 SOURCE, KERNELS = FORWARD_KERNELS.loop
 
 
-def _struct(cell: GRUResetAfter, compute: np.dtype[Any]) -> np.void:
-    """Return the cell as C++ has it."""
-    vectors = cell.b, cell.b_hc
-    return CELL.record(compute, *vectors, gate_members(cell.gate), False, stored(compute, *vectors))
+def _of(cell: GRUResetAfter) -> tuple[DeviceCell, list[Any]]:
+    """Return the cell with its attributes, and its vectors."""
+    return in_place(cell.gate, packed=False), [cell.b, cell.b_hc]
 
 
 def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    forward(FORWARD_KERNELS, _struct(cell, run.xw[0].dtype), run)
+    forward(*_of(cell), run)
 
 
 def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    read = (*run.saved[:4], run.before.h)
-    backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)
+    backward(*_of(cell), run)
 
 
-def in_place(gate: Any) -> DeviceCell:
-    """Return the cell with this activation, for packed weights and arrays of a caller."""
+def in_place(gate: Any, packed: bool = True) -> DeviceCell:
+    """Return the cell with this activation, its weights packed or as `CELL` has them."""
     kernels = FORWARD_KERNELS, BACKWARD_KERNELS
-    return DeviceCell(kernels, (gate_members(gate), True), ("b", "b_more"), (0, 1, 2, 3, 4), 0)
+    return DeviceCell(kernels, (gate_members(gate), packed), ("b", "b_more"), (0, 1, 2, 3, 4), 0)

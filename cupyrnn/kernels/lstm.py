@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from . import persistent, step, weight_gradients
-from .cell import CudaCell, DeviceCell, gate_members, stored
+from .cell import CudaCell, DeviceCell, gate_members
 from .recurrence import backward, forward
 
 if TYPE_CHECKING:
@@ -140,23 +138,20 @@ FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
 SOURCE, KERNELS = FORWARD_KERNELS.loop
 
 
-def _struct(cell: LSTM, compute: np.dtype[Any]) -> np.void:
-    """Return the cell as C++ has it."""
-    clip, vectors = cell.cell_clip, (cell.b, None, *(cell.peephole or (None,) * 3))
-    attributes = clip or 0, gate_members(cell.gate), cell.columns, clip is not None, 0
-    return CELL.record(compute, *vectors, *attributes, stored(compute, *vectors))
+def _of(cell: LSTM) -> tuple[DeviceCell, list[Any]]:
+    """Return the cell with its attributes, and its vectors."""
+    of = in_place(cell.columns, cell.cell_clip, cell.gate, 0)
+    return of, [cell.b, None, *(cell.peephole or (None,) * 3)]
 
 
 def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    forward(FORWARD_KERNELS, _struct(cell, run.xw[0].dtype), run, cell.proj_clip)
+    forward(*_of(cell), run, cell.proj_clip)
 
 
 def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    read = (*run.saved[:6], run.before.c)
-    struct = _struct(cell, run.carried[0].dtype)
-    backward(BACKWARD_KERNELS, struct, run, read, cell.proj_clip)
+    backward(*_of(cell), run, cell.proj_clip)
 
 
 add_sums = weight_gradients.add_lstm_sums

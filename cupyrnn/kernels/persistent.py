@@ -258,8 +258,6 @@ def run(
     weights: Sequence[Array],
     arrays: Sequence[Array | int | None],
     state: Array,
-    *,
-    back: bool = False,
 ) -> bool:
     """
     Compute all steps in one launch, on the current stream; return False if the loop must do it.
@@ -278,8 +276,6 @@ def run(
         The arrays of ``Forward`` or ``Backward`` in C++ that follow the matrices.
     state : [B, H]
         One of the states, in the dtype of the computation.
-    back
-        Whether time runs backwards: step 0 has the last rows. All steps have as many rows then.
     """
     dtype, (B, H) = weights[0].dtype, state.shape
     plain = batches[0] == batches[-1] and kernels.cell.is_plain(cell)
@@ -289,7 +285,7 @@ def run(
     starts = _starts(batches)
     args = [cell, words(*weights_of(weights), *arrays)]
     trial = _here.trial or Trial(None)
-    args.append(words(starts, len(batches), B, H, int(back), None, trial.lengths, None))
+    args.append(words(starts, len(batches), B, H, 0, None, trial.lengths, None))
     import cupy
 
     try:

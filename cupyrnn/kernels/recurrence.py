@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._typing import Array
 from ..arithmetic.dual import real_dtype
 from . import persistent, step
-from .cell import words
-from .fit import Kernels
+from .cell import DeviceCell, words
 from .launch import StepLauncher
 
 if TYPE_CHECKING:
@@ -22,10 +20,7 @@ _NO_PADDING = words(*(None,) * 8)
 
 
 def forward(
-    kernels: Kernels,
-    struct: np.void,
-    run: ForwardRun,
-    proj_clip: float | None = None,
+    cell: DeviceCell, vectors: Sequence[Any], run: ForwardRun, proj_clip: float | None = None
 ) -> None:
     """
     Compute the steps of a run: a product and a kernel for each recurrent matrix.
@@ -35,8 +30,9 @@ def forward(
     """
     import cupy
 
-    of, products = kernels.cell, len(kernels.cell.widths)
+    kernels, of, products = cell.kernels[0], cell.cell, len(cell.cell.widths)
     h, (B, H), compute = run.saved[-1], run.carried[-1].shape, run.carried[-1].dtype
+    struct = _struct(cell, vectors, compute)
     projections, inner = run.w[products:], (None,) * of.within
     unused = (None,) * (2 * len(run.carried) + 2)
     arrays = (*run.xw, *run.carried, *inner, *run.saved, *unused)
@@ -74,24 +70,29 @@ def forward(
         run.carried[0][:last] = h[len(h) - last :]
 
 
+def _struct(cell: DeviceCell, vectors: Sequence[Any], compute: np.dtype[Any]) -> np.void:
+    """Return a cell with these vectors as C++ has it."""
+    stored = any(v is not None and v.dtype != compute for v in vectors)
+    return cell.record(compute, vectors, stored)
+
+
 def backward(
-    kernels: Kernels,
-    struct: np.void,
-    run: BackwardRun,
-    read: Sequence[Array],
-    proj_clip: float | None = None,
+    cell: DeviceCell, vectors: Sequence[Any], run: BackwardRun, proj_clip: float | None = None
 ) -> None:
     """
     Compute the gradient of a run: a kernel and a product for each recurrent matrix.
 
     With a projection the gradient of h is stored, rounded, before each step, and another product
     computes from it the gradient of the projection's operand. It is zero where h reached
-    proj_clip. `read` is ``Read`` of the cell.
+    proj_clip.
     """
     import cupy
 
-    of, products = kernels.cell, len(kernels.cell.widths)
+    kernels, of, products = cell.kernels[1], cell.cell, len(cell.cell.widths)
     dh, (B, H), compute = run.carried[0], run.carried[-1].shape, run.carried[-1].dtype
+    struct, read = _struct(cell, vectors, compute), [run.saved[k] for k in cell.read]
+    if cell.before is not None:
+        read[-1] = run.before[cell.before]
     unused = (None,) * (len(read) + 2 * len(run.carried) + 1)
     arrays = (*read, *run.cotangents, *run.carried, *run.deltas, *unused)
     if len(run.w) == len(run.deltas) == products and persistent.run(

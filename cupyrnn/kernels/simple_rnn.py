@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from . import persistent
-from .cell import CudaCell, DeviceCell, stored
+from .cell import CudaCell, DeviceCell
 from .recurrence import backward, forward
 
 if TYPE_CHECKING:
@@ -73,20 +71,19 @@ FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
 SOURCE, KERNELS = FORWARD_KERNELS.loop
 
 
-def _struct(cell: SimpleRNN, compute: np.dtype[Any]) -> np.void:
-    """Return the cell as C++ has it."""
-    return CELL.record(compute, cell.b, None, cell.relu, stored(compute, cell.b))
+def _of(cell: SimpleRNN) -> tuple[DeviceCell, list[Any]]:
+    """Return the cell with its attributes, and its vectors."""
+    return in_place(cell.relu), [cell.b, None]
 
 
 def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    forward(FORWARD_KERNELS, _struct(cell, run.xw[0].dtype), run)
+    forward(*_of(cell), run)
 
 
 def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    read = run.saved
-    backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)
+    backward(*_of(cell), run)
 
 
 def in_place(relu: bool) -> DeviceCell:
