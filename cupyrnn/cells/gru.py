@@ -21,6 +21,7 @@ only::
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Generic
 
 import numpy as np
@@ -72,6 +73,11 @@ class GRU(NamedTuple):
     def operands(self, saved: GRUOutputs, h_before: Array) -> list[Array]:
         """Return the left factors of w_ru and w_c."""
         return [h_before, product(h_before, saved.r, h_before.dtype)]
+
+
+def drawn(some: Callable[..., Array], H: int, gate: HardSigmoid | None) -> GRU:
+    """Return a cell without matrices of numbers from `some`; with a hard gate all its options."""
+    return GRU((), (), (2 * H, H), some(2 * H), some(H), gate)
 
 
 def forward_steps(cell: GRU, run: ForwardRun) -> None:

@@ -69,6 +69,11 @@ class GRUResetAfter(NamedTuple):
         return States(saved.h)
 
 
+def drawn(some: Callable[..., Array], H: int, gate: HardSigmoid | None) -> GRUResetAfter:
+    """Return a cell without matrices of numbers from `some`; with a hard gate all its options."""
+    return GRUResetAfter((), (), (4 * H,), some(3 * H), some(H), gate)
+
+
 def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
     """The recurrence over t steps."""
     (z,), (w_h,), h_prev = run.xw, run.w, run.carried.h

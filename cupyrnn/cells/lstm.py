@@ -129,6 +129,13 @@ def _forward_views(
     return zh, zh.reshape(B, 4, H).transpose(1, 0, 2), z_h, tmp, planes, of_gates, gates
 
 
+def drawn(some: Callable[..., Array], H: int, gate: HardSigmoid | None) -> LSTM:
+    """Return a cell without matrices of numbers from `some`; with a hard gate all its options."""
+    peephole = (some(H), some(H), some(H)) if gate else None
+    clip = 0.6 if gate else None
+    return LSTM((), (), (4 * H,), some(4 * H), (0, 1, 2, 3), peephole, clip, gate)
+
+
 def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     """The recurrence over t steps."""
     (z,), (w_h, *w_p), saved, (h_prev, cs_prev) = run.xw, run.w, run.saved, run.carried

@@ -45,6 +45,11 @@ class SimpleRNN(NamedTuple):
         return States(saved.h)
 
 
+def drawn(some: Callable[..., Array], H: int, gate: object) -> SimpleRNN:
+    """Return a cell without matrices of numbers from `some`; with a hard gate all its options."""
+    return SimpleRNN((), (), (H,), some(H), bool(gate))
+
+
 def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:
     """The recurrence over t steps."""
     (z,), (w_h,), h_prev = run.xw, run.w, run.carried.h

@@ -36,12 +36,22 @@ def _own(cell: type, attribute: str) -> Any:
 
 
 @functools.cache
-def in_cuda(cell: type) -> Any:
-    """Return the page with the CUDA functions of a cell; None without one."""
+def _pages_in_cuda() -> dict[type, ModuleType]:
     from ..kernels import gru, gru_reset_after, lstm, simple_rnn
 
-    known = {LSTM: lstm, GRU: gru, GRUResetAfter: gru_reset_after, SimpleRNN: simple_rnn}
-    return known.get(cell) or _own(cell, "kernels")
+    return {LSTM: lstm, GRU: gru, GRUResetAfter: gru_reset_after, SimpleRNN: simple_rnn}
+
+
+@functools.cache
+def in_cuda(cell: type) -> Any:
+    """Return the page with the CUDA functions of a cell; None without one."""
+    return _pages_in_cuda().get(cell) or _own(cell, "kernels")
+
+
+def drawn_of(struct: Any) -> Any:
+    """Return the function that draws a cell for a trial of these kernels; None without one."""
+    cells = (cell for cell, page in _pages_in_cuda().items() if page.CELL is struct)
+    return next((in_numpy(cell).drawn for cell in cells), None)
 
 
 @functools.cache

@@ -9,10 +9,10 @@ the card, the driver, NVRTC and this state of the kernels, so that a machine tri
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,19 +20,17 @@ from .._typing import Array
 from ..arithmetic.gates import HardSigmoid
 from ..arithmetic.scratch import Scratch
 from ..cells.contract import BackwardRun, ForwardRun, each
-from ..cells.gru import GRU
-from ..cells.gru_reset_after import GRUResetAfter
-from ..cells.lstm import LSTM
-from ..cells.simple_rnn import SimpleRNN
 from ..checks.arrays import compute_dtype, tf32_allowed
 from ..kernels import choice, compile, persistent, timed
 from ..kernels.choice import FirstUse
 from ..kernels.fit import LaidOut, Recurrence, by_mode, the_loop
 from ..kernels.persistent import OneLaunch, Trial, trying
-from .pages import in_cuda, in_numpy
+from .packing import Rows, StepRun
+from .pages import drawn_of, in_cuda, in_numpy
 from .timing import DeviceTimer
 
 _Result = TypeVar("_Result")
+Numbers: TypeAlias = Any  # a cell, or the NamedTuple of its states or of what a step saves
 
 # Steps of a trial: all buffers and parities of barriers come back.
 STEPS = 6
@@ -78,7 +76,7 @@ def settle(of: Recurrence, laid_out: LaidOut | None) -> bool:
     import cupy
 
     stream = cupy.cuda.get_current_stream()
-    if of.kernels.cell.name not in _CELLS or stream.is_capturing():
+    if drawn_of(of.kernels.cell) is None or stream.is_capturing():
         return False
     if laid_out is None:
         time_kernels(of)
@@ -95,87 +93,62 @@ def with_own(of: Recurrence) -> Recurrence:
 class _Problem(NamedTuple):
     """A recurrence to compute, by NumPy and on the device; N rows in all."""
 
-    cell: Any
-    batches: list[int]  # the rows of each step
+    cell: Numbers
+    rows: Rows
     w: list[Array]
     z: list[Array]  # [N, ·]
-    first: Any  # the states before the first step, [B, H]
-    cotangents: Any  # of each step's states, [N, H]
-    last: Any  # the gradients of the last states, [B, H]
+    first: Numbers  # the states before the first step, [B, H]
+    cotangents: Numbers  # of each step's states, [N, H]
+    last: Numbers  # the gradients of the last states, [B, H]
 
-
-# Of each cell: makes it of functions that draw vectors and of the options of a cell.
-_CELLS: dict[str, Callable[[Any, int, Any], Any]] = {
-    "lstm": lambda some, H, gate: LSTM(
-        (), (), (4 * H,), some(4 * H), (0, 1, 2, 3),
-        (some(H), some(H), some(H)) if gate else None, 0.6 if gate else None, gate,
-    ),
-    "gru": lambda some, H, gate: GRU((), (), (2 * H, H), some(2 * H), some(H), gate),
-    "gru_reset_after": lambda some, H, gate: GRUResetAfter(
-        (), (), (4 * H,), some(3 * H), some(H), gate
-    ),
-    "simple_rnn": lambda some, H, gate: SimpleRNN((), (), (H,), some(H), bool(gate)),
-}  # fmt: skip
+    @property
+    def batches(self) -> list[int]:
+        """The rows of each step."""
+        batches: list[int] = np.diff(self.rows.starts).tolist()
+        return batches
 
 
 def _problem(of: Recurrence, B: int, T: int, some: Callable[..., Array]) -> _Problem:
     """Return a problem of numbers from `some`, a function of a shape."""
     widths, H = of.kernels.cell.widths, of.shape[1]
-    gate = None if of.plain else HardSigmoid(0.2, 0.5)
-    cell = _CELLS[of.kernels.cell.name](some, H, gate)
+    cell = drawn_of(of.kernels.cell)(some, H, None if of.plain else HardSigmoid(0.2, 0.5))
     # Every sequence has a step.
-    lengths = np.full(B, T) if of.plain else T - np.arange(B) * T // B
-    batches = [int(n) for n in (lengths > np.arange(T)[:, None]).sum(1)]
-    N, kind = sum(batches), cell.states(cell.Saved(*[None] * len(cell.Saved._fields)))
+    rows = Rows(np, T, B, None if of.plain else T - np.arange(B) * T // B)
+    kind = cell.states(cell.Saved(*[None] * len(cell.Saved._fields)))
 
-    def states(rows: int) -> Any:
-        return type(kind)(*[some(rows, H) for _ in kind])
+    def states(count: int) -> Numbers:
+        return type(kind)(*[some(count, H) for _ in kind])
 
     w = [some(H, n * H) * np.float32(H**-0.5) for n in widths]
-    z = [some(N, n * H) for n in widths]
-    return _Problem(cell, batches, w, z, states(B), states(N), states(B))
+    z = [some(rows.rows, n * H) for n in widths]
+    return _Problem(cell, rows, w, z, states(B), states(rows.rows), states(B))
 
 
-def _steps(batches: Sequence[int]) -> Iterator[tuple[slice, int]]:
-    """Yield the rows of each step, and their number."""
-    start = 0
-    for n in batches:
-        yield slice(start, start + n), n
-        start += n
-
-
-def _rows_of(states: Any, rows: slice) -> Any:
-    return each(states, lambda s: s[rows])
-
-
-def _step_of(arrays: Any, rows: slice) -> Any:
-    """Return some rows of arrays as one step, [1, B, ·]."""
-    return each(arrays, lambda a: a[rows][None])
-
-
-def _by_numpy(problem: _Problem, direction: str) -> tuple[list[Array], Any, Any]:
+def _by_numpy(problem: _Problem, direction: str) -> tuple[list[Array], Numbers, Numbers]:
     """Return the results of a direction, what the steps save, and the states before each step."""
-    cell, batches, w, z, first, cotangents, last = problem
-    kind: Any = type(cell)
-    page, (N, H) = in_numpy(kind), cotangents.h.shape
-    work = Scratch(np, z[0].dtype)
-    saved = cell.Saved(*[np.empty((N, H), z[0].dtype) for _ in cell.Saved._fields])
-    before, carried = each(cotangents, np.empty_like), each(first, np.copy)
-    steps = list(_steps(batches))
-    for rows, n in steps:
-        part = _rows_of(carried, slice(n))
-        for to, state in zip(before, part, strict=True):
-            to[rows] = state
-        xw = [a[rows][None].copy() for a in z]
-        page.forward_steps(cell, ForwardRun(w, xw, part, _step_of(saved, rows), [n], work))
+    cell, rows, w, z, first, cotangents, last = problem
+    page, (N, H), dtype = in_numpy(type(cell)), cotangents.h.shape, z[0].dtype
+    saved = cell.Saved(*[np.empty((N, H), dtype) for _ in cell.Saved._fields])
+    runs, work = [run for block in rows.blocks() for run in block.runs], Scratch(np, dtype)
+
+    def part(arrays: Numbers, run: StepRun) -> Numbers:
+        return arrays._make(run.of(arrays))
+
+    carried = each(first, np.copy)
+    for run in runs:
+        given = run.of([a.copy() for a in z]), run.running(carried), part(saved, run)
+        page.forward_steps(cell, ForwardRun(w, *given, run.batches, work))
+    after = cell.states(saved)
+    pairs = zip(first, after, strict=True)
+    before = after._make([rows.before(0, N, s, a, dtype) for s, a in pairs])
     if direction == "forward":
         return [*saved, *carried[1:]], saved, before  # the last h is in `saved`
-    deltas = [np.empty((N, width), z[0].dtype) for width in cell.widths]
+    deltas = [np.empty((N, width), dtype) for width in cell.widths]
     back, carried = [a.T.copy() for a in w], each(last, np.copy)
-    for rows, n in reversed(steps):
-        part, out = _rows_of(carried, slice(n)), [d[rows][None] for d in deltas]
-        now, past, dh = (_step_of(a, rows) for a in (saved, before, cotangents))
-        page.backward_steps(cell, BackwardRun(back, now, past, [n], dh, part, out, work))
+    for run in reversed(runs):
+        now, past, dh = (part(arrays, run) for arrays in (saved, before, cotangents))
+        into = run.running(carried), run.of(deltas)
+        page.backward_steps(cell, BackwardRun(back, now, past, run.batches, dh, *into, work))
     return [*deltas, *carried], saved, before
 
 
@@ -187,14 +160,14 @@ class _OnDevice:
     """
 
     def __init__(
-        self, of: Recurrence, problem: _Problem, saved: Any, before: Any, *, pads: bool
+        self, of: Recurrence, problem: _Problem, saved: Numbers, before: Numbers, *, pads: bool
     ) -> None:
         import cupy
 
         self._direction, self._dtype = of.kernels.name.rpartition("_")[2], of.dtype
         self._compute, self._problem = compute_dtype(of.dtype), problem
         B, T = problem.batches[0], len(problem.batches)
-        self._rows: Any = None
+        self._rows: Array | None = None
         self.batches, self.lengths = problem.batches, None
         if pads:
             steps = enumerate(problem.batches)
@@ -233,15 +206,15 @@ class _OnDevice:
         found: Array = cupy.asarray(self._padded(a).astype(self._dtype))
         return found
 
-    def run(self) -> list[Any]:
+    def run(self) -> list[Array]:
         """Compute the steps on the current stream; return the results on the device."""
         return self._run([a.copy() for a in self._z], each(self._carried, lambda a: a.copy()))
 
-    def run_in_place(self) -> list[Any]:
+    def run_in_place(self) -> list[Array]:
         """Compute the steps, but overwrite the arguments of other calls: their values differ."""
         return self._run(self._z, self._carried)
 
-    def _run(self, z: list[Any], carried: Any) -> list[Any]:
+    def _run(self, z: list[Array], carried: Numbers) -> list[Array]:
         import cupy
 
         work = Scratch(cupy, self._compute)
@@ -257,7 +230,7 @@ class _OnDevice:
         self._page.backward_steps(self._cell, BackwardRun(self._w, *given, work))
         return [*deltas, *carried]
 
-    def on_host(self, found: list[Any]) -> list[Array]:
+    def on_host(self, found: list[Array]) -> list[Array]:
         """Return results without padding, on the host."""
         import cupy
 
@@ -445,8 +418,8 @@ def _times(of: Recurrence, launches: dict[str, OneLaunch | None]) -> dict[str, f
     there = _OnDevice(of, problem, saved, problem.cotangents, pads=False)
     lengths = cupy.full(of.shape[0], of.steps, np.int32) if of.padded else None
 
-    def call_of(launch: OneLaunch | None) -> Callable[[], Any]:
-        def call() -> Any:
+    def call_of(launch: OneLaunch | None) -> Callable[[], object]:
+        def call() -> object:
             with trying(Trial(launch, lengths if launch else None)):
                 return there.run_in_place()
 
@@ -456,7 +429,7 @@ def _times(of: Recurrence, launches: dict[str, OneLaunch | None]) -> dict[str, f
     return {mode: 1e3 * ms / of.steps for mode, ms in of_all.items()}
 
 
-def times_of(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+def times_of(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
     """Return the median milliseconds of calls on the device, measured in turns."""
     timer, waits = DeviceTimer(), dict.fromkeys(calls, 0.0)
     found: dict[str, list[tuple[bool, float]]] = {way: [] for way in calls}
