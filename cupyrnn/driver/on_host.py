@@ -104,7 +104,7 @@ class OnHost:
 
     def _by_step(self, rows: Place, backwards: bool) -> Place:
         """Return rows [T*B, K] as [T, B, K], with the steps in reverse order if `backwards`."""
-        (row, column), T = rows.strides, rows.shape[0] // self._B
+        (row, column), T = rows.strides, rows.shape[0] // (self._B or 1)
         backwards = backwards and T > 1
         step = self._B * row
         shape, strides = (T, self._B, rows.shape[1]), (-step if backwards else step, row, column)

@@ -203,9 +203,12 @@ BLOCKS = {"block_lstm": "block_lstm_grad", "block_gru": "block_gru_grad"}
 BLOCKS |= {"BlockLSTM": "BlockLSTMGrad"}
 
 
-def block(rng: np.random.Generator, name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+def block(
+    rng: np.random.Generator, name: str, extent: str = "full"
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Return a block op, its arguments and the gradients of its outputs."""
-    call = call_of(Case("block_lstm" if name == "BlockLSTM" else name, (7, 4, 3, 5)), rng)
+    op = "block_lstm" if name == "BlockLSTM" else name
+    call = call_of(Case(op, (7, 4, 3, 5), extent=extent), rng)
     given, gradients = call.arguments(cupyrnn), call.cotangents(rng, call.forward(cupyrnn))
     if name == "BlockLSTM":
         return raw_ops.BlockLSTM, given | {"seq_len_max": 6, "use_peephole": True}, gradients
@@ -257,7 +260,7 @@ def test_a_reserve_of_another_call_is_refused_after_a_right_one(rng: np.random.G
 
 @pytest.mark.parametrize(
     ("name", "extent"),
-    [(name, extent) for name in ("LSTM", "GRU") for extent in ("full", "equal lengths")]
+    [(name, e) for name in ("block_lstm", "block_gru") for e in ("full", "equal lengths")]
     + [("BlockLSTM", "full")],
 )
 def test_compiled_pieces_of_block_ops(
