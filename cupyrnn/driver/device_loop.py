@@ -50,7 +50,7 @@ class LayerLoop:
     def _launch(self, direction: str, p: int, row: int, arrays: list[Any], *more: Any) -> None:
         """Add the launch that belongs to product p of the step whose first row is `row`."""
         machine, (source, kernels) = self._machine, self._machine.cell.kernels[0].loop
-        name = template_of(self._cell, direction, p)
+        name = template_of(self._cell, direction, p, padded=self._pads)
         function = kernel(source, kernels, machine.dtype.name, name).kernel.ptr
         time = machine.time(self._layer, self._shape[1])
         args = [self._struct, [None] * (3 * len(self._cell.widths)) + arrays]

@@ -13,18 +13,24 @@ from . import cell
 SOURCE = (
     cell.SOURCE
     + r"""
-// A step at time t of padded rows; without lengths and resets all rows have all steps.
-struct Moment {
+// How many blocks of 256 threads are to fit on a multiprocessor.
+template <typename T, bool PADDED> constexpr int blocks_at_once()
+{
+    return (sizeof(typename Acc<T>::type) == 4 ? 4 : sizeof(typename Acc<T>::type) == 8 ? 3 : 2)
+        - PADDED;
+}
+
+// A step at time t; without padding all rows have all steps.
+template <bool PADDED> struct Moment {
     const Steps& at;
-    const bool padded;
     const long long t, B;
     __device__ __forceinline__ Moment(const Steps& all, long long first_row, long long rows)
-        : at(all), padded(all.lengths || all.resets), t(padded ? first_row / rows : 0), B(rows) {}
+        : at(all), t(PADDED ? first_row / rows : 0), B(rows) {}
     __device__ __forceinline__ long long ends(long long row) const
     {
         return at.lengths ? at.lengths[row] : at.steps;
     }
-    __device__ __forceinline__ bool live(long long row) const { return !padded || t < ends(row); }
+    __device__ __forceinline__ bool live(long long row) const { return !PADDED || t < ends(row); }
     // Whether no state passes from the step before to this one, and from this one to the next.
     __device__ __forceinline__ bool begins(long long row) const { return cut(row, t + at.back); }
     __device__ __forceinline__ bool stops(long long row) const
@@ -33,15 +39,15 @@ struct Moment {
     }
     __device__ __forceinline__ bool cut(long long row, long long later) const
     {
-        return at.resets && later < ends(row) && at.resets[later * B + row];
+        return PADDED && at.resets && later < ends(row) && at.resets[later * B + row];
     }
 };
 
 // Computes what follows product P of a step, for rows [first_row, first_row + B) of all arrays.
 // The first states are null except in the first step, the last ones except in the last step.
 // Where a padded row has ended, or has not begun, its state stays and zeros are saved.
-template <template <typename> class Cell, typename T, int P>
-__global__ void forward_step(
+template <template <typename> class Cell, typename T, int P, bool PADDED>
+__global__ void __launch_bounds__(256, blocks_at_once<T, PADDED>()) forward_step(
     const Cell<typename Acc<T>::type> cell, const Forward<Cell, T> arrays,
     const typename Acc<T>::type* product,  // [B, width * H], read; null: z has it
     T* operand,                        // [B, H], written: of the next product; null: not wanted
@@ -54,7 +60,7 @@ __global__ void forward_step(
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     const typename C::Unit unit = cell.unit(column, H);
-    const Moment now(all, first_row, B);
+    const Moment<PADDED> now(all, first_row, B);
     const bool last = P + 1 == C::PRODUCTS;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
@@ -83,7 +89,7 @@ __global__ void forward_step(
         if (operand) store(operand + at, last && now.stops(row) ? A(0.f) : h);
 #pragma unroll
         for (int k = 0; k < C::STATES; ++k)
-            if (C::writes(P) >> k & 1 || (now.padded && last && k < C::CARRIED))
+            if (C::writes(P) >> k & 1 || (PADDED && last && k < C::CARRIED))
                 arrays.states[k][at] = array_of<A>(state)[k];
 #pragma unroll
         for (int k = C::saved_before(P); k < C::saved_before(P + 1); ++k)
@@ -100,8 +106,8 @@ __global__ void forward_step(
 // The gradient of what follows product P. Where a padded row has ended, or has not begun, the
 // gradients of its states stay, and those of the product are zeros: the product of the step, which
 // is added then, changes nothing.
-template <template <typename> class Cell, typename T, int P>
-__global__ void backward_step(
+template <template <typename> class Cell, typename T, int P, bool PADDED>
+__global__ void __launch_bounds__(256, blocks_at_once<T, PADDED>()) backward_step(
     const Cell<typename Acc<T>::type> cell, const Backward<Cell, T> arrays,
     const typename Acc<T>::type* d_operand,  // [B, H], read: the gradient of what product P + 1
                                              // multiplied; null where there is none
@@ -113,7 +119,7 @@ __global__ void backward_step(
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     const typename C::Unit unit = cell.unit(column, H);
-    const Moment now(all, first_row, B);
+    const Moment<PADDED> now(all, first_row, B);
     const bool last = P + 1 == C::PRODUCTS;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
@@ -146,7 +152,7 @@ __global__ void backward_step(
         }
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)
-            if (now.padded || C::updates(P) >> k & 1)
+            if (PADDED || C::updates(P) >> k & 1)
                 arrays.gradients[k][at] = array_of<A>(gradients)[k];
 #pragma unroll
         for (int k = 0; k < C::deltas(P); ++k) {
@@ -214,15 +220,16 @@ class Module(NamedTuple):
     kernels: tuple[str, ...]
 
 
-def template_of(of: cell.CudaCell, direction: str, product: int) -> str:
+def template_of(of: cell.CudaCell, direction: str, product: int, *, padded: bool = False) -> str:
     """Return the template of the kernel that follows or precedes a product."""
-    return f"{direction}_step<{of.struct}, {{T}}, {product}>"
+    return f"{direction}_step<{of.struct}, {{T}}, {product}, {str(padded).lower()}>"
 
 
 def module(of: cell.CudaCell) -> Module:
     """Return the kernels of a cell's steps, and the other kernels of its file."""
     names = [
-        template_of(of, direction, product)
+        template_of(of, direction, product, padded=padded)
+        for padded in (False, True)
         for direction in ("forward", "backward")
         for product in range(len(of.widths))
     ]

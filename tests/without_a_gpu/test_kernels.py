@@ -33,11 +33,11 @@ from without_a_gpu.agreement import (
 from without_a_gpu.cuda_on_cpu import nvrtc, runner
 
 # With this many, four blocks of 256 threads fit on a multiprocessor, three where a number has eight
-# bytes, and two where each number is two of float64.
-MOST_REGISTERS = dict.fromkeys(common.TYPES, 64) | {
-    "float64": 80,
-    "complex64": 80,
-    "complex128": 128,
+# bytes, and two where each number is two of float64; one less with padding.
+MOST_REGISTERS = dict.fromkeys(common.TYPES, (64, 80)) | {
+    "float64": (80, 128),
+    "complex64": (80, 128),
+    "complex128": (128, 255),
 }
 
 
@@ -62,7 +62,7 @@ def test_every_kernel_compiles_to_machine_code_without_spills(
     assert set(cubin.kernels) == set(names)
     for name, usage in cubin.kernels.items():
         assert usage.spill_stores == usage.spill_loads == usage.stack == 0, name
-        assert 0 < usage.registers <= MOST_REGISTERS[dtype], name
+        assert 0 < usage.registers <= MOST_REGISTERS[dtype][name.endswith("true>")], name
 
 
 @pytest.mark.parametrize(("dtype", "case"), RNN_CASES)
