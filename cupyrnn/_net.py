@@ -13,39 +13,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._typing import NamedTuple, cached_property
-from .cells.contract import Cell, Form
+from .cells.contract import Cell
 from .cells.packed import DIRECTIONS, GATES, Net
 from .cells.packed_forms import PackedForm
-from .checks.arrays import compute_dtype, on_device
+from .checks.arrays import compute_dtype
 from .checks.attributes import (
     check_bool,
     check_choice,
-    check_count,
     check_dropout,
     check_integer,
     check_save,
-    type_shown,
     unless_zero,
 )
-from .checks.calls import (
-    check_arrays,
-    check_lengths,
-    check_resets,
-    expect_memory,
-    expect_rank,
-    expect_shape,
-    zero_view,
-)
-from .driver.packing import Packing, Rows
+from .checks.calls import check_arrays, check_lengths, check_resets, expect_rank
+from .checks.nets import SHAPES, NetSizes, check_shapes, in_order, shown_in_order
 from .driver.pages import in_cuda, in_numpy
-from .driver.reserve import Layers as Widths
-from .driver.reserve import Note, ReserveLayout, Sizes, fingerprint, make_host_reserved
-from .driver.reserve import with_sequences as fingerprint_with
+from .driver.reserve import NetLayout, Note, Sizes, fingerprint, make_host_reserved, with_sequences
 from .weights.packed import ResolvedNet, check_activation
 from .weights.params import check_net, expect_params_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from typing_extensions import Self
 
 
 class RunArguments(NamedTuple):
@@ -62,14 +51,6 @@ class RunArguments(NamedTuple):
     reverse: object = False
 
 
-class NetSizes(NamedTuple):
-    """The sizes of a net whose layers may differ."""
-
-    L: int
-    D: int
-    widths: tuple[tuple[int, int], ...]  # H and P of each layer
-
-
 class CheckedCall(NamedTuple):
     """A call after the checks that `cudnn_rnn` and `stacked_rnn` share."""
 
@@ -83,15 +64,9 @@ class CheckedCall(NamedTuple):
     every: int | None = None  # k if the steps save every k-th state, None if they save everything
     reverse: bool = False
 
-    @property
-    def packing(self) -> Packing:
-        """The sequences without padding."""
-        T, B, *_ = self.sizes
-        return Packing(self.xp, T, B, self.lengths, self.resets)
-
-    def axes(self, first: str) -> str:
-        """Return the first axes of the input, or of states, as errors show them."""
-        return f"{first}, B" if self.time_major else f"B, {first}"
+    def shown(self, symbols: str, P: str = "P") -> str:
+        """Return symbols such as "L*D, B, P" as errors show them, in the caller's order."""
+        return shown_in_order(symbols, self.time_major, P)
 
 
 def check_run(
@@ -101,8 +76,8 @@ def check_run(
     xp, dtype = check_arrays(op, required, optional)
     _, _, dropout, training, time_major, seed, seed2, save, _ = arguments
     major = check_bool(op, "time_major", time_major)
-    *steps, I = expect_rank(op, "input", required["input"], f"({'T, B' if major else 'B, T'}, I)")
-    T, B = steps if major else steps[::-1]
+    shown = shown_in_order(SHAPES["input"], major)
+    T, B, I = in_order(expect_rank(op, "input", required["input"], shown), major)
     is_training, rate = check_bool(op, "is_training", training), check_dropout(op, dropout)
     seeds = check_integer(op, "seed", seed), check_integer(op, "seed2", seed2)
     sizes = Sizes(T, B, is_training, rate, *seeds)
@@ -118,67 +93,19 @@ def check_sequences(op: str, run: CheckedCall, arguments: RunArguments, D: int) 
                 f"{op}: reverse is True, expected False with direction = bidirectional"
             )
         run = run._replace(reverse=True)
-    return with_sequences(op, run, arguments.sequence_lengths, arguments.resets)
+    return with_call_sequences(op, run, arguments.sequence_lengths, arguments.resets)
 
 
-def with_sequences(op: str, run: CheckedCall, lengths: object, resets: object) -> CheckedCall:
-    """Check lengths and resets; return the call with them."""
+def with_call_sequences(op: str, run: CheckedCall, lengths: object, resets: object) -> CheckedCall:
+    """Check the lengths and resets of a call; return the call with them."""
     if lengths is resets is None:
         return run
     T, B, *_ = run.sizes
-    steps = (T, B) if run.time_major else (B, T)
-    marks = check_resets(op, resets, *steps, symbols=f"({run.axes('T')})")
+    steps, symbols = ((T, B), "(T, B)") if run.time_major else ((B, T), "(B, T)")
+    marks = check_resets(op, resets, *steps, symbols=symbols)
     if marks is not None and not run.time_major:
         marks = marks.T
     return run._replace(lengths=check_lengths(op, lengths, T, B), resets=marks)
-
-
-def check_shapes(
-    op: str, run: CheckedCall, net: Widths, arrays: Mapping[str, Any], symbol: str = "P"
-) -> None:
-    """
-    Check the shapes of states, outputs and their gradients by name, if they are not None.
-
-    A state is an array of all layers or a list of one for each.
-    """
-    T, B, *_ = run.sizes
-    L, D, widths = net.L, net.D, net.widths
-    steps, places = ((T, B), (L * D, B)) if run.time_major else ((B, T), (B, L * D))
-    expect_memory(op, "input", (*steps, run.I), T * B * D * max(map(max, widths)))
-    for name, a in arrays.items():
-        if name.startswith(("input_h", "output_h")):
-            at, symbols = 1, symbol
-        elif name.startswith(("input_c", "output_c")):
-            at, symbols = 0, "H"
-        else:
-            if a is not None and a.shape != (shape := (*steps, D * widths[-1][1])):
-                expect_shape(op, name, a, f"({run.axes('T')}, D*{symbol})", shape)
-            continue
-        if isinstance(a, (list, tuple)):
-            _check_layers(op, run, net, name, a, at, symbols)
-        elif a is not None and a.shape != (shape := (*places, widths[0][at])):
-            expect_shape(op, name, a, f"({run.axes('L*D')}, {symbols})", shape)
-        elif a is not None and len(sizes := sorted({width[at] for width in widths})) > 1:
-            raise ValueError(
-                f"{op}: {name} is {type_shown(a)}, expected a list of L = {L} arrays"
-                f" ({run.axes('D')}, {symbols}), one for each layer, as {symbols} is"
-                f" {' and '.join(map(str, sizes))}"
-            )
-
-
-def _check_layers(
-    op: str, run: CheckedCall, net: Widths, name: str, states: Sequence[Any], at: int, symbols: str
-) -> None:
-    """Check the shapes of a state that is a list with an array for each layer."""
-    each_layer = f"L = {net.L}, an array ({run.axes('D')}, {symbols}) for each layer"
-    check_count(op, name, states, len(states) == net.L, each_layer)
-    for layer, (a, width) in enumerate(zip(states, net.widths, strict=True)):
-        if a is None:  # the whole of an optional state may be None
-            expected = f"a {run.xp.__name__}.ndarray like input"
-            raise TypeError(f"{op}: {name}[{layer}] is None, expected {expected}")
-        B = run.sizes.B
-        shape = (net.D, B, width[at]) if run.time_major else (B, net.D, width[at])
-        expect_shape(op, f"{name}[{layer}]", a, f"({run.axes('D')}, {symbols})", shape)
 
 
 def check_packed(
@@ -198,139 +125,101 @@ def check_packed(
     rnn_mode = check_choice(op, "rnn_mode", attributes.rnn_mode, tuple(GATES))
     direction = check_choice(op, "direction", attributes.direction, DIRECTIONS)
     is_lstm, D = rnn_mode == "lstm", 2 if direction == "bidirectional" else 1
-    required = {"input": input, "input_h": input_h, "params": net.params}
+    if not is_lstm:  # Keras passes a plain 0 to cells without it.
+        input_c = unless_zero(input_c)
+    # States that are None are zeros, if a PackedParams or the other state has their sizes.
+    may_lack: Sequence[str] = ("input_h", "input_c") if known is not None else ()
+    if input_h is not None and input_c is None and known is None:
+        projects = is_lstm and check_integer(op, "num_proj", attributes.num_proj, 0) > 0
+        may_lack = () if projects else ("input_c",)
+    required = {"input": input, "input_h": input_h, "params": net.params, "input_c": input_c}
+    absent = [name for name in ("input_h", "input_c") if required[name] is None]
+    required = {name: a for name, a in required.items() if name not in absent}
+    required |= {name: None for name in absent if name not in may_lack}
     optional = dict(of_gradient)
     if "reserve_space" in optional:
         required["reserve_space"] = optional.pop("reserve_space")
-    # Keras passes a plain 0 to cells without it.
-    if is_lstm:
-        required["input_c"] = input_c
-    else:
-        optional["input_c"] = unless_zero(input_c)
     call = check_run(op, required, optional, run)
+    T, B, *_ = call.sizes
 
     if known is not None:
-        for name, a, size in (("input_h", input_h, known.P), ("input_c", input_c, known.H)):
-            if getattr(a, "ndim", 0) not in (0, 3):
-                B, places = call.sizes.B, known.L * D
-                expected = (places, B, size) if call.time_major else (B, places, size)
-                symbol = "P" if name == "input_h" and known.P != known.H else "H"
+        found = known
+        expect_params_size(op, net.params, found)
+        for name, a in (("input_h", input_h), ("input_c", input_c)):
+            if a is not None and a.ndim != 3:
+                shown = call.shown(SHAPES[name], "H" if found.P == found.H else "P")
+                shape = in_order(found.sizes.shape(SHAPES[name], 0, T, B), call.time_major)
                 raise ValueError(
-                    f"{op}: {name} has shape {a.shape}, expected ({call.axes('L*D')}, {symbol}) ="
-                    f" {expected}, such as packed.zero_state({B}) returns"
+                    f"{op}: {name} has shape {a.shape}, expected {shown} = {shape}, such as"
+                    f" packed.zero_state({B}) returns"
                 )
-    shape = expect_rank(op, "input_h", input_h, f"({call.axes('L*D')}, P)")
-    H = shape[2]
-    if is_lstm:
-        H = expect_rank(op, "input_c", input_c, f"({call.axes('L*D')}, H)")[2]
-    L = shape[0 if call.time_major else 1]
-    if known is not None:
-        L, H = known.L * D, known.H
-        if call.I != known.I:
+        if call.I != found.I:
             raise ValueError(
-                f"{op}: input has shape {input.shape}, expected ({call.axes('T')}, I) with I ="
-                f" {known.I} as in params"
+                f"{op}: input has shape {input.shape}, expected {call.shown(SHAPES['input'])} with"
+                f" I = {found.I} as in params"
             )
-    if L % D:
-        raise ValueError(
-            f"{op}: input_h has shape {shape}, expected ({call.axes('L*D')}, P) with D = 2:"
-            " bidirectional"
-        )
-    sizes = L // D, H, call.I
-    found = check_net(op, *sizes, rnn_mode, attributes.input_mode, direction, attributes.num_proj)
+    else:
+        shape = expect_rank(op, "input_h", input_h, call.shown(SHAPES["input_h"]))
+        places, _, H = in_order(shape, call.time_major)
+        if is_lstm and input_c is not None:
+            H = expect_rank(op, "input_c", input_c, call.shown(SHAPES["input_c"]))[2]
+        if places % D:
+            raise ValueError(
+                f"{op}: input_h has shape {shape}, expected {call.shown(SHAPES['input_h'])} with"
+                " D = 2: bidirectional"
+            )
+        modes = rnn_mode, attributes.input_mode, direction, attributes.num_proj
+        found = check_net(op, places // D, H, call.I, *modes)
     found = found._replace(gate=check_activation(op, rnn_mode, attributes.recurrent_activation))
     if net.params.size < found.L:  # huge numbers of layers must not make huge lists
         expect_params_size(op, net.params, found, alone=known is None)
-    check_shapes(op, call, found, {"input_h": input_h, **({"input_c": input_c} if is_lstm else {})})
+    in_h_and_c = {"input_h": input_h, **({"input_c": input_c} if is_lstm else {})}
+    check_shapes(op, found.sizes, input, in_h_and_c, call.time_major)
     expect_params_size(op, net.params, found, alone=known is None)
-    unchecked = ("input_c",) if is_lstm else ("input_c", "output_c", "output_c_backprop")
-    check_shapes(op, call, found, {n: a for n, a in optional.items() if n not in unchecked})
+    unchecked = {"reserve_space"} if is_lstm else {"reserve_space", "output_c", "output_c_backprop"}
+    rest = {name: a for name, a in of_gradient.items() if name not in unchecked}
+    check_shapes(op, found.sizes, input, rest, call.time_major)
     return check_sequences(op, call, run, D), found
 
 
-def packed_states(
-    op: str, states: tuple[Any, Any, Any], net: ResolvedNet, time_major: object
-) -> tuple[Any, Any]:
-    """
-    Return input_h and input_c, with views of zeros instead of None: for checks.
+class _Call(NamedTuple):
+    """A checked call of a net, without its arrays."""
 
-    Without a PackedParams no size is known. Then input_c may still be None if input_h is not, and
-    the checks refuse other calls.
-    """
-    input, h, c = states
-    if h is not None and c is not None:
-        return h, c
-    is_lstm = check_choice(op, "rnn_mode", net.attributes.rnn_mode, tuple(GATES)) == "lstm"
-    if h is not None and not is_lstm:
-        return h, c
-    known, num_proj = net.known, net.attributes.num_proj
-    first = {} if h is None else {"input_h": h}  # it may be a PackedParams in the wrong place
-    xp, _ = check_arrays(op, {"input": input, **first, "params": net.params})
-    major = check_bool(op, "time_major", time_major)
-    if known is not None:
-        expect_params_size(op, net.params, known, alone=False)  # before large zeros
-        B = expect_rank(op, "input", input, f"({'T, B' if major else 'B, T'}, I)")[int(major)]
-        leading = [known.L * known.D, B] if major else [B, known.L * known.D]
-        P, H = known.P, known.H
-        expect_memory(op, "input", input.shape, B * known.D * max(P, H))
-    elif h is not None and (num_proj is None or check_integer(op, "num_proj", num_proj, 0) == 0):
-        *leading, P = expect_rank(op, "input_h", h, "(L*D, B, P)")
-        H = P
-    else:
-        return h, c
-    with on_device(xp, input):
-        h = zero_view(xp, input, *leading, P) if h is None else h
-        c = zero_view(xp, input, *leading, H) if c is None and is_lstm else c
-    return h, c
+    run: CheckedCall
+    net: NetSizes
+    form: Any
+    attributes: Any  # of the cells
+    described: tuple[object, ...]  # all sizes and attributes that the results depend on
+    engine: str = ""  # that of packed parameters
 
 
-def reserve_layout(net: Net, sizes: Sizes, rows: Rows, every: int | None = None) -> ReserveLayout:
-    """Return the parts of our reserve_space for these steps of a net of packed parameters."""
-    form = PackedForm(net)
-    return ReserveLayout(net, sizes, form.Saved, form.States, rows, every)
+class NetCall(_Call):
+    """A checked call of a net. Calls of one signature share one object."""
 
-
-class NetCall:
-    """A checked call of a net, without its arrays. Calls of one signature share one object."""
-
-    def __init__(self, run: CheckedCall, net: Widths, form: Form, attributes: Any = None) -> None:
-        self.run, self.net, self.form, self.attributes = run, net, form, attributes
-
-    def run_of(self, op: str, arguments: Mapping[str, Any]) -> CheckedCall:
-        """Check lengths, resets and seeds of a call like this; return its run with them."""
-        run = self.run
-        if "seed" in arguments and run.sizes.drops(self.net):
-            seeds: dict[str, Any] = {
-                name: check_integer(op, name, arguments[name]) for name in ("seed", "seed2")
-            }
-            run = run._replace(sizes=run.sizes._replace(**seeds))
-        return with_sequences(op, run, arguments["sequence_lengths"], arguments["resets"])
-
-    def of(self, op: str, arguments: Mapping[str, Any]) -> NetCall:
-        """Return this for a call with these lengths, resets and seeds."""
-        run = self.run_of(op, arguments)
-        if run is self.run:
-            return self
-        return NetCall(run, self.net, self.form, self.attributes)
+    def with_every(self, every: int | None) -> Self:
+        """Return this with a reserve_space of every k-th state."""
+        return self._replace(run=self.run._replace(every=every))
 
     @cached_property
-    def layout(self) -> ReserveLayout:
-        """The parts of reserve_space."""
-        run, form = self.run, self.form
-        return ReserveLayout(self.net, run.sizes, form.Saved, form.States, run.packing, run.every)
+    def number(self) -> int:
+        """The fingerprint of this call without lengths and resets."""
+        return fingerprint(self.run, self.run.sizes.drops(self.net.L), *self.described)
 
-    def in_place(self, note: Note | None = None) -> Any:
-        """Return the net as `net_layouts` describes it; `note` is the one in its reserve_space."""
-        from .driver.net_layouts import NetLayout  # imported here, because it imports the kernels
+    def fingerprint(self) -> int:
+        """Return the fingerprint of this call."""
+        return with_sequences(self.number, self.run, self.run.lengths, self.run.resets)
 
+    def layout(self, note: Note | None = None) -> NetLayout:
+        """Return the parts of reserve_space; `note` is the one in it, without the sequences."""
         run = self.run
 
         def note_of(lengths: Any = run.lengths, resets: Any = run.resets) -> Note:
             assert note is not None
-            return note._replace(call=fingerprint_with(note.call, run, lengths, resets))
+            return note._replace(call=with_sequences(note.call, run, lengths, resets))
 
+        order = run.reverse, not run.time_major
         of_note = None if note is None else note_of
-        return NetLayout(self.layout, run.reverse, not run.time_major, of_note)
+        return NetLayout(self.net, run.sizes, self.form, run.every, *order, of_note)
 
     def check_cell(self, cell: Cell) -> None:
         """Check that a cell has functions for the arrays. Only stacked_rnn accepts users' own."""
@@ -348,55 +237,37 @@ class NetCall:
 
 
 class PackedCall(NetCall):
-    """A call with packed parameters."""
+    """A call with packed parameters. Its attributes are their net."""
 
-    net: Net
+    attributes: Net
     form: PackedForm
 
-    def __init__(self, run: CheckedCall, net: Net, engine: Any) -> None:
-        super().__init__(run, net, PackedForm(net))
-        self.engine = engine
-
-    def with_every(self, every: int | None) -> PackedCall:
-        """Return this with a reserve_space of every k-th state."""
-        return PackedCall(self.run._replace(every=every), self.net, self.engine)
-
-    @property
-    def is_lstm(self) -> bool:
-        """Whether the cells are LSTMs, which have a second state."""
-        return self.net.rnn_mode == "lstm"
+    @classmethod
+    def of(cls, run: CheckedCall, net: Net) -> PackedCall:
+        """Return a call of a net, without an engine."""
+        # NumPy and CuPy have different orders.
+        in_time = run.xp is not np and (run.reverse or net.D > 1)
+        order = ["in the order of time"] if in_time else []
+        described = *net[:-1], run.sizes.T, run.sizes.B, net.gate, *order
+        return cls(run, net.sizes, PackedForm(net), net, described)
 
     @property
     def by_cudnn(self) -> bool:
         """Whether cuDNN computes it, by any of its algorithms."""
         return self.engine not in ("numpy", "cupy")
 
-    @cached_property
-    def alike(self) -> int:
-        """The fingerprint of this call without lengths and resets."""
-        net, run = self.net, self.run._replace(lengths=None, resets=None)
-        (*of_net, gate), (T, B, *_) = net, run.sizes
-        # NumPy and CuPy have different orders.
-        in_time = run.xp is not np and (run.reverse or net.D > 1)
-        order = ["in the order of time"] if in_time else []
-        return fingerprint(run, run.sizes.drops(net), *of_net, T, B, gate, *order)
-
-    def fingerprint(self) -> int:
-        """Return the fingerprint of this call."""
-        return fingerprint_with(self.alike, self.run, self.run.lengths, self.run.resets)
-
     def reserved_of(self, lengths: Any, resets: Any) -> NDArray[np.int8]:
         """Return the host_reserved of a call with lengths and resets."""
-        number = fingerprint_with(self.alike, self.run, lengths, resets)
+        number = with_sequences(self.number, self.run, lengths, resets)
         return make_host_reserved(self.engine, number, self.run.every)
 
-    @cached_property
+    @property
     def host_reserved(self) -> NDArray[np.int8]:
         """The host_reserved of this call."""
         return self.reserved_of(self.run.lengths, self.run.resets)
 
-    def form_of(self, is_single: bool = False) -> PackedForm:
-        """Return the form of the weights. A single step may have its own form."""
+    @property
+    def has_single(self) -> bool:
+        """Whether a single step has a form of its own."""
         real = self.run.xp is np and compute_dtype(self.run.dtype).kind == "f"
-        own = is_single and real and not self.net.skip
-        return PackedForm(self.net, single=True) if own else self.form
+        return real and not self.attributes.skip

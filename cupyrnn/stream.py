@@ -13,21 +13,20 @@ from typing import Any, Generic
 
 import numpy as np
 
-from ._net import reserve_layout
 from ._typing import AnyArray, Array, ArrayT, NamedTuple
 from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Cell, columns_of
 from .cells.packed import InputMode, Net, RNNMode
-from .cells.packed_forms import PACKED_COLUMNS, PackedForm, places_of, weights_of
+from .cells.packed_forms import PackedForm, weights_of
 from .checks.arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
 from .checks.attributes import type_shown
 from .checks.calls import check_arrays, expect_memory, expect_rank, expect_shape
+from .checks.nets import zero_states
 from .derivatives.traced import enclosing_jvp, traceable
 from .driver import layer as _layer
 from .driver.layer import Layer
-from .driver.packing import Packing
 from .driver.pages import in_numpy
-from .driver.reserve import Sizes
+from .driver.reserve import NetLayout, Sizes
 from .driver.signatures import Arguments, CallCache, Checked, by_signature, run_once
 from .weights.packed import (
     CheckedParams,
@@ -169,12 +168,12 @@ class PreparedStep:
 
     def _lay_out(self, arguments: Arguments) -> Any:
         """Return a function that runs calls of this signature, laid out or by the cells' steps."""
-        from .driver import net_layouts  # and with it the kernels
+        from .driver import packed_layouts  # and with it the kernels
         from .driver.laid_out import laid_out
 
         if not arguments.repeats:
             return None
-        net, arrays, in_numpy = self._net, arguments.arrays, None
+        arrays, in_numpy = arguments.arrays, None
         if self._steps and len(arrays) > len(self._names):  # no state is None
             in_numpy = self._run_steps
         weights = self._weights(is_single=len(arrays[0]) == 1)
@@ -183,8 +182,7 @@ class PreparedStep:
         more = [a for of_layer in weights for a in of_layer if a is not None]
         packed = self._packed_net(len(arrays[0]))
         with_weights = Arguments({**arguments.by_name, "weights": weights}, [*arrays, *more])
-        args = with_weights, packed, PackedForm(net).Saved, StepOutputs
-        run = laid_out(net_layouts.prepared_step, *args)
+        run = laid_out(packed_layouts.prepared_step, with_weights, packed, StepOutputs)
         return in_numpy if run is None else lambda arrays: run([*arrays, *more])
 
     def _weights(self, *, is_single: bool) -> list[tuple[Any, ...]] | None:
@@ -210,12 +208,9 @@ class PreparedStep:
         """Run a step on any arrays."""
         x, xp, net = arguments["x"], self._xp, self._net
         with on_device(xp, x):
-            states = [
-                xp.zeros((net.L, len(x), size), x.dtype)
-                if arguments[name] is None
-                else arguments[name]
-                for name, size in zip(self._names, (net.P, net.H), strict=False)
-            ]
+            make = partial(xp.zeros, dtype=x.dtype)
+            passed = [arguments[name] for name in self._names]
+            states = zero_states(net.sizes, passed, (len(x), True), make)
             if self._steps and dtype == self._params.dtype:
                 return self._run_steps([x, *states])
             # The step has a tangent, or no list of kernels takes it.
@@ -228,22 +223,19 @@ class PreparedStep:
 
     def _describe(self, arguments: Arguments) -> Any:
         """Record a step as a call of a net."""
-        from .driver import net_layouts
+        from .driver import packed_layouts
         from .driver.laid_out import laid_out
 
         B = arguments.by_name["input"].shape[1]
         args = self._packed_net(B), False, np.zeros((), np.int8)
-        return laid_out(net_layouts.cudnn_rnn, arguments, *args)
+        return laid_out(packed_layouts.cudnn_rnn, arguments, *args)
 
     def _packed_net(self, B: int) -> Any:
-        """Return the net of a step of B rows as `net_layouts` describes it."""
-        from .driver import net_layouts  # and with it the kernels
+        """Return the net of a step of B rows as `packed_layouts` describes it."""
+        from .driver.packed_layouts import PackedNet  # and with it the kernels
 
-        net, xp = self._net, self._xp
-        layout = reserve_layout(net, Sizes(1, B, False, 0.0, 0, 0), Packing(xp, 1, B))
-        of_net = net.rnn_mode, net.gate, PACKED_COLUMNS, places_of(net)
-        sizes = net_layouts.NetLayout(layout)
-        return net_layouts.PackedNet(sizes, lambda *_: PackedForm(net), *of_net)
+        net, sizes = self._net, Sizes(1, B, False, 0.0, 0, 0)
+        return PackedNet(NetLayout(net.sizes, sizes, PackedForm(net)), net)
 
     def _run_steps(self, arrays: Sequence[Array]) -> StepOutputs[Any]:
         """Run a step on real NumPy arrays: x, h and, in an LSTM, c."""

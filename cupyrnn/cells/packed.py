@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 from .._typing import Array, NamedTuple
 from ..arithmetic.gates import HardSigmoid
+from ..checks.nets import NetSizes
 
 RNNMode: TypeAlias = Literal["rnn_relu", "rnn_tanh", "lstm", "gru"]
 InputMode: TypeAlias = Literal["linear_input", "skip_input", "auto_select"]
@@ -73,9 +74,9 @@ class Net(NamedTuple):
         return self.num_proj or self.H
 
     @property
-    def widths(self) -> tuple[tuple[int, int], ...]:
-        """H and P of each layer."""
-        return ((self.H, self.P),) * self.L
+    def sizes(self) -> NetSizes:
+        """The sizes of its layers, which are all alike."""
+        return NetSizes(self.L, self.D, ((self.H, self.P),) * self.L)
 
     @property
     def direction(self) -> Direction:

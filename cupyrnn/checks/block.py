@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from .._typing import NamedTuple
-from .arrays import on_device
 from .attributes import check_bool
-from .calls import check_arrays, expect_memory, expect_rank, expect_shape, zero_view
+from .calls import check_arrays, expect_memory, expect_rank, expect_shape
 
 # The states before the first step of the block ops.
 _STATES = ("cs_prev", "h_prev")
@@ -51,28 +50,41 @@ def check_block(
     x is [B, I] in a "cell" op (one step) and [T, B, I] in a sequence op. Arrays that are no inputs
     of the forward op have the same leading axes and H. A state before the first step may be None.
     """
-    forward, required = "i" not in required, _with_zeros(op, form, required)
+    forward = "i" not in required
+    required = {n: a for n, a in required.items() if a is not None or n not in _STATES}
     xp, dtype = check_arrays(op, required, optional)
     checked = form.attributes(op, attributes, dtype, forward=forward)
     arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
 
-    lead, state = "B" if "_cell" in op else "T, B", "cs_prev" if "cs_prev" in arrays else "h_prev"
-    matrix = next(iter(form.shapes))
+    lead = "B" if "_cell" in op else "T, B"
     symbols = {name: symbols_shown(terms) for name, terms in form.shapes.items()}
-    H = expect_rank(op, state, arrays[state], "(B, H)")[1]
-    leading, I = arrays[state].shape[:1], 0
-    if matrix in arrays:
-        I = max(expect_rank(op, matrix, arrays[matrix], symbols[matrix])[0] - H, 0)
+    symbols |= {"x": f"({lead}, I)", **dict.fromkeys(_STATES, "(B, H)")}
+
+    def shape(name: str) -> tuple[int, ...]:
+        return expect_rank(op, name, arrays[name], symbols.get(name, f"({lead}, H)"))
+
+    states = [name for name in _STATES if name in required]
+    matrices = [n for n, terms in form.shapes.items() if ", " in terms and n in arrays]
+    leading, I = [0], 0
+    if states:
+        *leading, H = shape(states[0])
+    elif "x" in required:
+        H = shape(matrices[-1])[1] // shape_of(form.shapes[matrices[-1]], K=0, H=1, P=1)[1]
+    else:  # a step up to its gates
+        *leading, H = shape(form.Saved._fields[0])
+    if matrices:
+        I = max(shape(matrices[0])[0] - H, 0)
     if "x" in arrays:
-        *leading_sizes, I = expect_rank(op, "x", arrays["x"], f"({lead}, I)")
-        leading = tuple(leading_sizes)
-    shapes = {n: (symbols[n], shape_of(terms, I, H, H)) for n, terms in form.shapes.items()}
-    shapes["x"] = f"({lead}, I)", (*leading, I)
-    shapes |= dict.fromkeys(_STATES, ("(B, H)", (leading[-1], H)))
+        *leading, I = shape("x")
+    shapes = {n: shape_of(terms, K=I, H=H, P=H) for n, terms in form.shapes.items()}
+    shapes |= {"x": (*leading, I), **dict.fromkeys(_STATES, (leading[-1], H))}
     for name, a in arrays.items():
-        expect_shape(op, name, a, *shapes.get(name, (f"({lead}, H)", (*leading, H))))
+        shown = symbols.get(name, f"({lead}, H)")
+        expect_shape(op, name, a, shown, shapes.get(name, (*leading, H)))
     largest = max(arrays, key=lambda name: arrays[name].size)
-    expect_memory(op, largest, arrays[largest].shape, math.prod(leading) * H)
+    # Without steps there are states.
+    elements = (math.prod(leading) or leading[-1]) * H
+    expect_memory(op, largest, arrays[largest].shape, elements)
 
     present = [name for name in form.together if name in arrays]
     peepholes = bool(present)
@@ -86,39 +98,15 @@ def check_block(
     return BlockCall(xp, form, checked, dtype, H, peepholes, plain)
 
 
-def _with_zeros(op: str, form: Any, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return arrays by name, with a view of zeros for a state that is None: for checks."""
-    states = [name for name in _STATES if name in arrays]
-    if all(arrays[name] is not None for name in states):
-        return arrays
-    gates, names = 1, [form.Saved._fields[0]]  # for a step up to its gates
-    if "x" in arrays:
-        *_, matrix = (n for n, terms in form.shapes.items() if ", " in terms and n in arrays)
-        names = ["x", matrix]
-        gates = int(form.shapes[matrix].rpartition(", ")[2].rpartition("*")[0] or 1)
-    xp, _ = check_arrays(op, {name: arrays[name] for name in names})
-    for name in names:
-        if arrays[name].ndim < 2:
-            shape = arrays[name].shape
-            raise ValueError(f"{op}: {name} has shape {shape}, expected at least two axes")
-    like, H = arrays[names[0]], arrays[names[-1]].shape[-1] // gates
-    largest = max(names, key=lambda name: arrays[name].size)
-    expect_memory(op, largest, arrays[largest].shape, like.shape[-2] * H)
-    with on_device(xp, like):
-        zero = zero_view(xp, like, like.shape[-2], H)
-    return {**arrays, **{name: zero for name in states if arrays[name] is None}}
-
-
 def symbols_shown(symbols: str, K: str = "I", P: str = "H") -> str:
     """Return symbols such as "K+P, 4*H" as errors show them; K and P are replaced."""
     symbols = symbols.replace("P", P).replace("K", K)
     return f"({symbols})" if ", " in symbols else f"({symbols},)"
 
 
-@functools.cache
-def shape_of(symbols: str, K: int, H: int, P: int) -> tuple[int, ...]:
-    """Evaluate symbols such as "K+P, 4*H"; return the shape."""
-    sizes = {"K": K, "H": H, "P": P}
+@functools.lru_cache(maxsize=4096)
+def shape_of(symbols: str, **sizes: int) -> tuple[int, ...]:
+    """Evaluate symbols such as "K+P, 4*H", of these sizes; return the shape."""
 
     def size_of(term: str) -> int:
         return math.prod(sizes[f] if f in sizes else int(f) for f in term.split("*"))
@@ -138,35 +126,15 @@ def size_of(form: Any, weights: Any) -> int | None:
     return int(sizes.pop()) if len(sizes) == 1 else None
 
 
-def zero_states(
-    form: Any, weights: Sequence[Any], D: int, batch: tuple[int, bool], states: Any, zeros: Any
-) -> list[Any]:
-    """
-    Return the states of a stacked net (h, then the others) with zeros instead of None.
-
-    New states are lists of layers if another state is one, or if the layers differ in size. A None
-    stays None if the weights do not determine the sizes. `batch` is B and time_major; `zeros`
-    makes an array from a shape.
-    """
+def widths_of(form: Any, weights: Sequence[Any]) -> list[tuple[int, int]] | None:
+    """Return H and P of layers with these weights; None if the weights do not have them."""
     widths = []
-    for entry in weights[::D]:
+    for entry in weights:
         H, projection = size_of(form, entry), getattr(entry, form.projection or " ", None)
+        if H is None:
+            return None
         widths.append((H, H if projection is None else projection.shape[-1]))
-    B, major = batch
-    if any(width[0] is None for width in widths):
-        return list(states)
-    layered = len({*widths}) > 1 or any(isinstance(state, (list, tuple)) for state in states)
-
-    def of_shape(places: int, size: int | None) -> Any:
-        return zeros((places, B, size) if major else (B, places, size))
-
-    found = []
-    for n, state in enumerate(states):
-        sizes = [width[n == 0] for width in widths]
-        if state is None and layered:
-            state = [of_shape(D, size) for size in sizes]
-        found.append(of_shape(len(weights), sizes[0]) if state is None else state)
-    return found
+    return widths
 
 
 def check_projections(op: str, form: Any, weights: Sequence[Any]) -> bool:
@@ -209,7 +177,7 @@ def check_weights(
         arrays = entry._asdict()
         present = [name for name in form.together if arrays.get(name) is not None]
         for name, a in arrays.items():
-            shape = shape_of(form.shapes[name], K, H, P)
+            shape = shape_of(form.shapes[name], K=K, H=H, P=P)
             is_missing = a is None and name in form.together and bool(present)
             if not is_missing and (a is None or a.shape == shape):
                 continue

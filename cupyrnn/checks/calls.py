@@ -152,12 +152,6 @@ def expect_memory(op: str, name: str, shape: Sequence[int], elements: int) -> No
         )
 
 
-def zero_view(xp: ModuleType, like: Array, *shape: int) -> Array:
-    """Return zeros for checks alone, in the memory of one number."""
-    view: Array = xp.broadcast_to(xp.zeros((), like.dtype), shape)
-    return view
-
-
 def _check_tangents(op: str, xp: ModuleType, name: str, a: Array) -> None:
     """
     Check that the imaginary parts of an array are tangents, not data.

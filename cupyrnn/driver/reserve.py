@@ -16,33 +16,26 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._typing import Array, NamedTuple, cached_property
 from ..arithmetic.dual import real_dtype
-from ..cells.contract import columns_of
+from ..cells.contract import Form, columns_of
 from ..checks.arrays import array_kind
 from ..checks.attributes import shown
+from ..checks.nets import NetSizes
 from . import recompute
+from .net import Kept
 from .packing import Rows
+from .places import Place, Table
 from .signatures import FINGERPRINT_SIZE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-class Layers(Protocol):
-    """The sizes of a net: layers and directions, and H and P of each layer."""
-
-    @property
-    def L(self) -> int: ...
-    @property
-    def D(self) -> int: ...
-    @property
-    def widths(self) -> Sequence[tuple[int, int]]: ...
 
 
 class Sizes(NamedTuple):
@@ -55,44 +48,88 @@ class Sizes(NamedTuple):
     seed: int
     seed2: int
 
-    def drops(self, net: Layers) -> bool:
-        """Return whether values are dropped between layers."""
-        return self.is_training and self.dropout > 0 and net.L > 1
+    def drops(self, L: int) -> bool:
+        """Return whether values are dropped between L layers."""
+        return self.is_training and self.dropout > 0 and L > 1
 
 
-class _Net(NamedTuple):
-    """The sizes of a net and of a call, on which the parts of reserve_space depend."""
+class Note(NamedTuple):
+    """The note at the end of a reserve_space of states."""
 
-    net: Layers
+    every: int
+    call: int  # a checksum of the sizes, attributes, lengths and resets
+    forget_bias: float | None = None
+    cell_clip: float | None = None
+
+
+_FORMAT, _BEGINS = "<2sqI?d?d", b"k="
+NOTE_SIZE = struct.calcsize(_FORMAT)  # elements
+
+
+class _Layout(NamedTuple):
+    """A net and a call of it."""
+
+    net: NetSizes
     sizes: Sizes
-    saved: Any  # the cells' Saved and States
-    states: Any
-    rows: Any  # Rows; of a call, its Packing, which `parts` alone reads
-    every: int | None = None  # None: all that the steps save, else every k-th state
+    form: Form  # of the weights
+    every: int | None = None  # None: the steps save everything, else every k-th state
+    reverse: bool = False  # whether all layers run backwards in time
+    are_exchanged: bool = False  # whether input, output and states are batch-major
+    # The note of kept states, of lengths and resets, by default of those of the call; None if
+    # reserve_space has none, or its note is known to be right.
+    note_of: Callable[..., Note] | None = None
 
 
-class ReserveLayout(_Net):
-    """The parts of the reserve_space of a net."""
+class NetLayout(_Layout):
+    """The sizes of a call of a net, and the parts of its reserve_space."""
 
-    def with_every(self, every: int | None) -> ReserveLayout:
-        """Return the parts for the same steps with another `every`."""
-        return self._replace(every=every)
+    @property
+    def states(self) -> int:
+        """The number of states of a layer."""
+        return len(self.form.States._fields)
+
+    @property
+    def rate(self) -> float:
+        """The fraction of h that masks between layers drop; 0 without masks."""
+        return self.sizes.dropout if self.sizes.drops(self.net.L) else 0.0
+
+    def saves(self, *, is_training: bool = True) -> str:
+        """Return what the caller gets of what the steps save: see `on_host.start`."""
+        return "h" if not is_training else "all" if self.every is None else "states"
+
+    def back(self, n: int) -> bool:
+        """Return whether direction n, counted by layer and direction, runs backwards."""
+        return self.reverse or n % self.net.D == 1
+
+    def by_layer(self, parts: list[Any]) -> list[list[Any]]:
+        """Return a list by layer and direction as one list for each layer."""
+        return [parts[n : n + self.net.D] for n in range(0, len(parts), self.net.D)]
+
+    def columns(self, layer: int) -> list[int]:
+        """Return the width of each array that the steps of a layer save."""
+        return columns_of(self.form.Saved, *self.net.widths[layer])
+
+    def kept(self, n: int, attributes: Any = None) -> Kept | None:
+        """Return which states are kept by direction n, counted by layer and direction."""
+        if self.every is None:
+            return None
+        return Kept(self.every, self.columns(n // self.net.D), attributes)
 
     def _shapes(self) -> Iterator[tuple[int, int]]:
-        """Yield the shape of every part of reserve_space, in the order of `parts`."""
-        net, (T, B, *_), below = self.net, self.sizes, 0
+        """Yield the shape of every part of reserve_space, in order."""
+        (L, D, widths), (T, B, *_), below = self.net, self.sizes, 0
         rows = n = T * B
         if self.every is not None:
             n = recompute.count_kept(Rows(np, T, B), self.every)
-        for layer, (H, P) in enumerate(net.widths):
-            if layer and self.sizes.drops(net):
-                yield rows, net.D * below
-            columns = [P] + [H] * (len(self.states._fields) - 1)
+        for layer, (H, P) in enumerate(widths):
+            if layer and self.sizes.drops(L):
+                yield rows, D * below
+            columns = [P] + [H] * (self.states - 1)
             if self.every is None:
-                columns = columns_of(self.saved, H, P)
-            yield from [(n, width) for width in columns] * net.D
-            if self.every not in (None, 1) and layer < net.L - 1:
-                yield from [(rows, P)] * net.D
+                columns = self.columns(layer)
+            yield from [(n, width) for width in columns] * D
+            if self.every not in (None, 1) and layer < L - 1:
+                yield from [(rows, P)] * D
             below = P
 
     @cached_property
@@ -110,27 +147,70 @@ class ReserveLayout(_Net):
         """The number of elements of reserve_space, without its note."""
         return self.places[-1][0].stop if self.places else 0
 
+    def _parts(self, reserve: Place, rows: int) -> Iterator[Place]:
+        """Yield the places of the parts of reserve_space, of each at most these rows."""
+        for s, shape in self.places:
+            part = reserve.part(s.start, s.stop).reshape(*shape)
+            yield part.part(0, min(rows, shape[0]))
 
-class Note(NamedTuple):
-    """The note at the end of a reserve_space of states."""
+    def kept_of(
+        self, table: Table, reserve: Place, rows: int, h_of_last: Sequence[Place] | None = ()
+    ) -> tuple[list[Place | None], list[tuple[Place, ...]]]:
+        """
+        Return the places of the masks, and those of the states that the steps keep, with h.
 
-    every: int
-    call: int  # a checksum of the sizes, attributes, lengths and resets
-    forget_bias: float | None = None
-    cell_clip: float | None = None
+        Without places for it, forward, h of the last layer has new memory. The gradient does not
+        read it: then `h_of_last` is None.
+        """
+        (L, D, widths), every, left = self.net, self.every, self._parts(reserve, rows)
+        masks, saved = list[Place | None](), list[tuple[Place, ...]]()
+        for n, (_, P) in enumerate(widths):
+            masks.append(next(left) if n and self.rate else None)
+            states = [tuple(islice(left, self.states)) for _ in range(D)]
+            h = [a[0] for a in states]
+            if every != 1 and n + 1 < L:
+                h = [*islice(left, D)]
+            elif every != 1 and h_of_last is not None:
+                h = [*h_of_last] or [table.reuse(f"h{d}", (rows, P)) for d in range(D)]
+            saved += [(*a, b) for a, b in zip(states, h, strict=True)]
+        return masks, saved
+
+    def saved_of(
+        self, reserve: Place, rows: int
+    ) -> tuple[list[Place | None], list[tuple[Place, ...]]]:
+        """
+        Return the places in these rows of the masks and of the saved arrays.
+
+        The masks are by layer, None for the first, the saved arrays by layer and direction.
+        """
+        (L, D, _), count, left = self.net, len(self.form.Saved._fields), self._parts(reserve, rows)
+        masks, saved = list[Place | None](), list[tuple[Place, ...]]()
+        for n in range(L):
+            masks.append(next(left) if n and self.rate else None)
+            saved += [tuple(islice(left, count)) for _ in range(D)]
+        return masks, saved
+
+    def work_of(self, table: Table, rows: int, most: int) -> list[tuple[Place, ...]]:
+        """
+        Return places for saved arrays in inference, where only h outlives its direction.
+
+        The others have memory for `most` of the rows.
+        """
+        found = []
+        for layer, (_, P) in enumerate(self.net.widths):
+            columns = self.columns(layer)[:-1]
+            others = [table.reuse(f"saved{k}", (most, n)) for k, n in enumerate(columns)]
+            found += [(*others, table.take("work", (rows, P))) for _ in range(self.net.D)]
+        return found
 
 
-_FORMAT, _BEGINS = "<2sqI?d?d", b"k="
-NOTE_SIZE = struct.calcsize(_FORMAT)  # elements
-
-
-def reserve_size(layout: ReserveLayout) -> int:
+def reserve_size(layout: NetLayout) -> int:
     """Return the number of elements of reserve_space."""
     if layout.every is None:
         return layout.size
     size = layout.size + NOTE_SIZE
     # The size is how a reader tells the two layouts apart, so they must differ.
-    return size + (size == layout.with_every(None).size)
+    return size + (size == layout._replace(every=None).size)
 
 
 def note_numbers(note: Note) -> NDArray[np.uint8]:
@@ -167,11 +247,11 @@ def check_reserve(
     op: str,
     xp: ModuleType,
     reserve_space: Array,
-    layout: ReserveLayout,
+    layout: NetLayout,
     fingerprint: Callable[[], int],
-) -> tuple[ReserveLayout, Note | None]:
+) -> Note | None:
     """
-    Check that reserve_space belongs to a call; return its parts, and its note if it has one.
+    Check that reserve_space belongs to a call; return its note if it has one that was not known.
 
     Parameters
     ----------
@@ -185,16 +265,16 @@ def check_reserve(
     if layout.every is None and reserve_space.ndim == 1 and len(reserve_space) != size:
         note = _read_note(xp, reserve_space)
         if note is not None:
-            layout = layout.with_every(note.every)
-            check_size(op, reserve_space, reserve_size(layout), f" with save={note.every}")
+            kept = reserve_size(layout._replace(every=note.every))
+            check_size(op, reserve_space, kept, f" with save={note.every}")
             if note.call != fingerprint():
                 raise ValueError(
                     f"{op}: reserve_space is of a call with save={note.every} and with other"
                     " sizes, attributes, lengths or resets"
                 )
-            return layout, note
+            return note
     check_size(op, reserve_space, size)
-    return layout, None
+    return None
 
 
 # The engine of a reserve_space, by the beginning of host_reserved; the fingerprint of the call
@@ -205,11 +285,11 @@ _EVERY_SIZE = 8  # bytes
 
 
 def fingerprint(run: Any, drops: bool, *net: object) -> int:
-    """Return a checksum of the sizes, attributes, lengths and resets of a call."""
+    """Return a checksum of the sizes and attributes of a call, without lengths and resets."""
     # Without the seeds, as the masks themselves are in reserve_space.
     rate = run.sizes.dropout if drops else 0.0
     described = net, rate, real_dtype(run.dtype).str, None, None, *(["reverse"] * run.reverse)
-    return with_sequences(zlib.crc32(repr(described).encode()), run, run.lengths, run.resets)
+    return zlib.crc32(repr(described).encode())
 
 
 def with_sequences(number: int, run: Any, lengths: Any, resets: Any) -> int:

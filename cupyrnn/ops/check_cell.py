@@ -80,7 +80,7 @@ def _drawn(
     def entry(K: int) -> Any:
         arrays = []
         for name, a in zip(weights._fields, weights, strict=True):
-            shape = shape_of(form.shapes[name], K, H, P)
+            shape = shape_of(form.shapes[name], K=K, H=H, P=P)
             scale = 0.5 / (max(1, shape[0]) ** 0.5 if len(shape) > 1 else 1)
             arrays.append(None if a is None else scale * rng.standard_normal(shape))
         return type(weights)._make(arrays)

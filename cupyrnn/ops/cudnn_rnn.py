@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from .._net import CheckedCall, PackedCall, RunArguments, check_packed, packed_states
+from .._net import CheckedCall, PackedCall, RunArguments, check_packed, with_call_sequences
 from .._typing import AnyArray, Array, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, Lengths, Resets, Save
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.gradients import WeightGradients, check_weight_gradients
 from ..cells.packed import Direction, InputMode, Net, RNNMode
-from ..cells.packed_forms import PACKED_COLUMNS, places_of
 from ..checks.arrays import contiguous_all, in_axes_of_caller, on_device, time_major_of
-from ..checks.attributes import REQUIRED, check_bool, check_choice, named
-from ..driver.reserve import Note, ReserveLayout, check_reserve, check_size, reserved_engine
+from ..checks.attributes import REQUIRED, check_bool, check_choice, check_integer, named
+from ..checks.nets import zero_states
+from ..driver.reserve import Note, check_reserve, check_size, make_host_reserved, reserved_engine
 from ..driver.signatures import Arguments, Checked, by_signature, run_once
 from ..weights.packed import NetArguments, PackedParams, ResolvedNet, resolve_net
 from .engines import time_at_first_use
@@ -44,15 +44,14 @@ def _problem(call: PackedCall) -> CudnnCall:
     """Return a call as the cuDNN wrapper takes it, with the algorithm of its engine."""
     from ..cudnn.descriptors import CudnnCall
 
-    *of_net, gate = call.net
-    T, B, training, *dropout = call.run.sizes
+    (*of_net, gate), (T, B, training, *dropout) = call.attributes, call.run.sizes
     return CudnnCall._make([*of_net, T, B, gate, *dropout, training, call.engine])
 
 
-def _engine(op: str, engine: str, run: CheckedCall, net: Net, input: Array) -> Any:
+def _engine(op: str, engine: str, call: PackedCall, input: Array) -> Any:
     """Return the engine of a call: "numpy", "cupy", or one of cuDNN's."""
     check_choice(op, "engine", engine, _ENGINES)
-    xp = run.xp
+    run, xp = call.run, call.run.xp
     if xp is np:
         if engine != "auto":
             raise TypeError(
@@ -78,7 +77,7 @@ def _engine(op: str, engine: str, run: CheckedCall, net: Net, input: Array) -> A
     reason = next((why for so, why in reasons if so), None)
     if reason is None:
         with on_device(xp, input):
-            problem = _problem(PackedCall(run, net, chosen))
+            problem = _problem(call._replace(engine=chosen))
             reason = _cudnn.why_not(problem, input.dtype.name, run.lengths)
             if reason is None and engine == "auto":
                 time_at_first_use((cudnn_rnn, cudnn_rnn_backprop), problem, run.dtype)
@@ -107,7 +106,6 @@ def _check(
     """
     of_gradient = dict(backward or {})
     reserved = of_gradient.pop("host_reserved", None)
-    states = states[0], *packed_states(op, states, net, run.time_major)
     checked, found = check_packed(op, states, net, run, of_gradient)
     if backward is not None:
         check_choice(op, "engine", engine, _ENGINES)
@@ -117,29 +115,31 @@ def _check(
 def _call(op: str, run: CheckedCall, net: Net, asked: tuple[str, Any], input: Array) -> PackedCall:
     """Return a call with the engine that was asked for, and what host_reserved says of it."""
     engine, reserved = asked
+    call = PackedCall.of(run, net)
     if reserved is not None:
-        expected = PackedCall(run, net, "numpy").host_reserved
+        expected = make_host_reserved("numpy", call.fingerprint(), None)
         engine, every = reserved_engine(op, run.xp, engine, reserved, expected)
-        run = run._replace(every=every)
-    return PackedCall(run, net, _engine(op, engine, run, net, input))
+        call = call.with_every(every)
+    return call._replace(engine=_engine(op, engine, call, input))
 
 
 def _of_call(
     op: str, call: PackedCall, engine: str, arguments: Mapping[str, Any]
 ) -> tuple[PackedCall, Array, Any, Any]:
     """Return a call with its own lengths and seeds, its parameters and its states."""
-    run, params, input = call.run_of(op, arguments), arguments["params"], arguments["input"]
+    run, params, input = call.run, arguments["params"], arguments["input"]
+    if "seed" in arguments and run.sizes.drops(call.net.L):
+        seed, seed2 = (check_integer(op, name, arguments[name]) for name in ("seed", "seed2"))
+        run = run._replace(sizes=run.sizes._replace(seed=seed, seed2=seed2))
+    run = with_call_sequences(op, run, arguments["sequence_lengths"], arguments["resets"])
     if run is not call.run:
         asked = engine, arguments.get("host_reserved")
-        call = _call(op, run, call.net, asked, input)
+        call = _call(op, run, call.attributes, asked, input)
     params = params.params if isinstance(params, PackedParams) else params
-    h, c, net, is_lstm = arguments["input_h"], arguments["input_c"], call.net, call.is_lstm
-    if h is None or (c is None and is_lstm):
-        xp, B, LD = run.xp, run.sizes.B, net.L * net.D
-        places = (LD, B) if run.time_major else (B, LD)
-        h = xp.zeros((*places, net.P), input.dtype) if h is None else h
-        c = xp.zeros((*places, net.H), input.dtype) if c is None else c
-    return call, params, h, c if is_lstm else None
+    states = [arguments[name] for name in ("input_h", "input_c")[: len(call.form.States._fields)]]
+    batch, make = (run.sizes.B, run.time_major), partial(run.xp.zeros, dtype=input.dtype)
+    h, *c = zero_states(call.net, states, batch, make)
+    return call, params, h, c[0] if c else None
 
 
 def _run(
@@ -177,14 +177,13 @@ def _run_backprop(
     with on_device(xp, input):
         call, params, h, c = _of_call(op, call, engine, arguments)
         _check_by_cudnn(op, call, output, weight_gradients)
-        layout = _check_reserve(op, call, reserve_space)
+        call = _with_reserve(op, call, reserve_space)
         if not call.by_cudnn:
-            of_states = call.with_every(layout.every)
-            once: Any = Checked(None, partial(_describe, of_states, False))
+            once: Any = Checked(None, partial(_describe, call, False))
             return run_once(op, once, arguments)  # type: ignore[no-any-return]
         from ..cudnn import engine as _cudnn
 
-        arrays = input, h, c, output, dy, dh, dc if call.is_lstm else None
+        arrays = input, h, c, output, dy, dh, dc if call.attributes.rnn_mode == "lstm" else None
         x, h, c, y, dy, dh, dc = time_major_of(xp, dtype, major, arrays)
         x, h, c, params = contiguous_all(xp, (x, h, c, params))
         inputs = _cudnn.Inputs(x, h, c, params, call.run.lengths)
@@ -206,15 +205,17 @@ def _check_by_cudnn(op: str, call: PackedCall, output: Any, weight_gradients: st
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
 
 
-def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> ReserveLayout:
-    """Check that reserve_space belongs to a call; return its layout."""
+def _with_reserve(op: str, call: PackedCall, reserve_space: Array) -> PackedCall:
+    """Check that reserve_space belongs to a call; return the call with what it keeps."""
     run = call.run
     if not call.by_cudnn:
-        return check_reserve(op, run.xp, reserve_space, call.layout, call.fingerprint)[0]
+        note = check_reserve(op, run.xp, reserve_space, call.layout(), call.fingerprint)
+        return call if note is None else call.with_every(note.every)
     from ..cudnn import engine as _cudnn
 
-    check_size(op, reserve_space, _cudnn.reserve_size(_problem(call), run.dtype.name, run.lengths))
-    return call.layout
+    problem = _problem(call)
+    check_size(op, reserve_space, _cudnn.reserve_size(problem, run.dtype.name, run.lengths))
+    return call
 
 
 def _lay_out(call: PackedCall, engine: str, noted: bool, arguments: Arguments) -> Any:
@@ -224,21 +225,19 @@ def _lay_out(call: PackedCall, engine: str, noted: bool, arguments: Arguments) -
 
 def _describe(call: PackedCall, noted: bool, arguments: Arguments) -> Any:
     """Record cudnn_rnn or its gradient; `noted` says whether reserve_space has a note to check."""
-    from ..driver import net_layouts  # imported here, because it imports the kernels
+    from ..driver import packed_layouts  # imported here, because it imports the kernels
     from ..driver.laid_out import laid_out
 
-    net, by_name, of = call.net, arguments.by_name, call.reserved_of
-    weights = PACKED_COLUMNS, places_of(net)
-    note = Note(call.run.every, call.alike) if noted and call.run.every is not None else None
-    sizes = call.in_place(note)
-    packed = net_layouts.PackedNet(sizes, call.form_of, net.rnn_mode, net.gate, *weights)
+    by_name, of, every = arguments.by_name, call.reserved_of, call.run.every
+    note = Note(every, call.number) if noted and every is not None else None
+    packed = packed_layouts.PackedNet(call.layout(note), call.attributes, call.has_single)
     if "reserve_space" in by_name:
         args = packed, bool(by_name.get("input_gradient", True))  # tensors' calls omit defaults
-        return laid_out(net_layouts.cudnn_rnn_backprop, arguments, *args, reserved_of=of)
+        return laid_out(packed_layouts.cudnn_rnn_backprop, arguments, *args, reserved_of=of)
     if not call.run.sizes.is_training:
-        return laid_out(net_layouts.cudnn_rnn, arguments, packed, False, np.zeros((), np.int8))
+        return laid_out(packed_layouts.cudnn_rnn, arguments, packed, False, np.zeros((), np.int8))
     of_training = packed, True, call.host_reserved
-    return laid_out(net_layouts.cudnn_rnn, arguments, *of_training, reserved_of=of)
+    return laid_out(packed_layouts.cudnn_rnn, arguments, *of_training, reserved_of=of)
 
 
 def _is_of_engine(call: PackedCall, engine: str, arguments: Arguments) -> bool:
@@ -246,8 +245,8 @@ def _is_of_engine(call: PackedCall, engine: str, arguments: Arguments) -> bool:
     if arguments.length is not None or arguments.by_name.get("host_reserved") is not None:
         return True
     # cuDNN supports some lengths only.
-    run = call.run._replace(lengths=None)
-    chosen = _engine(arguments.op, engine, run, call.net, arguments.by_name["input"])
+    equal = call._replace(run=call.run._replace(lengths=None))
+    chosen = _engine(arguments.op, engine, equal, arguments.by_name["input"])
     return bool(chosen == call.engine)
 
 
@@ -683,8 +682,7 @@ def cudnn_rnn_backprop(
     _check_by_cudnn(op, call, output, weight_gradients)
     lay_out = None
     if not call.by_cudnn:
-        noted, layout = call.run.every is None, _check_reserve(op, call, reserve_space)
-        call = call.with_every(layout.every)
+        noted, call = call.run.every is None, _with_reserve(op, call, reserve_space)
         lay_out = partial(_lay_out, call, engine, noted)
     run_backprop = partial(_run_backprop, op, call, wanted)
     return Checked(run_backprop, lay_out)  # type: ignore[return-value]

@@ -6,18 +6,13 @@ h, which is H without a projection.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from types import ModuleType
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from .._net import NetCall, NetSizes, RunArguments, check_run, check_sequences, check_shapes
+from .._net import NetCall, RunArguments, check_run, check_sequences
 from .._typing import (
     AnyArray,
-    Array,
     ArrayT,
     Lengths,
     Resets,
@@ -31,10 +26,8 @@ from ..cells.block_weights import BlockGRUParams, BlockLSTMParams, PeepholeLSTMP
 from ..cells.contract import Attributes, Form, FormedWeights
 from ..cells.gradients import WeightGradients, check_weight_gradients
 from ..cells.packed import DIRECTIONS, Direction
-from ..checks.arrays import on_device
 from ..checks.attributes import (
     REQUIRED,
-    check_bool,
     check_choice,
     check_list,
     counted,
@@ -42,9 +35,10 @@ from ..checks.attributes import (
     type_shown,
     unless_zero,
 )
-from ..checks.block import check_projections, check_weights, zero_states
-from ..checks.calls import check_arrays, expect_memory, expect_rank, zero_view
-from ..driver.reserve import Note, check_reserve, fingerprint, with_sequences
+from ..checks.block import check_projections, check_weights, widths_of
+from ..checks.calls import check_arrays, expect_rank
+from ..checks.nets import NetSizes, check_shapes
+from ..driver.reserve import Note, check_reserve
 from ..driver.signatures import Arguments, Checked, by_signature
 from ..weights.packed import PackedParams
 
@@ -78,12 +72,12 @@ def form_of(op: str, weights: object) -> Form:
     return form
 
 
-def _others(op: str, name: str, form: Form, value: Any) -> tuple[Any, ...]:
+def _others(op: str, name: str, form: Form, value: Any, *, may_lack: bool) -> tuple[Any, ...]:
     """Return the states of a cell beside h, or their gradients, of input_c or the like."""
     fields = form.States._fields[1:]
     if len(fields) < 2:
         return (value,) * len(fields)
-    if value is None and name != "input_c":
+    if value is None and may_lack:
         return (None,) * len(fields)
     if not isinstance(value, (tuple, list)) or len(value) != len(fields):
         raise TypeError(
@@ -116,54 +110,6 @@ def _one_by_one(states: dict[str, Any]) -> dict[str, Any]:
     return arrays
 
 
-def _joined(xp: ModuleType, others: Sequence[Any], dtype: np.dtype[Any]) -> Any:
-    """Return the states beside h as in the results: a tuple if there are several."""
-    if len(others) > 1:
-        return tuple(others)
-    return others[0] if others else xp.zeros((), dtype)
-
-
-def _with_zeros(
-    op: str, states: tuple[Any, Any, Any], weights: Any, direction: object, run: RunArguments
-) -> tuple[Any, Any, Any]:
-    """Return input, input_h and input_c, with views of zeros for None: for checks."""
-    form, (input, _, input_c) = form_of(op, weights), states
-    if input_c is not None:
-        _others(op, "input_c", form, input_c)
-    arrays = {
-        f"weights[{n}].{name}": a
-        for n, entry in enumerate(weights)
-        for name, a in entry._asdict().items()
-    }
-    xp, _ = check_arrays(op, {"input": input}, arrays)
-    D = 1 + (check_choice(op, "direction", direction, DIRECTIONS) == "bidirectional")
-    major = check_bool(op, "time_major", run.time_major)
-    B = expect_rank(op, "input", input, f"({'T, B' if major else 'B, T'}, I)")[int(major)]
-
-    def zeros(shape: tuple[int, ...]) -> Array:
-        expect_memory(op, "input", input.shape, math.prod(shape))
-        return zero_view(xp, input, *shape)
-
-    with on_device(xp, input):
-        return _zeros_for_none(form, states, weights, D, (B, major), zeros)
-
-
-def _zeros_for_none(
-    form: Form,
-    states: tuple[Any, Any, Any],
-    weights: Any,
-    D: int,
-    batch: tuple[int, bool],
-    zeros: Callable[[tuple[int, ...]], Array],
-) -> tuple[Any, Any, Any]:
-    """Return `zeros` for states that are None, like `_with_zeros`, from B and time_major."""
-    input, h, c = states
-    count = len(form.States._fields) - 1
-    others = tuple(c) if count > 1 and c is not None else (c,) * count
-    h, *found = zero_states(form, weights, D, batch, (h, *others), zeros)
-    return input, h, c if count == 0 else found[0] if count == 1 else tuple(found)
-
-
 def _check(
     op: str,
     states: tuple[Any, Any, Any],
@@ -179,26 +125,32 @@ def _check(
     `states` are input, input_h and input_c; `backward`, by name, what only the gradient takes.
     """
     form, (input, input_h, input_c) = form_of(op, weights), states
-    if input_h is None or (input_c is None and len(form.States._fields) > 1):
-        _, input_h, input_c = _with_zeros(op, states, weights, direction, run)
     entries: Sequence[Any] = weights
-    others = _others(op, "input_c", form, input_c)
+    of_weights = {
+        f"weights[{n}].{name}": a for n, w in enumerate(entries) for name, a in w._asdict().items()
+    }
+    known = None
+    if input_h is None or (input_c is None and len(form.States._fields) > 1):
+        # States that are None are zeros, if the weights have their sizes.
+        check_arrays(op, {"input": input}, of_weights)
+        D = 1 + (check_choice(op, "direction", direction, DIRECTIONS) == "bidirectional")
+        known = widths_of(form, entries[::D])
+    others = _others(op, "input_c", form, input_c, may_lack=known is not None)
     arrays = {"input_h": input_h, **_by_name("input_c", others)}
-    optional: dict[str, Any] = {}
-    required = {"input": input, **_one_by_one(arrays)}
+    given = {name: a for name, a in arrays.items() if a is not None or known is None}
+    required, optional = {"input": input, **_one_by_one(given)}, dict[str, Any]()
     if not others:  # Keras passes a plain 0 for cells with h alone.
         optional |= _one_by_one({"input_c": unless_zero(input_c)})
     may_lack = {*form.together, form.projection}
-    for n, entry in enumerate(entries):
-        for name, a in entry._asdict().items():
-            (optional if name in may_lack else required)[f"weights[{n}].{name}"] = a
+    for name, a in of_weights.items():
+        (optional if name.partition(".")[2] in may_lack else required)[name] = a
     if backward is not None:
         required["reserve_space"] = backward["reserve_space"]
         for name in ("output", "output_h", "output_backprop", "output_h_backprop"):
             arrays[name] = backward[name]
         for name in ("output_c", "output_c_backprop"):
             if others:
-                arrays |= _by_name(name, _others(op, name, form, backward[name]))
+                arrays |= _by_name(name, _others(op, name, form, backward[name], may_lack=True))
             else:
                 optional |= _one_by_one({name: unless_zero(backward[name])})
         optional |= _one_by_one({n: a for n, a in arrays.items() if n.startswith("output")})
@@ -216,45 +168,28 @@ def _check(
             f"{op}: proj_clip is {shown(attributes.proj_clip)}, expected None without a projection:"
             f" weights[0] has no {form.projection}"
         )
-    symbol = "P" if projects else "H"
-    layered, L = _is_layered(input_h), len(entries) // D
-    if layered and len(input_h) != L:
-        raise ValueError(
-            f"{op}: input_h has {counted(len(input_h), 'entry')}, expected L = {L}, an array"
-            f" ({call.axes('D')}, {symbol}) for each layer"
-        )
-    widths = []
-    for layer in range(L):
-        if layered:
-            name, a, axes = f"input_h[{layer}]", input_h[layer], call.axes("D")
-        else:
-            name, a, axes = "input_h", input_h, call.axes("L*D")
-        H = P = expect_rank(op, name, a, f"({axes}, {symbol})")[2]
+    L, symbol, layered = len(entries) // D, "P" if projects else "H", _is_layered(input_h)
+    if input_h is None:
+        assert known is not None
+        widths, layered = known, len({*known}) > 1 or any(map(_is_layered, others))
+    else:
+        axes = call.shown("D, B, P" if layered else "L*D, B, P", symbol)
+        states_h = _one_by_one({"input_h": input_h}).items()
+        sizes = [expect_rank(op, name, a, axes)[2] for name, a in states_h]
+        sizes = sizes if layered else sizes * L
+        widths = [*zip(sizes, sizes, strict=True)]
         if projects:
-            name = f"weights[{layer * D}].{form.projection}"
-            matrix = getattr(entries[layer * D], form.projection)
-            H = expect_rank(op, name, matrix, "(H, P)")[0]
-        widths.append((H, P))
+            names = (f"weights[{n}].{form.projection}" for n in range(0, L * D, D))
+            rows = [expect_rank(op, name, of_weights[name], "(H, P)")[0] for name in names]
+            widths = [*zip(rows, sizes, strict=False)]
     net = NetSizes(L, D, tuple(widths))
-    check_shapes(op, call, net, arrays, symbol)
+    check_shapes(op, net, input, arrays, call.time_major, symbol)
     call = check_sequences(op, call, run, D)
     check_weights(op, form, entries, call.I, D, widths, layered)
-    return NetCall(call, net, form, checked)
-
-
-def _number_of(call: NetCall, weights: Sequence[Any], attributes: Attributes) -> int:
-    """Return a checksum of the call's sizes and attributes, without lengths and resets."""
-    run, net = call.run._replace(lengths=None, resets=None), call.net
-    shapes = [[None if a is None else a.shape for a in entry] for entry in weights]
+    shapes = [[None if a is None else a.shape for a in entry] for entry in entries]
     named = attributes.gate_order, attributes.recurrent_activation, attributes.proj_clip
-    sizes = run.sizes[:2], net, shapes
-    return fingerprint(run, run.sizes.drops(net), sizes, call.form.name, named)
-
-
-def _fingerprint_of(call: NetCall, weights: Sequence[Any], attributes: Attributes) -> int:
-    """Return a checksum of the call's sizes, attributes, lengths and resets."""
-    number, run = _number_of(call, weights, attributes), call.run
-    return with_sequences(number, run, run.lengths, run.resets)
+    described = (call.sizes[:2], net, shapes), form.name, named
+    return NetCall(call, net, form, checked, described)
 
 
 def _lay_out(call: NetCall, note: Note | None, again: Any, arguments: Arguments) -> Any:
@@ -276,7 +211,7 @@ def _lay_out(call: NetCall, note: Note | None, again: Any, arguments: Arguments)
         )
     else:
         call.check_cell(form.cell(call.run.xp, weights, attributes))
-    net = net_layouts.StackedNet(call.in_place(note), layer)
+    net = net_layouts.StackedNet(call.layout(note), layer)
     if "reserve_space" in arguments.by_name:
         return laid_out(net_layouts.stacked_rnn_backprop, arguments, net, again)
     return laid_out(net_layouts.stacked_rnn, arguments, net, call.run.sizes.is_training)
@@ -452,7 +387,7 @@ def stacked_rnn(
         # The gradient op does not get these attributes, but recomputed steps need them.
         bias, clip = attributes.forget_bias, attributes.cell_clip
         known = (None if a is None else float(a) for a in (bias, clip))
-        note = Note(every, _number_of(call, weights, attributes), *known)
+        note = Note(every, call.number, *known)
     lay_out = partial(_lay_out, call, note, None)
     return Checked(None, lay_out)  # type: ignore[return-value]
 
@@ -594,14 +529,13 @@ def stacked_rnn_backprop(
     of_gradient |= {"output_c_backprop": output_c_backprop, "reserve_space": reserve_space}
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run, of_gradient)
     check_weight_gradients(op, weight_gradients)
-    number = partial(_fingerprint_of, call, weights, attributes)
-    layout, note = check_reserve(op, call.run.xp, reserve_space, call.layout, number)
-    again = None
+    note, again = (
+        check_reserve(op, call.run.xp, reserve_space, call.layout(), call.fingerprint),
+        None,
+    )
     if note is not None:
         again = attributes._replace(forget_bias=note.forget_bias, cell_clip=note.cell_clip)
         again = call.form.attributes(op, again, call.run.dtype, forward=True)
-        note = note._replace(call=_number_of(call, weights, attributes))
-    checked = call.run._replace(every=layout.every)
-    of_states = NetCall(checked, call.net, call.form, call.attributes)
-    lay_out = partial(_lay_out, of_states, note, again)
+        note, call = note._replace(call=call.number), call.with_every(note.every)
+    lay_out = partial(_lay_out, call, note, again)
     return Checked(None, lay_out)  # type: ignore[return-value]

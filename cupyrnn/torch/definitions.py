@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from .. import _ops
-from .._net import reserve_layout
 from .._ops import Record
 from .._typing import NamedTuple
 from ..cells.block_forms import GRU_FORM, LSTM_FORM
@@ -19,10 +18,11 @@ from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..cells.packed import Net
+from ..cells.packed_forms import PackedForm
 from ..checks.arrays import module_of
 from ..checks.block import shape_of
-from ..driver.packing import Rows
-from ..driver.reserve import NOTE_SIZE, ReserveLayout, Sizes
+from ..checks.nets import NetSizes
+from ..driver.reserve import NOTE_SIZE, NetLayout, Sizes
 from .ops import Named, Op
 
 
@@ -70,18 +70,15 @@ def _reserve_size(inputs: Named, rest: Named) -> Any:
     (T, B), major, every = inputs["input"].shape[:2], rest["time_major"], rest["save"] or None
     T, B = (T, B) if major else (B, T)
     L, D, H, P = _sizes(inputs, rest)
-    # The size of the input does not matter.
-    net = Net(rest.get("rnn_mode", "lstm"), False, L, H, 0, D, P)
-    sizes, rows = Sizes(T, B, True, rest["dropout"], 0, 0), Rows(np, T, B)
-    if "rnn_mode" in rest:
-        layout = reserve_layout(net, sizes, rows, every)
-    else:
-        form = kind_of(rest["names"])[0].form
-        layout = ReserveLayout(net, sizes, form.Saved, form.States, rows, every)
+    form = kind_of(rest["names"])[0].form if "names" in rest else None
+    if form is None:  # the size of the input does not matter
+        form = PackedForm(Net(rest["rnn_mode"], False, L, H, 0, D, P))
+    net, sizes = NetSizes(L, D, ((H, P),) * L), Sizes(T, B, True, rest["dropout"], 0, 0)
+    layout = NetLayout(net, sizes, form, every)
     if every is None:
         return layout.size
     size = layout.size + NOTE_SIZE  # as reserve.reserve_size has it
-    return torch.sym_ite(size == layout.with_every(None).size, size + 1, size)
+    return torch.sym_ite(size == layout._replace(every=None).size, size + 1, size)
 
 
 # The weights of stacked_rnn are one vector: layer 0 forward, layer 0 backward and so on. The
@@ -129,9 +126,11 @@ def kind_of(names: str) -> tuple[_Kind, list[str]]:
     return _KINDS[word], fields
 
 
-def shapes_of(form: Any, fields: Sequence[str], *sizes: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights of a layer, of K, H and P."""
-    return {field: shape_of(form.shapes[field], *sizes) for field in fields}
+def shapes_of(
+    form: Any, fields: Sequence[str], K: int, H: int, P: int
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights of a layer."""
+    return {field: shape_of(form.shapes[field], K=K, H=H, P=P) for field in fields}
 
 
 def _block_weights(inputs: Named, rest: Named) -> list[Any]:

@@ -293,13 +293,13 @@ def check_block(
     own, (name, w) = next(iter(weights.items()))
     assert w is not None
     rows, columns = expect_rank(op, name, w, symbols[own])
-    H, rest = divmod(columns, shape_of(form.shapes[own], 0, 1, 1)[1])
+    H, rest = divmod(columns, shape_of(form.shapes[own], K=0, H=1, P=1)[1])
     P = H if w_p is None else expect_rank(op, name_p, w_p, "(H, P)")[1]
     if rest or not H or not 0 < P < rows:
         raise ValueError(f"{op}: {name} has shape {w.shape}, expected {symbols[own]}")
     present = {own for own, (_, a) in weights.items() if a is not None}
     for own, (name, a) in weights.items():
-        expect_shape(op, name, a, symbols[own], shape_of(form.shapes[own], rows - P, H, P))
+        expect_shape(op, name, a, symbols[own], shape_of(form.shapes[own], K=rows - P, H=H, P=P))
         if a is None and own in form.together and present & {*form.together}:
             expected = f"all of {', '.join(form.together)} or none"
             raise ValueError(f"{op}: {name} is None, expected {expected}")

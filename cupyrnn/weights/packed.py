@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from ..cells.packed import layers
 from ..checks.arrays import array_kind, on_device
 from ..checks.attributes import check_bool, check_choice, check_integer, named, shown, type_shown
 from ..checks.calls import MOST_ELEMENTS
+from ..checks.nets import zero_states
 from .params import DEFAULTS, check_net, check_params, checked_layout, zeros
 
 if TYPE_CHECKING:
@@ -124,17 +126,17 @@ class PackedParams(NamedTuple):
         op = "zero_state"
         xp, net, params = check_model(op, self)
         B = check_integer(op, "batch_size", batch_size, 0)
-        LD = net.L * net.D
-        places = (LD, B) if check_bool(op, "time_major", time_major) else (B, LD)
-        if LD * B * net.H >= MOST_ELEMENTS:
+        batch = B, check_bool(op, "time_major", time_major)
+        if net.L * net.D * B * net.H >= MOST_ELEMENTS:
             raise ValueError(
                 f"{op}: batch_size is {shown(B)}, expected less, for states [L*D, B, H] of fewer"
                 " than 10**12 elements"
             )
         with on_device(xp, params):
-            h = xp.zeros((*places, net.P), params.dtype)
-            c = xp.zeros((*places, net.H), params.dtype) if net.rnn_mode == "lstm" else None
-        return InitialState(h, c)
+            make = functools.partial(xp.zeros, dtype=params.dtype)
+            states = [None] * (2 if net.rnn_mode == "lstm" else 1)
+            h, *c = zero_states(net.sizes, states, batch, make)
+        return InitialState(h, c[0] if c else None)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """

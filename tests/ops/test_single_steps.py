@@ -13,7 +13,7 @@ from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.driver import layer, signatures
-from cupyrnn.driver.net_layouts import PackedNet
+from cupyrnn.driver.packed_layouts import PackedNet
 
 SIZES = [(1, 1, 1), (3, 5, 7), (2, 33, 31), (7, 0, 3), (2, 3, 0), (20, 300, 65), (1, 128, 130)]
 STEPS = ["lstm_block_cell", "gru_block_cell"]
@@ -56,8 +56,8 @@ def _have_loops_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer, "compiled_page", lambda _: None)
     signatures.CALLS.clear()
     monkeypatch.setattr(layer, "in_numpy", lambda cell: _OverTime(in_numpy(cell)))
-    form = PackedNet._fields.index("form")
-    monkeypatch.setattr(PackedNet, "form", property(lambda net: lambda *_: net[form]()))
+    form = PackedNet.form
+    monkeypatch.setattr(PackedNet, "form", lambda net, is_single=False: form(net))
 
 
 @each(*STEPS, *NETS, **ONE, places=["numpy"])

@@ -32,7 +32,7 @@ def own_weights(name: str, kind: Any = None, inputs: int = 2) -> list[Any]:
     return [
         kind(**dict.fromkeys(kind._fields))._replace(
             **{
-                f: torch.randn(shape_of(form.shapes[f], K, P, P), dtype=torch.float64)
+                f: torch.randn(shape_of(form.shapes[f], K=K, H=P, P=P), dtype=torch.float64)
                 for f in fields
             }
         )
