@@ -12,11 +12,9 @@ from .._typing import Save
 from ..arithmetic.gates import check_gate
 from ..cells.block_forms import COLUMNS, LSTM_FORM, PEEPHOLES, check_forget_bias, default_clip
 from ..cells.contract import Attributes, Form
-from ..cells.packed import Net
 from ..checks.attributes import check_choice, check_real, check_save, shown
 from .arrays import name_of
 from .definitions import kind_of
-from .laid_out import Zeros
 from .ops import check_tensor, in_a_transform, is_plain
 
 Lengths: TypeAlias = "torch.Tensor | Sequence[int]"
@@ -102,45 +100,6 @@ def save_of(op: str, save: Save) -> Save:
     return save if every is None or isinstance(save, str) else every
 
 
-def block_zeros(op: str, x: Any, named: tuple[str, Any], gates: int, *states: Any) -> Zeros:
-    """Return the shapes of the states [B, H] of a block op that are None: they are zeros."""
-    if all(state is not None for state in states):
-        return ()
-    name, w = named
-    check_tensor(op, "x", x)
-    check_tensor(op, name, w)
-    axes = "(B, I)" if op.endswith("_cell") else "(T, B, I)"
-    for what, t, symbols in (("x", x, axes), (name, w, f"(I+H, {gates}*H)")):
-        if len(t.shape) != symbols.count(",") + 1:
-            raise ValueError(f"{op}: {what} has shape {tuple(t.shape)}, expected {symbols}")
-    shape = x.shape[-2], w.shape[1] // gates
-    return tuple((n, shape) for n, state in enumerate(states, 1) if state is None)
-
-
-def packed_zeros(
-    op: str, states: Any, known: Net | None, major: bool, net: tuple[str, int]
-) -> Zeros:
-    """Return the shapes of the states of cudnn_rnn that are None: they are zeros."""
-    (input, h, c), (mode, num_proj) = states, net
-    if known is not None:
-        check_tensor(op, "input", input)
-        # The op refuses an input of another rank.
-        places, B = known.L * known.D, input.shape[1 if major else 0] if input.dim() == 3 else 0
-        h_shape, c_shape = ((places, B, n) if major else (B, places, n) for n in (known.P, known.H))
-    elif h is None:
-        raise TypeError(
-            f"{op}: input_h is None, expected zeros (L*D, B, P): params has no sizes, as a"
-            " PackedParams has"
-        )
-    elif num_proj:
-        raise TypeError(f"{op}: input_c is None, expected a tensor (L*D, B, H)")
-    else:
-        check_tensor(op, "input_h", h)
-        h_shape = c_shape = tuple(h.shape)
-    zeros = ((1, h_shape),) if h is None else ()
-    return (*zeros, (2, c_shape)) if c is None and mode == "lstm" else zeros
-
-
 def lstm_attributes(op: str, attributes: Attributes) -> tuple[float, float, str, str]:
     """Return the attributes with TensorFlow's defaults."""
     forget_bias, cell_clip, gate_order, recurrent_activation, _ = attributes
@@ -149,26 +108,6 @@ def lstm_attributes(op: str, attributes: Attributes) -> tuple[float, float, str,
     clip = default_clip(op, gate_order) if cell_clip is None else cell_clip
     bias = check_forget_bias(op, forget_bias, gate_order)
     return bias, check_real(op, "cell_clip", clip), gate_order, recurrent_activation
-
-
-def stacked_zeros(op: str, states: Any, weights: Any, form: Form, major: bool) -> Zeros:
-    """Return the shapes of input_h and input_c that are None: they are zeros."""
-    (input, h, c), several = states, len(form.States._fields) - 1
-    if h is not None and (c is not None or not several):
-        return ()
-    H, entry = 0, weights[0]
-    for field, t in entry._asdict().items():
-        factor, _, last = form.shapes[field].rpartition(", ")[2].rpartition("*")
-        if t is not None and last == "H" and not H:
-            check_tensor(op, f"weights[0].{field}", t)
-            H = t.shape[-1] // int(factor or 1)
-    projection = getattr(entry, form.projection or " ", None)
-    leading = (len(weights), input.shape[1]) if major else (input.shape[0], len(weights))
-    P = H if projection is None else projection.shape[-1]
-    zeros = ((1, (*leading, P)),) if h is None else ()
-    if c is None and several:
-        zeros = (*zeros, (2, (*(several,) * (several > 1), *leading, H)))
-    return zeros
 
 
 def check_block_weights(

@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 
 from .._typing import Array
-
-Tensors: TypeAlias = "Sequence[torch.Tensor | tuple[torch.Tensor, ...] | None]"
 
 _OF_NUMPY = {torch.float16, torch.float32, torch.float64}
 _DTYPES = {torch.bfloat16, *_OF_NUMPY}
@@ -27,36 +25,33 @@ _DTYPES = {torch.bfloat16, *_OF_NUMPY}
 # Tensors as arrays.
 
 
-def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Any]:
+def arrays_of(op: str, tensors: dict[str, Any]) -> dict[str, Any]:
     """
     Return the memory of tensors of one device by name, without those that are None.
+
+    There may be tuples of tensors, or of None alone.
 
     NumPy has no bfloat16. On the host such tensors are copied to float32, the ops' dtype of
     computation for half formats.
     """
     found: dict[str, Any] = {}
     first: Any = None
-    for name, value in zip(names, tensors, strict=True):
-        if value is None:
-            continue
+    for name, value in tensors.items():
         pieces: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+        if pieces[0] is None:
+            continue
         if first is None:
             first, like, kind = pieces[0], name, pieces[0].dtype
             of_numpy = first.is_cpu and kind in _OF_NUMPY
         arrays = []
         for n, t in enumerate(pieces):
             if not (of_numpy and t.is_cpu and t.dtype is kind and t.layout is torch.strided):
-                named = f"{name}[{n}]" if pieces is value else name
+                named = f"{name}[{n}]" if len(pieces) > 1 else name
                 _check_tensor(op, (named, t), (like, first))
                 t = t.to(torch.float32) if t.is_cpu and t.dtype is torch.bfloat16 else t
             arrays.append(array_of(t))
         found[name] = tuple(arrays) if pieces is value else arrays[0]
     return found
-
-
-def joined(pieces: Sequence[Any]) -> Any:
-    """Return tensors flattened and joined; a single tensor unchanged."""
-    return pieces[0] if len(pieces) == 1 else torch.cat([p.reshape(-1) for p in pieces])
 
 
 def check_device(op: str, named: tuple[str, torch.Tensor], like: tuple[str, torch.Tensor]) -> None:

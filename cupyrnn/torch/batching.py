@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -23,14 +22,21 @@ Batched: TypeAlias = "tuple[tuple[torch.Tensor, ...], tuple[int, ...]]"
 def rule_of(op: Op, op_kind: str) -> Callable[..., Batched]:
     """Return the vmap rule of one of the ops of a function."""
 
-    def rule(info: Any, in_dims: Dims, *args: Any) -> Batched:
-        axes = _axes(op, op_kind)
-        batched = [n for n, d in enumerate(in_dims) if d is not None]
-        if axes and all(axes[n] is not None for n in batched):
-            found = _as_one_batch(op, op_kind, info.batch_size, in_dims, args, axes)
-            if found is not None:
-                return found
-        return _one_by_one(partial(op.call, op_kind), info.batch_size, in_dims, args)
+    def rule(info: Any, in_dims: Dims, attributes: Any, *tensors: Any) -> Batched:
+        axes, (_, *dims) = _axes(op, op_kind), in_dims
+
+        def call(tensors: Sequence[Any]) -> Sequence[Any]:
+            return op.call(op_kind, tensors, attributes)  # type: ignore[no-any-return]
+
+        if axes and all(axes[n] is not None for n, d in enumerate(dims) if d is not None):
+            values, B = _as_one_batch(info.batch_size, dims, tensors, axes)
+            if op_kind != "backward":
+                return _split_batch(op, op_kind, call(values), (info.batch_size, B))
+            if B == 1 and info.batch_size:
+                grads = op.by_example(values, attributes)
+                if grads is not None:
+                    return _split_examples(op, grads, info.batch_size, tensors)
+        return _one_by_one(call, info.batch_size, dims, tensors)
 
     return rule
 
@@ -46,17 +52,11 @@ def _axes(op: Op, op_kind: str) -> list[int | None]:
 
 
 def _as_one_batch(
-    op: Op,
-    op_kind: str,
-    N: int,
-    in_dims: Dims,
-    args: Sequence[Any],
-    axes: Sequence[int | None],
-) -> Batched | None:
-    """Call an op once, with N*B instead of B; None if that is not possible."""
-    values, B = list(args), 0
-    for n, (axis, d) in enumerate(zip(axes, in_dims, strict=False)):
-        t = args[n]
+    N: int, in_dims: Dims, tensors: Sequence[Any], axes: Dims
+) -> tuple[list[Any], int]:
+    """Return the tensors of a call with N*B instead of B, and B."""
+    values, B = list(tensors), 0
+    for n, (t, axis, d) in enumerate(zip(tensors, axes, in_dims, strict=True)):
         if t is None or axis is None:
             continue
         if d is None:
@@ -66,31 +66,32 @@ def _as_one_batch(
             whole = t.movedim(d, axis)
         B = whole.shape[axis + 1]
         values[n] = whole.flatten(axis, axis + 1)
-    of_name, results, dims = op.axes or {}, [], []
-    if op_kind == "backward":
-        grads = op.by_example(*values) if B == 1 and N else None
-        if grads is None:
-            return None
-        for name, t, a in zip(op.inputs, grads, args, strict=False):
-            # With B = 1, vmap's axis becomes the axis B.
-            axis = of_name.get(name)
-            if a is None:
-                t = t.new_empty(N, 0)
-            elif axis is not None:
-                t = t.unflatten(axis, (N, 1))
-            results.append(t)
-            dims.append(axis or 0)
-        return tuple(results), tuple(dims)
-    outputs = op.outputs if op_kind == "jvp" else op.results
-    for name, t in zip(outputs, op.call(op_kind, *values), strict=True):
-        axis = of_name[name]
-        results.append(t.unflatten(axis, (N, B)))
-        dims.append(axis)
+    return values, B
+
+
+def _split_batch(op: Op, op_kind: str, found: Sequence[Any], sizes: tuple[int, int]) -> Batched:
+    """Return the results of a call with N*B instead of B, and their axes N."""
+    dims = [op.axes[name] for name in (op.outputs if op_kind == "jvp" else op.results)]
+    results = [t.unflatten(axis, sizes) for t, axis in zip(found, dims, strict=True)]
+    return tuple(results), tuple(dims)
+
+
+def _split_examples(op: Op, grads: Sequence[Any], N: int, tensors: Sequence[Any]) -> Batched:
+    """Return gradients by example, and their axes N; with B = 1 vmap's axis becomes the axis B."""
+    results, dims = [], []
+    for name, t, a in zip(op.inputs, grads, tensors, strict=False):
+        axis = op.axes.get(name)
+        if a is None:
+            t = t.new_empty(N, 0)
+        elif axis is not None:
+            t = t.unflatten(axis, (N, 1))
+        results.append(t)
+        dims.append(axis or 0)
     return tuple(results), tuple(dims)
 
 
 def _one_by_one(
-    call: Callable[..., Sequence[Any]], N: int, in_dims: Dims, args: Sequence[Any]
+    call: Callable[[Sequence[Any]], Sequence[Any]], N: int, in_dims: Dims, args: Sequence[Any]
 ) -> Batched:
     """Call an op for each example."""
 
@@ -102,7 +103,7 @@ def _one_by_one(
             else:  # without examples, call the op with zeros for the shapes of its results
                 values.append(a.select(d, n) if N else a.new_zeros(a.movedim(d, 0).shape[1:]))
         first = next(a for a in values if isinstance(a, torch.Tensor))
-        return [first.new_empty(0) if t is None else t for t in call(*values)]
+        return [first.new_empty(0) if t is None else t for t in call(values)]
 
     examples = [example(n) for n in range(max(N, 1))]
     results = tuple(torch.stack(parts)[:N] for parts in zip(*examples, strict=True))
@@ -115,7 +116,9 @@ def under_vectorize(tensors: Sequence[Any]) -> bool:
     return any(t is not None and is_batched(t) for t in tensors)
 
 
-def vectorized(call: Callable[..., Sequence[Any]], args: Sequence[Any]) -> list[torch.Tensor]:
+def vectorized(
+    call: Callable[[Sequence[Any]], Sequence[Any]], args: Sequence[Any]
+) -> list[torch.Tensor]:
     """Call an op for each example of that vmap, which does not use vmap rules."""
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()

@@ -14,8 +14,6 @@ from .recurrent import Packed, States
 class RecurrentCell(Packed):
     """Base of LSTMCell, GRUCell and RNNCell."""
 
-    input_size: int
-
     def forward(self, input: torch.Tensor, hx: Any = None) -> Any:
         """
         Run one step.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,42 @@ import torch
 
 from .. import _ops
 from .._ops import Record
-from .._typing import NamedTuple
+from .._typing import Array, NamedTuple
 from ..cells.block_forms import GRU_FORM, LSTM_FORM
 from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
+from ..cells.contract import Form
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..cells.packed import Net
 from ..cells.packed_forms import PackedForm
 from ..checks.arrays import module_of
-from ..checks.block import shape_of
+from ..checks.block import shape_of, symbols_shown
 from ..checks.nets import NetSizes
 from ..driver.reserve import NOTE_SIZE, NetLayout, Sizes
+from ..weights.packed import NetArguments, PackedParams
 from .ops import Named, Op
+
+
+def _check_rank(op: str, name: str, t: Any, symbols: str) -> None:
+    """Check how many axes an input has, for shapes of results."""
+    if len(t.shape) != symbols.count(",") + 1:
+        raise ValueError(f"{op}: {name} has shape {tuple(t.shape)}, expected {symbols}")
+
+
+def units_of(form: Form, weights: Named) -> Any:
+    """Return H from the last axis of weights, which are None or tensors."""
+    for name, t in weights.items():
+        factor, _, last = form.shapes[name].rpartition(", ")[2].rpartition("*")
+        if t is not None and last == "H":
+            return t.shape[-1] // int(factor or 1)
+    raise AssertionError(form.name)
 
 
 class _BlockOp(Op):
     """The op of a block op with these results, all of the shape of h."""
 
-    def __init__(self, record: Record, fields: tuple[str, ...]) -> None:
+    def __init__(self, record: Record, fields: tuple[str, ...], form: Form) -> None:
+        self._form = form
         results = (*record.outputs, *(n for n in fields if n not in record.outputs))
         steps = int(bool(record.extras))
         axes = dict.fromkeys(("x", *results), steps)
@@ -47,22 +65,42 @@ class _BlockOp(Op):
         return self.record.gradient_call(self.arguments(inputs, rest), results, cotangents)
 
     def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[int, ...]]:
-        shape = *inputs["x"].shape[:-1], inputs["h_prev"].shape[-1]
-        return dict.fromkeys(self.results, shape)
+        form, x = self._form, inputs["x"]
+        weights = {n: inputs[n] for n in form.shapes if n in inputs}
+        _check_rank(self.name, "x", x, "(T, B, I)" if self.extras else "(B, I)")
+        for name, t in weights.items():
+            _check_rank(self.name, name, t, symbols_shown(form.shapes[name]).replace(",)", ")"))
+        return dict.fromkeys(self.results, (*x.shape[:-1], units_of(form, weights)))
 
 
-LSTM_BLOCK_CELL = _BlockOp(_ops.LSTM_BLOCK_CELL, LSTMOutputs._fields)
-BLOCK_LSTM = _BlockOp(_ops.BLOCK_LSTM, LSTMOutputs._fields)
-GRU_BLOCK_CELL = _BlockOp(_ops.GRU_BLOCK_CELL, GRUOutputs._fields)
-BLOCK_GRU = _BlockOp(_ops.BLOCK_GRU, GRUOutputs._fields)
+LSTM_BLOCK_CELL = _BlockOp(_ops.LSTM_BLOCK_CELL, LSTMOutputs._fields, LSTM_FORM)
+BLOCK_LSTM = _BlockOp(_ops.BLOCK_LSTM, LSTMOutputs._fields, LSTM_FORM)
+GRU_BLOCK_CELL = _BlockOp(_ops.GRU_BLOCK_CELL, GRUOutputs._fields, GRU_FORM)
+BLOCK_GRU = _BlockOp(_ops.BLOCK_GRU, GRUOutputs._fields, GRU_FORM)
 
 
-def _sizes(inputs: Named, rest: Named) -> tuple[int, int, int, int]:
-    """Return L, D, H and P."""
+def _sizes(inputs: Named, rest: Named) -> tuple[Any, int, Any, Any]:
+    """Return L, D, H and P, as the weights, the attributes or the states have them."""
     D = 1 + (rest["direction"] == "bidirectional")
+    if "names" in rest:
+        form = kind_of(rest["names"])[0].form
+        entries = block_weights(inputs["weights"], rest["names"])
+        H = units_of(form, entries[0]._asdict())
+        projection = getattr(entries[0], form.projection or " ", None)
+        return len(entries) // D, D, H, H if projection is None else projection.shape[-1]
+    if rest["num_layers"]:
+        H = rest["num_units"]
+        return rest["num_layers"], D, H, rest["num_proj"] or H
     state = inputs["input_h"].shape
     H = inputs["input_c"].shape[-1] if "input_c" in inputs else state[2]
     return state[0 if rest["time_major"] else 1] // D, D, H, state[2]
+
+
+def _count_of_others(rest: Named) -> int:
+    """Return how many states there are beside h."""
+    if "names" in rest:
+        return len(kind_of(rest["names"])[0].form.States._fields) - 1
+    return int(rest["rnn_mode"] == "lstm")
 
 
 def _reserve_size(inputs: Named, rest: Named) -> Any:
@@ -81,8 +119,8 @@ def _reserve_size(inputs: Named, rest: Named) -> Any:
     return torch.sym_ite(size == layout._replace(every=None).size, size + 1, size)
 
 
-# The weights of stacked_rnn are one vector: layer 0 forward, layer 0 backward and so on. The
-# attribute `names` has the name of their kind and of the weights that each part has, in order.
+# The weights of stacked_rnn are those of layer 0 forward, layer 0 backward and so on. The attribute
+# `names` has the name of their kind and of the weights that each part has, in order.
 
 
 class _Kind(NamedTuple):
@@ -133,18 +171,13 @@ def shapes_of(
     return {field: shape_of(form.shapes[field], K=K, H=H, P=P) for field in fields}
 
 
-def _block_weights(inputs: Named, rest: Named) -> list[Any]:
-    """Return the weights of all layers and directions: the pieces, or views of the vector."""
-    kind, fields = kind_of(rest["names"])
-    pieces, count, nothing = inputs["weights"], len(fields), dict.fromkeys(kind.weights._fields)
-    if not isinstance(pieces, tuple):
-        L, D, H, P = _sizes(inputs, rest)
-        widths = [inputs["input"].shape[2]] * D + [D * P] * (L * D - D)
-        shapes = [shapes_of(kind.form, fields, K, H, P).values() for K in widths]
-        pieces = _cut(pieces, [*chain(*shapes)])
+def block_weights(tensors: Sequence[Any], names: str) -> list[Any]:
+    """Return the weights of all layers and directions."""
+    kind, fields = kind_of(names)
+    count, nothing = len(fields), dict.fromkeys(kind.weights._fields)
     return [
-        kind.weights(**nothing | dict(zip(fields, pieces[n : n + count], strict=True)))
-        for n in range(0, len(pieces), count)
+        kind.weights(**nothing | dict(zip(fields, tensors[n : n + count], strict=True)))
+        for n in range(0, len(tensors), count)
     ]
 
 
@@ -170,8 +203,14 @@ def _stacked(states: Any) -> Any:
     return module_of(states[0]).stack(states) if isinstance(states, tuple) else states
 
 
+# The attributes that make a PackedParams of params, for states that are left out; 0 without them.
+_SIZES = ("num_layers", "num_units", "input_size")
+
+
 class _NetOp(Op):
     """The op of a net; save is k, or 0 for all."""
+
+    takes_list = True
 
     def __init__(self, record: Record, attributes: str) -> None:
         results, saved = (*record.outputs, "reserve_space"), ("reserve_space",)
@@ -181,15 +220,18 @@ class _NetOp(Op):
 
     def arguments(self, inputs: Named, rest: Named) -> Named:
         """Return the arguments; on a device a net uses this package's kernels, never cuDNN."""
-        found = {"input_c": None, **inputs, **rest, "save": rest["save"] or "all"}
+        found = {**dict.fromkeys(self.inputs), **inputs, **rest, "save": rest["save"] or "all"}
         seeds = found.pop("seeds")
         found["seed"], found["seed2"] = (0, 0) if seeds is None else seeds.tolist()
         if "params" in inputs:
-            if isinstance(inputs["params"], tuple):
-                found["params"] = _joined(inputs["params"])
+            pieces, sizes = inputs["params"], [found.pop(name) for name in _SIZES]
+            found["params"] = _joined(pieces) if len(pieces) > 1 else pieces[0]
+            if any(sizes):
+                net = {name: rest[name] for name in NetArguments._fields}
+                found["params"] = PackedParams(found["params"], *sizes, **net)
             found["engine"] = "auto" if isinstance(inputs["input"], np.ndarray) else "cupy"
             return found
-        found["weights"] = _block_weights(inputs, rest)
+        found["weights"] = block_weights(inputs["weights"], rest["names"])
         del found["names"]
         if _is_stack(found["input_c"]):
             found["input_c"] = tuple(found["input_c"])
@@ -202,7 +244,7 @@ class _NetOp(Op):
     def gradient_arguments(
         self, inputs: Named, results: Named, cotangents: Named, rest: Named
     ) -> Named:
-        if "input_c" not in inputs:
+        if not _count_of_others(rest):
             cotangents = {n: a for n, a in cotangents.items() if n != "output_c"}
         elif _is_stack(cotangents.get("output_c")):
             cotangents = cotangents | {"output_c": tuple(cotangents["output_c"])}
@@ -217,27 +259,37 @@ class _NetOp(Op):
             grads["input_c"] = _stacked(grads["input_c"])
         return grads
 
-    def gradients(self, inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
-        grads, name = super().gradients(inputs, results, cotangents, rest), self.inputs[-1]
-        grad, of = grads[name], inputs[name]
-        if isinstance(grad, list) and not isinstance(of, tuple):
-            grads[name] = _joined(grad)
-        elif isinstance(of, tuple) and not isinstance(grad, list):
-            grads[name] = _cut(grad, [a.shape for a in of])
-        return grads
+    def gradients(
+        self, inputs: Named, results: Named, cotangents: Named, rest: Named
+    ) -> list[Array | None]:
+        grads: list[Any] = super().gradients(inputs, results, cotangents, rest)
+        *first, last = grads
+        if not isinstance(last, list):
+            last = _cut(last, [a.shape for a in inputs["params"]])
+        return [*first, *last]
 
     def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
-        tensors = {n: t for n, t in inputs.items() if t is not None}
-        _, D, _, P = _sizes(tensors, rest)
+        x, major, several = inputs["input"], rest["time_major"], _count_of_others(rest)
+        _check_rank(self.name, "input", x, "(T, B, I)" if major else "(B, T, I)")
+        L, D, H, P = _sizes(inputs, rest)
+        places = (L * D, x.shape[1]) if major else (x.shape[0], L * D)
+        states = {"h": (*places, P), "c": (*(several,) * (several > 1), *places, H)}
+        if not several:
+            states["c"] = ()
+        for name, shape in states.items():
+            if f"input_{name}" in inputs and shape:
+                states[name] = tuple(inputs[f"input_{name}"].shape)
         return {
-            "output": (*inputs["input"].shape[:2], D * P),
-            "output_h": tuple(inputs["input_h"].shape),
-            "output_c": tuple(tensors["input_c"].shape) if "input_c" in tensors else (),
-            "reserve_space": (_reserve_size(tensors, rest),) if rest["is_training"] else (),
+            "output": (*x.shape[:2], D * P),
+            "output_h": states["h"],
+            "output_c": states["c"],
+            "reserve_space": (_reserve_size(inputs, rest),) if rest["is_training"] else (),
         }
 
 
-CUDNN_RNN = _NetOp(_ops.CUDNN_RNN, _ops.CUDNN_RNN.attributes)
+CUDNN_RNN = _NetOp(
+    _ops.CUDNN_RNN, f"{_ops.CUDNN_RNN.attributes}, {', '.join(f'int {name}' for name in _SIZES)}"
+)
 CUDNN_RNN.without_input = {"input_gradient": False}
 _LSTM_ATTRIBUTES = "float? forget_bias, float? cell_clip, str gate_order, str recurrent_activation"
 STACKED_RNN = _NetOp(

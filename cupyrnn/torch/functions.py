@@ -31,14 +31,11 @@ from ..weights.packed import NetArguments, PackedParams, resolve_net
 from .arguments import (
     Lengths,
     Resets,
-    block_zeros,
     check_block_weights,
     check_seeds,
     extras,
     keeps,
     lstm_attributes,
-    packed_zeros,
-    stacked_zeros,
 )
 from .definitions import (
     BLOCK_GRU,
@@ -49,7 +46,6 @@ from .definitions import (
     STACKED_RNN,
     name_of_kind,
 )
-from .laid_out import Zeros
 from .ops import Op, check_tensor
 
 _MODES, _INPUT_MODES = tuple(GATES), get_args(InputMode)
@@ -83,18 +79,15 @@ for _tuple in (LSTMOutputs, GRUOutputs, RNNOutputs):
 
 def _lstm(op: Op, inputs: Any, of_cell: Attributes, of_steps: Any = (), way: Any = ()) -> Any:
     """Call a block op of LSTMs."""
-    attributes, (x, cs_prev, h_prev, w, *_) = lstm_attributes(op.name, of_cell), inputs
-    zeros = block_zeros(op.name, x, ("w", w), 4, cs_prev, h_prev)
-    cs, h, i, f, o, ci, co = op(*inputs, *of_steps, *attributes, *way, zeros=zeros)
+    attributes = lstm_attributes(op.name, of_cell)
+    cs, h, i, f, o, ci, co = op(*inputs, *of_steps, *attributes, *way)
     return LSTMOutputs(i, cs, f, o, ci, co, h)
 
 
 def _gru(op: Op, inputs: Any, gate: str, of_steps: Any = (), way: Any = ()) -> Any:
     """Call a block op of GRUs."""
     check_gate(op.name, gate)
-    x, h_prev, _, w_c, *_ = inputs
-    zeros = block_zeros(op.name, x, ("w_c", w_c), 1, h_prev)
-    h, *gates = op(*inputs, *of_steps, gate, *way, zeros=zeros)
+    h, *gates = op(*inputs, *of_steps, gate, *way)
     return GRUOutputs._make((*gates, h))
 
 
@@ -463,18 +456,25 @@ def cudnn_rnn(
     check_gate(op, gate)
     P = 0 if num_proj is None else check_integer(op, "num_proj", num_proj)
     major = check_bool(op, "time_major", time_major)
-    zeros: Zeros = ()
-    if input_h is None or (input_c is None and mode == "lstm"):
-        zeros = packed_zeros(op, (input, input_h, input_c), known, major, (mode, P))
+    needs_c = P and mode == "lstm"
+    lacking = "input_h" if input_h is None else "input_c" if input_c is None and needs_c else None
+    if known is None and lacking is not None:
+        raise TypeError(
+            f"{op}: {lacking} is None, expected zeros (L*D, B, {'PH'[lacking == 'input_c']}):"
+            " params has no sizes, as a PackedParams has"
+        )
     check_seeds(op, seeds)
     rate = check_dropout(op, dropout)
     attributes = (
         *(mode, inputs_are, D, rate, P, gate, major),
-        *(check_bool(op, "reverse", reverse), keeps(rate), check_save(op, save) or 0),
+        check_bool(op, "reverse", reverse),
+        *((known.L, known.H, known.I) if known else (0, 0, 0)),
+        *(keeps(rate), check_save(op, save) or 0),
     )
-    inputs = (input, input_h, input_c if mode == "lstm" else None, vector)
+    check_tensor(op, "params", vector)
+    inputs = (input, input_h, input_c if mode == "lstm" else None, (vector,))
     of_steps = (*extras(op, sequence_lengths, resets), seeds)
-    found = CUDNN_RNN(*inputs, *of_steps, *attributes, zeros=zeros)
+    found = CUDNN_RNN(*inputs, *of_steps, *attributes)
     return RNNOutputs._make(found[:3])
 
 
@@ -578,23 +578,6 @@ def stacked_rnn(
             kind = type_shown(input_c)
             raise TypeError(f"{op}: input_c is {kind}, expected a tuple of {several} tensors")
         input_c = torch.stack(tuple(input_c))
-    major = check_bool(op, "time_major", time_major)
-    axes, places = ("T, B", "L*D, B") if major else ("B, T", "B, L*D")
-    states = {"input": input, "input_h": input_h, "input_c": input_c if several else None}
-    for name, t in states.items():
-        if t is not None or name == "input":
-            check_tensor(op, name, t)
-            expected = 4 if name == "input_c" and several > 1 else 3
-            if t.dim() != expected:  # type: ignore[union-attr]
-                symbols = f"({axes}, I)" if name == "input" else f"({places}, H)"
-                shape = tuple(t.shape)  # type: ignore[union-attr]
-                raise ValueError(f"{op}: {name} has shape {shape}, expected {symbols}")
-    zeros = stacked_zeros(op, tuple(states.values()), weights, form, major)
-    h_shape = dict(zeros)[1] if input_h is None else tuple(input_h.shape)
-    if h_shape[0 if major else 1] != len(weights):
-        raise ValueError(
-            f"{op}: input_h has shape {h_shape}, expected ({places}, H) with L*D = {len(weights)}"
-        )
     flat, names = check_block_weights(op, weights, form, name_of_kind(weights, form))
     of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation, proj_clip)
     attributes: Any = of_cell
@@ -605,9 +588,10 @@ def stacked_rnn(
         check_gate(op, recurrent_activation)
     check_seeds(op, seeds)
     rate, reverse = check_dropout(op, dropout), check_bool(op, "reverse", reverse)
-    inputs = (*states.values(), tuple(flat))
+    inputs = (input, input_h, input_c if several else None, tuple(flat))
     of_steps = (*extras(op, sequence_lengths, resets), seeds)
+    major = check_bool(op, "time_major", time_major)
     attributes = (names, direction, rate, *attributes, major, reverse, keeps(rate))
     attributes = (*attributes, check_save(op, save) or 0)
-    output, h, c, *_ = STACKED_RNN(*inputs, *of_steps, *attributes, zeros=zeros)
+    output, h, c, *_ = STACKED_RNN(*inputs, *of_steps, *attributes)
     return RNNOutputs(output, h, c.unbind() if several > 1 else c)  # type: ignore[arg-type]

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..driver import device_call
 
 Results: TypeAlias = "list[torch.Tensor | None]"
-# Numbers and shapes of the states that are None among the tensors of a call: they are zeros.
-Zeros: TypeAlias = "tuple[tuple[int, tuple[int, ...]], ...]"
 Wanted: TypeAlias = "tuple[bool, ...]"  # which gradients; empty for all
 
 # Without this the parts of a tensor would be views, and autograd forbids writing to them.
@@ -50,11 +48,10 @@ def results_of(
     op_kind: str,
     tensors: Sequence[Any],
     attributes: Sequence[Any],
-    zeros: Zeros,
     wanted: Wanted,
 ) -> Results | None:
     """Return the results of an op or of its gradient, None if calls like it have no layout."""
-    key: list[Any] = [op.name, op_kind, attributes, zeros, wanted]
+    key: list[Any] = [op.name, op_kind, attributes, wanted]
     e = len(tensors) - len(op.extras)
     tensors, extras, values = tensors[:e], tensors[e:], {}
     for name, a in zip(op.extras, extras, strict=True):
@@ -87,8 +84,7 @@ def results_of(
     found = CALLS.get(signed)
     if found is None:
         with on_device_of(first):
-            args = [*op.values(op_kind, (*tensors, *extras), zeros), *attributes]
-            found = _lay_out(op, op_kind, args, zeros, wanted), None
+            found = _lay_out(op, op_kind, (*tensors, *extras), attributes, wanted), None
         CALLS.keep(signed, found)
     try:
         return None if found[0] is None else found[0].run(tensors, addresses, values)
@@ -97,20 +93,19 @@ def results_of(
 
 
 def _lay_out(
-    op: Op, op_kind: str, args: list[Any], zeros: Zeros, wanted: Wanted
+    op: Op, op_kind: str, tensors: Sequence[Any], attributes: Sequence[Any], wanted: Wanted
 ) -> _OnHost | _OnDevice | None:
     """Check a call; return an object that runs calls of its signature, None if there is none."""
-    first, last, back = args[0], op.inputs[-1], op_kind == "backward"
+    first, last, back = tensors[0], op.inputs[-1], op_kind == "backward"
     if op_kind not in ("forward", "backward"):
         return None
     if first.is_cpu and first.dtype is torch.bfloat16:  # its arrays are copies
         return None
     copied: list[int] = []
     if first.is_cuda:
-        flat = [t for a in args for t in (a if type(a) is tuple else (a,))]
-        copied = [n for n, t in enumerate(flat) if _in_order(t) is not t]
-        args = [tuple(map(_in_order, a)) if type(a) is tuple else _in_order(a) for a in args]
-    *groups, rest = op.named(op_kind, args)
+        copied = [n for n, t in enumerate(tensors) if _in_order(t) is not t]
+        tensors = [*map(_in_order, tensors)]
+    *groups, rest = op.named(op_kind, tensors, attributes)
     if back and not groups[2]:
         return None
     function = op.record.gradient if back else op.record.forward
@@ -124,8 +119,7 @@ def _lay_out(
     checked = inspect.unwrap(function)(**arguments)
     pieces: Any = inputs.get(last)
     if last == "params":  # the checks read the joined array
-        arguments[last] = pieces
-    arguments |= {op.inputs[n]: None for n, _ in zeros}
+        arguments[last] = pieces if len(pieces) > 1 else pieces[0]
     _, arrays = signature(op.name, (), arguments)
     pairs = zip(op.groups[op_kind], groups, strict=True)
     values = [group.get(name) for names, group in pairs for name in names]
@@ -154,7 +148,7 @@ def _lay_out(
         if isinstance(of_last, list):
             views += map(_whole, of_last)
         else:
-            views += _parts(of_last, pieces) if isinstance(pieces, tuple) else [_whole(of_last)]
+            views += _parts(of_last, pieces) if last == "params" else [_whole(of_last)]
     if wanted:
         views = [view if want else None for view, want in zip(views, wanted, strict=True)]
     order = [numbers[id(a)] for a in arrays]
@@ -164,8 +158,8 @@ def _lay_out(
 
 
 def _in_order(a: Any) -> Any:
-    """Return a device's tensor in C order, or a matrix in Fortran order; other values unchanged."""
-    if not isinstance(a, torch.Tensor) or a.is_cpu or a.is_contiguous():
+    """Return a device's tensor in C order, or a matrix in Fortran order; others unchanged."""
+    if a is None or a.is_cpu or a.is_contiguous():
         return a
     return a if a.dim() == 2 and a.t().is_contiguous() else a.contiguous()
 
@@ -176,6 +170,8 @@ def _whole(n: int | None) -> _View | None:
 
 def _parts(n: Any, pieces: Sequence[Array]) -> list[_View]:
     """Return the parts of a flat result that belong to pieces, in their shapes."""
+    if len(pieces) == 1:
+        return [_View(n)]
     starts = itertools.accumulate((a.size for a in pieces), initial=0)
     strides = [strides_of(tuple([n or 1 for n in a.shape]), 1) for a in pieces]
     return [_View(n, (a.shape, s, k)) for a, s, k in zip(pieces, strides, starts, strict=False)]

@@ -14,10 +14,11 @@ from ..arithmetic.gates import RecurrentActivation, check_gate
 from ..cells.packed import Direction, InputMode, RNNMode
 from ..checks.attributes import check_bool, check_dropout, misfit, named, type_shown
 from ..weights.init import init_params
+from ..weights.packed import PackedParams
 from ..weights.params import DEFAULTS, check_net
 from .arguments import Lengths, Resets, save_of, seeds_of
 from .functions import RNNOutputs, cudnn_rnn
-from .ops import check_tensor, refuse_torchscript
+from .ops import refuse_torchscript
 
 
 def parameter_of(
@@ -181,12 +182,16 @@ class CudnnRNN(Leaf):
             "reverse": check_bool(op, "reverse", reverse),
             "save": save_of(op, save),
         }
-        D = 1 + (direction == "bidirectional")
         net = check_net(op, num_layers, num_units, input_size, *self._net.values())
         warn_of_dropout(op, self.dropout, num_layers, stacklevel=4)
-        self._states = num_layers * D, num_proj or num_units, num_units
         self.params = parameter_of((net.params_size,), device, dtype)
         self.reset_parameters()
+
+    def _packed(self, params: Any) -> PackedParams:
+        """Return parameters with the sizes and attributes of the net."""
+        sizes = self.num_layers, self.num_units, self.input_size
+        gate: Any = self.attributes["recurrent_activation"]
+        return PackedParams(params, *sizes, **self._net, recurrent_activation=gate)
 
     def reset_parameters(self) -> None:
         """
@@ -262,16 +267,11 @@ class CudnnRNN(Leaf):
         extent: dict[str, Any] = {"sequence_lengths": sequence_lengths, "resets": resets}
         if isinstance(input, torch.fx.Proxy):
             return self.as_node(input, state=state, **extent)
-        check_tensor("cudnn_rnn", "input", input)
-        if state is None:
-            places, P, H = self._states
-            B = 0  # the op refuses input of other shapes
-            if input.ndim == 3:
-                B = input.shape[1 if self.attributes["time_major"] else 0]
-            order = (places, B) if self.attributes["time_major"] else (B, places)
-            c = input.new_zeros((*order, H)) if self.attributes["rnn_mode"] == "lstm" else None
-            state = (input.new_zeros((*order, P)), c)
-        check_pair("cudnn_rnn", "state", state, "(input_h, input_c)")
+        h = c = None
+        if state is not None:
+            check_pair("cudnn_rnn", "state", state, "(input_h, input_c)")
+            h, c = state
         rate = self.dropout if self.training else 0.0
-        arguments = {**extent, "dropout": rate, "seeds": seeds_of(rate), **self.attributes}
-        return cudnn_rnn(input, *state, self.params, **arguments)
+        of_call = {name: self.attributes[name] for name in ("time_major", "reverse", "save")}
+        arguments = {**extent, "dropout": rate, "seeds": seeds_of(rate), **of_call}
+        return cudnn_rnn(input, h, c, self._packed(self.params), **arguments)

@@ -25,19 +25,11 @@ from .._ops import Record
 from .._typing import Array
 from ..checks.attributes import type_shown
 from ..derivatives.duals import along
+from ..derivatives.tree import leaves_by_name, tree_map
 from . import laid_out
-from .arrays import (
-    arrays_of,
-    check_device,
-    host_arrays_of,
-    joined,
-    name_of,
-    on_device_of,
-    tensors_of,
-)
+from .arrays import arrays_of, check_device, host_arrays_of, name_of, on_device_of, tensors_of
 from .batching import rule_of, under_vectorize, vectorized
-from .laid_out import Zeros
-from .rules import RULES
+from .rules import OF_INPUTS, RULES
 
 # Arguments by name, without those that are None.
 Named: TypeAlias = dict[str, Any]
@@ -104,18 +96,18 @@ def _primal(t: Any) -> Any:
     return t if t is None else torch.autograd.forward_ad.unpack_dual(t).primal
 
 
-def _cast(args: Sequence[Any], tensors: int) -> list[Any]:
-    """Return arguments as under autocast: floating tensors of its device in its dtype."""
-    kind: str = args[0].device.type
+def _cast(tensors: Sequence[Any]) -> Sequence[Any]:
+    """Return tensors as under autocast: floating ones of its device in its dtype."""
+    kind: str = tensors[0].device.type
     if not torch.is_autocast_enabled(kind):
-        return list(args)
+        return tensors
     dtype = torch.get_autocast_dtype(kind)
 
     def cast(t: Any) -> Any:
         narrowed = t is not None and t.is_floating_point() and t.dtype != torch.float64
         return t.to(dtype) if narrowed and t.device.type == kind else t
 
-    return [*map(cast, args[:tensors]), *args[tensors:]]
+    return [*map(cast, tensors)]
 
 
 def _requires_grad(tensors: Sequence[Any]) -> bool:
@@ -137,6 +129,9 @@ class Op:
     """
     A function of the package as ops of PyTorch; called with tensors and attributes in order.
 
+    The weights of a net, its last input, are a tuple of tensors. In the ops all tensors are in one
+    list: with n weights after the first one, each group of tensors by input has n more.
+
     Parameters
     ----------
     record
@@ -155,8 +150,7 @@ class Op:
 
     # Whether `onnx_translations` was called: without its table no export to ONNX ends well.
     translated = False
-    forward: Any  # the ops, by the names of `RULES`
-    backward: Any
+    takes_list = False  # whether the last input is a tuple of tensors
 
     def __init__(
         self,
@@ -174,7 +168,7 @@ class Op:
         self.shown = len(results)
         # Arguments that make the gradient skip the first input.
         self.without_input: Named = {}
-        self._attributes = [part.split()[-1] for part in attributes.split(", ")]
+        self.attributes = [part.split()[-1] for part in attributes.split(", ")]
         # The tensors of each group, and those that each op takes, before the extras.
         inputs, outputs = self.inputs, self.outputs
         self._named = {"p": inputs, "dp": inputs, "s": saved, "y": outputs, "dy": outputs}
@@ -183,7 +177,10 @@ class Op:
             op_kind: tuple(self._named[group] for group in rule.takes.split())
             for op_kind, rule in RULES.items()
         }
-        self._define()
+        self._counts = {
+            op_kind: sum(map(len, groups)) + len(extras) for op_kind, groups in self.groups.items()
+        }
+        self.library = {op_kind: self._define(op_kind) for op_kind in RULES}
         self.functions = _functions(self)
         # Skips PyTorch's check for function transforms, which have been ruled out here.
         base: type[Any] = torch.autograd.Function
@@ -210,113 +207,104 @@ class Op:
         """Return the results of the function's gradient by the names of the inputs."""
         return self.record.by_input(found)
 
-    def gradients(self, inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
-        """Return the gradients by the names of the inputs; for pieces, one gradient each."""
+    def gradients(
+        self, inputs: Named, results: Named, cotangents: Named, rest: Named
+    ) -> list[Array | None]:
+        """Return the gradients of the inputs, None for those that are left out."""
         arguments = self.gradient_arguments(inputs, results, cotangents, rest)
-        return self.gradients_of(self.record.gradient(**arguments), inputs, rest)
+        grads = self.gradients_of(self.record.gradient(**arguments), inputs, rest)
+        return [grads[name] if name in inputs else None for name in self.inputs]
 
     def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the results."""
         raise NotImplementedError
 
-    def __call__(self, *args: Any, zeros: Zeros = ()) -> Sequence[torch.Tensor]:
+    def __call__(self, *args: Any) -> Sequence[torch.Tensor]:
         """
         Return the results.
 
-        The last input may be a tuple of pieces, which are flattened and joined. If autograd records
-        the call, it is one node, because separate nodes for joining and splitting would take a
-        large part of a small net's time. States of zeros are no tensors for the same reason.
+        If autograd records the call, it is one node: separate nodes that make states of zeros, or
+        join weights, would take a large part of a small net's time.
         """
         last, rest = len(self.inputs) - 1, len(self.inputs) + len(self.extras)
-        pieces = args[last]
-        pieces = pieces if type(pieces) is tuple and pieces else (pieces,)
-        tensors = (*args[:last], *pieces, *args[last + 1 : rest])
+        weights = args[last] if self.takes_list else args[last : last + 1]
+        tensors = (*args[:last], *weights, *args[last + 1 : rest])
         if (
             torch.compiler.is_compiling()
             or torch._C._is_any_autocast_enabled()
             or not is_plain(tensors)
             or in_a_transform()
         ):
-            return self._call_transformed([*args], pieces, zeros)
+            return self._call_transformed(tensors, args[rest:])
         if _requires_grad(tensors):
-            return self._record((args[rest:], zeros), *tensors)  # type: ignore[no-any-return]
-        found: Sequence[Any] = self._results("forward", tensors, args[rest:], zeros)
+            return self._record(args[rest:], *tensors)  # type: ignore[no-any-return]
+        found: Sequence[Any] = self._results("forward", tensors, args[rest:])
         return found
 
-    def _call_transformed(
-        self, args: list[Any], pieces: Sequence[Any], zeros: Zeros
-    ) -> Sequence[torch.Tensor]:
+    def _call_transformed(self, tensors: Sequence[Any], attributes: Any) -> Sequence[torch.Tensor]:
         """Return the results of a call that is traced or transformed."""
         refuse_torchscript(self.name)
-        for t in (*args[: len(self.inputs) - 1], *pieces):
-            if type(t) is ExpandedWeight:
-                raise NotImplementedError(
-                    f"{self.name}: PyTorch's ExpandedWeights are not supported; for"
-                    " gradients of each example use torch.func.vmap of torch.func.grad, or"
-                    " cupyrnn.vjp with weight_gradients='examples'"
-                )
-        args = _filled(args, zeros)
-        self._check_inputs(args)
-        args[len(self.inputs) - 1] = joined(pieces)
+        if any(type(t) is ExpandedWeight for t in tensors):
+            raise NotImplementedError(
+                f"{self.name}: PyTorch's ExpandedWeights are not supported; for gradients of each"
+                " example use torch.func.vmap of torch.func.grad, or cupyrnn.vjp with"
+                " weight_gradients='examples'"
+            )
+        self._check_inputs(tensors)
         if torch._C._is_any_autocast_enabled():
-            args = _cast(args, len(args) - len(self._attributes))
+            tensors = _cast(tensors)
         if torch.compiler.is_compiling() or torch._C._is_tracing():
-            return self.forward(*args)  # type: ignore[no-any-return]
-        return self.functions["forward"].apply(*args)  # type: ignore[no-any-return]
+            return self._traced("forward", tensors, attributes)
+        return self.functions["forward"].apply(attributes, *tensors)  # type: ignore[no-any-return]
 
-    def _check_inputs(self, args: Sequence[Any]) -> None:
-        """Check that inputs, or the pieces of the last one, are tensors."""
-        for name, t in zip(self.inputs, args, strict=False):
-            is_joined = type(t) is tuple and t and all(isinstance(p, torch.Tensor) for p in t)
-            if not is_joined and (t is not None or name not in self.record.optional):
+    def _check_inputs(self, tensors: Sequence[Any]) -> None:
+        """Check that inputs are tensors; weights after the first have been checked."""
+        for name, t in zip(self.inputs, tensors, strict=False):
+            if t is not None or name not in self.record.optional:
                 check_tensor(self.name, name, t)
 
-    def _split(self, groups: str, values: Sequence[Any]) -> tuple[Groups, Sequence[Any]]:
-        """Return tensors by the letters of their groups, and the rest."""
+    # Groups of tensors.
+
+    def _more(self, op_kind: str, tensors: Sequence[Any]) -> int:
+        """Return how many tensors a group by input has beyond one for each input."""
+        more = len(tensors) - self._counts[op_kind]
+        return more // sum(group in OF_INPUTS for group in RULES[op_kind].takes.split())
+
+    def _split(self, groups: str, tensors: Sequence[Any], more: int) -> Groups:
+        """Return tensors by the letters of their groups; extras under an empty word."""
         found, start = {}, 0
         for group in groups.split():
-            end = start + len(self._named[group])
-            found[group], start = values[start:end], end
-        return found, values[start:]
+            end = start + len(self._named[group]) + more * (group in OF_INPUTS)
+            found[group], start = tensors[start:end], end
+        return {**found, "": tensors[start:]}
 
-    def grouped(self, op_kind: str, values: Sequence[Any]) -> list[Sequence[Any]]:
-        """Return the arguments of an op group by group, and then the rest."""
-        found, rest = self._split(RULES[op_kind].takes, values)
-        return [*found.values(), rest]
+    def by_name(self, group: str, tensors: Sequence[Any]) -> Named:
+        """Return the tensors of a group by name, weights as a tuple."""
+        names = self._named[group]
+        if self.takes_list and group in OF_INPUTS:
+            n = len(names) - 1
+            tensors = *tensors[:n], tuple(tensors[n:])
+        return dict(zip(names, tensors, strict=True))
 
-    def _count(self, op_kind: str) -> int:
-        """Return how many of the arguments of an op are tensors."""
-        return sum(map(len, self.groups[op_kind])) + len(self.extras)
-
-    def values(self, op_kind: str, tensors: Sequence[Any], zeros: Zeros) -> list[Any]:
-        """Return tensors as an op takes them: with a tuple of several pieces, and with zeros."""
-        last = len(self.inputs) - 1
-        end = last + 1 + len(tensors) - self._count(op_kind)
-        pieces: Any = tuple(tensors[last:end])
-        pieces = pieces if len(pieces) > 1 else pieces[0]
-        return _filled([*tensors[:last], pieces, *tensors[end:]], zeros)
-
-    def call(self, op_kind: str, *args: Any) -> Sequence[Any]:
+    def call(self, op_kind: str, tensors: Sequence[Any], attributes: Any) -> Sequence[Any]:
         """Call an op inside a derivative, which may be differentiated itself."""
-        count = self._count(op_kind)
-        tensors, attributes = args[:count], args[count:]
+        if torch.compiler.is_compiling():
+            return self._traced(op_kind, tensors, attributes)
+        if under_vectorize(tensors):
+            return vectorized(lambda values: self.call(op_kind, values, attributes), tensors)
         if not is_plain(tensors) or in_a_transform() or _requires_grad(tensors):
-            return self.functions[op_kind].apply(*args)  # type: ignore[no-any-return]
+            return self.functions[op_kind].apply(attributes, *tensors)  # type: ignore[no-any-return]
         return self._results(op_kind, tensors, attributes)
 
-    def run(self, op_kind: str, *args: Any) -> Sequence[torch.Tensor]:
+    def run(self, op_kind: str, attributes: Any, *tensors: Any) -> Sequence[torch.Tensor]:
         """Run an op below autograd."""
-        count = self._count(op_kind)
-        tensors, attributes = args[:count], args[count:]
         if is_plain(tensors):
-            return self._whole(args[0], self._results(op_kind, tensors, attributes))
+            return _whole(tensors[0], self._results(op_kind, tensors, attributes))
         outside = _below_autograd.set(True)
         try:
-            found = getattr(self, op_kind)(*args)
+            return self._traced(op_kind, tensors, attributes)
         finally:
             _below_autograd.reset(outside)
-        results: tuple[torch.Tensor, ...] = found if isinstance(found, tuple) else (found,)
-        return results
 
     def _results(self, *call: Any) -> list[torch.Tensor | None]:
         """Return the results of `_computed`, hidden from PyTorch's compiler."""
@@ -325,188 +313,171 @@ class Op:
         return (_untraced(self._computed) if seen else self._computed)(*call)  # type: ignore[no-any-return]
 
     def _computed(
-        self, op_kind: str, tensors: Any, attributes: Any, zeros: Zeros = (), wanted: Any = ()
+        self, op_kind: str, tensors: Any, attributes: Any, wanted: Any = ()
     ) -> list[torch.Tensor | None]:
         """
         Return the results of an op whose tensors are memory.
 
-        There may be pieces among the tensors; a gradient has one result for each. `wanted` selects
-        gradients, and is empty for all.
+        `wanted` selects gradients, and is empty for all.
         """
-        found = laid_out.results_of(self, op_kind, tensors, attributes, zeros, wanted)
+        found = laid_out.results_of(self, op_kind, tensors, attributes, wanted)
         if found is not None:
             return found
-        values = *self.values(op_kind, tensors, zeros), *attributes
-        more = {"wanted": wanted} if wanted else {}
-        results: list[torch.Tensor | None] = getattr(self, f"_{op_kind}")(*values, **more)
+        results: list[torch.Tensor | None] = getattr(self, f"_{op_kind}")(
+            tensors, attributes, **({"wanted": wanted} if wanted else {})
+        )
         return results
 
     # The registration with PyTorch's dispatcher, for the compiler and other tracers.
 
-    def _define(self) -> None:
-        schemas = {
-            "p": [f"Tensor{'?' * (n in self.record.optional)} {n}" for n in self.inputs],
-            "s": [f"Tensor {name}_" for name in self.saved],
-            "y": [f"Tensor? {name}_grad" for name in self.outputs],
-            "dp": [f"Tensor? {name}_tangent" for name in self.inputs],
-            "dy": [f"Tensor? {name}_grad_tangent" for name in self.outputs],
-        }
-        last = [f"Tensor? {name}" for name in self.extras] + [self._declared]
-        for op_kind, rule in RULES.items():
-            arguments = [*itertools.chain(*map(schemas.__getitem__, rule.takes.split())), *last]
-            count = sum(len(self._named[group]) for group in rule.gives.split())
-            op = self._op(op_kind, arguments, count, partial(self._fake, op_kind))
-            setattr(self, op_kind, op)
-            vjp, keep = _refusal(self.name, "there are no third derivatives"), None
-            if op_kind in ("forward", "backward"):
-                vjp, keep = partial(self._transpose, op_kind), partial(self._keep, op_kind)
-            torch.library.register_autograd(op, vjp, setup_context=keep, lib=_LIBRARY)
+    def _define(self, op_kind: str) -> Any:
+        """
+        Return an op of PyTorch's library.
 
-    def _op(self, op_kind: str, arguments: list[str], count: int, fake: Any) -> Any:
-        """Return an op of PyTorch."""
+        It takes a list of the tensors that are there, and a text with "1" for each of them and "0"
+        for each one that is left out.
+        """
         name = self.name + ("" if op_kind == "forward" else f"_{op_kind}")
-        schema = f"({', '.join(arguments)}) -> ({', '.join(['Tensor'] * count)})"
-        torch.library.define(
-            f"cupyrnn::{name}", schema, lib=_LIBRARY, tags=torch.Tag.pt2_compliant_tag
-        )
-
-        def run(*args: Any) -> Sequence[torch.Tensor]:
-            count = self._count(op_kind)
-            return self._whole(args[0], self._results(op_kind, args[:count], args[count:]))
+        schema = f"(Tensor[] tensors, str given, {self._declared}) -> Tensor[]"
+        tags = torch.Tag.pt2_compliant_tag
+        torch.library.define(f"cupyrnn::{name}", schema, lib=_LIBRARY, tags=tags)
 
         def traced(compute: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Any]:
-            def call(*args: Any) -> Any:
+            def call(tensors: Sequence[Any], given: str, *attributes: Any) -> list[torch.Tensor]:
                 # Ops in the dispatcher have no forward mode: tangents would be zeros.
-                # PyTorch switches forward mode off in the function that it makes from
-                # register_autograd, where the tangents are lost. So its state does not tell.
                 if _in_forward_mode() and not _below_autograd.get():
                     raise NotImplementedError(
                         f"{self.name}: there is no forward mode in torch.compile"
                     )
-                found = compute(*args)
-                return tuple(found) if len(found) > 1 else found[0]  # a single result is no tuple
+                return list(compute(all_of(tensors, given), attributes))
 
             return call
 
-        def exported(*args: Any) -> Sequence[torch.Tensor]:
+        def run(tensors: Sequence[Any], attributes: Any) -> Sequence[torch.Tensor]:
+            return _whole(tensors[0], self._results(op_kind, tensors, attributes))
+
+        def recorded(tensors: Sequence[Any], attributes: Any) -> Sequence[torch.Tensor]:
+            if _requires_grad(tensors):
+                return self.functions[op_kind].apply(attributes, *tensors)  # type: ignore[no-any-return]
+            with torch._C._AutoDispatchBelowAutograd():
+                return self._traced(op_kind, tensors, attributes)
+
+        def exported(tensors: Sequence[Any], attributes: Any) -> Sequence[torch.Tensor]:
             if torch.onnx.is_in_onnx_export() and not Op.translated:
                 raise NotImplementedError(
                     f"{self.name}: torch.onnx.export needs its translation: pass"
                     " custom_translation_table=cupyrnn.torch.onnx_translations()"
                 )
-            return fake(*args)  # type: ignore[no-any-return]
+            return self._fake(op_kind, tensors, attributes)
 
         _LIBRARY.impl(name, traced(run), "CompositeExplicitAutograd")
+        _LIBRARY.impl(name, traced(recorded), "Autograd")
         torch.library.register_fake(f"cupyrnn::{name}", traced(exported), lib=_LIBRARY)
         return getattr(torch.ops.cupyrnn, name).default
 
-    def _whole(self, like: torch.Tensor, found: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        """Return a tensor for each result, an empty one for a missing result."""
-        return tuple(like.new_empty(0) if t is None else t for t in found)
+    def _traced(
+        self, op_kind: str, tensors: Sequence[Any], attributes: Any
+    ) -> Sequence[torch.Tensor]:
+        """Call an op of PyTorch's library."""
+        given = "".join(["0" if t is None else "1" for t in tensors])
+        present = [t for t in tensors if t is not None]
+        return tuple(self.library[op_kind](present, given, *attributes))
 
-    def _fake(self, op_kind: str, *args: Any) -> tuple[torch.Tensor, ...]:
+    def _fake(self, op_kind: str, tensors: Any, attributes: Any) -> tuple[torch.Tensor, ...]:
         """Return tensors of the shapes of an op's results."""
-        tensors, *_, rest = self.grouped(op_kind, args)
-        inputs = dict(zip(self.inputs, tensors, strict=True))
-        shapes = {n: torch.Size([0]) if t is None else t.shape for n, t in inputs.items()}
-        gives = RULES[op_kind].gives
-        if "F" in gives:
-            for name, t in inputs.items():
-                if t is not None:
-                    check_device(self.name, (name, t), (self.inputs[0], args[0]))
-            attributes = dict(zip(self._attributes, rest[len(self.extras) :], strict=True))
-            shapes |= self.shapes(inputs, attributes)
-        names = itertools.chain(*map(self._named.__getitem__, gives.split()))
-        return tuple(args[0].new_empty(shapes[name]) for name in names)
+        rule, first = RULES[op_kind], tensors[0]
+        inputs = self._split("p", tensors, self._more(op_kind, tensors))["p"]
+        of_inputs = [(0,) if t is None else t.shape for t in inputs]
+        shapes = {"G": of_inputs, "dG": of_inputs}
+        if "F" in rule.gives:
+            by_name = {n: a for n, a in self.by_name("p", inputs).items() if a is not None}
+            for name, a in by_name.items():
+                for t in a if isinstance(a, tuple) else (a,):
+                    check_device(self.name, (name, t), (self.inputs[0], first))
+            of = self.shapes(by_name, dict(zip(self.attributes, attributes, strict=True)))
+            shapes |= {g: [of[name] for name in self._named[g]] for g in ("F", "dF")}
+        return tuple(first.new_empty(s) for group in rule.gives.split() for s in shapes[group])
 
     # The computations of the ops on tensors; an input that is left out is None.
 
-    def _rest(self, first: torch.Tensor, values: Sequence[Any]) -> Named:
+    def _rest(self, first: torch.Tensor, extras: Sequence[Any], attributes: Any) -> Named:
         """Return the extras and the attributes by name."""
-        e = len(self.extras)
-        rest: Named = host_arrays_of(self.name, self.extras, values[:e])
-        rest.update(zip(self._attributes, values[e:], strict=True))
+        rest: Named = host_arrays_of(self.name, self.extras, extras)
+        rest.update(zip(self.attributes, attributes, strict=True))
         for name in ("cell_clip", "proj_clip") if first.dtype is torch.bfloat16 else ():
             if rest.get(name) is not None:
                 # Rounded to the dtype, so that a saved state compares equal to it.
                 rest[name] = float(torch.tensor(rest[name], dtype=first.dtype))
         return rest
 
-    def named(self, op_kind: str, args: Sequence[Any]) -> list[Named]:
+    def named(self, op_kind: str, tensors: Sequence[Any], attributes: Any) -> list[Named]:
         """Return what an op takes by name, after checks: arrays, group by group, and the rest."""
-        self._check_inputs(args)
-        *groups, rest = self.grouped(op_kind, args)
-        found: list[Named] = [
-            arrays_of(self.name, names, tensors)
-            for names, tensors in zip(self.groups[op_kind], groups, strict=True)
-        ]
-        return [*found, self._rest(args[0], rest)]
+        self._check_inputs(tensors)
+        groups = self._split(RULES[op_kind].takes, tensors, self._more(op_kind, tensors))
+        extras = groups.pop("")
+        found = [arrays_of(self.name, self.by_name(group, a)) for group, a in groups.items()]
+        return [*found, self._rest(tensors[0], extras, attributes)]
 
-    def _forward(self, *args: Any) -> list[torch.Tensor | None]:
+    def _forward(self, tensors: Sequence[Any], attributes: Any) -> list[torch.Tensor | None]:
         """Return the results."""
-        with on_device_of(args[0]):
-            results = self.compute(*self.named("forward", args))
-            return tensors_of([results[name] for name in self.results], args[0])
+        with on_device_of(tensors[0]):
+            results = self.compute(*self.named("forward", tensors, attributes))
+            return tensors_of([results[name] for name in self.results], tensors[0])
 
-    def by_example(self, *args: Any) -> Sequence[Any] | None:
+    def by_example(self, tensors: Sequence[Any], attributes: Any) -> Sequence[Any] | None:
         """
         Return the gradients by example, which have no derivative; None if one may be requested.
 
         The gradients of weights have an axis B in front.
         """
-        tensors = args[: self._count("backward")]
         if not is_plain(tensors) or in_a_transform() or _requires_grad(tensors):
             return None
-        return self._whole(args[0], self._backward(*args, weight_gradients="examples"))
+        return _whole(tensors[0], self._backward(tensors, attributes, weight_gradients="examples"))
 
     def _backward(
-        self, *args: Any, wanted: tuple[bool, ...] = (), **more: Any
+        self, tensors: Sequence[Any], attributes: Any, wanted: tuple[bool, ...] = (), **more: Any
     ) -> list[torch.Tensor | None]:
-        """Return the gradients, for pieces one each; `wanted` selects some, or is empty for all."""
+        """Return the gradients; `wanted` selects some, or is empty for all."""
         if wanted and not wanted[0]:
             more |= self.without_input
-        with on_device_of(args[0]):
-            inputs, results, cotangents, rest = self.named("backward", args)
-            grads = self.gradients(inputs, results, cotangents, rest | more)
-            *first, last = [grads[name] if name in inputs else None for name in self.inputs]
-            arrays = [*first, *(last if isinstance(last, list) else [last])]
+        with on_device_of(tensors[0]):
+            inputs, results, cotangents, rest = self.named("backward", tensors, attributes)
+            arrays = self.gradients(inputs, results, cotangents, rest | more)
             if wanted:
                 arrays = [a if want else None for a, want in zip(arrays, wanted, strict=True)]
-            return tensors_of(arrays, args[0])
+            return tensors_of(arrays, tensors[0])
 
-    def _jvp(self, *args: Any) -> list[torch.Tensor | None]:
-        self._check_second(args[0])
-        with on_device_of(args[0]):
-            inputs, tangents, rest = self.named("jvp", args)
+    def _jvp(self, tensors: Sequence[Any], attributes: Any) -> list[torch.Tensor | None]:
+        self._check_second(tensors[0])
+        with on_device_of(tensors[0]):
+            inputs, tangents, rest = self.named("jvp", tensors, attributes)
 
             def outputs(*values: Any) -> list[Array]:
-                found = self.compute(dict(zip(inputs, values, strict=True)), rest)
+                found = self.compute(_like(inputs, values), rest)
                 return [found[name] for name in self.outputs]
 
-            directions = [tangents.get(name) for name in inputs]
-            return tensors_of(along(outputs, list(inputs.values()), directions)[1], args[0])
+            values, directions = _leaves(inputs), _directions(inputs, tangents)
+            return tensors_of(along(outputs, values, directions)[1], tensors[0])
 
-    def _second(self, *args: Any) -> list[torch.Tensor | None]:
-        self._check_second(args[0])
-        with on_device_of(args[0]):
+    def _second(self, tensors: Sequence[Any], attributes: Any) -> list[torch.Tensor | None]:
+        self._check_second(tensors[0])
+        with on_device_of(tensors[0]):
             k = len(self.outputs)
-            inputs, cotangents, tangents, more, rest = self.named("second", args)
+            inputs, cotangents, tangents, more, rest = self.named("second", tensors, attributes)
             for name, a in more.items():
                 if name not in cotangents:
                     cotangents[name] = a * 0
+            arguments = inputs, cotangents
 
             def both(*values: Any) -> list[Array | None]:
-                primals = dict(zip(inputs, values, strict=False))
+                primals, weights = _like(arguments, values)
                 found = self.compute(primals, rest)
-                weights = dict(zip(cotangents, values[len(inputs) :], strict=True))
                 grads = self.gradients(primals, found, weights, rest)
-                of_inputs = [grads[name] if name in inputs else None for name in self.inputs]
-                return [found[name] for name in self.outputs] + of_inputs
+                return [found[name] for name in self.outputs] + grads
 
-            directions = [tangents.get(name) for name in inputs]
-            directions += [more.get(name) for name in cotangents]
-            values, slopes = along(both, [*inputs.values(), *cotangents.values()], directions)
-            return tensors_of([*slopes[:k], *values[k:], *slopes[k:]], args[0])
+            directions = _directions(inputs, tangents) + _directions(cotangents, more)
+            values, slopes = along(both, _leaves(arguments), directions)
+            return tensors_of([*slopes[:k], *values[k:], *slopes[k:]], tensors[0])
 
     def _check_second(self, first: torch.Tensor) -> None:
         if first.dtype not in _WITH_TANGENTS:
@@ -519,86 +490,99 @@ class Op:
 
     def _keep(self, op_kind: str, ctx: Any, inputs: Any, output: Any) -> None:
         """Save the arguments of a call, of the forward op also the results that are needed."""
+        ctx.attributes, *tensors = inputs
         if op_kind == "forward":
-            n = len(self.inputs)
-            inputs = (*inputs[:n], *output[-len(self.saved) :], *inputs[n:])
+            n = len(tensors) - len(self.extras)
+            tensors[n:n] = output[-len(self.saved) :]
             ctx.mark_non_differentiable(*output[len(self.outputs) :])
-        tensors = len(inputs) - len(self._attributes)
-        ctx.save_for_backward(*inputs[:tensors])
-        ctx.save_for_forward(*inputs[:tensors])
-        ctx.attributes = inputs[tensors:]
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
         ctx.set_materialize_grads(False)
 
-    def _kept(self, op_kind: str, ctx: Any) -> tuple[Groups, Sequence[Any]]:
-        """Return what was saved of a call: tensors by group, extras and attributes."""
-        groups = RULES[op_kind].takes + " s" * (op_kind == "forward")
-        return self._split(groups, (*ctx.saved_tensors, *ctx.attributes))
+    def _kept(self, op_kind: str, ctx: Any) -> tuple[Groups, int]:
+        """Return what was saved of a call by group, and how many more weights there are."""
+        kept, is_forward = ctx.saved_tensors, op_kind == "forward"
+        more = self._more(op_kind, kept[len(self.saved) :] if is_forward else kept)
+        return self._split(RULES[op_kind].takes + " s" * is_forward, kept, more), more
 
-    def _transpose(self, op_kind: str, ctx: Any, *grads: Any) -> Sequence[Any]:
-        """Return the gradients of an op's arguments, from those of its results."""
+    def _transpose(self, op_kind: str, ctx: Any, grads: Any, needed: Any) -> list[Any]:
+        """Return the gradients of an op's tensors that are needed, from those of its results."""
         rule, k = RULES[op_kind], len(self.outputs)
-        (kept, rest), (by, takes) = self._kept(op_kind, ctx), rule.transposed_by
+        (kept, more), (by, takes) = self._kept(op_kind, ctx), rule.transposed_by
         w = grads[:k]
         if rule.gives == "G":  # inputs that are left out have no directions
-            w = tuple(None if t is None else g for t, g in zip(kept["p"], grads, strict=True))
+            w = self._even(kept["p"], grads, more)
+        extras = kept.pop("")
         kept |= {"w": w, "0": (None,) * k}
         given = itertools.chain(*(kept[group] for group in takes.split()))
-        found, _ = self._split(RULES[by].gives, self._derivative(by, *given, *rest))
+        found = self.call(by, [*given, *extras], ctx.attributes)
+        results = self._split(RULES[by].gives, found, more)
         of = {**dict.fromkeys(rule.takes.split(), ""), **dict(rule.gradients)}
-        parts = (found.get(g, (None,) * len(self._named[group])) for group, g in of.items())
-        return _wanted(ctx, [*itertools.chain(*parts)])
+        grads = []
+        for group, result in of.items():
+            grads += results[result] if result else [None] * len(kept[group])
+        pairs = itertools.zip_longest(grads, needed[: len(grads) + len(extras)])
+        return [g if want else None for g, want in pairs]
 
-    def _along(self, op_kind: str, ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+    def _along(self, op_kind: str, ctx: Any, _: Any, *tangents: Any) -> tuple[Any, ...]:
         """Return the tangents of an op's results, from those of its arguments."""
         rule = RULES[op_kind]
-        (kept, rest), (by, takes, gives) = self._kept(op_kind, ctx), rule.differentiated_by
+        (kept, more), (by, takes, gives) = self._kept(op_kind, ctx), rule.differentiated_by
         kept = {group: tuple(map(_primal, tensors)) for group, tensors in kept.items()}
-        kept |= {f"d{group}": part for group, part in self._split(rule.takes, tangents)[0].items()}
-        given = itertools.chain(*(kept[group] for group in takes.split()))
-        found = self._split(RULES[by].gives, self.call(by, *given, *rest))[0][gives]
+        for group, part in self._split(rule.takes, tangents, more).items():
+            kept[f"d{group}"] = self._even(kept["p"], part, more) if group == "p" else part
+        given = itertools.chain(*(kept[group] for group in [*takes.split(), ""]))
+        found = self.call(by, [*given], ctx.attributes)
+        found = self._split(RULES[by].gives, found, more)[gives]
         return *found, *[None] * (len(self._named[rule.gives]) - len(found))
 
+    def _even(self, inputs: Sequence[Any], tangents: Sequence[Any], more: int) -> list[Any]:
+        """Return the tangents of inputs: none of those left out, of all weights or of none."""
+        found = [None if a is None else t for a, t in zip(inputs, tangents, strict=True)]
+        n = len(inputs) - more - 1
+        if more and any(t is not None for t in found[n:]):
+            pairs = zip(inputs[n:], found[n:], strict=True)
+            found[n:] = [torch.zeros_like(a) if t is None else t for a, t in pairs]
+        return found
+
     def _vjp_recorded(self, ctx: Any, *grads: Any) -> Sequence[Any]:
-        kept, (attributes, zeros), grads = ctx.saved_tensors, ctx.rest, grads[: len(self.outputs)]
-        count, s, e = len(kept), len(self.saved), len(self.extras)
-        tensors = (*kept[: count - e], *grads, *kept[count - e :])
-        seen = (kept[0], *grads)
-        plain = not torch.is_grad_enabled() and is_plain(seen) and not in_a_transform()
+        kept, grads = ctx.saved_tensors, grads[: len(self.outputs)]
+        e, needed = len(self.extras), ctx.needs_input_grad[1:]
+        plain = not torch.is_grad_enabled() and is_plain((kept[0], *grads)) and not in_a_transform()
         if plain and not under_vectorize(grads):
-            wanted = ctx.needs_input_grad[1 : 1 + count - s - e]
-            found: Any = self._results("backward", tensors, attributes, zeros, wanted)
+            end = len(kept) - e
+            tensors = (*kept[:end], *grads, *kept[end:])
+            wanted = needed[: end - len(self.saved)]
+            found: Any = self._results("backward", tensors, ctx.attributes, wanted)
             return None, *found, *[None] * e
-        values, last = self.values("backward", tensors, zeros), len(self.inputs) - 1
-        pieces = values[last] if isinstance(values[last], tuple) else (values[last],)
-        values[last] = joined(pieces)
-        found = self._derivative("backward", *values, *attributes)
-        if len(pieces) > 1:
-            parts = found[last].split([piece.numel() for piece in pieces])
-            parts = [p.view(piece.shape) for p, piece in zip(parts, pieces, strict=True)]
-            found = [*found[:last], *parts]
-        return _wanted(ctx, (None, *found))
-
-    def _derivative(self, op_kind: str, *args: Any) -> Sequence[Any]:
-        """Call an op in a derivative, whether the compiler traces it or not."""
-        if torch.compiler.is_compiling():
-            return getattr(self, op_kind)(*args)  # type: ignore[no-any-return]
-        if under_vectorize(args[: self._count(op_kind)]):
-            return vectorized(partial(self._derivative, op_kind), args)
-        return self.call(op_kind, *args)
+        return None, *self._transpose("forward", ctx, grads, needed)
 
 
-def _filled(values: list[Any], zeros: Zeros) -> list[Any]:
-    """Return the arguments of a call with tensors for the states that are zeros."""
-    for n, shape in zeros:
-        values[n] = values[0].new_zeros(shape)
-    return values
+def all_of(tensors: Sequence[Any], given: str) -> list[Any]:
+    """Return the tensors of a call of PyTorch's library, None for those that are left out."""
+    left = iter(tensors)
+    return [next(left) if mark == "1" else None for mark in given]
 
 
-def _wanted(ctx: Any, grads: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the requested gradients, None for the other arguments."""
-    return tuple(
-        g if want else None for g, want in itertools.zip_longest(grads, ctx.needs_input_grad)
-    )
+def _whole(like: torch.Tensor, found: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """Return a tensor for each result, an empty one for a missing result."""
+    return tuple(like.new_empty(0) if t is None else t for t in found)
+
+
+def _leaves(arrays: Any) -> list[Any]:
+    """Return the arrays in tuples and dicts in order."""
+    return [a for _, a in leaves_by_name("", arrays)]
+
+
+def _like(arrays: Any, values: Sequence[Any]) -> Any:
+    """Return values in the structure of arrays."""
+    left = iter(values)
+    return tree_map(lambda _: next(left), arrays)
+
+
+def _directions(arrays: Named, tangents: Named) -> list[Any]:
+    """Return the tangents of arrays in order, None for those without one."""
+    return _leaves({n: tangents.get(n, tree_map(lambda _: None, a)) for n, a in arrays.items()})
 
 
 def _refusal(name: str, why: str) -> Any:
@@ -611,7 +595,7 @@ def _refusal(name: str, why: str) -> Any:
 
 
 def _function(op: Op, op_kind: str, **parts: Any) -> Any:
-    """Return an op of a function for autograd."""
+    """Return an op of a function for autograd; it takes the attributes, then the tensors."""
 
     def forward(*args: Any) -> Sequence[torch.Tensor]:
         return op.run(op_kind, *args)
@@ -632,11 +616,11 @@ def _functions(op: Op) -> dict[str, type[torch.autograd.Function]]:
     name, k, s, e = op.name, len(op.outputs), len(op.saved), len(op.extras)
     third = _refusal(name, "there are no third derivatives")
 
-    def recorded(ctx: Any, rest: Any, *tensors: Any) -> Any:
-        results: Any = tuple(op._results("forward", tensors, *rest))
+    def recorded(ctx: Any, attributes: Any, *tensors: Any) -> Any:
+        results: Any = tuple(op._results("forward", tensors, attributes))
         end = len(tensors) - e
         ctx.save_for_backward(*tensors[:end], *results[-s:], *tensors[end:])
-        ctx.rest = rest
+        ctx.attributes = attributes
         ctx.set_materialize_grads(False)
         if op.shown > k:
             ctx.mark_non_differentiable(*results[k:])
@@ -647,8 +631,11 @@ def _functions(op: Op) -> dict[str, type[torch.autograd.Function]]:
     for op_kind, rule in RULES.items():
         parts = {"setup_context": lambda ctx, inputs, output: None, "backward": third, "jvp": third}
         if rule.gradients:
-            parts["setup_context"] = partial(op._keep, op_kind)
-            parts["backward"] = partial(op._transpose, op_kind)
+
+            def backward(ctx: Any, *grads: Any, op_kind: str = op_kind) -> Any:
+                return None, *op._transpose(op_kind, ctx, grads, ctx.needs_input_grad[1:])
+
+            parts |= {"setup_context": partial(op._keep, op_kind), "backward": backward}
             parts["jvp"] = again
         if rule.differentiated_by[0]:
             parts["jvp"] = partial(op._along, op_kind)

@@ -16,7 +16,6 @@ from ..checks.attributes import check_dropout, check_save, named, type_shown
 from ..checks.calls import check_lengths
 from .arguments import Extras, Lengths, Resets, extras, keeps, save_of, seeds_of
 from .definitions import CUDNN_RNN
-from .laid_out import Zeros
 from .modules import Leaf, check_pair
 from .ops import check_tensor
 
@@ -231,6 +230,7 @@ class Packed(WithStates):
 
     mode: str  # torch.nn's name of the cell
     bias: bool
+    input_size: int
     hidden_size: int
     save: Save = "all"  # for modules pickled as torch.nn's, which have no `save`
     # of torch.nn's cells, which have no such attributes
@@ -249,13 +249,7 @@ class Packed(WithStates):
         if not self.bias:
             rows, D = len(pieces[0]), 1 + self.bidirectional
             pieces.append(pieces[0].new_zeros(2 * rows * self.num_layers * D))
-        zeros: Zeros = ()
         h, c = (*(states or ()), None, None)[:2]
-        if states is None:
-            B, H = x.shape[1], self.hidden_size
-            places = self.num_layers * (1 + self.bidirectional)
-            zeros = (1, (places, B, self.proj_size or H)), (2, (places, B, H))
-            zeros = zeros[: self._count]
         rate = 0.0
         if self.training and self.dropout:
             rate = check_dropout(type(self).__name__, self.dropout)
@@ -263,8 +257,8 @@ class Packed(WithStates):
         every = 0 if self.save == "all" else check_save(type(self).__name__, self.save) or 0
         output, *last = CUDNN_RNN(
             x, h, c, tuple(pieces), *of_steps, seeds_of(rate), _MODES[self.mode], "linear_input",
-            direction, rate, self.proj_size, "sigmoid", True, False, keeps(rate), every,
-            zeros=zeros,
+            direction, rate, self.proj_size, "sigmoid", True, False, self.num_layers,
+            self.hidden_size, self.input_size, keeps(rate), every,
         )  # fmt: skip
         return output, tuple(last[: self._count])
 

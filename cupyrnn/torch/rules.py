@@ -19,6 +19,9 @@ ops also compute the gradients of each op. With w the gradients of its results::
 
 from .._typing import NamedTuple
 
+# Groups with a tensor for each input.
+OF_INPUTS = frozenset({"p", "dp", "G", "dG"})
+
 
 class Rule(NamedTuple):
     """

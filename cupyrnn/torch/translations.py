@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
-
-import torch
 
 from ..cells.block_forms import GRU_FORM, LSTM_FORM
 from ..cells.packed import GATE_ORDERS
 from ..weights.activations import DEFAULTS, SLOPES
 from ..weights.params import check_net, layout
-from .definitions import kind_of, shapes_of
-from .ops import Op
+from .definitions import (
+    BLOCK_GRU,
+    BLOCK_LSTM,
+    CUDNN_RNN,
+    GRU_BLOCK_CELL,
+    LSTM_BLOCK_CELL,
+    STACKED_RNN,
+    block_weights,
+    kind_of,
+    units_of,
+)
+from .ops import Op, all_of
 
 # The nodes, and their gates by the names in the packed vector.
 _NODES = {
@@ -40,8 +50,8 @@ class _NetSettings(NamedTuple):
     """How the layers of a net run."""
 
     mode: str
+    sizes: tuple[int, int, int]  # L, D and H
     sequence_lengths: Any
-    direction: str
     reverse: bool
     recurrent_activation: str
     time_major: bool
@@ -49,7 +59,7 @@ class _NetSettings(NamedTuple):
     @property
     def D(self) -> int:
         """The number of directions."""
-        return 1 + (self.direction == "bidirectional")
+        return self.sizes[1]
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -92,17 +102,17 @@ class _Writer:
         self, run: _NetSettings, inputs: Sequence[Any], weights: _Weights, **more: Any
     ) -> Sequence[Any]:
         """Write the nodes of all layers; return the op's results, without a reserve_space."""
-        op, lengths, D = self.op, None, run.D
-        x, *states = [s for s in inputs if s is not None]
-        K, H, L = x.shape[2], states[0].shape[2], states[0].shape[0 if run.time_major else 1] // D
+        op, lengths, (L, D, H) = self.op, None, run.sizes
+        x, *states = inputs if run.mode == "lstm" else inputs[:2]
+        K = x.shape[2]
         if run.sequence_lengths is not None:
             lengths = op.Cast(run.sequence_lengths, to=6)  # int32
         if not run.time_major:
-            x, *states = (op.Transpose(s, perm=[1, 0, 2]) for s in (x, *states))
+            x, *states = (s if s is None else op.Transpose(s, perm=[1, 0, 2]) for s in (x, *states))
         node: Any = getattr(op, _NODES[run.mode][0])
         lasts: list[list[Any]] = [[] for _ in states]
         for n in range(L):
-            first = [self.part(s, n * D, (n + 1) * D) for s in states]
+            first = [s if s is None else self.part(s, n * D, (n + 1) * D) for s in states]
             W, R, B, *P = map(self.stacked, zip(*weights(n, K), strict=True))
             Y, *last = node(
                 x, W, R, B, lengths, *first, *P, hidden_size=H, **run.attributes, **more
@@ -117,46 +127,49 @@ class _Writer:
         return *results, *[zero] * (4 - len(results))
 
 
-def _cudnn_rnn(op: Any) -> Callable[..., Any]:
-    def cudnn_rnn(
-        input: Any, input_h: Any, input_c: Any, params: Any, sequence_lengths: Any, resets: Any,
-        seeds: Any, rnn_mode: str, input_mode: str, direction: str, dropout: float, num_proj: int,
-        recurrent_activation: str, time_major: bool, reverse: bool, is_training: bool, save: int,
-    ) -> Any:  # fmt: skip
-        name = "cudnn_rnn"
-        _check(name, resets, dropout)
-        if num_proj:
-            _refuse(name, f"num_proj is {num_proj}", "but no node of ONNX projects: expected 0")
-        run = _NetSettings(
-            rnn_mode, sequence_lengths, direction, reverse, recurrent_activation, time_major
-        )
-        I, H, L = input.shape[2], input_h.shape[2], input_h.shape[0 if time_major else 1] // run.D
-        net = check_net(name, L, H, I, rnn_mode, input_mode, direction, 0)
-        if net.skip:
-            _refuse(name, f"input_mode is {input_mode!r}", "but a node of ONNX has input matrices")
-        write = _Writer(op)
-        pieces: dict[Any, Any] = {p[:4]: p for p in layout(net)}
+def _cudnn_rnn(
+    op: Any, input: Any, input_h: Any, input_c: Any, params: Any, sequence_lengths: Any,
+    resets: Any, rnn_mode: str, input_mode: str, direction: str, dropout: float, num_proj: int,
+    recurrent_activation: str, time_major: bool, reverse: bool, num_layers: int, num_units: int,
+    **_: Any,
+) -> Any:  # fmt: skip
+    """Write the nodes of cudnn_rnn."""
+    name = "cudnn_rnn"
+    _check(name, resets, dropout)
+    if num_proj:
+        _refuse(name, f"num_proj is {num_proj}", "but no node of ONNX projects: expected 0")
+    L, D, H = num_layers, 1 + (direction == "bidirectional"), num_units
+    if not L:
+        L, H = input_h.shape[0 if time_major else 1] // D, input_h.shape[2]
+    run = _NetSettings(
+        rnn_mode, (L, D, H), sequence_lengths, reverse, recurrent_activation, time_major
+    )
+    net = check_net(name, L, H, input.shape[2], rnn_mode, input_mode, direction, 0)
+    if net.skip:
+        _refuse(name, f"input_mode is {input_mode!r}", "but a node of ONNX has input matrices")
+    write = _Writer(op)
+    flat = [op.Reshape(piece, write.ints(-1)) for piece in params]
+    whole = op.Concat(*flat, axis=0) if len(flat) > 1 else params[0]
+    pieces: dict[Any, Any] = {p[:4]: p for p in layout(net)}
 
-        def joined(n: int, d: int, *kinds: str) -> Any:
-            """Return all gates of a layer and direction, flat."""
-            found = [pieces[kind, n, d, g] for kind in kinds for g in _NODES[rnn_mode][1]]
-            parts = [write.part(params, p.offset, p.offset + p.size) for p in found]
-            return op.Concat(*parts, axis=0)
+    def joined(n: int, d: int, *kinds: str) -> Any:
+        """Return all gates of a layer and direction, flat."""
+        found = [pieces[kind, n, d, g] for kind in kinds for g in _NODES[rnn_mode][1]]
+        parts = [write.part(whole, p.offset, p.offset + p.size) for p in found]
+        return op.Concat(*parts, axis=0)
 
-        def weights(n: int, K: int) -> Sequence[Sequence[Any]]:
-            return [
-                (
-                    op.Reshape(joined(n, d, "input"), write.ints(-1, K)),
-                    op.Reshape(joined(n, d, "recurrent"), write.ints(-1, H)),
-                    joined(n, d, "input_bias", "recurrent_bias"),
-                )
-                for d in range(run.D)
-            ]
+    def weights(n: int, K: int) -> Sequence[Sequence[Any]]:
+        return [
+            (
+                op.Reshape(joined(n, d, "input"), write.ints(-1, K)),
+                op.Reshape(joined(n, d, "recurrent"), write.ints(-1, H)),
+                joined(n, d, "input_bias", "recurrent_bias"),
+            )
+            for d in range(run.D)
+        ]
 
-        more = {"linear_before_reset": 1} if rnn_mode == "gru" else {}
-        return write.net(run, (input, input_h, input_c), weights, **more)
-
-    return cudnn_rnn
+    more = {"linear_before_reset": 1} if rnn_mode == "gru" else {}
+    return write.net(run, (input, input_h, input_c), weights, **more)
 
 
 def _block_direction(
@@ -185,50 +198,63 @@ def _block_direction(
     return weights
 
 
-def _stacked_rnn(op: Any) -> Callable[..., Any]:
-    def stacked_rnn(
-        input: Any, input_h: Any, input_c: Any, weights: Any, sequence_lengths: Any, resets: Any,
-        seeds: Any, names: str, direction: str, dropout: float, forget_bias: float,
-        cell_clip: float, gate_order: str, recurrent_activation: str, proj_clip: float,
-        time_major: bool, reverse: bool, is_training: bool, save: int,
-    ) -> Any:  # fmt: skip
-        name, (kind, fields) = "stacked_rnn", kind_of(names)
-        mode, H = "gru" if kind.form is GRU_FORM else "lstm", input_h.shape[2]
-        if kind.form is not GRU_FORM and kind.form is not LSTM_FORM:
-            _refuse(name, f"weights are of {kind.form.name}", "but no node of ONNX computes it")
-        _check(name, resets, dropout, cell_clip or 0.0)
-        if "w_p" in fields:
-            _refuse(name, "w_p is not None", "but no node of ONNX projects")
-        run = _NetSettings(
-            mode, sequence_lengths, direction, reverse, recurrent_activation, time_major
-        )
-        write, start = _Writer(op), 0
+def _stacked_rnn(
+    op: Any, input: Any, input_h: Any, input_c: Any, weights: Any, sequence_lengths: Any,
+    resets: Any, names: str, direction: str, dropout: float, forget_bias: float,
+    cell_clip: float, gate_order: str, recurrent_activation: str, time_major: bool,
+    reverse: bool, **_: Any,
+) -> Any:  # fmt: skip
+    """Write the nodes of stacked_rnn."""
+    name, (kind, fields) = "stacked_rnn", kind_of(names)
+    mode, D = "gru" if kind.form is GRU_FORM else "lstm", 1 + (direction == "bidirectional")
+    if kind.form is not GRU_FORM and kind.form is not LSTM_FORM:
+        _refuse(name, f"weights are of {kind.form.name}", "but no node of ONNX computes it")
+    _check(name, resets, dropout, cell_clip or 0.0)
+    if "w_p" in fields:
+        _refuse(name, "w_p is not None", "but no node of ONNX projects")
+    entries = [
+        {field: t for field, t in entry._asdict().items() if t is not None}
+        for entry in block_weights(weights, names)
+    ]
+    H = units_of(kind.form, entries[0])
+    run = _NetSettings(
+        mode, (len(entries) // D, D, H), sequence_lengths, reverse, recurrent_activation,
+        time_major,
+    )  # fmt: skip
+    write = _Writer(op)
 
-        def of_layer(n: int, K: int) -> Sequence[Sequence[Any]]:
-            nonlocal start
-            entries: list[dict[str, Any]] = [{} for _ in range(run.D)]
-            for entry in entries:
-                for field, shape in shapes_of(kind.form, fields, K, H, H).items():
-                    end = start + torch.Size(shape).numel()
-                    entry[field] = op.Reshape(write.part(weights, start, end), write.ints(*shape))
-                    start = end
-            return [_block_direction(write, e, K, H, gate_order, forget_bias) for e in entries]
+    def of_layer(n: int, K: int) -> Sequence[Sequence[Any]]:
+        return [
+            _block_direction(write, entry, K, H, gate_order, forget_bias)
+            for entry in entries[n * D : (n + 1) * D]
+        ]
 
-        return write.net(run, (input, input_h, input_c), of_layer)
-
-    return stacked_rnn
+    return write.net(run, (input, input_h, input_c), of_layer)
 
 
-def _gates(name: str) -> Callable[..., Any]:
-    """Return the translation of a function without a node: it raises an error."""
+def _gates(name: str, *_: Any, **__: Any) -> Any:
+    """Refuse a function without a node."""
+    raise NotImplementedError(
+        f"{name}: a node of ONNX does not return the gates and states of every step; export"
+        " stacked_rnn, PeepholeLSTM or BlockGRU"
+    )
 
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(
-            f"{name}: a node of ONNX does not return the gates and states of every step; export"
-            " stacked_rnn, PeepholeLSTM or BlockGRU"
-        )
 
-    return refuse
+def _translation(op: Op, write: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the translation of an op, whose arguments by name go to `write`."""
+    names = ["tensors", "given", *op.attributes]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        rest = dict(zip(names, args, strict=False)) | kwargs
+        tensors = all_of(rest.pop("tensors"), rest.pop("given"))
+        end = len(tensors) - len(op.extras)
+        extras = zip(op.extras, tensors[end:], strict=True)
+        return write(**op.by_name("p", tensors[:end]), **dict(extras), **rest)
+
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = dict.fromkeys(names, Any)
+    return call
 
 
 def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -264,12 +290,10 @@ def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
             "onnx_translations: needs onnxscript, as torch.onnx.export does"
         ) from None
     Op.translated = True
-    ops: Any = torch.ops.cupyrnn
-    return {
-        ops.cudnn_rnn.default: _cudnn_rnn(opset18),
-        ops.stacked_rnn.default: _stacked_rnn(opset18),
-        **{
-            getattr(ops, name).default: _gates(name)
-            for name in ("block_lstm", "block_gru", "lstm_block_cell", "gru_block_cell")
-        },
+    writers: dict[Op, Any] = {
+        CUDNN_RNN: partial(_cudnn_rnn, opset18),
+        STACKED_RNN: partial(_stacked_rnn, opset18),
     }
+    for op in (LSTM_BLOCK_CELL, BLOCK_LSTM, GRU_BLOCK_CELL, BLOCK_GRU):
+        writers[op] = partial(_gates, op.name)
+    return {op.library["forward"]: _translation(op, write) for op, write in writers.items()}

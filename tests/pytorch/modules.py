@@ -64,7 +64,9 @@ OF_BLOCKS = [
     Module("PeepholeLSTM(2, 3, proj_size=1, num_layers=2, forget_bias=0.5, cell_clip=3.0)"),
     Module("BlockGRU(2, 3, num_layers=2, batch_first=True)"),
 ]
-WITH_PROJECTION = Module("CudnnRNN(2, 3, 1, num_proj=1, dropout=0.5)")
+WITH_PROJECTION = Module(
+    "CudnnRNN(2, 3, 1, num_proj=1, recurrent_activation='hard_sigmoid_0.2', dropout=0.5)"
+)
 OTHERS = [
     *OF_BLOCKS,
     WITH_PROJECTION,

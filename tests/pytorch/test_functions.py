@@ -67,11 +67,14 @@ def test_opcheck(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(op, "_forward", lambda *args: calls.append(args) or forward(*args))
     monkeypatch.setattr("cupyrnn.torch.laid_out.results_of", lambda *_: None)
     problem(*problem.tensors())
-    *first, last = calls[0][: len(op.inputs)]
-    if isinstance(last, tuple):
-        last = torch.cat([piece.reshape(-1) for piece in last])
-    inputs, rest = [*first, last], calls[0][len(op.inputs) :]
-    results = op.forward(*inputs, *rest)
+    (tensors, attributes), extras = calls[0], len(op.extras)
+    inputs, rest = [*tensors[: len(tensors) - extras]], [*tensors[len(tensors) - extras :]]
+
+    def call_of(tensors: Any) -> Any:
+        given = "".join("0" if t is None else "1" for t in tensors)
+        return [t for t in tensors if t is not None], given, *attributes
+
+    results = op.library["forward"](*call_of(tensors))
     groups = {"p": inputs, "dp": inputs, "s": results[-len(op.saved) :]}
     groups["y"] = groups["dy"] = results[: len(op.outputs)]
     for which, rule in ops.RULES.items():
@@ -80,7 +83,7 @@ def test_opcheck(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         tests = ["test_schema", "test_faketensor"]
         if which in ("forward", "backward"):
             tests += ["test_autograd_registration", "test_aot_dispatch_dynamic"]
-        torch.library.opcheck(getattr(op, which), (*given, *rest), test_utils=tests)
+        torch.library.opcheck(op.library[which], call_of(given + rest), test_utils=tests)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -325,12 +328,14 @@ def test_what_transforms_cannot_have_says_so() -> None:
         pytest.raises(NotImplementedError, match=r"there is no forward mode in torch\.compile"),
         torch.autograd.forward_ad.dual_level(),
     ):
-        op(torch.autograd.forward_ad.make_dual(x, v), *rest, None, None, "sigmoid", False)
+        op([torch.autograd.forward_ad.make_dual(x, v), *rest], "11111100", "sigmoid", False)
     tensors = [t.requires_grad_() for t in (x, *rest)]
-    out = torch.ops.cupyrnn.block_gru_jvp(*tensors, *tensors, None, None, "sigmoid", False)
+    out = torch.ops.cupyrnn.block_gru_second(
+        [*tensors, v.new_ones(4, 3, 5), x], "1" * 8 + "0" * 8, "sigmoid", False
+    )
     grads = torch.autograd.grad(loss(x), x, create_graph=True)
     (second,) = torch.autograd.grad(grads[0].square().sum(), x, create_graph=True)
-    for a in (out, second):
+    for a in (out[0], second):
         with pytest.raises(NotImplementedError, match=r"^block_gru: there are no third"):
             a.sum().backward()
 

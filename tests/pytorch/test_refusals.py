@@ -120,7 +120,7 @@ REFUSED = [
     (lambda: called(rnn.pack_sequence([one(4, 3)]), sequence_lengths=[4]), TypeError, "LSTM: sequence_lengths is a list, expected None: a PackedSequence has its own"),
     (lambda: called(x(), sequence_lengths=[5, 6]), ValueError, "LSTM: sequence_lengths[1] is 6, expected in"),
     (lambda: ct.CudnnRNN(2, 3, dropout="x"), TypeError, "CudnnRNN: dropout is 'x', expected a real number"),
-    (lambda: ct.cudnn_rnn(one(4, 1, 2), one(1, 1, 2), None, zeros(12), num_proj=2), TypeError, "cudnn_rnn: input_c is None, expected a tensor"),
+    (lambda: ct.cudnn_rnn(one(4, 1, 2), one(1, 1, 2), None, zeros(12), num_proj=2), TypeError, "cudnn_rnn: input_c is None, expected zeros"),
     (lambda: ct.cudnn_rnn(one(4, 1, 2), None, None, zeros(12)), TypeError, "cudnn_rnn: input_h is None, expected zeros (L*D, B, P)"),
     (lambda: ct.block_lstm(one(4, 2), None, None, one(5, 12), one(12)), ValueError, "block_lstm: x has shape (4, 2), expected (T, B, I)"),
     (lambda: ct.cudnn_rnn(one(4, 1, 2), one(1, 1, 2), one(1, 1, 2), zeros(12), seeds=3), TypeError, "cudnn_rnn: seeds is 3, expected a tensor of two integ"),

@@ -40,33 +40,51 @@ def own_weights(name: str, kind: Any = None, inputs: int = 2) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_a_cell_of_ones_own(name: str) -> None:
-    """Values are those of the arrays; first and second derivatives, forward mode, compile, vmap."""
-    torch.manual_seed(0)
-    weights, x = own_weights(name), torch.randn(4, 2, 2, dtype=torch.float64)
-    arguments = {"direction": "bidirectional", "sequence_lengths": [4, 2], "save": 2}
-    expected = cupyrnn.stacked_rnn(
-        x.numpy(),
-        weights=tree_map(lambda t: None if t is None else t.numpy(), weights),
-        **arguments | {"sequence_lengths": np.array([4, 2])},
-    )
-    out = ct.stacked_rnn(x, weights=weights, **arguments)
-    for a, e in zip(flat(out), leaves_by_name("", expected[:3]), strict=True):
-        np.testing.assert_array_equal(a, e[1])
-    states = () if not isinstance(out.output_c, tuple) and out.output_c.dim() == 0 else out.output_c
-    leaves = [x, *(t for t in flat(weights) if t is not None), *flat(out.output_h), *flat(states)]
-    leaves = [t.detach().requires_grad_() for t in leaves]
+class OwnCall:
+    """A call of two layers of such a cell, as a function of all tensors that are passed."""
 
-    def call(*tensors: Any) -> Any:
+    def __init__(self, name: str, passed: tuple[str, ...], time_major: bool) -> None:
+        torch.manual_seed(0)
+        weights, x = own_weights(name), torch.randn(4, 2, 2, dtype=torch.float64)
+        self.given = {"input": x if time_major else x.transpose(0, 1), "weights": weights}
+        self.arguments = {"direction": "bidirectional", "sequence_lengths": [4, 2], "save": 2}
+        self.arguments["time_major"] = time_major
+        last = ct.stacked_rnn(**self.given, **self.arguments)
+        self.fields = ["output", "output_h", "output_c"]
+        if not isinstance(last.output_c, tuple) and last.output_c.dim() == 0:
+            self.fields.pop()  # of a cell with h alone
+        states = zip(("input_h", "input_c"), self.fields[1:], strict=False)
+        known = {name: getattr(last, field) for name, field in states}
+        self.given |= {n: known[n] for n in passed if n in known}
+        tensors = [t for _, t in leaves_by_name("", self.given) if t is not None]
+        self.leaves = [t.detach().requires_grad_() for t in tensors]
+
+    def __call__(self, *tensors: Any) -> tuple[Any, ...]:
         left = iter(tensors)
-        x = next(left)
-        given = tree_map(lambda t: None if t is None else next(left), weights)
-        h, c = next(left), (*left,)
-        others = {"input_c": c if len(c) > 1 else c[0]} if c else {}
-        out = ct.stacked_rnn(x, h, weights=given, **others, **arguments)
-        return tuple(flat(out)) if c else out[:2]
+        given = tree_map(lambda t: None if t is None else next(left), self.given)
+        out = ct.stacked_rnn(**given, **self.arguments)
+        return tuple(flat([getattr(out, n) for n in self.fields]))
 
+    def of_arrays(self) -> list[Any]:
+        """Return the results of the function of arrays."""
+        given = tree_map(lambda t: None if t is None else t.numpy(), self.given)
+        lengths = {"sequence_lengths": np.array(self.arguments["sequence_lengths"])}
+        out = cupyrnn.stacked_rnn(**given, **self.arguments | lengths)
+        return [a for n in self.fields for _, a in leaves_by_name("", getattr(out, n))]
+
+
+@pytest.mark.parametrize(
+    ("passed", "time_major"),
+    [(("input_h", "input_c"), True), (("input_h",), False), (("input_c",), True), ((), False)],
+    ids=["states", "input_h", "input_c", "no states"],
+)
+@pytest.mark.parametrize("name", OWN)
+def test_a_cell_of_ones_own(name: str, passed: tuple[str, ...], time_major: bool) -> None:
+    """Values are those of the arrays; first and second derivatives, forward mode, compile, vmap."""
+    call = OwnCall(name, passed, time_major)
+    x, *rest = leaves = call.leaves
+    for a, e in zip(call(*leaves), call.of_arrays(), strict=True):
+        np.testing.assert_array_equal(a.detach(), e)
     torch.autograd.gradcheck(call, leaves, fast_mode=True, check_forward_ad=True)
     torch.autograd.gradgradcheck(call, leaves, fast_mode=True)
 
@@ -78,8 +96,11 @@ def test_a_cell_of_ones_own(name: str) -> None:
     found, due = (torch.autograd.grad(run(*leaves), leaves) for run in (compiled, loss))
     for a, e in zip(found, due, strict=True):
         torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
-    both = torch.func.vmap(lambda x: call(x, *leaves[1:])[0])(torch.stack([x, -x]))
-    torch.testing.assert_close(both[1], call(-x, *leaves[1:])[0], rtol=1e-12, atol=1e-13)
+    both = torch.func.vmap(lambda x: call(x, *rest))(torch.stack([x, -x]))
+    for a, e in zip(both, call(-x, *rest), strict=True):
+        torch.testing.assert_close(a[1], e, rtol=1e-12, atol=1e-13)
+    meta = call(*(t.detach().to("meta") for t in leaves))
+    assert [a.shape for a in meta] == [a.shape for a in call(*leaves)]
 
 
 def test_cells_of_one_name_are_not_mixed_up() -> None:
