@@ -51,7 +51,7 @@ def matmul(a: Array | Planes, b: Array | Planes, out: Array) -> None:
     elif out.dtype == a.dtype:
         if a.shape[1] == 1:  # an outer product
             np.multiply(a, b, out)
-        elif transposed.small_results_pay(a, b):
+        elif a.shape[0] <= transposed.MOST_ROWS and transposed.small_results_pay(a, b):
             transposed.dot_by_small_results(a, b, out)
         else:
             np.matmul(a, b, out)

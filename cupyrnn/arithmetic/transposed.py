@@ -104,14 +104,14 @@ def pays(w: Array, rows: int, steps: int) -> bool:
 # float64. Products of 16 rows, from K = 128 on, are 1.3 to 1.9 times as fast in float32 with one
 # thread, 1.0 times with two, and 1.0 to 1.35 times in float64. Blocks do not pay off for smaller K.
 _SMALL_RESULT = 1200
-_ROWS_BY_LEAST_K, _MOST_ROWS = ((64, 12), (128, 16)), 16
+_ROWS_BY_LEAST_K, MOST_ROWS = ((64, 12), (128, 16)), 16
 
 
 def small_results_pay(a: Array, w: Array) -> bool:
     """Return whether `dot_by_small_results` is faster for the product a[B, K] @ w[K, N]."""
     rows, K = a.shape
     return (
-        1 < rows <= _MOST_ROWS
+        1 < rows <= MOST_ROWS
         and any(least <= K and rows <= most for least, most in _ROWS_BY_LEAST_K)
         and (rows * w.shape[1] > _SMALL_RESULT or rows * w.size > SMALL_PRODUCT)
         and w.flags.f_contiguous

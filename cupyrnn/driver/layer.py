@@ -12,9 +12,9 @@ methods of its class.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
 from types import ModuleType
 from typing import Any
 
@@ -223,17 +223,15 @@ class _ForwardSteps(_Steps):
                 else:
                     self._on.matmul(x_block, weight.w, out)
             # In inference all but h have the rows of the largest block.
-            first_row = 0 if len(saved[0]) == len(x) else block.row
-            *others, h = saved
+            of_block = [*block.of(saved, len(x)), *xw]
             for run in block.runs:
-                out = saved._make([*run.of(others, first_row), *run.of([h])])
-                wide = out
+                found = iter(run.of(of_block, block.row))
+                out = wide = saved._make(islice(found, len(saved)))
                 if self._rounds:
                     wide = out._make(
                         [memory[f"s{k}", compute](*a.shape) for k, a in enumerate(out)]
                     )
-                z = run.of(xw, block.row)
-                running = run.running(carried)
+                z, running = [*found], run.running(carried)
                 steps(cell, ForwardRun(w, z, running, wide, run.batches, work))
                 if self._rounds:
                     _round(wide, out)
@@ -277,7 +275,7 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer) -> Any:
         # In inference all but h have the rows of the largest block.
         ends = [block.end for block in packing.blocks()]
         bounds = [0, *np.searchsorted(steps, ends).tolist()]
-        spans = list(itertools.pairwise(bounds))
+        spans = list(pairwise(bounds))
     for t0, t1 in spans:
         row, end = int(steps[t0]), int(steps[t1])
         out = [*(a[: end - row] for a in others), h[row:end]]
@@ -402,6 +400,8 @@ class _BackwardSteps(_Steps):
             h_before = None
             if first.h is not None:
                 h_before = packing.before(block.row, block.end, first.h, after.h, operand)
+            of_block = saved._make(block.of(saved, len(x)))
+            arrays = *of_block, *block.of(cotangents, len(x)), *deltas, h_before
             for run in reversed(block.runs):
                 # In NumPy, as many steps at once as fit the caches.
                 size = run.batches[0] * saved[0].shape[-1]
@@ -410,16 +410,13 @@ class _BackwardSteps(_Steps):
                         None if a is None else packing.before(part.row, part.end, s, a, operand)
                         for s, a in zip(first[1:], after[1:], strict=True)
                     ]
-                    steps = BackwardRun(
-                        w,
-                        self._wide(saved._make(part.of(saved))),
-                        after._make([*part.of([h_before], block.row), *part.of(before, part.row)]),
-                        part.batches,
-                        self._wide(cotangents._make(part.of(cotangents))),
-                        part.running(carried),
-                        part.of(deltas, block.row),
-                        work,
+                    found = iter(part.of([*arrays, *before], block.row))
+                    now, dh_steps = (
+                        self._wide(a._make(islice(found, len(a)))) for a in (saved, cotangents)
                     )
+                    out, past = [*islice(found, len(deltas))], after._make(found)
+                    running = part.running(carried)
+                    steps = BackwardRun(w, now, past, part.batches, dh_steps, running, out, work)
                     steps_back(cell, steps)
                     if grads.vectors is not None and not kept:
                         self._page.add_sums(cell, steps, grads.vectors)
@@ -431,9 +428,6 @@ class _BackwardSteps(_Steps):
                 input_gradient(xp, cell.inputs, right, grads.x[rows], total, product)
             if wanted != "sum":
                 continue
-            of_block = saved
-            if getattr(cell, "operands", None) is not None:
-                of_block = saved._make([a[rows] for a in saved])
             added = None if block is blocks[-1] and not grads.adds else product
             factors = Factors(x[rows], after._replace(h=h_before), of_block, right)
             _weight_gradients(xp, cell, factors, grads, added)

@@ -42,14 +42,16 @@ class StepRun(NamedTuple):
             first = self.row + start * batch
             yield StepRun(first, self.row + stop * batch, self.batches[start:stop], True)
 
-    def of(self, arrays: Sequence[Array | None], start: int = 0) -> list[Any]:
-        """Return its rows of arrays [N, ·] that begin at row `start`; of None, None."""
-        n, rows = self.end - self.row, slice(self.row - start, self.end - start)
-        found = [a if a is None or len(a) == n else a[rows] for a in arrays]
-        if not self.alike:
-            return found
+    def of(self, arrays: Sequence[Array | None], start: int) -> list[Any]:
+        """Return its rows of arrays that are just these, or that begin at row `start`."""
+        n, rows, found = self.end - self.row, slice(self.row - start, self.end - start), []
         t, B = len(self.batches), self.batches[0]
-        return [a if a is None else a.reshape(t, B, a.shape[1]) for a in found]
+        for a in arrays:
+            if a is not None:
+                a = a if len(a) == n else a[rows]
+                a = a.reshape(t, B, a.shape[1]) if self.alike else a
+            found.append(a)
+        return found
 
     def running(self, states: Any) -> Any:
         """Return the states of the sequences that are not empty."""
@@ -63,6 +65,13 @@ class RowBlock(NamedTuple):
     row: int
     end: int
     runs: list[StepRun]
+
+    def of(self, arrays: Sequence[Array | None], rows: int) -> list[Any]:
+        """Return its rows of arrays that have all rows, or those of the largest block."""
+        n, here = self.end - self.row, slice(self.row, self.end)
+        return [
+            a if a is None or len(a) == n else a[here] if len(a) == rows else a[:n] for a in arrays
+        ]
 
 
 def count_rows(T: int, B: int, lengths: NDArray[Any] | None) -> int:
