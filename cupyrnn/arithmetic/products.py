@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import numpy as np
 
 from .._typing import Array
@@ -78,10 +81,20 @@ def matmul_each(a: Array, b: Array, out: Array) -> None:
         np.matmul(a, b, out=out)
 
 
+@functools.lru_cache(maxsize=16)
+def _small_ones(n: int, dtype: np.dtype[Any]) -> Array:
+    return np.ones(n, dtype)
+
+
+def ones(n: int, dtype: np.dtype[Any]) -> Array:
+    """Return ones, not to be written to: a product with them is a sum."""
+    return _small_ones(n, dtype) if n <= ROWS else np.ones(n, dtype)
+
+
 def add_column_sums(g: Array | Planes, sums: Array) -> None:
     """Add the sums of the columns of g[N, M] to sums[M], which has the computation's dtype."""
     if isinstance(g, dual.Planes):
         sums += dual.column_sums(g)
     else:
         # A matmul is faster than sum().
-        sums += g[0] if g.shape[0] == 1 else np.ones(g.shape[0], g.dtype) @ g
+        sums += g[0] if g.shape[0] == 1 else ones(g.shape[0], g.dtype) @ g

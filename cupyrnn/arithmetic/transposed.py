@@ -130,10 +130,16 @@ def dot_by_small_results(a: Array, w: Array, out: Array) -> None:
         np.matmul(a, w[:, columns], out[:, columns])
 
 
+# A matrix of so many elements stays in a core's first cache while it is copied.
+_IN_CACHE = 4096
+
+
 def c_ordered(a: Array) -> Array:
     """Return a matrix in C order, without a copy if it is."""
     if a.flags.c_contiguous:
         return a
+    if a.size <= _IN_CACHE:
+        return a.copy()
     out = np.empty(a.shape, a.dtype)
     # In bands that fit the caches: a plain copy misses them at every element.
     for k in range(0, len(a), 64):

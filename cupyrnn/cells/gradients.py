@@ -93,7 +93,7 @@ class OfWeights:
         if type(form).gradients not in _TRUSTED:
             self._check()
             views = self._in_order(views)
-        self.written = views._replace(weight_gradients=mode)
+        self.written = views if mode == "sum" else views._replace(weight_gradients=mode)
         if mode == "norms":
             self._norms = [shared or [xp.zeros(B, compute)] for _ in weights]
             # Find which weight each of the cell's matrices is a view of.

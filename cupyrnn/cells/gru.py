@@ -154,16 +154,16 @@ def forward_step(cell: GRU, x: Array, first: States, saved: GRUOutputs) -> None:
     (w_ru, w_c), (u_ru, u_c), h_prev, (r, u, c, h) = cell.inputs, cell.recurrent, first.h, saved
     H = h_prev.shape[1]
     inner, shift, outer = gate_of(cell.gate, x.dtype)
-    z = np.dot(x, w_ru.w)
-    z += np.dot(h_prev, u_ru.w)
+    z = x.dot(w_ru.w)
+    z += h_prev.dot(u_ru.w)
     z += cell.b_ru
     np.negative(z, z)
     inner(z, z)
     z += shift
     outer(z[:, :H], r)  # r = sigmoid(zr)
     outer(z[:, H:], u)  # u = sigmoid(zu)
-    z = np.dot(x, w_c.w)
-    z += np.dot(h_prev * r, u_c.w)
+    z = x.dot(w_c.w)
+    z += (h_prev * r).dot(u_c.w)
     z += cell.b_c
     np.tanh(z, c)  # c = tanh(zc)
     np.subtract(h_prev, c, h)
@@ -187,7 +187,7 @@ def backward_step(cell: GRU, step: BackwardStep) -> None:
     not_u *= dh
     np.subtract(h_prev, c, d_u)
     d_u *= not_u  # d_u = dh*(h_prev-c) * u*(1-u)
-    d_hr = np.dot(d_c, u_c.w.T)
+    d_hr = d_c.dot(u_c.w.T)
     k = unity - r
     slope(r, k, k)
     k *= h_prev
@@ -195,8 +195,8 @@ def backward_step(cell: GRU, step: BackwardStep) -> None:
     dh *= u
     d_hr *= r
     dh += d_hr
-    dh += np.dot(d_ru, u_ru.w.T)  # dh = dh*u + d_hr*r + d_ru @ w_ru.T
+    dh += d_ru.dot(u_ru.w.T)  # dh = dh*u + d_hr*r + d_ru @ w_ru.T
     if step.x is not None:
         (w_ru, w_c), dx = cell.inputs, step.x
-        np.dot(d_ru, w_ru.w.T, dx)
-        dx += np.dot(d_c, w_c.w.T)
+        d_ru.dot(w_ru.w.T, dx)
+        dx += d_c.dot(w_c.w.T)

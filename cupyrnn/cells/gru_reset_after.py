@@ -95,7 +95,7 @@ def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
     for z_ru_t, z_c_t, r, u, c, hc, h in zip(z[:, :2], z[:, 2], *run.saved, strict=True):
         dot(h_prev, w_h, product)
         if is_small:
-            np.copyto(planes, by_gate)
+            planes[...] = by_gate
         np.subtract(z_ru_t, product_ru, e)
         inner(e, e)
         np.add(e, shift, e)
@@ -162,9 +162,9 @@ def forward_step(cell: GRUResetAfter, x: Array, first: States, saved: GRUResetAf
     (w_x,), (w_h,), h_prev, (r, u, c, hc, h) = cell.inputs, cell.recurrent, first.h, saved
     H = h_prev.shape[1]
     inner, shift, outer = gate_of(cell.gate, x.dtype)
-    z = np.dot(x, w_x.w)
+    z = x.dot(w_x.w)
     z += cell.b
-    product_hc, product_ru = _parts(cell, np.dot(h_prev, w_h.w), H)
+    product_hc, product_ru = _parts(cell, h_prev.dot(w_h.w), H)
     e = z[:, : 2 * H] + product_ru
     np.negative(e, e)
     inner(e, e)
@@ -205,10 +205,10 @@ def backward_step(cell: GRUResetAfter, step: BackwardStep) -> None:
     if w_x.delta != w_h.delta:
         dru[...] = d_x[:, : 2 * H]
     np.multiply(dh, u, k)
-    np.dot(d_h, w_h.w.T, dh)
+    d_h.dot(w_h.w.T, dh)
     dh += k  # dh = dh*u + [dhc, dr, du] @ w_h.T
     if step.x is not None:
-        np.dot(d_x, w_x.w.T, step.x)
+        d_x.dot(w_x.w.T, step.x)
 
 
 def prepared_step(cell: GRUResetAfter) -> Callable[..., tuple[Array]]:
@@ -219,9 +219,9 @@ def prepared_step(cell: GRUResetAfter) -> Callable[..., tuple[Array]]:
     H, sigmoid = len(b_hc), sigmoid_of(cell.gate, b.dtype)
 
     def step(x: Array, h_prev: Array) -> tuple[Array]:
-        z = np.dot(x, x_matrix)
+        z = x.dot(x_matrix)
         z += b
-        product = np.dot(h_prev, h_matrix)
+        product = h_prev.dot(h_matrix)
         product[:, : 2 * H] += z[:, : 2 * H]
         gates, c = sigmoid(product[:, : 2 * H]), product[:, 2 * H :]
         c += b_hc

@@ -30,7 +30,6 @@ dh is zero where abs(h) reached the clip of a projection.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, Generic
@@ -48,6 +47,7 @@ from ..arithmetic.gates import (
     unity_of,
     with_negated,
 )
+from ..arithmetic.products import ones
 from ..arithmetic.scratch import are_small, product
 from .contract import BackwardRun, BackwardStep, ForwardRun, Weight
 
@@ -174,7 +174,7 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
         i, f, o = written or (zi, zf, zo)
         dot(h_prev, w_h, zh)
         if is_small:  # quicker than one call over strided memory
-            np.copyto(z_h, by_gate)
+            z_h[...] = by_gate
             np.subtract(z_t, z_h, planes_t)
         else:
             np.subtract(z_t, by_gate, planes_t)
@@ -215,7 +215,7 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     if is_small:
         negative(saved.ci, saved.ci)
         for a, gate in zip(results, gates, strict=True):
-            np.copyto(a, gate)
+            a[...] = gate
     run.carried.h[...], run.carried.c[...] = h_prev, cs_prev
 
 
@@ -239,14 +239,15 @@ def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, memory: Array) -> N
     np.multiply(co, co, tmp)
     np.subtract(unity, tmp, tmp)
     np.multiply(tmp, o, k_d)  # k_d = (1-co²)*o
-    np.copyto(k_next, f)  # k_next = f
+    k_next[...] = f  # k_next = f
     if cell.peephole is not None:
         wci, wcf, wco = cell.peephole
         np.add(k_d, np.multiply(k_o, wco, tmp), k_d)
         np.add(k_next, np.multiply(k_i, wci, tmp), k_next)
         np.add(k_next, np.multiply(k_f, wcf, tmp), k_next)
     if cell.cell_clip is not None:
-        kept = np.less(np.abs(cs.real, tmp.real), cell.cell_clip)
+        real = tmp.real
+        kept = np.less(np.abs(cs.real, real), cell.cell_clip, real)  # faster than of bool
         for k in (k_i, k_ci, k_f, k_next):
             np.multiply(k, kept, k)
 
@@ -296,7 +297,7 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
         np.multiply(dcs, k_f, df)
         np.multiply(dcs, k_next, dcs)
         if is_small:
-            np.copyto(gates_s, planes)
+            gates_s[...] = planes
         if w_h is not None:
             dot(dz_s, w_h, dh)
 
@@ -307,8 +308,8 @@ def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) ->
     (h_prev, cs_prev), (i, cs, f, o, ci, co, h) = first, saved
     H = cs_prev.shape[1]
     inner, shift, outer = gate_of(cell.gate, x.dtype)
-    z = np.dot(x, w_x.w)
-    z += np.dot(h_prev, w_h.w)
+    z = x.dot(w_x.w)
+    z += h_prev.dot(w_h.w)
     z += cell.b
     zi, zci, zf, zo = (z[:, column * H : (column + 1) * H] for column in cell.columns)
     np.tanh(zci, ci)  # ci = tanh(zci)
@@ -340,17 +341,11 @@ def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) ->
     if not w_p:
         np.multiply(o, co, h)  # h = o*co
     else:
-        np.dot(o * co, w_p[0].w, h)
+        (o * co).dot(w_p[0].w, h)
         if cell.proj_clip is not None:
             low, high = bounds_of(cell.proj_clip, x.dtype)
             np.minimum(h, high, out=h)
             np.maximum(h, low, out=h)
-
-
-@functools.lru_cache(maxsize=16)
-def _ones(n: int, dtype: np.dtype[Any]) -> Array:
-    """Return cached ones, not to be written to: a product with them is a sum."""
-    return np.ones(n, dtype)
 
 
 def backward_step(cell: LSTM, step: BackwardStep) -> None:
@@ -368,7 +363,7 @@ def backward_step(cell: LSTM, step: BackwardStep) -> None:
         dh *= np.abs(h) < cell.proj_clip
     if w_p is not None:
         dh_step[0][...] = dh
-        dm = np.dot(dh, w_p.w.T)
+        dm = dh.dot(w_p.w.T)
     k = unity - o
     slope(o, k, k)
     k *= co
@@ -405,24 +400,24 @@ def backward_step(cell: LSTM, step: BackwardStep) -> None:
             np.multiply(gates[: at_f + 1 : at_f], cs_prev, terms[:2])  # di and df
             np.multiply(do, cs, terms[2])
             sums = step.totals
-            sums += terms[:, 0] if len(dcs) == 1 else np.matmul(_ones(len(dcs), dtype), terms)
+            sums += terms[:, 0] if len(dcs) == 1 else np.matmul(ones(len(dcs), dtype), terms)
     if gates is not by_gate:
         by_gate[...] = gates
     if w_h is not None:
-        np.dot(dz, w_h.w.T, dh)
+        dz.dot(w_h.w.T, dh)
     if step.x is not None:
-        np.dot(dz, cell.inputs[0].w.T, step.x)
+        dz.dot(cell.inputs[0].w.T, step.x)
 
 
 def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
     """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to totals[3, H]."""
     (t, B, H), before, after = run.saved.cs.shape, run.before.c, run.saved.cs
     di, _, df, do = (run.deltas[0].reshape(t, B, 4, H)[:, :, column] for column in cell.columns)
-    ones, tmp = np.ones(t * B, totals.dtype), run.work(t, B, H)
+    one, tmp = ones(t * B, totals.dtype), run.work(t, B, H)
     for total, dgate, cs in zip(totals, (di, df, do), (before, before, after), strict=True):
         np.multiply(dgate, cs, tmp)
         # Matmul sums several times more accurately than einsum.
-        total += np.dot(ones, tmp.reshape(t * B, H))
+        total += one.dot(tmp.reshape(t * B, H))
 
 
 def prepared_step(cell: LSTM) -> Callable[..., tuple[Array, Array]]:
@@ -434,8 +429,8 @@ def prepared_step(cell: LSTM) -> Callable[..., tuple[Array, Array]]:
     H, sigmoid = len(b) // 4, sigmoid_of(cell.gate, b.dtype)
 
     def step(x: Array, h_prev: Array, cs_prev: Array) -> tuple[Array, Array]:
-        z = np.dot(x, x_matrix)
-        z += np.dot(h_prev, h_matrix)
+        z = x.dot(x_matrix)
+        z += h_prev.dot(h_matrix)
         z += b
         gates, ci = sigmoid(z[:, : 3 * H]), np.tanh(z[:, 3 * H :])
         cs = gates[:, H : 2 * H] * cs_prev
@@ -443,6 +438,6 @@ def prepared_step(cell: LSTM) -> Callable[..., tuple[Array, Array]]:
         cs += ci  # cs = i*ci + f*cs_prev
         h = np.tanh(cs)
         h *= gates[:, 2 * H :]  # h = o*tanh(cs)
-        return (np.dot(h, w_p[0]) if w_p else h), cs
+        return (h.dot(w_p[0]) if w_p else h), cs
 
     return step

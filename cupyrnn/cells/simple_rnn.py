@@ -89,8 +89,8 @@ def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
 def forward_step(cell: SimpleRNN, x: Array, first: States, saved: SimpleRNNOutputs) -> None:
     """One step with its products, in as few calls as possible."""
     (w_x,), (w_h,), h = cell.inputs, cell.recurrent, saved.h
-    np.dot(x, w_x.w, h)
-    h += np.dot(first.h, w_h.w)
+    x.dot(w_x.w, h)
+    h += first.h.dot(w_h.w)
     h += cell.b
     if cell.relu:
         np.maximum(h, np.zeros((), h.dtype), out=h)
@@ -108,9 +108,9 @@ def backward_step(cell: SimpleRNN, step: BackwardStep) -> None:
         np.multiply(h, h, dz)
         np.subtract(unity_of(dz.dtype), dz, dz)
     dz *= dh
-    np.dot(dz, w_h.w.T, dh)
+    dz.dot(w_h.w.T, dh)
     if step.x is not None:
-        np.dot(dz, w_x.w.T, step.x)
+        dz.dot(w_x.w.T, step.x)
 
 
 def prepared_step(cell: SimpleRNN) -> Callable[..., tuple[Array]]:
@@ -120,8 +120,8 @@ def prepared_step(cell: SimpleRNN) -> Callable[..., tuple[Array]]:
     relu, zero = cell.relu, np.array(0, b.dtype)
 
     def step(x: Array, h_prev: Array) -> tuple[Array]:
-        h = np.dot(x, x_matrix)
-        h += np.dot(h_prev, h_matrix)
+        h = x.dot(x_matrix)
+        h += h_prev.dot(h_matrix)
         h += b
         return (np.maximum(h, zero, out=h) if relu else np.tanh(h, h),)
 

@@ -132,11 +132,11 @@ def _by_numpy(problem: _Problem, direction: str) -> tuple[list[Array], Numbers, 
     runs, work = [run for block in rows.blocks() for run in block.runs], Scratch(np, dtype)
 
     def part(arrays: Numbers, run: StepRun) -> Numbers:
-        return arrays._make(run.of(arrays))
+        return arrays._make(run.of(arrays, 0))
 
     carried = each(first, np.copy)
     for run in runs:
-        given = run.of([a.copy() for a in z]), run.running(carried), part(saved, run)
+        given = run.of([a.copy() for a in z], 0), run.running(carried), part(saved, run)
         page.forward_steps(cell, ForwardRun(w, *given, run.batches, work))
     after = cell.states(saved)
     pairs = zip(first, after, strict=True)
@@ -147,7 +147,7 @@ def _by_numpy(problem: _Problem, direction: str) -> tuple[list[Array], Numbers, 
     back, carried = [a.T.copy() for a in w], each(last, np.copy)
     for run in reversed(runs):
         now, past, dh = (part(arrays, run) for arrays in (saved, before, cotangents))
-        into = run.running(carried), run.of(deltas)
+        into = run.running(carried), run.of(deltas, 0)
         page.backward_steps(cell, BackwardRun(back, now, past, run.batches, dh, *into, work))
     return [*deltas, *carried], saved, before
 
