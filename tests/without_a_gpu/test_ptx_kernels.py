@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_close, with_tangents
-from problems import nets
+from checks import Ops, assert_close, with_tangents
+from problems import nets, table
 from problems.nets import BI, SKIP, Case
 
 import cupyrnn
@@ -100,6 +100,15 @@ def run_clip(cupy: Any, dtype: str, rng: np.random.Generator) -> None:
         assert_close(a, e.astype(np.result_type(e, np.float32)), dtype, "clip", at_least=1.0)
 
 
+def run_padded(cupy: Any, dtype: str, rng: np.random.Generator) -> None:
+    """Rows of unequal lengths in the recorded loop, forward."""
+    for name in ("block_lstm", "block_gru", "cudnn_rnn-gru", "cudnn_rnn-rnn_tanh"):
+        call = table.call_of(table.Case(name, (*SHAPE[:3], 5), dtype, "lengths"), rng)
+        found, expected = (call.forward(Ops(xp)) for xp in (cupy, np))
+        for a, e in zip(found[:3], expected[:3], strict=True):
+            assert_close(cupy.asnumpy(a), e, dtype, name, at_least=1.0)
+
+
 def test_the_kernels_are_found() -> None:
     found = kernels_of_the_package()
     assert {"lstm", "gru", "gru_reset_after", "simple_rnn", "dropout"} <= found.keys()
@@ -125,11 +134,19 @@ def test_every_kernel_agrees_with_numpy(
     agreement.agrees_with_numpy(cupy, dtype, (2, ROWS, 2, 5))
     for mode in nets.MODES:
         agreement.rnn_agrees_with_numpy(cupy, Case(mode, 2, ROWS, 2, 5), dtype)
+    # Calls with tangents are not repeated, so they run no kernels of padded rows. In the gradient
+    # other kernels copy these rows, by addresses that the interpreter does not follow.
+    has_padded = agreement.numpy_dtype(dtype).kind != "c"
+    if has_padded:
+        monkeypatch.setattr(cupy.ndarray, "lays_out", True)
+        monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
+        run_padded(cupy, dtype, rng)
     # Whatever the package has must have been run: a new kernel that no op here launches fails.
     wanted = {
         n
         for k in (*kernels_of_the_package().values(), launch.SUMS[:2], LSTM_SUMS.kernels[:1])
         for n in compile.instances(k, dtype)
+        if not n.endswith(", true>") or (has_padded and n.startswith("forward"))
     }
     assert not wanted - executor.launched.keys()
 
