@@ -19,14 +19,14 @@ import ctypes
 import functools
 import types
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from without_a_gpu import kernel
 
-from .runner import Parameter, compile_module
+from .runner import compile_module
 
 _HANDLE = 0x5EED
 _live: weakref.WeakValueDictionary[int, ndarray] = weakref.WeakValueDictionary()
@@ -277,7 +277,6 @@ class RawKernel:
 
 # launchKernel gets numbers of kernels, and addresses of arrays.
 _functions: dict[int, RawKernel] = {}
-_found: dict[int, weakref.ref[ndarray]] = {}
 
 
 def _living() -> Iterator[ndarray]:
@@ -286,34 +285,6 @@ def _living() -> Iterator[ndarray]:
         a = ref()
         if a is not None:
             yield a
-
-
-def _expect_array(address: int, parameter: Parameter) -> None:
-    """Check that an address belongs to an array to which the parameter may point."""
-
-    def fits(a: ndarray | None) -> bool:
-        return a is not None and a.holds(address) and parameter.may_point_to(a.dtype)
-
-    if not fits(_found.get(address, lambda: None)()):
-        found = next(filter(fits, _living()), None)
-        assert found is not None, f"{address:#x} is in no {parameter} of this device"
-        _found[address] = weakref.ref(found)
-
-
-def _expect_arguments(name: str, parameters: Sequence[Parameter], params: int) -> None:
-    """Check that the arguments at the addresses from `params` on may be passed to a kernel."""
-    addresses = (ctypes.c_uint64 * len(parameters)).from_address(params)
-    for address, parameter in zip(addresses, parameters, strict=True):
-        place = ctypes.string_at(address, 8)
-        if parameter.kind == b"p":
-            value = int.from_bytes(place, "little")
-            aligned = value % max(1, parameter.target_size) == 0
-            assert aligned, f"{name}: {value:#x} is not aligned to a {parameter}"
-            if value:
-                _expect_array(value, parameter)
-        elif parameter.kind != b"s":
-            # More arguments than parameters show as a rest.
-            assert not any(place[parameter.size :]), f"{name}: no {parameter} at {address:#x}"
 
 
 def _launch_kernel(
@@ -327,7 +298,6 @@ def _launch_kernel(
     waits = launched.name.startswith(("steps_by_grid", "steps_by_turns"))
     assert waits <= cooperative, f"{launched.name} waits for blocks that may not run"
     assert shared <= most, f"{shared} bytes of shared memory; at most {most} are possible"
-    _expect_arguments(launched.name, launched.parameters, params)
     device = _current()
     allocations = (a.allocation for a in _living() if a.device_id == device)
     launched.launch_at((gx, gy, gz), (bx, by, bz), params, allocations, shared)

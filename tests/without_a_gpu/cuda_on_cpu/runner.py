@@ -18,10 +18,8 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import needs
-import numpy as np
 
 from without_a_gpu.kernel import Allocation, Kernel, full_size
 
@@ -82,26 +80,6 @@ class Parameter(ctypes.Structure):
         ("size", ctypes.c_int),
         ("target_size", ctypes.c_int),
     ]
-
-    def __str__(self) -> str:
-        if self.kind == b"p":
-            return f"pointer to {self.target_size} bytes of kind {self.target_kind.decode()}"
-        return f"{self.size} bytes of kind {self.kind.decode()}"
-
-    def may_point_to(self, dtype: np.dtype[Any]) -> bool:
-        """Return whether it may point to an array of a dtype."""
-        kind, size = self.target_kind, self.target_size
-        # void may be anything, and an array of plain bytes may hold anything.
-        if kind == b"v" or dtype == np.uint8 or (dtype.kind == "V" and dtype.name != "bfloat16"):
-            return True
-        if kind == b"p":
-            return dtype.kind in "iu" and dtype.itemsize == 8
-        own = _KINDS.get(dtype.name) or _KINDS.get(dtype.kind, b"s")
-        return (own, dtype.itemsize) == (kind, size)
-
-
-# By a dtype's name or kind.
-_KINDS = {"bfloat16": b"b", "float16": b"h", "b": b"i", "i": b"i", "u": b"i", "f": b"f"}
 
 
 class _CEntry(ctypes.Structure):
