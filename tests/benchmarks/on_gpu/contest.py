@@ -13,7 +13,7 @@ from torch_nets import TorchNet
 import cupyrnn
 
 from . import pytorch
-from .cases import BLOCKS, LENGTHS, NET, RESETS, Case, arguments_of
+from .cases import BLOCKS, LENGTHS, RESETS, Case, arguments_of
 from .log import Log
 from .timing import ENOUGH, Run, Timer, describe
 from .worker import DIRECTIONS, FORWARD, TOLERANCES, OpOnDevice, asked, kernels_of
@@ -25,7 +25,7 @@ PEER_FACTOR = 10
 
 TITLES = ("cell", "(T, B, H)", "dtype", "", "by")
 for _what in DIRECTIONS:
-    TITLES += (f"{_what} eager", "queued", "us/step", "loop / this")
+    TITLES += (f"{_what} eager", "queued", "loop / this")
 TITLES += ("remarks",)
 NOTES = f"""\
 * eager: ms of one call from an idle device, between CUDA events. If the device is faster than
@@ -34,9 +34,6 @@ NOTES = f"""\
 * queued: the same, but the device is kept busy until all launches of the call are in its queue.
   Replaying a CUDA graph of the same launches would take about as long. `<=` marks an upper bound:
   the device caught up with the host.
-* us/step: the device's time for one step of one layer and direction. The products over whole
-  sequences are in eager and queued, but not in us/step. For the loop it is the time of the host's
-  launches if these are slower.
 * backward: without the forward pass. PyTorch's forward pass runs again, untimed, before every
   repetition. Every input and all weights get a gradient.
 * cudnn, cudnn_small_h, cudnn_persist_dynamic: `cudnn_rnn` with that engine. PyTorch has its weights
@@ -76,11 +73,10 @@ class Contest:
         self,
         who: str,
         make: Callable[[], Callable[[str], Run]],
-        steps: int = 0,
         directions: Iterable[str] = DIRECTIONS,
         refusal: str | None = None,
     ) -> None:
-        """Time what `make` gives for each direction, also a step if their number is given."""
+        """Time what `make` gives for each direction."""
         timer, run_of, rows, self.remark = self.bench.timer, None, {}, ""
         for what in directions:
             try:
@@ -88,10 +84,7 @@ class Contest:
                     refusal = "no time was left"
                 if refusal is None:
                     run_of = run_of or make()
-                    run = run_of(what)
-                    rows[what] = row = timer.measure(run)
-                    if steps:
-                        row["step_us"] = timer.step_us(self.case.cell, what, run, steps)
+                    rows[what] = timer.measure(run_of(what))
             except Exception as error:
                 refusal = f"FAILED: {describe(error)}"
         if who == "loop":
@@ -113,13 +106,12 @@ class Contest:
     def cells(self, what: str, row: dict[str, Any] | None) -> list[str]:
         """Return the times of a direction."""
         if row is None:
-            return ["–"] * 4
+            return ["–"] * 3
         few = "*" * (row["repetitions"] < ENOUGH)
         queued = f"{row['queued_ms']:.3f}" if "queued_ms" in row else "–"
         bound = "<= " * row.get("queued_is_bound", False)
-        step = f"{row['step_us']:.2f}" if "step_us" in row else "–"
         ratio = f"{self.loop[what] / row['eager_ms']:.2f}" if what in self.loop else "–"
-        return [f"{row['eager_ms']:.3f}{few}", bound + queued, step, ratio]
+        return [f"{row['eager_ms']:.3f}{few}", bound + queued, ratio]
 
     def free(self) -> None:
         """Give the memory of the last contestant back, for the next one's library."""
@@ -140,10 +132,9 @@ class Contest:
 
     def own(self) -> None:
         """Time the loop and every kernel that takes all steps in one launch."""
-        steps = self.case.T * (4 if self.case.variant == NET else 1)
         for (mode, kernel), directions in kernels_of(self.case).items():
             with asked(mode):
-                self.turn(kernel, lambda: self.checked(self.calls), steps, directions)
+                self.turn(kernel, lambda: self.checked(self.calls), directions)
 
     def cudnn(self) -> None:
         """Time cuDNN through this package, by each of its algorithms."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 import gc
-import importlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from cupyrnn.device import CELLS
 from cupyrnn.driver.timing import DeviceTimer
 
 ENOUGH = 30  # repetitions; medians of fewer are marked
@@ -112,39 +109,6 @@ class Timer:
         finally:
             gc.enable()
         return row
-
-    def step_us(self, cell: str, what: str, run: Run, steps: int) -> float:
-        """Return the microseconds of the time steps alone, without products over sequences."""
-        module, name = (
-            importlib.import_module(f"cupyrnn.kernels.{CELLS[cell.replace('block_lstm', 'lstm')]}"),
-            f"{what}_steps",
-        )
-        found = []
-        with self._marked(module, name) as marks:
-            for _ in range(min(5, self.limits.queued_repetitions)):
-                marks.clear()
-                self.synchronize()
-                run.call(run.before())
-                found.append(sum(self.elapsed(*pair) for pair in marks))
-        return 1e3 * statistics.median(found) / max(1, steps)
-
-    @contextmanager
-    def _marked(self, module: Any, name: str) -> Iterator[list[tuple[Any, Any]]]:
-        """Have events before and after each run of steps."""
-        original, marks = getattr(module, name), []  # type: ignore[var-annotated]
-
-        def marked(*args: Any) -> None:
-            pair = self.cupy.cuda.Event(), self.cupy.cuda.Event()
-            pair[0].record()
-            original(*args)
-            pair[1].record()
-            marks.append(pair)
-
-        setattr(module, name, marked)
-        try:
-            yield marks
-        finally:
-            setattr(module, name, original)
 
 
 def describe(error: BaseException) -> str:
