@@ -1,4 +1,4 @@
-"""One record per op: its inputs, outputs, attributes and gradient, by name."""
+"""One schema per op: its inputs, outputs, attributes and gradient, by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .ops.lstm import block_lstm, block_lstm_grad, lstm_block_cell, lstm_block_c
 from .ops.stacked_rnn import stacked_rnn, stacked_rnn_backprop
 
 
-class Record(NamedTuple):
+class Schema(NamedTuple):
     """An op, by the names of its arguments and results."""
 
     forward: Callable[..., Any]
@@ -96,15 +96,15 @@ def _written(pattern: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(pattern.format(n) for n in names)
 
 
-def _of_step(record: Record, forward: Callable[..., Any], gradient: Callable[..., Any]) -> Record:
-    """Return the record of a single-step op. Its gradient does not need the last result, h."""
-    attributes = record.attributes.removesuffix(", bool reverse")
-    record = record._replace(forward=forward, gradient=gradient, attributes=attributes)
-    return record._replace(results=record.results[:-1], extras=(), by_example=False)
+def _of_step(schema: Schema, forward: Callable[..., Any], gradient: Callable[..., Any]) -> Schema:
+    """Return the schema of a single-step op. Its gradient does not need the last result, h."""
+    attributes = schema.attributes.removesuffix(", bool reverse")
+    schema = schema._replace(forward=forward, gradient=gradient, attributes=attributes)
+    return schema._replace(results=schema.results[:-1], extras=(), by_example=False)
 
 
 _LSTM_ATTRIBUTES = "float forget_bias, float cell_clip, str gate_order, str recurrent_activation"
-BLOCK_LSTM = Record(
+BLOCK_LSTM = Schema(
     block_lstm,
     block_lstm_grad,
     inputs=("x", "cs_prev", "h_prev", "w", "b", *PEEPHOLES),
@@ -116,7 +116,7 @@ BLOCK_LSTM = Record(
     optional=("cs_prev", "h_prev", *PEEPHOLES),
 )
 LSTM_BLOCK_CELL = _of_step(BLOCK_LSTM, lstm_block_cell, lstm_block_cell_backward)
-BLOCK_GRU = Record(
+BLOCK_GRU = Schema(
     block_gru,
     block_gru_grad,
     inputs=("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c"),
@@ -128,7 +128,7 @@ BLOCK_GRU = Record(
     optional=("h_prev",),
 )
 GRU_BLOCK_CELL = _of_step(BLOCK_GRU, gru_block_cell, gru_block_cell_backward)
-CUDNN_RNN = Record(
+CUDNN_RNN = Schema(
     cudnn_rnn,
     cudnn_rnn_backprop,
     inputs=("input", "input_h", "input_c", "params"),

@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 
 from . import _ops
-from ._ops import Record
+from ._ops import Schema
 from ._typing import AnyArray, ArrayT, GRUGrads, LSTMGrads, Save
 from .cells.block_forms import GRU_FORM, LSTM_FORM, default_clip
 from .cells.contract import Attributes, States
@@ -128,14 +128,14 @@ def _from_states(form: Any, gradient: Any, gate_order: str | None = None) -> Any
     return from_states
 
 
-def _raw(record: Record, forward: Any, gradient: Any, **others: Any) -> Record:
-    return record._replace(forward=forward, gradient=gradient, by_example=False, **others)
+def _raw(schema: Schema, forward: Any, gradient: Any, **others: Any) -> Schema:
+    return schema._replace(forward=forward, gradient=gradient, by_example=False, **others)
 
 
 @functools.cache
-def _records() -> dict[Any, Record]:
+def _schemas() -> dict[Any, Schema]:
     """
-    Return the record of each op.
+    Return the schema of each op.
 
     Records with `from_states` let the pullback choose which outputs it keeps.
     """
@@ -151,14 +151,14 @@ def _records() -> dict[Any, Record]:
         )
     )
     results_v1 = _ops.CUDNN_RNN.results[:-1]  # without host_reserved
-    records = (
+    schemas = (
         _ops.BLOCK_LSTM._replace(from_states=lstm),
         _ops.LSTM_BLOCK_CELL,
         _ops.BLOCK_GRU._replace(from_states=_from_states(GRU_FORM, block_gru_grad)),
         _ops.GRU_BLOCK_CELL,
         _ops.CUDNN_RNN,
         _ops.STACKED_RNN,
-        Record(
+        Schema(
             run_onnx_node,
             onnx_node_gradients,
             inputs=("inputs",),
@@ -175,7 +175,7 @@ def _records() -> dict[Any, Record]:
         _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV2, raw_ops.CudnnRNNBackpropV2),
         _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV3, raw_ops.CudnnRNNBackpropV3),
     )
-    return {record.forward: record for record in records}
+    return {schema.forward: schema for schema in schemas}
 
 
 @functools.cache
@@ -200,29 +200,29 @@ class Pullback(Generic[G]):
     """
 
     def __init__(
-        self, record: Record, arguments: dict[str, Any], outputs: Any, every: int | None = None
+        self, schema: Schema, arguments: dict[str, Any], outputs: Any, every: int | None = None
     ) -> None:
-        self._record, self.names = record, record.cotangents
-        self.__name__ = f"pullback of {record.name}"
+        self._schema, self.names = schema, schema.cotangents
+        self.__name__ = f"pullback of {schema.name}"
         self._read_only: list[Any] = []
         self._like = self._clip = None
         self._from_states = every is not None
-        if "cell_clip" in arguments and "cell_clip" not in record.not_in_gradient:
+        if "cell_clip" in arguments and "cell_clip" not in schema.not_in_gradient:
             self._clip = arguments["cell_clip"]
-            if self._clip is None and _clips(record.forward, arguments):
-                self._clip = default_clip(record.name, arguments["gate_order"])
+            if self._clip is None and _clips(schema.forward, arguments):
+                self._clip = default_clip(schema.name, arguments["gate_order"])
         arguments |= {n: _copy_of_lists(a) for n, a in arguments.items() if type(a) is list}
         self._inputs = _arrays_in(arguments.values())
         self._samples = [_sample(a) for a in self._inputs]
         reads: tuple[str, ...] = ()
         if every is not None:
-            kept = _keep(record.gradient.__name__, arguments, outputs, every)
+            kept = _keep(schema.gradient.__name__, arguments, outputs, every)
             self._arguments = {**arguments, "kept": kept, "every": every}
             if type(outputs.h) is np.ndarray and np.may_share_memory(kept[0], outputs.h):
                 reads = ("h",)  # the rest are copies
         else:
-            reads = record.results if record.reads is None else record.reads
-            self._arguments = record.gradient_arguments(arguments, outputs._asdict())
+            reads = schema.results if schema.reads is None else schema.reads
+            self._arguments = schema.gradient_arguments(arguments, outputs._asdict())
             self._arguments.pop("cell_clip", None)
             self._like = outputs.h if "d_h" in self.names else None
         for name in reads:
@@ -240,11 +240,11 @@ class Pullback(Generic[G]):
         return self  # the first of two to be freed would make the outputs writable
 
     def __getstate__(self) -> dict[str, Any]:
-        # A record has functions without a name to pickle; the op itself has one.
-        return self.__dict__ | {"_record": self._record.forward}
+        # A schema has functions without a name to pickle; the op itself has one.
+        return self.__dict__ | {"_schema": self._schema.forward}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _record=_records()[state["_record"]])
+        self.__dict__.update(state, _schema=_schemas()[state["_schema"]])
         for a in self._read_only:
             a.setflags(write=False)
 
@@ -305,7 +305,7 @@ class Pullback(Generic[G]):
             raise misfit(self, args, gradients)
         if not gradients or not gradients.keys() <= set(self.names):
             gradients = self._by_names(gradients)
-        gradient: Any = self._record.gradient
+        gradient: Any = self._schema.gradient
         clip: dict[str, Any] = {}
         if through_clip is not False:
             op = self.__name__
@@ -314,7 +314,7 @@ class Pullback(Generic[G]):
         if self._clip is not None and not through_clip:
             clip["cell_clip"] = self._clip
         if check_weight_gradients(self.__name__, weight_gradients) != "sum":
-            if not self._record.by_example:
+            if not self._schema.by_example:
                 raise TypeError(
                     f"{self.__name__}: weight_gradients is {shown(weight_gradients)}, expected"
                     f" 'sum', the only one of {gradient.__name__}"
@@ -325,7 +325,7 @@ class Pullback(Generic[G]):
         result: G
         if self._from_states:
             clips = clip.pop("cell_clip", None) is not None
-            gradient, clip = self._record.from_states, {**clip, "clips": clips}
+            gradient, clip = self._schema.from_states, {**clip, "clips": clips}
         if self._like is not None and wanted["d_h"] is None:
             with on_device(module_of(self._like), self._like):
                 wanted["d_h"] = zeros = self._like.copy()
@@ -337,7 +337,7 @@ class Pullback(Generic[G]):
     def __signature__(self) -> Any:
         import inspect  # imported here because it is slow
 
-        values = dict.fromkeys((*self.names, *self._record.outputs))
+        values = dict.fromkeys((*self.names, *self._schema.outputs))
         values |= {"through_clip": False, "weight_gradients": "sum"}
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Signature(
@@ -346,7 +346,7 @@ class Pullback(Generic[G]):
 
     def _by_names(self, gradients: dict[str, Any]) -> dict[str, Any]:
         """Return gradients by the gradient op's names; they may have the outputs' names."""
-        outputs = self._record.outputs
+        outputs = self._schema.outputs
         names = dict(zip((*outputs, *self.names), (*self.names,) * 2, strict=True))
         if not gradients:
             words = ", ".join((*self.names, *outputs))
@@ -492,22 +492,22 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     """
     op = "vjp"
     try:
-        record = _records().get(function)
+        schema = _schemas().get(function)
     except TypeError:  # not hashable
-        record = None
+        schema = None
     if isinstance(function, tuple) and hasattr(function, "_fields"):
         raise TypeError(
             f"{op}: function is {type_shown(function)}, the result of a call, expected the function"
             " and its arguments: vjp(cupyrnn.block_lstm, x, ...)"
         )
-    if record is None:
-        names = [known.name for known in _records().values()]
+    if schema is None:
+        names = [known.name for known in _schemas().values()]
         raise TypeError(
             f"{op}: function is {shown(function)}, expected one of {', '.join(names)}; for other"
             " functions use jvp"
         )
     every = None
-    if record.from_states is not None:
+    if schema.from_states is not None:
         every = check_save(op, kwargs.pop("save", "all"))
     outputs = function(*args, **kwargs)
     defaults = _defaults(function)
@@ -519,4 +519,4 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
             f"{op}: is_training is {shown(arguments['is_training'])}, expected True: otherwise"
             f" {function.__name__} keeps nothing for its gradient"
         )
-    return outputs, Pullback(record, arguments, outputs, every)
+    return outputs, Pullback(schema, arguments, outputs, every)

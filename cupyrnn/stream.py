@@ -93,7 +93,7 @@ class PreparedStep:
 
         def step(x: Any, h: Any = None, c: Any = None) -> Checked:
             dtype = self._check(x, h, c)
-            return Checked(partial(self._run, dtype), self._lay_out)
+            return Checked(partial(self._run, dtype), self._record)
 
         step.__name__ = "prepare_step"  # for errors
         self._step: Any = by_signature(step, CallCache())
@@ -166,10 +166,10 @@ class PreparedStep:
         out: StepOutputs[ArrayT] = self._step(x, h, c)
         return out
 
-    def _lay_out(self, arguments: Arguments) -> Any:
-        """Return a function that runs calls of this signature, laid out or by the cells' steps."""
+    def _record(self, arguments: Arguments) -> Any:
+        """Return a function that runs calls of this signature, recorded or by the cells' steps."""
         from .driver import packed_layouts  # and with it the kernels
-        from .driver.laid_out import laid_out
+        from .driver.recording import record
 
         if not arguments.repeats:
             return None
@@ -182,7 +182,7 @@ class PreparedStep:
         more = [a for of_layer in weights for a in of_layer if a is not None]
         packed = self._packed_net(len(arrays[0]))
         with_weights = Arguments({**arguments.by_name, "weights": weights}, [*arrays, *more])
-        run = laid_out(packed_layouts.prepared_step, with_weights, packed, StepOutputs)
+        run = record(packed_layouts.prepared_step, with_weights, packed, StepOutputs)
         return in_numpy if run is None else lambda arrays: run([*arrays, *more])
 
     def _weights(self, *, is_single: bool) -> list[tuple[Any, ...]] | None:
@@ -224,11 +224,11 @@ class PreparedStep:
     def _describe(self, arguments: Arguments) -> Any:
         """Record a step as a call of a net."""
         from .driver import packed_layouts
-        from .driver.laid_out import laid_out
+        from .driver.recording import record
 
         B = arguments.by_name["input"].shape[1]
         args = self._packed_net(B), False, np.zeros((), np.int8)
-        return laid_out(packed_layouts.cudnn_rnn, arguments, *args)
+        return record(packed_layouts.cudnn_rnn, arguments, *args)
 
     def _packed_net(self, B: int) -> Any:
         """Return the net of a step of B rows as `packed_layouts` describes it."""

@@ -21,7 +21,7 @@ _ARITHMETIC = ["__array_ufunc__", "__array_function__", "__add__", "__sub__", "_
 _ARITHMETIC += ["__truediv__", "__pow__", "__matmul__"]
 
 
-class NotInPlace(Exception):
+class NotRecordable(Exception):
     """A call cannot be a fixed list of operations over the arrays of a caller."""
 
 

@@ -64,12 +64,12 @@ def rows(cell: str, dtype: str, H: int, B: int) -> Iterator[Row]:
         of, wrong = fit.Recurrence(*given, choice.current_device(), plain=True), {}
         for mode, (plain, padded) in product(timed.MODES[1:], fit.KINDS):
             one = of._replace(plain=plain, padded=padded, device=choice.current_device())
-            laid_out = fit.by_mode(mode, one)
-            if laid_out.layout is not None:
-                seen = choice.verdict(one, laid_out)
-                seen = trial.try_kernel(one, laid_out) if seen is None else seen
+            candidate = fit.by_mode(mode, one)
+            if candidate.layout is not None:
+                seen = choice.verdict(one, candidate)
+                seen = trial.try_kernel(one, candidate) if seen is None else seen
                 if seen:
-                    wrong[laid_out.choice.kernel] = seen
+                    wrong[candidate.choice.kernel] = seen
         by_kernel = {}
         for mode, us in trial.time_kernels(of).items():
             kernel = mode if mode == "loop" else fit.by_mode(mode, of).choice.kernel

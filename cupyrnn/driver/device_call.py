@@ -1,4 +1,4 @@
-"""Runs the operations of a call that is laid out on a device, on CuPy's current stream."""
+"""Runs the operations of a recorded call on a device, on CuPy's current stream."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..checks.arrays import NotInPlace
+from ..checks.arrays import NotRecordable
 from ..kernels import blas, persistent
 from ..kernels.launch import OF_A_STEP, BlockShape
 from .places import Place, Table
-from .signatures import BY_ID
+from .signatures import CHAR_OF_DTYPE_ID
 
 
 class Recording:
@@ -138,7 +138,7 @@ class DeviceCall:
         self.returned = [
             None
             if p is None
-            else (p.array - first, p.shape, BY_ID.get(id(p.dtype), p.dtype), p.offset)
+            else (p.array - first, p.shape, CHAR_OF_DTYPE_ID.get(id(p.dtype), p.dtype), p.offset)
             for p in returned
         ]
         self._cuda, self._ndarray = cupy.cuda, cupy.ndarray
@@ -220,16 +220,16 @@ class DeviceCall:
             persistent.note_failure(error, self._one_launches)
             if persistent.is_refused(error) and self._one_launches:
                 persistent.refuse(self._one_launches, error)
-                raise NotInPlace("the driver has refused a launch") from error
+                raise NotRecordable("the driver has refused a launch") from error
             raise
         self._free.append(ready)  # not after an error: its words may belong to any step
 
     def without_exchange(self, error: Exception) -> None:
-        """Raise NotInPlace if memory is missing and blocks exchange numbers there."""
+        """Raise NotRecordable if memory is missing and blocks exchange numbers there."""
         exchanges = [launch for launch in self._one_launches if launch.memory]
         if exchanges:
             persistent.refuse(exchanges, error)
-            raise NotInPlace("there is no memory for what blocks exchange") from error
+            raise NotRecordable("there is no memory for what blocks exchange") from error
 
     def _keep(self, data: bytes) -> None:
         """Keep bytes alive until their upload, which was queued just now, has read them."""

@@ -1,8 +1,8 @@
 """
 The block ops as tables: the places of the arrays of a call, and the operations on them.
 
-Each function returns an object that runs the calls of one signature. It raises NotInPlace for calls
-that the layers run step by step or in pieces.
+Each function returns an object that runs the calls of one signature. It raises NotRecordable for
+calls that a machine cannot record.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from ..cells.entries import of_entries
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs
 from ..checks.arrays import compute_dtype
-from .laid_out import machine_for
 from .net import (
     NO_WEIGHTS,
     Cells,
@@ -32,6 +31,7 @@ from .net import (
     forward,
 )
 from .places import Place, Table
+from .recording import machine_for
 from .signatures import Arguments
 
 PEEPHOLES = ("wci", "wcf", "wco")
@@ -244,7 +244,7 @@ class BlockLayer(NamedTuple):
 
 
 def block(arguments: Arguments, call: BlockLayer) -> Any:
-    """Lay out block_lstm, block_gru or a single step."""
+    """Describe block_lstm, block_gru or a single step."""
     table, machine = machine_for(arguments, call, in_time=True)
     names, _, kind = _GRU if call.columns is None else _LSTM
     weights, x = call.weights_of(table.arguments), table.arguments["x"]
@@ -263,7 +263,7 @@ def block(arguments: Arguments, call: BlockLayer) -> Any:
 
 def block_grad(arguments: Arguments, call: BlockLayer, kept: Kept | None = None) -> Any:
     """
-    Lay out the gradient of block_lstm, of block_gru or of a single step.
+    Describe the gradient of block_lstm, of block_gru or of a single step.
 
     With `kept` the call has, instead of the saved arrays, rows of states by the name "kept".
     """
@@ -301,7 +301,7 @@ def block_grad(arguments: Arguments, call: BlockLayer, kept: Kept | None = None)
 
 
 def lstm_block_cell_grad(arguments: Arguments, call: BlockLayer) -> Any:
-    """Lay out lstm_block_cell_grad."""
+    """Describe lstm_block_cell_grad."""
     table, machine = machine_for(arguments, call, in_time=True)
     c, *states = (table.arguments[name] for name in ("cs_prev", "h_grad", "cs_grad"))
     saved = *_saved(table, LSTMOutputs)[:-1], table.arguments["co"]
@@ -319,7 +319,7 @@ def lstm_block_cell_grad(arguments: Arguments, call: BlockLayer) -> Any:
 
 
 def gru_block_cell_grad(arguments: Arguments, call: BlockLayer) -> Any:
-    """Lay out gru_block_cell_grad."""
+    """Describe gru_block_cell_grad."""
     table, machine = machine_for(arguments, call, in_time=True)
     h, w_ru, w_c, d_h = (table.arguments[name] for name in ("h_prev", "w_ru", "w_c", "d_h"))
     saved, (rows, H) = _saved(table, GRUOutputs), w_c.shape

@@ -11,10 +11,10 @@ import numpy as np
 from .._typing import NamedTuple, StackedRNNGrads, StackedRNNOutputs
 from ..cells.contract import each
 from ..checks.nets import shapes_of_states
-from .laid_out import machine_for
 from .layouts import BlockLayer, Entry, clear_after, entries_of, finish_all, rows_of
 from .net import Cells, GradientPlaces, LayerPlaces, Weights, backward, forward, of_form
 from .places import Place, Table
+from .recording import machine_for
 from .reserve import NetLayout, reserve_size
 from .signatures import Arguments
 
@@ -138,7 +138,7 @@ def _joined(states: Sequence[Any], zeros: list[Place]) -> tuple[Any, Any]:
 def net_forward(
     table: Table, machine: Any, layout: NetLayout, weights: Sequence[Weights], is_training: bool
 ) -> list[Any]:
-    """Lay out a net; return output, two last states and reserve_space, or scalar zeros."""
+    """Describe a net; return output, two last states and reserve_space, or scalar zeros."""
     axes, states = _Axes(table, machine, layout), _states(table, layout, _STATES)
     x, *states = map(axes.read, (table.arguments["input"], *states))
     table.arguments["input"] = x
@@ -188,7 +188,7 @@ def net_backward(
     again: Any = None,
 ) -> list[Any]:
     """
-    Lay out a net's gradient; return the gradients of the input and of two first states.
+    Describe a net's gradient; return the gradients of the input and of two first states.
 
     `again` are the attributes of the cells that kept their states, if these are not all.
     """
@@ -272,7 +272,7 @@ class StackedNet(NamedTuple):
 
 
 def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> Any:
-    """Lay out stacked_rnn."""
+    """Describe stacked_rnn."""
     saves = net.layout.saves(is_training=is_training)
     table, machine = machine_for(arguments, net.layer, saves=saves)
     weights = [*map(net.layer.weights_of, net.entries(table.arguments["weights"]))]
@@ -281,7 +281,7 @@ def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> Any
 
 
 def stacked_rnn_backprop(arguments: Arguments, net: StackedNet, again: Any) -> Any:
-    """Lay out stacked_rnn_backprop; `again` as in `net_backward`."""
+    """Describe stacked_rnn_backprop; `again` as in `net_backward`."""
     table, machine = machine_for(arguments, net.layer, saves=net.layout.saves())
     weights = table.arguments["weights"]
     entries = entries_of(table, machine, net.layer, net.entries(weights), zeros=False)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..arithmetic.dropout import scale, threshold
-from ..checks.arrays import FLOATS, NotInPlace, compute_dtype
+from ..checks.arrays import FLOATS, NotRecordable, compute_dtype
 from ..kernels import copies, dropout, gru, gru_reset_after, lstm, persistent, simple_rnn
 from ..kernels.cell import DeviceCell
 from ..kernels.compile import kernel
@@ -62,7 +62,7 @@ class OnDevice(Recording):
     aligned
         The last four bits of all addresses of arguments together.
 
-    Its methods raise NotInPlace for calls that are not operations over places.
+    Its methods raise NotRecordable for calls that are not operations over places.
     """
 
     def __init__(self, table: Table, cell: DeviceCell, T: int, B: int, aligned: int) -> None:
@@ -70,7 +70,7 @@ class OnDevice(Recording):
         self.table, self.cell, self.T, self.B = table, cell, T, B
         self.dtype, self.compute = table.dtype, compute_dtype(table.dtype)
         if aligned % self.dtype.itemsize:
-            raise NotInPlace("arrays are not aligned")
+            raise NotRecordable("arrays are not aligned")
         self.one_launches: list[persistent.OneLaunch] = []
         self._zeros: Place | None = None  # zeros for a state, in a gradient
         self._scalars: Place | None = None  # zeros that no launch has written yet
@@ -150,7 +150,7 @@ class OnDevice(Recording):
         """Return the words of a cell's struct, and whether it has nothing optional."""
         pointers = [layer.weights.vectors.get(name) for name in cell.vectors]
         stored = self.dtype != self.compute
-        record = cell.record(self.compute, [int(p is not None) for p in pointers], stored)
+        record = cell.pack_struct(self.compute, [int(p is not None) for p in pointers], stored)
         data = record.tobytes()
         words = np.frombuffer(data + bytes(-len(data) % 8), np.uint64).tolist()
         return [*pointers, *words[len(pointers) :]], cell.cell.is_plain(record)
@@ -254,7 +254,7 @@ class OnDevice(Recording):
         """Refuse layers of different sizes, and those whose weights only their form knows."""
         columns = layer.saved[-1].shape[1]
         if not layer.weights.w_x or columns != (self._columns or columns):
-            raise NotInPlace("the kernels compute equal layers of known weights")
+            raise NotRecordable("the kernels compute equal layers of known weights")
         self._columns = columns
 
     def forward_layer(self, layer: LayerPlaces) -> None:
@@ -332,7 +332,7 @@ class OnDevice(Recording):
 
     def backward_gates(self, *_: Any) -> None:
         """Refuse a gradient that ends at the gates: kernels go on to the state before."""
-        raise NotInPlace("no kernel ends at the gates")
+        raise NotRecordable("no kernel ends at the gates")
 
     def _of_a_step(self, layer: LayerPlaces) -> int:
         """Return how many rows a step has; a layer from `_masked` has all rows in one step."""
@@ -448,14 +448,14 @@ def start(
     T, B = arguments.steps
     # More rows are computed in pieces, which bounds the memory.
     if arguments.length == 0 or not all(a.size for a in arrays):
-        raise NotInPlace("an array is empty")
+        raise NotRecordable("an array is empty")
     if arrays[0].dtype.name not in FLOATS or T * B > ROWS or saves == "states":
-        raise NotInPlace("these rows are computed in pieces")
+        raise NotRecordable("these rows are computed in pieces")
     for n, a in enumerate(arrays):
         if not (a.flags.c_contiguous or (a.flags.f_contiguous and n in matrices)):
-            raise NotInPlace("an array is not in order")
+            raise NotRecordable("an array is not in order")
         aligned |= a.data.ptr & 15
     table, cell = Table(arguments), net.cell(CELLS)
     if cell is None:
-        raise NotInPlace("no kernel computes the cell")
+        raise NotRecordable("no kernel computes the cell")
     return table, OnDevice(table, cell, table.length, B, aligned)

@@ -20,7 +20,7 @@ from ..cells.block_forms import prepared
 from ..cells.contract import Cell, Form, Gradients
 from ..cells.entries import OfNet
 from ..cells.gradients import OfWeights
-from ..checks.arrays import NotInPlace, cast, compute_dtype, contiguous
+from ..checks.arrays import NotRecordable, cast, compute_dtype, contiguous
 from . import layer as _layer
 from . import recompute
 from .host_call import HostCall, HostTable, data_of, order_of
@@ -382,7 +382,7 @@ class OnHost:
 
         def expect(arrays: Arrays) -> None:
             if not (view(arrays)[-NOTE_SIZE:] == note(arrays)).all():
-                raise NotInPlace("reserve_space is of another call")
+                raise NotRecordable("reserve_space is of another call")
 
         self.operations.append(expect)
 
@@ -428,7 +428,7 @@ class OnHost:
         """Return the weights of a layer, as its form has them."""
         self._in_numpy = True
         if weights.entry is None:
-            raise NotInPlace("its weights are not those of an op")
+            raise NotRecordable("its weights are not those of an op")
         return _Group(type(weights.entry)._make, weights.entry)
 
     def _prepared(self, entry: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from .._typing import Array, Arrays
 from ..arithmetic import products as _products
 from ..cells.contract import each
-from ..checks.arrays import NotInPlace
+from ..checks.arrays import NotRecordable
 from ..compiled import gru, gru_reset_after, lstm, simple_rnn
 from ..compiled.addresses import At
 from ..compiled.call import compute
@@ -69,7 +69,7 @@ class OnHostCompiled(OnHost):
         """
         cell = self._cell
         if not cell.takes(None, self._table.dtype, entry):
-            raise NotInPlace("no loop of the cell is compiled")
+            raise NotRecordable("no loop of the cell is compiled")
         if kept is not None and kept.attributes is not None:
             cell = self._net._replace(attributes=kept.attributes).cell(_CELLS)
         found = {name: place for name, place in vectors.items() if place is not None}
@@ -496,11 +496,11 @@ def start(
     """Return the table of a call, and the machine that makes its operations: see `on_host`."""
     (T, B), arrays = arguments.steps, arguments.arrays
     if arrays[0].dtype.char not in "fd" or arguments.length == 0 or not all(a.size for a in arrays):
-        raise NotInPlace("no loop computes it")
+        raise NotRecordable("no loop computes it")
     if T > _MOST_STEPS:
-        raise NotInPlace("it is computed in pieces")
+        raise NotRecordable("it is computed in pieces")
     if saves == "h" and T * B > _products.ROWS:
-        raise NotInPlace("it is computed in pieces")
+        raise NotRecordable("it is computed in pieces")
     table = HostTable(arguments, matrices)
     return table, OnHostCompiled(table, net, arguments.steps, in_time=in_time, saves=saves)
 

@@ -11,11 +11,11 @@ from .._typing import CudnnRNNGrads, CudnnRNNOutputs, NamedTuple
 from ..cells.entries import OfPacked
 from ..cells.packed import Net
 from ..cells.packed_forms import PACKED_COLUMNS, PackedForm, PackedLayer, places_of
-from ..checks.arrays import NotInPlace, compute_dtype
-from .laid_out import machine_for
+from ..checks.arrays import NotRecordable, compute_dtype
 from .net import NO_WEIGHTS, Cells, Examples, LayerPlaces, Weights, forward, of_form
 from .net_layouts import by_direction, net_backward, net_forward
 from .places import Place, Table
+from .recording import machine_for
 from .reserve import NetLayout
 from .signatures import Arguments
 
@@ -86,7 +86,7 @@ class _Pieces(NamedTuple):
             start, stop = start - piece.size, stop - piece.size
             if start < 0:
                 break
-        raise NotInPlace("a weight is in two pieces")
+        raise NotRecordable("a weight is in two pieces")
 
 
 def _params(table: Table) -> Place | _Pieces:
@@ -98,7 +98,7 @@ def _params(table: Table) -> Place | _Pieces:
 
 
 def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_reserved: Any) -> Any:
-    """Lay out cudnn_rnn."""
+    """Describe cudnn_rnn."""
     table, machine = machine_for(arguments, net, saves=net.layout.saves(is_training=is_training))
     params = _params(table)
     weights = net.weights_of(params, params)
@@ -107,7 +107,7 @@ def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_rese
 
 
 def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: bool) -> Any:
-    """Lay out cudnn_rnn_backprop."""
+    """Describe cudnn_rnn_backprop."""
     table, machine = machine_for(arguments, net, saves=net.layout.saves())
     params = _params(table)
     entries, params_grad, end = _packed_gradients(table, machine, net, params)
@@ -161,7 +161,7 @@ def _prepared_weights(net: PackedNet, weights: Sequence[Sequence[Place]]) -> lis
 
 def prepared_step(arguments: Arguments, net: PackedNet, kind: Any) -> Any:
     """
-    Lay out one step of a net; its result is a `kind` of output and the states after the step.
+    Describe one step of a net; its result is a `kind` of output and the states after the step.
 
     On the host the weights of a layer are w_x, w_h, w_p or None, b and, in a GRU, b_hc. On a device
     they are the packed parameters.

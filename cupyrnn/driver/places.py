@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import NamedTuple
-from ..checks.arrays import NotInPlace
+from ..checks.arrays import NotRecordable
 from .signatures import Arguments
 
 
@@ -148,7 +148,7 @@ class Table:
 
     def begin(self, place: Place, value: Place | None) -> None:
         """Initialize a new array, or a part of one, with an argument or with zeros."""
-        raise NotInPlace("the memory of a device is not written beforehand")
+        raise NotRecordable("the memory of a device is not written beforehand")
 
     def take(
         self, allocation: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None

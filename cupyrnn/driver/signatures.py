@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .._typing import NamedTuple
-from ..checks.arrays import NotInPlace, array_kind, cast_all, module_of, on_device, plain
+from ..checks.arrays import NotRecordable, array_kind, cast_all, module_of, on_device, plain
 from ..checks.attributes import lacks, misfit, no_memory, raise_fitting
 from ..derivatives.traced import active_jvp, of_traced
 
@@ -44,7 +44,7 @@ _VARIABLES = ("CUPYRNN_PERSISTENT", "CUPYRNN_ENGINE", "CUPY_TF32")
 _ENCODED = tuple(map(os.environ.encodekey, _VARIABLES))
 
 # Dtypes by the id of their only object, because the hash of a dtype is slow.
-BY_ID: dict[int, Any] = {id(np.dtype(char)): char for char in "efd"}
+CHAR_OF_DTYPE_ID: dict[int, Any] = {id(np.dtype(char)): char for char in "efd"}
 
 # NumPy's flags of arrays in C order, in Fortran order, and aligned.
 _LAYOUT = 0x0103
@@ -166,13 +166,13 @@ class Checked(NamedTuple):
     Attributes
     ----------
     run
-        Runs a call from its arguments by name, if `lay_out` is or returns None.
-    lay_out
+        Runs a call from its arguments by name, if `record` is or returns None.
+    record
         Returns a function that runs a call from its arrays in order, a `ByValue`, or None.
     """
 
     run: Any
-    lay_out: Callable[[Arguments], Any] | None = None
+    record: Callable[[Arguments], Any] | None = None
 
 
 class ByValue(NamedTuple):
@@ -254,7 +254,7 @@ def signature(
                     return None, arrays
             else:
                 values.append(a)
-    append, of_char, ndarray = key.append, BY_ID.get, np.ndarray
+    append, of_char, ndarray = key.append, CHAR_OF_DTYPE_ID.get, np.ndarray
     cupy: Any = sys.modules.get("cupy")
     on_device = getattr(cupy, "ndarray", None)  # None also while it is being imported
     device, addresses = None, 0
@@ -296,8 +296,8 @@ def run_once(op: str, checked: Checked, by_name: Mapping[str, Any]) -> Any:
     """Record a call, play it and drop the record."""
     arrays, run = arrays_of(by_name), None
     with on_device(module_of(arrays[0]), arrays[0]):
-        if checked.lay_out is not None:
-            run = checked.lay_out(Arguments(by_name, arrays, op, repeats=False))
+        if checked.record is not None:
+            run = checked.record(Arguments(by_name, arrays, op, repeats=False))
         if run is None:
             return checked.run(by_name)
         return run.run(arrays, by_name) if type(run) is ByValue else run(arrays)
@@ -307,7 +307,7 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
     """
     Run the calls of an op, whose body checks their arguments and returns a `Checked`.
 
-    The body runs once for each signature. After it the call is laid out, if it can be. The
+    The body runs once for each signature. After it the call is recorded, if it can be. The
     result is kept in `calls`, by default in the cache of all ops. Traced arrays are accepted and
     returned, as by a `traceable` function.
     """
@@ -335,9 +335,9 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
     def record(args: Any, kwargs: Any, arrays: Sequence[Any]) -> tuple[Any, Any]:
         """Return what runs the calls of a signature: from arrays, or from arguments by name."""
         checked = check(args, kwargs)
-        if checked.lay_out is None:
+        if checked.record is None:
             return None, checked.run
-        return checked.lay_out(Arguments(named(args, kwargs), arrays, name)), checked.run
+        return checked.record(Arguments(named(args, kwargs), arrays, name)), checked.run
 
     def once(args: Any, kwargs: Any) -> Any:
         """Run a call without a signature: it is recorded, played and dropped."""
@@ -360,13 +360,13 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
                     if found is None:
                         found = record(args, kwargs, arrays)
                         kept.keep(key, found)
-                    laid_out, run = found
-                    if laid_out is None:
+                    recorded, run = found
+                    if recorded is None:
                         return run(named(args, kwargs))
-                    if type(laid_out) is ByValue:
-                        return laid_out.run(arrays, kwargs)
-                    return laid_out(arrays)
-                except NotInPlace:  # a device has refused a launch, or the checks find an error
+                    if type(recorded) is ByValue:
+                        return recorded.run(arrays, kwargs)
+                    return recorded(arrays)
+                except NotRecordable:  # a device has refused a launch, or the checks find an error
                     kept.pop(key, None)
                     found = None
         except MemoryError as error:

@@ -23,7 +23,7 @@ from ..cells.contract import BackwardRun, ForwardRun, each
 from ..checks.arrays import compute_dtype, tf32_allowed
 from ..kernels import choice, compile, persistent, timed
 from ..kernels.choice import FirstUse
-from ..kernels.fit import LaidOut, Recurrence, by_mode, the_loop
+from ..kernels.fit import Candidate, Recurrence, by_mode, the_loop
 from ..kernels.persistent import OneLaunch, Trial, trying
 from .packing import Rows, StepRun
 from .pages import drawn_of, in_cuda, in_numpy
@@ -65,23 +65,23 @@ def settled(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Res
             return function(*args, **kwargs)
         except FirstUse as first:
             with timed.alone():  # other threads wait for the verdict
-                if settle(first.of, first.laid_out):
+                if settle(first.of, first.candidate):
                     continue
             with trying(Trial(None)):
                 return function(*args, **kwargs)
 
 
-def settle(of: Recurrence, laid_out: LaidOut | None) -> bool:
+def settle(of: Recurrence, candidate: Candidate | None) -> bool:
     """Try a kernel, or time all of them if none is given; return False if this is impossible."""
     import cupy
 
     stream = cupy.cuda.get_current_stream()
     if drawn_of(of.kernels.cell) is None or stream.is_capturing():
         return False
-    if laid_out is None:
+    if candidate is None:
         time_kernels(of)
-    elif choice.verdict(with_own(of), laid_out) is None:
-        try_kernel(of, laid_out)
+    elif choice.verdict(with_own(of), candidate) is None:
+        try_kernel(of, candidate)
     return True
 
 
@@ -241,9 +241,9 @@ class _OnDevice:
         return [a[self._rows] for a in arrays[:states]] + arrays[states:]
 
 
-def _few(of: Recurrence, laid_out: LaidOut) -> tuple[Recurrence, OneLaunch | None]:
+def _few(of: Recurrence, candidate: Candidate) -> tuple[Recurrence, OneLaunch | None]:
     """Return a recurrence of few sequences, and the launch of the same kernel for it."""
-    (_, sequences, _), layout = laid_out
+    (_, sequences, _), layout = candidate
     # One row of blocks is full, and one is not.
     B = sequences + max(1, sequences // 4)
     few = of._replace(shape=(B, of.shape[1]), steps=STEPS)
@@ -252,21 +252,21 @@ def _few(of: Recurrence, laid_out: LaidOut) -> tuple[Recurrence, OneLaunch | Non
         blocks, groups = layout_of.blocks
         together = min(groups, 2)
         layout_of = layout_of._replace(blocks=(blocks, together), launches=2 // together)
-        if laid_out.choice.kernel == "cluster":
+        if candidate.choice.kernel == "cluster":
             layout_of = layout_of._replace(blocks=(blocks, 2), launches=1)
-    found = persistent.launch_of(few, laid_out._replace(layout=layout_of))
-    whole = persistent.launch_of(of, laid_out)
+    found = persistent.launch_of(few, candidate._replace(layout=layout_of))
+    whole = persistent.launch_of(of, candidate)
     return few, None if found is None or whole is None else found._replace(of=whole.of)
 
 
-def try_kernel(of: Recurrence, laid_out: LaidOut) -> str:
+def try_kernel(of: Recurrence, candidate: Candidate) -> str:
     """Try a kernel; keep what is wrong with it, warn of it, and return it: empty if it is right."""
     import cupy
 
     verdicts = {}
     loop = choice.verdict_name(of, the_loop(""))
     try:
-        few, launch = _few(of, laid_out)
+        few, launch = _few(of, candidate)
         if launch is None:
             return ""
         of_loop, seen = _seen(few, launch)
@@ -274,12 +274,12 @@ def try_kernel(of: Recurrence, laid_out: LaidOut) -> str:
             return ""
         verdicts = {loop: of_loop} if of_loop else {}
     except cupy.cuda.memory.OutOfMemoryError as error:
-        whole = persistent.launch_of(of, laid_out)
+        whole = persistent.launch_of(of, candidate)
         persistent.refuse([whole] if whole else [], error)
         return ""
     except Exception as error:
         seen = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    verdicts[choice.verdict_name(of, laid_out)] = seen
+    verdicts[choice.verdict_name(of, candidate)] = seen
     for name, what in verdicts.items():
         keep_verdict(of, name, what)
     return seen
@@ -370,13 +370,13 @@ def time_kernels(of: Recurrence) -> dict[str, float]:
     of = of._replace(steps=steps_of(of))
     launches: dict[str, OneLaunch | None] = {"loop": None}
     for mode in timed.MODES[1:]:
-        laid_out = by_mode(mode, of)
-        if laid_out.layout is None:
+        candidate = by_mode(mode, of)
+        if candidate.layout is None:
             continue
-        if choice.verdict(with_own(of), laid_out) is None:
-            try_kernel(of, laid_out)
-        launch = persistent.launch_of(of, laid_out)
-        if launch is not None and choice.verdict(with_own(of), laid_out) == "":
+        if choice.verdict(with_own(of), candidate) is None:
+            try_kernel(of, candidate)
+        launch = persistent.launch_of(of, candidate)
+        if launch is not None and choice.verdict(with_own(of), candidate) == "":
             launches[mode] = launch
     own = with_own(of).device.own
     if own is None or not own.is_kept:  # another process could choose differently

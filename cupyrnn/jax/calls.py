@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._ops import Record
+from .._ops import Schema
 from .._typing import Array
 from ..cells.block_forms import LSTM_FORM, default_clip
 from ..cells.contract import Form
@@ -41,7 +41,7 @@ _THIRD, _AGAIN = "there are no third derivatives", "there is no forward mode of 
 class _OpCall(NamedTuple):
     """The parts of a call that JAX does not trace."""
 
-    record: Record
+    schema: Schema
     inputs: jax.tree_util.PyTreeDef  # the structure of the differentiable inputs by name
     extras: tuple[str, ...]  # the arrays without a gradient
     attributes: tuple[tuple[str, Hashable], ...]
@@ -52,16 +52,16 @@ class _OpCall(NamedTuple):
         """Return the arguments of the op, by name."""
         named = zip(self.extras, extras, strict=True)
         rest = {n: int(a) if n in _SEEDS else np.asarray(a) for n, a in named}
-        found = dict.fromkeys(self.record.optional) | jax.tree.unflatten(self.inputs, inputs)
+        found = dict.fromkeys(self.schema.optional) | jax.tree.unflatten(self.inputs, inputs)
         if self.packed is not None:
             found["params"] = self.packed._replace(params=found["params"])
         return found | rest | dict(self.attributes)
 
     def run(self, inputs: Values, extras: Values, **others: bool) -> tuple[_Named, _Named]:
         """Call the op; return its differentiable outputs, and the other results."""
-        found = self.record.forward(**self.arguments(inputs, extras), **others)._asdict()
+        found = self.schema.forward(**self.arguments(inputs, extras), **others)._asdict()
         found.pop("host_reserved", None)
-        named = [n for n in self.record.outputs if isinstance(found[n], tuple) or found[n].ndim]
+        named = [n for n in self.schema.outputs if isinstance(found[n], tuple) or found[n].ndim]
         outputs = {n: found.pop(n) for n in named}
         return outputs, found
 
@@ -70,8 +70,8 @@ class _OpCall(NamedTuple):
     ) -> Values:
         """Return the gradients of the inputs, flat."""
         arguments = self.arguments(inputs, extras)
-        grads = self.record.grads(arguments, outputs | saved, cotangents)
-        present = [n for n in self.record.inputs if arguments[n] is not None]
+        grads = self.schema.grads(arguments, outputs | saved, cotangents)
+        present = [n for n in self.schema.inputs if arguments[n] is not None]
         return jax.tree.leaves({n: grads[n] for n in present})
 
 
@@ -129,7 +129,7 @@ def _forward_along(call: _OpCall, primals: Tree, tangents: Tree) -> Tree:
             inputs, extras, d_inputs = operands
             return _second_order(call, (inputs, extras, cotangents, d_inputs, nothing))[0]
 
-        refuse = functools.partial(_refuse, call.record.name, _AGAIN)
+        refuse = functools.partial(_refuse, call.schema.name, _AGAIN)
         operands = (inputs, extras, d_inputs)
         found = linear(refuse, backward, operands, others, _like(outputs), refuse)
         return found, zeros(residuals)
@@ -162,7 +162,7 @@ def _check_wide(call: _OpCall, inputs: Leaves) -> None:
     for a in inputs:
         if a.dtype.itemsize < 4:
             raise TypeError(
-                f"{call.record.name}: an input has dtype {a.dtype}, expected float32 or float64:"
+                f"{call.schema.name}: an input has dtype {a.dtype}, expected float32 or float64:"
                 " half formats have no second derivatives and no forward mode"
             )
 
@@ -203,7 +203,7 @@ def _gradient_along(call: _OpCall, primals: Tree, tangents: Tree) -> Tree:
         return _second_order(call, (*residuals, direction, nothing))
 
     residuals, directions = (inputs, extras, cotangents), (tangents[0], tangents[4])
-    third = functools.partial(_refuse, call.record.name, _THIRD)
+    third = functools.partial(_refuse, call.schema.name, _THIRD)
     found = linear(tangent, transpose, residuals, directions, _like(tuple(inputs)), third)
     return _gradient(call, *primals), found
 
@@ -236,7 +236,7 @@ def _run_second_order(
 
 @_second_order.defjvp
 def _third_order(call: _OpCall, primals: Tree, tangents: Tree) -> NoReturn:
-    _refuse(call.record.name, _THIRD)
+    _refuse(call.schema.name, _THIRD)
 
 
 def _checked(name: str, n: str, value: object, T: int, B: int, time_major: bool) -> jax.Array:
@@ -284,11 +284,11 @@ def _as_jax(name: str, n: str, value: object) -> Tree:
     return arrays
 
 
-def _outputs_of(record: Record, attributes: dict[str, Any]) -> _Named:
+def _outputs_of(schema: Schema, attributes: dict[str, Any]) -> _Named:
     """Check the arguments of an op and call it; return its outputs by name."""
-    name = record.name
-    arrays = {n: attributes.pop(n) for n in record.inputs}
-    extras = {n: attributes.pop(n) for n in (*_SEEDS, *record.extras) if n in attributes}
+    name = schema.name
+    arrays = {n: attributes.pop(n) for n in schema.inputs}
+    extras = {n: attributes.pop(n) for n in (*_SEEDS, *schema.extras) if n in attributes}
     packed = None
     if "params" in arrays:
         passed = NetArguments(*(attributes[n] for n in NetArguments._fields))
@@ -310,7 +310,7 @@ def _outputs_of(record: Record, attributes: dict[str, Any]) -> _Named:
             raise TypeError(
                 f"{name}: {n} is {shown(value)}, expected a Python value: {n} is static"
             ) from None
-    wanted = {n: a for n, a in arrays.items() if a is not None or n not in record.optional}
+    wanted = {n: a for n, a in arrays.items() if a is not None or n not in schema.optional}
     inputs_by_name = {n: _as_jax(name, n, a) for n, a in wanted.items()}
     x, major = next(iter(inputs_by_name.values())), attributes.get("time_major", True)
     rest = {}
@@ -319,13 +319,13 @@ def _outputs_of(record: Record, attributes: dict[str, Any]) -> _Named:
         rest = {n: _checked(name, n, a, T, B, major) for n, a in extras.items() if a is not None}
     leaves, tree = jax.tree.flatten(inputs_by_name)
     kinds = tuple(map(type, attributes.values()))
-    call = _OpCall(record, tree, tuple(rest), tuple(attributes.items()), kinds, packed)
+    call = _OpCall(schema, tree, tuple(rest), tuple(attributes.items()), kinds, packed)
     inputs, more = varying((tuple(leaves), tuple(rest.values())), (leaves, rest))
     return _outputs(call, inputs, more)
 
 
 def op_of_jax(
-    record: Record, results: Callable[..., tuple[Tree, ...]] | None = None
+    schema: Schema, results: Callable[..., tuple[Tree, ...]] | None = None
 ) -> Callable[[_F], _F]:
     """Decorate a function declared by its signature only: implement it by an op."""
 
@@ -341,7 +341,7 @@ def op_of_jax(
             if lacking is not None and lacking(args, kwargs):
                 raise misfit(declared, args, kwargs)
             bound.apply_defaults()
-            found = _outputs_of(record, bound.arguments)
+            found = _outputs_of(schema, bound.arguments)
             return found["h"] if results is None else results(**found)
 
         return call  # type: ignore[return-value]

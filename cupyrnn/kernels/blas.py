@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array
-from ..checks.arrays import NotInPlace, aligned, strided_address, tf32_allowed
+from ..checks.arrays import NotRecordable, aligned, strided_address, tf32_allowed
 
 # cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasGemmAlgo_t
 _CUDA_TYPE = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}
@@ -202,12 +202,12 @@ def gemm_calls(a: Any, b: Any, out: Any, *, accumulate: bool) -> list[tuple[Any,
     `a`, `b` and `out` are arrays or places. If they have three axes, the calls compute the product
     of the first matrices. A call has the arguments before the address of b, the arguments before
     the address of `a`, before the address of `out` and after it, and the bytes from the first
-    elements of b and `a` to the call's first ones. Raises NotInPlace if a matrix has to be copied
-    first.
+    elements of b and `a` to the call's first ones. Raises NotRecordable if a matrix has to be
+    copied first.
     """
     layout_a, layout_b = _layout(a), _layout(b)
     if layout_a is None or layout_b is None:
-        raise NotInPlace("a matrix has to be copied")
+        raise NotRecordable("a matrix has to be copied")
     (M, N), kind = out.shape[-2:], a.dtype.name
     (op_a, ld_a), (op_b, ld_b) = layout_a, layout_b
     type_in, type_out = _CUDA_TYPE[kind], _CUDA_TYPE[out.dtype.name]

@@ -210,7 +210,7 @@ class CudaCell(NamedTuple):
             for name in self.optional
         )
 
-    def record(self, compute: np.dtype[Any], *values: Any) -> np.void:
+    def pack_struct(self, compute: np.dtype[Any], *values: Any) -> np.void:
         """Return the struct with these members, for a dtype of the computation."""
         members = zip(values, self.fields.values(), strict=True)
         # Padding bytes are zeros too, so that the same launch has the same bytes.
@@ -280,7 +280,7 @@ class DeviceCell(NamedTuple):
         """The cell."""
         return self.kernels[0].cell  # type: ignore[no-any-return]
 
-    def record(
+    def pack_struct(
         self, compute: np.dtype[Any], vectors: Sequence[Array | int | None], stored: bool
     ) -> np.void:
         """
@@ -293,4 +293,4 @@ class DeviceCell(NamedTuple):
         stored
             Whether vectors have the storage type, not the type of the computation.
         """
-        return self.cell.record(compute, *vectors, *self.attributes, stored)
+        return self.cell.pack_struct(compute, *vectors, *self.attributes, stored)

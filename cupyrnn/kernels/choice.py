@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from . import fit, timed
-from .fit import Device, KernelChoice, LaidOut, Recurrence, by_mode, the_loop
+from .fit import Candidate, Device, KernelChoice, Recurrence, by_mode, the_loop
 
 _MODES = ("auto", *timed.MODES)
 # Until something is timed, kernels that wait for no other block are the default up to this H.
@@ -31,13 +31,13 @@ class FirstUse(Exception):
     ----------
     of
         The recurrence.
-    laid_out
+    candidate
         The kernel to try; None if kernels are to be timed.
     """
 
-    def __init__(self, of: Recurrence, laid_out: LaidOut | None = None) -> None:
+    def __init__(self, of: Recurrence, candidate: Candidate | None = None) -> None:
         super().__init__(of.kernels.name)
-        self.of, self.laid_out = of, laid_out
+        self.of, self.candidate = of, candidate
 
 
 def asked() -> str:
@@ -86,7 +86,7 @@ def choose(of: Recurrence) -> KernelChoice:
     return next((one for one in found if one.kernel == "loop"), found[0])
 
 
-def candidates(mode: str, of: Recurrence) -> Iterator[LaidOut]:
+def candidates(mode: str, of: Recurrence) -> Iterator[Candidate]:
     """
     Yield what `mode`, a value of CUPYRNN_PERSISTENT, stands for, the best first, the loop last.
 
@@ -117,7 +117,7 @@ def _can_be_tried(of: Recurrence) -> bool:
     return of.steps > 1 and all(of.shape) and of.dtype.kind != "c"
 
 
-def _candidates(mode: str, of: Recurrence) -> Iterator[LaidOut]:
+def _candidates(mode: str, of: Recurrence) -> Iterator[Candidate]:
     if mode == "loop":
         yield the_loop("CUPYRNN_PERSISTENT is 'loop'")
     elif mode != "auto":
@@ -126,7 +126,7 @@ def _candidates(mode: str, of: Recurrence) -> Iterator[LaidOut]:
         yield from _by_times(of)
 
 
-def _by_times(of: Recurrence) -> Iterator[LaidOut]:
+def _by_times(of: Recurrence) -> Iterator[Candidate]:
     """Yield the fastest kernels near this size that support it, then the loop."""
     left_out: dict[str, None] = {}
     untimed = True
@@ -137,11 +137,11 @@ def _by_times(of: Recurrence) -> Iterator[LaidOut]:
         if timed_there.mode == "loop":
             yield the_loop("; ".join([*left_out, source]))
             return
-        laid_out = by_mode(timed_there.mode, of)
-        choice, layout = laid_out
+        candidate = by_mode(timed_there.mode, of)
+        choice, layout = candidate
         if layout is None:
             left_out[choice.reason] = None
-        elif seen := refusal(of, laid_out):
+        elif seen := refusal(of, candidate):
             left_out[f"{choice.kernel} is wrong on this GPU: {seen}"] = None
         elif fit.rounds_of(timed_there.mode, layout, of.device) > _rounds_there(
             timed_there.mode, of, kept
@@ -149,13 +149,13 @@ def _by_times(of: Recurrence) -> Iterator[LaidOut]:
             why = f"{choice.kernel} needs more launches, one after the other, on this GPU's"
             left_out[f"{why} {of.device.processors} multiprocessors than on {kept.card}"] = None
         else:
-            yield LaidOut(choice._replace(reason=f"{choice.reason}; {source}"), layout)
+            yield Candidate(choice._replace(reason=f"{choice.reason}; {source}"), layout)
     B, H = of.shape
     if untimed and of.device.architecture >= _ROWS_FROM and _can_be_tried(of) and H <= _ROWS_UP_TO:
-        laid_out = by_mode("rows", of)
-        if laid_out.layout is not None and not refusal(of, laid_out):
-            reason = f"{laid_out.choice.reason}; the default up to H = {_ROWS_UP_TO}"
-            yield LaidOut(laid_out.choice._replace(reason=reason), laid_out.layout)
+        candidate = by_mode("rows", of)
+        if candidate.layout is not None and not refusal(of, candidate):
+            reason = f"{candidate.choice.reason}; the default up to H = {_ROWS_UP_TO}"
+            yield Candidate(candidate.choice._replace(reason=reason), candidate.layout)
     untimed_here = f"{name_of(of)} was not timed near H = {H} and B = {B}"
     yield the_loop("; ".join(left_out) or untimed_here)
 
@@ -186,22 +186,22 @@ def _rounds_there(mode: str, of: Recurrence, kept: timed.Measurements) -> float:
     return fit.rounds_of(mode, by_mode(mode, of._replace(device=device)).layout, device)
 
 
-def verdict_name(of: Recurrence, laid_out: LaidOut) -> str:
+def verdict_name(of: Recurrence, candidate: Candidate) -> str:
     """Return the name under which it is kept whether a kernel is right."""
-    if laid_out.layout is None:
+    if candidate.layout is None:
         return f"loop {name_of(of)}"
-    return f"{fit.template_of(of, laid_out)} {of.dtype.name}"
+    return f"{fit.template_of(of, candidate)} {of.dtype.name}"
 
 
-def refusal(of: Recurrence, laid_out: LaidOut) -> str:
+def refusal(of: Recurrence, candidate: Candidate) -> str:
     """Return what was wrong with a kernel on this device; empty if nothing is known."""
-    return verdict(of, laid_out) or ""
+    return verdict(of, candidate) or ""
 
 
-def verdict(of: Recurrence, laid_out: LaidOut) -> str | None:
+def verdict(of: Recurrence, candidate: Candidate) -> str | None:
     """Return what was wrong with a kernel on this device, empty if it was right; None: untried."""
     own = of.device.own
-    return None if own is None else own.verdicts.get(verdict_name(of, laid_out))
+    return None if own is None else own.verdicts.get(verdict_name(of, candidate))
 
 
 def expect_right(of: Recurrence) -> None:

@@ -114,15 +114,15 @@ class Recurrence(NamedTuple):
     padded: bool = False  # whether they have the lengths and resets of ``Steps``
 
 
-class LaidOut(NamedTuple):
+class Candidate(NamedTuple):
     """A choice and the layout of its kernel; the loop has none."""
 
     choice: KernelChoice
     layout: rows.ThreadLayout | grid.GridLayout | None = None
 
 
-def the_loop(reason: str) -> LaidOut:
-    return LaidOut(KernelChoice("loop", 0, reason))
+def the_loop(reason: str) -> Candidate:
+    return Candidate(KernelChoice("loop", 0, reason))
 
 
 def rounds_of(mode: str, layout: Any, device: Device) -> float:
@@ -136,7 +136,7 @@ def rounds_of(mode: str, layout: Any, device: Device) -> float:
     return -(-clusters // at_once) if at_once else math.inf
 
 
-def by_mode(mode: str, of: Recurrence) -> LaidOut:
+def by_mode(mode: str, of: Recurrence) -> Candidate:
     """Return the named kernel if it supports this recurrence, else the loop."""
     if of.steps < 2 or not all(of.shape):
         return the_loop(f"{mode} needs two steps at least, and B and H above 0")
@@ -145,7 +145,7 @@ def by_mode(mode: str, of: Recurrence) -> LaidOut:
     return _by_rows(of) if mode == "rows" else _by_blocks(mode, of)
 
 
-def _by_rows(of: Recurrence) -> LaidOut:
+def _by_rows(of: Recurrence) -> Candidate:
     """Return "rows", or "hybrid" if that needs shared memory; the loop if neither fits."""
     kernels, dtype, (B, H), _, device, *_ = of
     sequences = sequences_of(B, H, device)
@@ -157,7 +157,7 @@ def _by_rows(of: Recurrence) -> LaidOut:
     if layout.shared:
         why = f"{why} and {layout.shared} bytes of shared memory"
     kernel = "hybrid" if layout.shared else "rows"
-    return LaidOut(KernelChoice(kernel, sequences, f"{why} hold the matrix"), layout)
+    return Candidate(KernelChoice(kernel, sequences, f"{why} hold the matrix"), layout)
 
 
 def sequences_of(B: int, H: int, device: Device) -> int:
@@ -224,7 +224,7 @@ def blocks_for(
     return layout or f"grid needs more than {device.processors} multiprocessors for {size}"
 
 
-def _by_blocks(mode: str, of: Recurrence) -> LaidOut:
+def _by_blocks(mode: str, of: Recurrence) -> Candidate:
     """Return the grid or clusters if their blocks hold the matrix, else the loop."""
     layout = blocks_for(getattr(of.kernels, mode), of.dtype, of.shape, of.device)
     if isinstance(layout, str):
@@ -236,14 +236,14 @@ def _by_blocks(mode: str, of: Recurrence) -> LaidOut:
         why = f"{blocks} blocks hold the matrix, for {layout.sequences} sequences, {groups} times"
         if layout.launches > 1:
             why = f"{why}, in {layout.launches} launches"
-    return LaidOut(KernelChoice(mode, layout.sequences, why), layout)
+    return Candidate(KernelChoice(mode, layout.sequences, why), layout)
 
 
-def template_of(of: Recurrence, laid_out: LaidOut) -> str:
+def template_of(of: Recurrence, candidate: Candidate) -> str:
     """Return the name of a kernel of one launch, with its storage type open."""
-    kernel, layout = laid_out.choice.kernel, laid_out.layout
+    kernel, layout = candidate.choice.kernel, candidate.layout
     if isinstance(layout, rows.ThreadLayout):
-        sequences = laid_out.choice.sequences
+        sequences = candidate.choice.sequences
         return rows.template_of(of.kernels.rows, layout, sequences, of.plain, of.padded)
     assert layout is not None, kernel
     return grid.template_of(getattr(of.kernels, kernel), layout, padded=of.padded)

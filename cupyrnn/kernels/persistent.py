@@ -19,7 +19,7 @@ import numpy as np
 from .._typing import Array
 from . import choice, cluster, grid, rows, step, timed, turns
 from .cell import CudaCell, weights_of, words
-from .fit import Kernels, LaidOut, Recurrence, template_of
+from .fit import Candidate, Kernels, Recurrence, template_of
 from .launch import BlockShape, blocks_at_once, launch
 
 # Statuses with which the driver refuses a launch, before anything runs: out of memory, out of
@@ -149,7 +149,7 @@ def refuse(launches: Iterable[OneLaunch], error: Exception) -> None:
             _refused.add(one.of)
             why = f"{type(error).__name__}: {error}"
             timed.warn(f"cupyrnn computes {one.described} otherwise, as its launch failed: {why}")
-    timed.CHANGES[0] += 1  # calls that are laid out are laid out anew
+    timed.CHANGES[0] += 1  # recorded calls are recorded anew
 
 
 def note_failure(error: Exception, launches: Iterable[OneLaunch] = ()) -> None:
@@ -199,14 +199,14 @@ def one_launch(
 
 def _first(mode: str, of: Recurrence) -> OneLaunch | None:
     """Return the best launch that is possible and, for "auto", right."""
-    for laid_out in choice.candidates(mode, of):
-        found = launch_of(of, laid_out)
+    for candidate in choice.candidates(mode, of):
+        found = launch_of(of, candidate)
         if found is None or found.of in _refused:
             continue
         if mode == "auto":
-            verdict = choice.verdict(of, laid_out)
+            verdict = choice.verdict(of, candidate)
             if verdict is None and of.device.own is not None:
-                raise choice.FirstUse(of, laid_out)
+                raise choice.FirstUse(of, candidate)
             if verdict:
                 continue
         return found
@@ -215,13 +215,13 @@ def _first(mode: str, of: Recurrence) -> OneLaunch | None:
     return None
 
 
-def launch_of(of: Recurrence, laid_out: LaidOut) -> OneLaunch | None:
+def launch_of(of: Recurrence, candidate: Candidate) -> OneLaunch | None:
     """Return the launch of a kernel; None for the loop, or where blocks could not run at once."""
     kernels, dtype, shape, steps, device, *_ = of
-    (kernel_name, sequences, _), layout = laid_out
+    (kernel_name, sequences, _), layout = candidate
     if layout is None:
         return None
-    name, sizes = template_of(of, laid_out), (shape, steps, of.plain, of.padded)
+    name, sizes = template_of(of, candidate), (shape, steps, of.plain, of.padded)
     key = device.number, kernels.name, dtype, *sizes, kernel_name
     if isinstance(layout, rows.ThreadLayout):
         block, places = BlockShape((layout.threads, 1), layout.shared), -(-shape[0] // sequences)

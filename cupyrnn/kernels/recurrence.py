@@ -73,7 +73,7 @@ def forward(
 def _struct(cell: DeviceCell, vectors: Sequence[Any], compute: np.dtype[Any]) -> np.void:
     """Return a cell with these vectors as C++ has it."""
     stored = any(v is not None and v.dtype != compute for v in vectors)
-    return cell.record(compute, vectors, stored)
+    return cell.pack_struct(compute, vectors, stored)
 
 
 def backward(

@@ -263,7 +263,7 @@ def forget() -> list[Path]:
     return files
 
 
-# How often what is known has changed so that calls have to be laid out anew.
+# How often what is known has changed so that calls have to be recorded anew.
 CHANGES = [0]
 
 

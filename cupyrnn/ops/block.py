@@ -1,4 +1,4 @@
-"""Runs calls of the block ops after their checks: layer by layer, or laid out."""
+"""Records calls of the block ops after their checks."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ def checked(
     if steps is not None:
         weight_gradients = check_weight_gradients(steps.op, weight_gradients)
     call = call._replace(steps=steps, weight_gradients=weight_gradients)
-    return Checked(None, partial(_lay_out, call, to_gates))
+    return Checked(None, partial(_record, call, to_gates))
 
 
 def checked_from_states(call: BlockCall, every: int, again: Any) -> Any:
     """Return a `Checked` for gradients from every k-th state, which cells `again` computed."""
     from ..driver import layouts
-    from ..driver.laid_out import laid_out
+    from ..driver.recording import record
 
     kept = Kept(every, columns_of(call.form.Saved, call.H, call.H), again)
-    return Checked(None, lambda known: laid_out(layouts.block_grad, known, _layer_of(call), kept))
+    return Checked(None, lambda known: record(layouts.block_grad, known, _layer_of(call), kept))
 
 
-def _lay_out(call: BlockCall, to_gates: bool, arguments: Arguments) -> Any:
-    """Lay out a block op, a single step, or one of their gradients."""
+def _record(call: BlockCall, to_gates: bool, arguments: Arguments) -> Any:
+    """Describe a block op, a single step, or one of their gradients."""
     from ..driver import layouts  # imported here, because it imports the kernels
-    from ..driver.laid_out import laid_out
+    from ..driver.recording import record
 
     is_lstm, back = call.form is LSTM_FORM, call.form.Saved._fields[0] in arguments.by_name
     make = layouts.block_grad if back else layouts.block
     if to_gates:
         make = layouts.lstm_block_cell_grad if is_lstm else layouts.gru_block_cell_grad
-    return laid_out(make, arguments, _layer_of(call))
+    return record(make, arguments, _layer_of(call))
 
 
 def _layer_of(call: BlockCall) -> Any:

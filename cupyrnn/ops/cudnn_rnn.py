@@ -218,7 +218,7 @@ def _with_reserve(op: str, call: PackedCall, reserve_space: Array) -> PackedCall
     return call
 
 
-def _lay_out(call: PackedCall, engine: str, noted: bool, arguments: Arguments) -> Any:
+def _record(call: PackedCall, engine: str, noted: bool, arguments: Arguments) -> Any:
     """Record a call, unless cuDNN computes some calls of its signature."""
     return _describe(call, noted, arguments) if _is_of_engine(call, engine, arguments) else None
 
@@ -226,18 +226,18 @@ def _lay_out(call: PackedCall, engine: str, noted: bool, arguments: Arguments) -
 def _describe(call: PackedCall, noted: bool, arguments: Arguments) -> Any:
     """Record cudnn_rnn or its gradient; `noted` says whether reserve_space has a note to check."""
     from ..driver import packed_layouts  # imported here, because it imports the kernels
-    from ..driver.laid_out import laid_out
+    from ..driver.recording import record
 
     by_name, of, every = arguments.by_name, call.reserved_of, call.run.every
     note = Note(every, call.number) if noted and every is not None else None
     packed = packed_layouts.PackedNet(call.layout(note), call.attributes, call.has_single)
     if "reserve_space" in by_name:
         args = packed, bool(by_name.get("input_gradient", True))  # tensors' calls omit defaults
-        return laid_out(packed_layouts.cudnn_rnn_backprop, arguments, *args, reserved_of=of)
+        return record(packed_layouts.cudnn_rnn_backprop, arguments, *args, reserved_of=of)
     if not call.run.sizes.is_training:
-        return laid_out(packed_layouts.cudnn_rnn, arguments, packed, False, np.zeros((), np.int8))
+        return record(packed_layouts.cudnn_rnn, arguments, packed, False, np.zeros((), np.int8))
     of_training = packed, True, call.host_reserved
-    return laid_out(packed_layouts.cudnn_rnn, arguments, *of_training, reserved_of=of)
+    return record(packed_layouts.cudnn_rnn, arguments, *of_training, reserved_of=of)
 
 
 def _is_of_engine(call: PackedCall, engine: str, arguments: Arguments) -> bool:
@@ -418,8 +418,8 @@ def cudnn_rnn(
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
     resolved = resolve_net(op, params, attributes)
     call = _check(op, (input, input_h, input_c), resolved, run, engine)
-    lay_out = None if call.by_cudnn else partial(_lay_out, call, engine, True)
-    return Checked(partial(_run, op, call, engine), lay_out)  # type: ignore[return-value]
+    record = None if call.by_cudnn else partial(_record, call, engine, True)
+    return Checked(partial(_run, op, call, engine), record)  # type: ignore[return-value]
 
 
 @named
@@ -680,9 +680,9 @@ def cudnn_rnn_backprop(
     wanted: Any = engine, check_bool(op, "input_gradient", input_gradient), weight_gradients
     check_weight_gradients(op, weight_gradients)
     _check_by_cudnn(op, call, output, weight_gradients)
-    lay_out = None
+    record = None
     if not call.by_cudnn:
         noted, call = call.run.every is None, _with_reserve(op, call, reserve_space)
-        lay_out = partial(_lay_out, call, engine, noted)
+        record = partial(_record, call, engine, noted)
     run_backprop = partial(_run_backprop, op, call, wanted)
-    return Checked(run_backprop, lay_out)  # type: ignore[return-value]
+    return Checked(run_backprop, record)  # type: ignore[return-value]

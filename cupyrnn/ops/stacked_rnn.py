@@ -192,16 +192,16 @@ def _check(
     return NetCall(call, net, form, checked, described)
 
 
-def _lay_out(call: NetCall, note: Note | None, again: Any, arguments: Arguments) -> Any:
+def _record(call: NetCall, note: Note | None, again: Any, arguments: Arguments) -> Any:
     """
-    Lay out stacked_rnn or its gradient.
+    Describe stacked_rnn or its gradient.
 
     `note` is of kept states, without lengths and resets. `again` are the attributes of the cells
     that kept them.
     """
     from ..driver import net_layouts  # imported here, because it imports the kernels
-    from ..driver.laid_out import laid_out
     from ..driver.layouts import BlockLayer
+    from ..driver.recording import record
 
     form, attributes, (weights, *_) = call.form, call.attributes, arguments.by_name["weights"]
     layer: Any = net_layouts.FormedLayer(attributes, form)
@@ -213,8 +213,8 @@ def _lay_out(call: NetCall, note: Note | None, again: Any, arguments: Arguments)
         call.check_cell(form.cell(call.run.xp, weights, attributes))
     net = net_layouts.StackedNet(call.layout(note), layer)
     if "reserve_space" in arguments.by_name:
-        return laid_out(net_layouts.stacked_rnn_backprop, arguments, net, again)
-    return laid_out(net_layouts.stacked_rnn, arguments, net, call.run.sizes.is_training)
+        return record(net_layouts.stacked_rnn_backprop, arguments, net, again)
+    return record(net_layouts.stacked_rnn, arguments, net, call.run.sizes.is_training)
 
 
 @by_signature
@@ -388,8 +388,8 @@ def stacked_rnn(
         bias, clip = attributes.forget_bias, attributes.cell_clip
         known = (None if a is None else float(a) for a in (bias, clip))
         note = Note(every, call.number, *known)
-    lay_out = partial(_lay_out, call, note, None)
-    return Checked(None, lay_out)  # type: ignore[return-value]
+    record = partial(_record, call, note, None)
+    return Checked(None, record)  # type: ignore[return-value]
 
 
 @by_signature
@@ -537,5 +537,5 @@ def stacked_rnn_backprop(
         again = attributes._replace(forget_bias=note.forget_bias, cell_clip=note.cell_clip)
         again = call.form.attributes(op, again, call.run.dtype, forward=True)
         note, call = note._replace(call=call.number), call.with_every(note.every)
-    lay_out = partial(_lay_out, call, note, again)
-    return Checked(None, lay_out)  # type: ignore[return-value]
+    record = partial(_record, call, note, again)
+    return Checked(None, record)  # type: ignore[return-value]

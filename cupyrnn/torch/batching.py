@@ -45,7 +45,7 @@ def _axes(op: Op, op_kind: str) -> list[int | None]:
     """Return the axis B of each tensor of a call; nothing if examples cannot share a batch."""
     if op.axes is None or op_kind not in ("forward", "jvp", "backward"):
         return []
-    if op_kind == "backward" and not op.record.by_example:
+    if op_kind == "backward" and not op.schema.by_example:
         return []
     names = [*itertools.chain(*op.groups[op_kind]), *op.extras]
     return [op.axes.get(name) for name in names]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from .. import _ops
-from .._ops import Record
+from .._ops import Schema
 from .._typing import Array, NamedTuple
 from ..cells.block_forms import GRU_FORM, LSTM_FORM
 from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
@@ -46,13 +46,13 @@ def units_of(form: Form, weights: Named) -> Any:
 class _BlockOp(Op):
     """The op of a block op with these results, all of the shape of h."""
 
-    def __init__(self, record: Record, fields: tuple[str, ...], form: Form) -> None:
+    def __init__(self, schema: Schema, fields: tuple[str, ...], form: Form) -> None:
         self._form = form
-        results = (*record.outputs, *(n for n in fields if n not in record.outputs))
-        steps = int(bool(record.extras))
+        results = (*schema.outputs, *(n for n in fields if n not in schema.outputs))
+        steps = int(bool(schema.extras))
         axes = dict.fromkeys(("x", *results), steps)
         axes |= {"cs_prev": 0, "h_prev": 0, "sequence_lengths": 0, "resets": 1}
-        super().__init__(record, results, results, record.extras, record.attributes, axes)
+        super().__init__(schema, results, results, schema.extras, schema.attributes, axes)
 
     def arguments(self, inputs: Named, rest: Named) -> Named:
         return {**dict.fromkeys(self.inputs), **inputs, **rest}
@@ -62,7 +62,7 @@ class _BlockOp(Op):
     ) -> Named:
         if not cotangents:  # a GRU's gradient requires one
             cotangents = {"h": results["h"] * 0}
-        return self.record.gradient_call(self.arguments(inputs, rest), results, cotangents)
+        return self.schema.gradient_call(self.arguments(inputs, rest), results, cotangents)
 
     def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[int, ...]]:
         form, x = self._form, inputs["x"]
@@ -212,11 +212,11 @@ class _NetOp(Op):
 
     takes_list = True
 
-    def __init__(self, record: Record, attributes: str) -> None:
-        results, saved = (*record.outputs, "reserve_space"), ("reserve_space",)
+    def __init__(self, schema: Schema, attributes: str) -> None:
+        results, saved = (*schema.outputs, "reserve_space"), ("reserve_space",)
         attributes += ", bool is_training, int save"
-        super().__init__(record, results, saved, (*record.extras, "seeds"), attributes)
-        self.shown = len(record.outputs)
+        super().__init__(schema, results, saved, (*schema.extras, "seeds"), attributes)
+        self.shown = len(schema.outputs)
 
     def arguments(self, inputs: Named, rest: Named) -> Named:
         """Return the arguments; on a device a net uses this package's kernels, never cuDNN."""
@@ -249,7 +249,7 @@ class _NetOp(Op):
         elif _is_stack(cotangents.get("output_c")):
             cotangents = cotangents | {"output_c": tuple(cotangents["output_c"])}
         saved = {"reserve_space": results["reserve_space"]}
-        return self.record.gradient_call(self.arguments(inputs, rest), saved, cotangents)
+        return self.schema.gradient_call(self.arguments(inputs, rest), saved, cotangents)
 
     def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
         grads = super().gradients_of(found, inputs, rest)

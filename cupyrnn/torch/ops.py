@@ -21,12 +21,12 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
 
-from .._ops import Record
+from .._ops import Schema
 from .._typing import Array
 from ..checks.attributes import type_shown
 from ..derivatives.duals import along
 from ..derivatives.tree import leaves_by_name, tree_map
-from . import laid_out
+from . import recording
 from .arrays import arrays_of, check_device, host_arrays_of, name_of, on_device_of, tensors_of
 from .batching import rule_of, under_vectorize, vectorized
 from .rules import OF_INPUTS, RULES
@@ -134,8 +134,8 @@ class Op:
 
     Parameters
     ----------
-    record
-        The package's record of the function.
+    schema
+        The package's schema of the function.
     results
         The names of the results, those with a gradient first.
     saved
@@ -154,15 +154,15 @@ class Op:
 
     def __init__(
         self,
-        record: Record,
+        schema: Schema,
         results: tuple[str, ...],
         saved: tuple[str, ...],
         extras: tuple[str, ...],
         attributes: str,
         axes: dict[str, int] | None = None,
     ) -> None:
-        self.record, self.results, self.saved, self.extras = record, results, saved, extras
-        self.name, self.inputs, self.outputs = record.name, record.inputs, record.outputs
+        self.schema, self.results, self.saved, self.extras = schema, results, saved, extras
+        self.name, self.inputs, self.outputs = schema.name, schema.inputs, schema.outputs
         self.axes, self._declared = axes, attributes
         # The number of results of a call that autograd records.
         self.shown = len(results)
@@ -200,19 +200,19 @@ class Op:
 
     def compute(self, inputs: Named, rest: Named) -> Named:
         """Compute the results from inputs, extras and attributes."""
-        found: Named = self.record.forward(**self.arguments(inputs, rest))._asdict()
+        found: Named = self.schema.forward(**self.arguments(inputs, rest))._asdict()
         return found
 
     def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
         """Return the results of the function's gradient by the names of the inputs."""
-        return self.record.by_input(found)
+        return self.schema.by_input(found)
 
     def gradients(
         self, inputs: Named, results: Named, cotangents: Named, rest: Named
     ) -> list[Array | None]:
         """Return the gradients of the inputs, None for those that are left out."""
         arguments = self.gradient_arguments(inputs, results, cotangents, rest)
-        grads = self.gradients_of(self.record.gradient(**arguments), inputs, rest)
+        grads = self.gradients_of(self.schema.gradient(**arguments), inputs, rest)
         return [grads[name] if name in inputs else None for name in self.inputs]
 
     def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[int, ...]]:
@@ -260,7 +260,7 @@ class Op:
     def _check_inputs(self, tensors: Sequence[Any]) -> None:
         """Check that inputs are tensors; weights after the first have been checked."""
         for name, t in zip(self.inputs, tensors, strict=False):
-            if t is not None or name not in self.record.optional:
+            if t is not None or name not in self.schema.optional:
                 check_tensor(self.name, name, t)
 
     # Groups of tensors.
@@ -320,7 +320,7 @@ class Op:
 
         `wanted` selects gradients, and is empty for all.
         """
-        found = laid_out.results_of(self, op_kind, tensors, attributes, wanted)
+        found = recording.results_of(self, op_kind, tensors, attributes, wanted)
         if found is not None:
             return found
         results: list[torch.Tensor | None] = getattr(self, f"_{op_kind}")(

@@ -178,7 +178,7 @@ def test_ops_are_those_of_numpy(name: str, jit: bool) -> None:
         sequence_lengths=LENGTHS,
         **attributes,
     )
-    record, given = CALLS[name].op.record, {}
+    record, given = CALLS[name].op.schema, {}
     for n in ("h",) if name == "block_gru" else out._fields:
         a, g = (of if name == "block_gru" else getattr(of, n) for of in (out, cotangents))
         if a is not None:

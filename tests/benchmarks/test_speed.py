@@ -30,7 +30,7 @@ def calls_of(name: str, size: tuple[int, ...], ops: Any) -> dict[str, Callable[[
     """Return the forward call and the gradient call of an op, without arguments."""
     rng = np.random.default_rng(0)
     call = call_of(Case(name, size, "float32"), rng)  # type: ignore[arg-type]
-    cotangents, record = call.cotangents(rng, call.forward(ops)), call.case.op.record
+    cotangents, record = call.cotangents(rng, call.forward(ops)), call.case.op.schema
 
     def on_device(arguments: dict[str, Any]) -> dict[str, Any]:
         return {n: a if n in ON_HOST else ops.to_device(a) for n, a in arguments.items()}

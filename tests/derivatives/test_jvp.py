@@ -53,7 +53,7 @@ def loss_gradient(call: Call) -> Any:
     The loss is sum(out*cotangent + out²/2). The square makes the cotangents depend on the inputs,
     so second derivatives contain the derivative by the cotangents too.
     """
-    record = call.case.op.record
+    record = call.case.op.schema
 
     def gradient(inputs: dict[str, Any], cotangents: dict[str, Any]) -> Any:
         at = call._replace(inputs=call.inputs | inputs)

@@ -193,9 +193,9 @@ def test_nothing_is_left_out() -> None:
         for n in module.__all__
         if inspect.isfunction(getattr(module, n))
     }
-    records = [op.record for op in TABLE.values()]  # of test_an_op_and_its_gradient
+    records = [op.schema for op in TABLE.values()]  # of test_an_op_and_its_gradient
     covered = {f.__name__ for r in records for f in (r.forward, r.gradient)} | {*CONVERSIONS}
-    covered |= {f"{op.record.name}_grad" for op in TABLE.values() if op.is_cell}
+    covered |= {f"{op.schema.name}_grad" for op in TABLE.values() if op.is_cell}
     for name in functions:
         if name.rpartition(".")[2] not in {*NO_FLOATS, *covered, "jvp"}:
             assert f"{name}(" in text, name

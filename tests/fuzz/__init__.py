@@ -199,11 +199,11 @@ def signature(name: str) -> dict[str, inspect.Parameter]:
 
 def rows_for(name: str, takes: Iterable[str]) -> list[str]:
     """Return the rows of the table for an op, for another function those with most of its names."""
-    rows = [row for row, op in TABLE.items() if op.record.name == behind(name)]
+    rows = [row for row, op in TABLE.items() if op.schema.name == behind(name)]
     if rows:
         return rows
     common = {
-        row: len({*takes} & {*op.record.inputs, *re.findall(r"\w+(?=,|$)", op.record.attributes)})
+        row: len({*takes} & {*op.schema.inputs, *re.findall(r"\w+(?=,|$)", op.schema.attributes)})
         for row, op in TABLE.items()
     }
     return [row for row, n in common.items() if n == max(common.values())]
@@ -264,7 +264,7 @@ def draw_call(rng: np.random.Generator, name: str) -> Call:
     needs = {n for n, p in takes.items() if p.default is p.empty}
     rows = rows_for(forward, takes)
     row = one_of(rng, rows)
-    zero = TABLE[row].record.name == behind(forward)
+    zero = TABLE[row].schema.name == behind(forward)
     case = draw_case(rng, row, {*takes}, needs, zero)
     call, known = draw_arguments(rng, case, nets="input" in takes)
     if forward != name:
@@ -317,7 +317,7 @@ def draw_arguments(rng: np.random.Generator, case: Case, nets: bool) -> tuple[An
         known["seq_len_max"] = np.array(steps) if rng.random() < 0.3 else steps
     if not case.peephole:
         known["use_peephole"] = False
-    if case.op.record.name == "cudnn_rnn" and case.op.states == 1:
+    if case.op.schema.name == "cudnn_rnn" and case.op.states == 1:
         known["input_c"] = one_of(rng, [None, 0, 0.0])
     return call, known
 

@@ -206,7 +206,7 @@ def test_complex_step_through_closed_gates(
 ) -> None:
     """exp overflows there, and a complex reciprocal would be NaN."""
     call = call_of(Case(name, (3, 2, 4, 5), peephole=peephole), rng)
-    known, record = {n: a for n, a in call.inputs.items() if a is not None}, call.case.op.record
+    known, record = {n: a for n, a in call.inputs.items() if a is not None}, call.case.op.schema
     for argument, start in gates_of(call):
         for units in (2, 5):
             closed = known[argument].copy()

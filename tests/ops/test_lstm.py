@@ -104,7 +104,7 @@ def test_biases_by_position_before_the_saved_arrays(
     name: str, message: str, rng: np.random.Generator
 ) -> None:
     call = call_of(Case(name, (1, 3, 2, 5), peephole=False), rng)
-    record, out = call.case.op.record, call.forward(cupyrnn)
+    record, out = call.case.op.schema, call.forward(cupyrnn)
     names = inspect.signature(record.forward).parameters
     given = [a for n in names if (a := call.inputs.get(n)) is not None]
     with pytest.raises(ValueError, match=message):

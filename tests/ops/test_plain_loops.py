@@ -32,7 +32,7 @@ LONG |= {"cell_clip": 0.0, "gate_order": "icfo", "forget_bias": 0.6, "projected"
 
 @pytest.fixture(autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every other case on a device uses one launch for all steps: such calls are laid out."""
+    """Every other case on a device uses one launch for all steps: such calls are recorded."""
     if "-cupy-" in request.node.name and len(request.node.name) % 2:
         monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
 
@@ -141,7 +141,7 @@ WHOLE |= {"layers": [1, 2]}
 
 @each("block_lstm", "block_gru", *(n for n in TABLE if n.startswith("cudnn_rnn")),
       **WHOLE, places=["numpy", "numba"])  # fmt: skip
-def test_calls_that_are_laid_out(
+def test_calls_that_are_recorded(
     ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test_outputs(ops, case, rng, monkeypatch)

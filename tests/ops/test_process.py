@@ -36,7 +36,7 @@ def run_of(name: str, **fields: Any) -> Callable[..., list[Any]]:
 
 NET: dict[str, Any] = {"extent": "lengths", "direction": "both", "layers": 2, "dropout": 0.4}
 RUNS = {"lstm": run_of("block_lstm"), "gru": run_of("block_gru")}
-# A single step, and a net whose layers are laid out once.
+# A single step, and a net whose layers are recorded once.
 RUNS |= {"step": run_of("lstm_block_cell"), "planned": run_of("cudnn_rnn-lstm", layers=2)}
 RUNS |= {
     f"cudnn_{mode}": run_of(f"cudnn_rnn-{mode}", **NET) for mode in ("lstm", "gru", "rnn_tanh")
@@ -121,7 +121,7 @@ def test_pullbacks_of_another_process(tmp_path: Path, rng: np.random.Generator) 
     file, calls, expected = tmp_path / "calls", [], []
     for name in TABLE:
         call = call_of(Case(name), rng)
-        out, pullback = cupyrnn.vjp(call.case.op.record.forward, **call.arguments(cupyrnn))
+        out, pullback = cupyrnn.vjp(call.case.op.schema.forward, **call.arguments(cupyrnn))
         calls.append((pullback, call.cotangents(rng, out)))
         expected.append(calls[-1][0](**calls[-1][1]))
     file.write_bytes(pickle.dumps(calls))

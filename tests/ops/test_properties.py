@@ -63,7 +63,7 @@ def test_inputs_are_not_written_and_results_are_new(
     ops: Any, case: Case, rng: np.random.Generator
 ) -> None:
     """A repeated call gives the same bits."""
-    call, record = call_of(case, rng), case.op.record
+    call, record = call_of(case, rng), case.op.schema
     arguments = to_device(ops, call.arguments(ops))
     results = [record.forward(**arguments) for _ in range(3)]
     cotangents = to_device(ops, call.swap_if_batch_first(call.cotangents(rng, call.forward(ops))))
@@ -93,7 +93,7 @@ TO_THE_GATES |= {"recurrent_activation": GATES, "gate_order": ["icfo", "ifco"]}
 @each("lstm_block_cell", "gru_block_cell", **TO_THE_GATES)
 def test_gradients_up_to_the_gates(ops: Any, case: Case, rng: np.random.Generator) -> None:
     """They are the first part of the whole gradient, and no argument is written."""
-    call, record = call_of(case, rng), case.op.record
+    call, record = call_of(case, rng), case.op.schema
     arguments = to_device(ops, call.arguments(ops))
     out = record.forward(**arguments)
     gradient_kwargs = record.gradient_arguments(arguments, out._asdict())
@@ -145,7 +145,7 @@ def test_values_that_never_matter_may_be_nan(
         assert_same_bits(other, expected)
         return
     gradient = getattr(ops, f"{case.name}_grad")
-    known = case.op.record.gradient_arguments(call.arguments(ops), out._asdict()) | given
+    known = case.op.schema.gradient_arguments(call.arguments(ops), out._asdict()) | given
     names = ["x", *BIASES] + ["h_prev", "w"] * ("lstm" in case.name)
     if not case.peephole:  # its gradient is a sum of products with it
         names.append("cs")
@@ -158,9 +158,9 @@ def test_the_outputs_of_a_net_are_not_needed_again(
 ) -> None:
     """All outputs but `output` may be None, host_reserved too; only cuDNN reads them."""
     call = call_of(case, rng)
-    engine = {"engine": own(ops)} if case.op.record.name == "cudnn_rnn" else {}
+    engine = {"engine": own(ops)} if case.op.schema.name == "cudnn_rnn" else {}
     left_out = dict.fromkeys(("output_h", "output_c", "host_reserved"))
-    for more, names in (({}, ()), (engine, case.op.record.outputs)):
+    for more, names in (({}, ()), (engine, case.op.schema.outputs)):
         out = call.forward(ops, **more)
         given = call.cotangents(rng, out)
         expected = call.gradient(ops, out, given, **more)
@@ -196,7 +196,7 @@ def test_packed_parameters_say_the_attributes(
     ops: Any, case: Case, rng: np.random.Generator
 ) -> None:
     """The parameters alone, and with equal arguments beside them."""
-    call, record = call_of(case, rng), case.op.record
+    call, record = call_of(case, rng), case.op.schema
     out = call.forward(ops)
     cotangents = call.cotangents(rng, out)
     expected = call.gradient(ops, out, cotangents)
@@ -211,7 +211,7 @@ def test_packed_parameters_say_the_attributes(
         assert_same_bits(pullback(**call.swap_if_batch_first(cotangents)), expected)
 
 
-OF_SEVERAL_OUTPUTS = [name for name, op in TABLE.items() if len(op.record.outputs) > 1]
+OF_SEVERAL_OUTPUTS = [name for name, op in TABLE.items() if len(op.schema.outputs) > 1]
 
 
 @each(*OF_SEVERAL_OUTPUTS, **ONCE, **PLAIN)
@@ -244,7 +244,7 @@ def test_vjp_is_the_two_calls(
 
     With save, the results are equal except for rounding.
     """
-    call, op = call_of(case, rng), case.op.record.forward
+    call, op = call_of(case, rng), case.op.schema.forward
     out = call.forward(ops)
     cotangents = call.cotangents(rng, out)
     expected = call.gradient(ops, out, cotangents)
@@ -279,7 +279,7 @@ SAVED = PLAIN | {"save": "all", "extent": "lengths+resets", "dropout": 0.4, "cel
 
 @each(**SAVED, places=["numpy", "cupy"])
 def test_a_pullback_is_copied_and_pickled(ops: Any, case: Case, rng: np.random.Generator) -> None:
-    call, op = call_of(case, rng), case.op.record.forward
+    call, op = call_of(case, rng), case.op.schema.forward
     given = call.swap_if_batch_first(call.cotangents(rng, call.forward(ops)))
     arguments, given = to_device(ops, call.arguments(ops)), to_device(ops, given)
     for more in [{}] if case.op.is_cell else [{}, {"save": "states"}, {"save": 2}]:
@@ -368,7 +368,7 @@ BY_EXAMPLE = SMALL | {
     "save": ["all", "states", 2],
     "extent": [*EXTENTS, "equal lengths"],
 }
-OF_SEQUENCES = [name for name, op in TABLE.items() if op.record.by_example]
+OF_SEQUENCES = [name for name, op in TABLE.items() if op.schema.by_example]
 
 
 @each(*OF_SEQUENCES, **ONCE, **BY_EXAMPLE)
@@ -381,7 +381,7 @@ def test_gradients_of_each_example(ops: Any, case: Case, rng: np.random.Generato
 def test_another_way_to_the_gradients_of_weights(
     ops: Any, case: Case, rng: np.random.Generator
 ) -> None:
-    call, record = call_of(case, rng), case.op.record
+    call, record = call_of(case, rng), case.op.schema
     out = call.forward(ops)
     cotangents = call.cotangents(rng, out)
     _, pullback = cupyrnn.vjp(record.forward, **call.arguments(ops))

@@ -161,7 +161,7 @@ def test_errors(save: Any, error: Any, message: str, rng: np.random.Generator) -
     """vjp raises them too, before the call."""
     for name in ("cudnn_rnn-gru", "stacked_rnn-GRU"):
         call = call_of(Case(name), rng)
-        with pytest.raises(error, match=re.escape(f"{call.case.op.record.name}: {message}")):
+        with pytest.raises(error, match=re.escape(f"{call.case.op.schema.name}: {message}")):
             call.forward(cupyrnn, save=save)
     for name in BLOCKS:
         op, given, _ = block(rng, name)
@@ -212,7 +212,7 @@ def block(
     given, gradients = call.arguments(cupyrnn), call.cotangents(rng, call.forward(cupyrnn))
     if name == "BlockLSTM":
         return raw_ops.BlockLSTM, given | {"seq_len_max": 6, "use_peephole": True}, gradients
-    return call.case.op.record.forward, given, gradients
+    return call.case.op.schema.forward, given, gradients
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -67,7 +67,7 @@ def test_one_step_is_that_of_the_loops(
     call = call_of(case, rng)
     found = numbers(call)
     for a, b in zip(found.values(), numbers(call).values(), strict=True):
-        assert a.tobytes() == b.tobytes()  # the same call if it is laid out
+        assert a.tobytes() == b.tobytes()  # the same call if it is recorded
     _have_loops_over_time(monkeypatch)
     expected = numbers(call)
     assert found.keys() == expected.keys()

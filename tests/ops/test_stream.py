@@ -44,8 +44,8 @@ def test_compiled_steps_are_the_steps_of_numpy(
     packed = net(mode, more, L, dtype)
     expected, step = cupyrnn.prepare_step(packed), cupyrnn.prepare_step(packed)
     if "input_mode" not in more:
-        monkeypatch.setattr(step, "_run", lambda *_: pytest.fail("it is not laid out"))
-    monkeypatch.setattr(expected, "_lay_out", lambda _: None)
+        monkeypatch.setattr(step, "_run", lambda *_: pytest.fail("it is not recorded"))
+    monkeypatch.setattr(expected, "_record", lambda _: None)
     for B in (1, 3):
         x = rng.standard_normal((B, packed.input_size)).astype(dtype)
         states = [None if s is None else s + 0.5 for s in packed.zero_state(B)]
@@ -87,15 +87,15 @@ def test_a_step_runs_on_the_device_of_its_parameters(
 
 
 @pytest.mark.parametrize(("mode", "more"), NETS)
-def test_steps_on_a_device_are_laid_out(
+def test_steps_on_a_device_are_recorded(
     mode: str, more: Any, cupy_on_gpu: Any, rng: np.random.Generator, monkeypatch: Any
 ) -> None:
     packed, cupy = net(mode, more, 2), cupy_on_gpu
     packed = packed._replace(params=cupy.asarray(packed.params))
     expected, step = cupyrnn.prepare_step(packed), cupyrnn.prepare_step(packed)
     if not {"input_mode", "num_proj"} & {*more}:
-        monkeypatch.setattr(step, "_run", lambda *_: pytest.fail("it is not laid out"))
-    monkeypatch.setattr(expected, "_lay_out", lambda _: None)
+        monkeypatch.setattr(step, "_run", lambda *_: pytest.fail("it is not recorded"))
+    monkeypatch.setattr(expected, "_record", lambda _: None)
     x = cupy.asarray(rng.standard_normal((3, packed.input_size)))
     states = [None if s is None else s + 0.5 for s in packed.zero_state(3)]
     for passed in (states, (), states):

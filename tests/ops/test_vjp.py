@@ -57,7 +57,7 @@ def problem(name: str, rng: np.random.Generator, **fields: Any) -> Problem:
         return Problem(getattr(raw_ops, name), call.inputs | more, gradients)
     arguments = call.arguments(cupyrnn)
     kwargs = {n: a for n, a in arguments.items() if a is not None or n == "input_c"}
-    return Problem(call.case.op.record.forward, kwargs, gradients)
+    return Problem(call.case.op.schema.forward, kwargs, gradients)
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -90,7 +90,7 @@ def test_a_clip_by_default(name: str, order: str, rng: np.random.Generator) -> N
     out = call.forward(cupyrnn)
     given = call.cotangents(rng, out)
     clip = {"cell_clip": 3.0 if order == "icfo" else 0.0}
-    _, pullback = cupyrnn.vjp(call.case.op.record.forward, **call.arguments(cupyrnn))
+    _, pullback = cupyrnn.vjp(call.case.op.schema.forward, **call.arguments(cupyrnn))
     assert_same(pullback(**given), call.gradient(cupyrnn, out, given, **clip))
 
 
@@ -227,23 +227,23 @@ def test_a_copy_leaves_the_outputs_to_the_pullback(again: Any, rng: np.random.Ge
 def test_names_of_outputs_and_arguments(name: str, rng: np.random.Generator) -> None:
     p = problem(name, rng)
     out, pullback = cupyrnn.vjp(p.function, **p.kwargs)
-    expected, record = pullback(**p.gradients), pullback._record
-    names = dict(zip(record.cotangents, record.outputs, strict=True))
+    expected, schema = pullback(**p.gradients), pullback._schema
+    names = dict(zip(schema.cotangents, schema.outputs, strict=True))
     grads = pullback(**{names[n]: a for n, a in p.gradients.items()})
     assert_same(grads, expected)
-    for argument in record.inputs:
-        field = record.slope.format(argument)
+    for argument in schema.inputs:
+        field = schema.slope.format(argument)
         assert grads[argument] is getattr(grads, field)
         assert grads[field] is getattr(grads, field)
     assert grads[0] is next(iter(grads))
     with pytest.raises(KeyError, match="no gradient of zzz, expected the name of an arg"):
         grads["zzz"]
-    first = record.cotangents[0]
+    first = schema.cotangents[0]
     with pytest.raises(TypeError, match="are the same, pass one of them"):
         pullback(**{first: p.gradients.get(first), names[first]: p.gradients.get(first)})
     parameters = inspect.signature(pullback).parameters
     assert [*parameters][-2:] == ["through_clip", "weight_gradients"]
-    assert {*record.cotangents, *record.outputs} < {*parameters}
+    assert {*schema.cotangents, *schema.outputs} < {*parameters}
     assert hasattr(out, names[first])
 
 

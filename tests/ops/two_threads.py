@@ -49,7 +49,7 @@ class _Both(NamedTuple):
     gradient_kwargs: dict[str, Any]
 
     def __call__(self) -> list[Any]:
-        record = self.case.op.record
+        record = self.case.op.schema
         found = [record.forward(**self.arguments)]
         return found if self.case.op.is_cell else [*found, record.gradient(**self.gradient_kwargs)]
 
@@ -60,7 +60,7 @@ def _calls(dtype: str) -> list[_Both]:
     for case in CASES:
         call = call_of(case._replace(dtype=dtype), rng)
         arguments, out = call.arguments(cupyrnn), call.forward(cupyrnn)
-        gradient_kwargs = case.op.record.gradient_arguments(
+        gradient_kwargs = case.op.schema.gradient_arguments(
             arguments, out._asdict()
         ) | call.cotangents(rng, out)
         found.append(_Both(call.case, arguments, gradient_kwargs))

@@ -25,7 +25,7 @@ KINDS = ("cells", "block ops", "cudnn_rnn", "stacked_rnn")
 def kind_of(name: str) -> str:
     """Return the column of an op."""
     op = TABLE[name]
-    return "cells" if op.is_cell else op.record.name if op.is_net else "block ops"
+    return "cells" if op.is_cell else op.schema.name if op.is_net else "block ops"
 
 
 def letters(places: set[str]) -> str:

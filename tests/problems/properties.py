@@ -37,7 +37,7 @@ def each(
         chosen_values = {n: v if isinstance(v, list) else [v] for n, v in fixed.items()}
         factors = op.factors | {n: v for n, v in chosen_values.items() if n in op.factors}
         # Not every op has an H of 0, and cudnn_rnn has no empty input.
-        least = min(size[3] for size in op.factors["size"]), op.record.name == "cudnn_rnn"
+        least = min(size[3] for size in op.factors["size"]), op.schema.name == "cudnn_rnn"
         factors["size"] = [s for s in factors["size"] if s[3] >= least[0] and s[2] >= least[1]]
         chosen = cases(name, pairs(factors)) + (corners(name) if not fixed else [])
         for place in op.places:
@@ -76,7 +76,7 @@ def numbers(call: Call, without: str = "") -> dict[str, Any]:
 
     `without` is an output whose gradient is left out.
     """
-    record, out = call.case.op.record, call.forward(cupyrnn)
+    record, out = call.case.op.schema, call.forward(cupyrnn)
     given = call.cotangents(np.random.default_rng(1), out)
     given |= {without: None} if without else {}
     found = [out, call.gradient(cupyrnn, out, given)]
@@ -142,7 +142,7 @@ def assert_slopes(
     call: Call, cotangents: dict[str, Any], gradients: dict[str, Any], rng: np.random.Generator
 ) -> None:
     """Compare gradients of float64 with the complex step of the plain loop, along all inputs."""
-    record = call.case.op.record
+    record = call.case.op.schema
     known = {n: a for n, a in call.inputs.items() if a is not None}
     inputs = tree_map(lambda a: None if a is None else np.nan_to_num(a), known)
     directions = tree_map(lambda a: None if a is None else rng.standard_normal(a.shape), known)
@@ -179,7 +179,7 @@ def assert_of_examples(ops: Any, call: Call, rng: np.random.Generator) -> None:
 
     With "none" the gradients of x and the states are unchanged.
     """
-    record, dtype = call.case.op.record, call.case.dtype
+    record, dtype = call.case.op.schema, call.case.dtype
     out = call.forward(ops)
     cotangents = call.cotangents(rng, out)
     whole = named(call.gradient(ops, out, cotangents), "g")

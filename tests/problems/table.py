@@ -46,7 +46,7 @@ STATES = ("cs_prev", "h_prev", "input_h", "input_c")
 class Op(NamedTuple):
     """The record of an op."""
 
-    record: _ops.Record  # names of the arguments and the results, and the gradient
+    schema: _ops.Schema  # names of the arguments and the results, and the gradient
     draw: Callable[[Any, Any], dict[str, Any]]  # (generator, case) -> the inputs
     parts: Callable[[Any, dict[str, Any]], Any]  # of inputs: x, each state, weights by position
     step: Step
@@ -57,12 +57,12 @@ class Op(NamedTuple):
     @property
     def is_cell(self) -> bool:
         """Whether it is one step."""
-        return self.record.forward.__name__.endswith("_cell")
+        return self.schema.forward.__name__.endswith("_cell")
 
     @property
     def is_net(self) -> bool:
         """Whether it has layers, directions and last states."""
-        return "output" in self.record.outputs
+        return "output" in self.schema.outputs
 
 
 class Case(NamedTuple):
@@ -224,7 +224,7 @@ class Call(NamedTuple):
                 kwargs["time_major"] = False
                 if self.resets is not None:
                     kwargs["resets"] = self.resets.T
-            if case.op.record.name == "cudnn_rnn":
+            if case.op.schema.name == "cudnn_rnn":
                 kwargs["rnn_mode"] = _net_of(case).rnn_mode
                 kwargs["num_proj"] = case.P if case.projected else 0
         attributes = dict(case.attributes)
@@ -245,12 +245,12 @@ class Call(NamedTuple):
 
     def forward(self, ops: Any, **more: Any) -> Any:
         """Return the outputs of the op; the inputs are time first or batch first."""
-        return getattr(ops, self.case.op.record.name)(**{**self.arguments(ops), **more})
+        return getattr(ops, self.case.op.schema.name)(**{**self.arguments(ops), **more})
 
     def arguments(self, ops: Any) -> dict[str, Any]:
         """Return all arguments of the op."""
         kwargs = self.kwargs
-        name = self.case.op.record.name
+        name = self.case.op.schema.name
         if name == "cudnn_rnn" and {"dropout", "resets", "reverse", "save"} & {*kwargs}:
             kwargs["engine"] = nets.own(ops)
         return self.swap_if_batch_first(self.inputs) | kwargs
@@ -266,7 +266,7 @@ class Call(NamedTuple):
 
     def gradient(self, ops: Any, out: Any, cotangents: dict[str, Any], **more: Any) -> Any:
         """Return the results of the op's gradient."""
-        record = self.case.op.record
+        record = self.case.op.schema
         gradient_kwargs = record.gradient_arguments(self.arguments(ops), out._asdict())
         return getattr(ops, record.gradient.__name__)(
             **gradient_kwargs | self.swap_if_batch_first(cotangents) | more
@@ -274,7 +274,7 @@ class Call(NamedTuple):
 
     def slopes(self, found: Any) -> dict[str, Any]:
         """Return the gradients by the names of the inputs, time first."""
-        record = self.case.op.record
+        record = self.case.op.schema
         named = {n: getattr(found, record.slope.format(n)) for n in self.inputs}
         return self.swap_if_batch_first(
             {n: a for n, a in named.items() if self.inputs[n] is not None}
@@ -282,7 +282,7 @@ class Call(NamedTuple):
 
     def cotangents(self, rng: np.random.Generator, out: Any) -> dict[str, Any]:
         """Return gradients of the outputs, time first, with a mean other than zero."""
-        record, found = self.case.op.record, {}
+        record, found = self.case.op.schema, {}
         padding = self.padding_mask[0] if self.case.op.is_cell else self.padding_mask
         for name in record.outputs:
             like = self.swap_if_batch_first(getattr(out, name))
@@ -319,7 +319,7 @@ def right_calls(name: str, **fields: Any) -> dict[str, dict[str, Any]]:
     rng = np.random.default_rng(0)
     call = call_of(Case(name, **fields), rng)
     out = call.forward(cupyrnn)
-    record, arguments = call.case.op.record, call.arguments(cupyrnn)
+    record, arguments = call.case.op.schema, call.arguments(cupyrnn)
     gradient_kwargs = record.gradient_arguments(
         arguments, out._asdict()
     ) | call.swap_if_batch_first(call.cotangents(rng, out))
@@ -365,14 +365,14 @@ def call_of(case: Case, rng: np.random.Generator) -> Call:
         steps = T // 2
     call = Call(case, case.op.draw(rng, case), lengths, resets, steps)
     assert {*call.inputs} == {
-        n for n in case.op.record.inputs if case.peephole or n not in lstms.PEEPHOLES
+        n for n in case.op.schema.inputs if case.peephole or n not in lstms.PEEPHOLES
     }
     if case.has_kinks and np.dtype(kind_of(case)).itemsize > 2 and T < 10:
         # So large that gates reach 0 and 1, and states the clip; smaller over many steps.
         for name, factor in (("w", 4), ("w_ru", 4), ("params", 2)):
             if name in call.inputs:
                 call.inputs[name] *= factor
-    x = call.inputs[case.op.record.inputs[0]]
+    x = call.inputs[case.op.schema.inputs[0]]
     if call.padding_mask.any():
         x[call.padding_mask] = np.nan
     inputs = tree_map(lambda a: with_layout(case, a), call.inputs)
@@ -419,7 +419,7 @@ def plain(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
         c = {0: np.zeros(()), 1: others[0] if others else None}.get(len(others), tuple(others))
         return {"output": x, "output_h": h, "output_c": c}
     H = case.size[3]
-    none = {n: np.zeros((T, B, H), dtype) for n in op.record.results}
+    none = {n: np.zeros((T, B, H), dtype) for n in op.schema.results}
     found = none | saved | {"h": x}
     return {n: a[0] for n, a in found.items()} if op.is_cell else found
 
@@ -704,9 +704,9 @@ _PLACES |= {"CIFG": ("numpy", "numba"), "IndRNN": ("numpy", "cuda_on_cpu", "cupy
 _NEW = (SLSTMParams, LayerNormLSTMParams, MultiplicativeLSTMParams, MGUParams, CIFGParams)
 TABLE: dict[str, Op] = {
     "block_lstm": _BLOCK_LSTM,
-    "lstm_block_cell": _BLOCK_LSTM._replace(record=_ops.LSTM_BLOCK_CELL, factors=_CELLS | _LSTM),
+    "lstm_block_cell": _BLOCK_LSTM._replace(schema=_ops.LSTM_BLOCK_CELL, factors=_CELLS | _LSTM),
     "block_gru": _BLOCK_GRU,
-    "gru_block_cell": _BLOCK_GRU._replace(record=_ops.GRU_BLOCK_CELL, factors=_CELLS | _GRU),
+    "gru_block_cell": _BLOCK_GRU._replace(schema=_ops.GRU_BLOCK_CELL, factors=_CELLS | _GRU),
 }
 for _mode, _more in _OF_PACKED.items():
     _factors = {

@@ -112,7 +112,7 @@ class Problem:
         case = (CASES | SAVING)[said] if isinstance(said, str) else said
         rng = np.random.default_rng(list(str(case).encode()))
         call = call_of(case._replace(dtype=dtype), rng)
-        record, inputs = case.op.record, tree_map(_finite, call.swap_if_batch_first(call.inputs))
+        record, inputs = case.op.schema, tree_map(_finite, call.swap_if_batch_first(call.inputs))
         self.op, self.attributes = record.name, call.kwargs
         if self.attributes.get("sequence_lengths") is not None:
             self.attributes["sequence_lengths"] = self.attributes["sequence_lengths"].tolist()

@@ -145,7 +145,7 @@ def test_examples_are_one_call(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     slope = torch.func.grad(loss_of(problem), argnums=tuple(range(len(problem.names))))
     given, dims, examples = batched(problem, tuple(range(op.inputs.index("h_prev") + 1)))
     expected = [slope(*one) for one in examples]
-    monkeypatch.setattr("cupyrnn.torch.laid_out.results_of", lambda *_: None)
+    monkeypatch.setattr("cupyrnn.torch.recording.results_of", lambda *_: None)
     for which in ("compute", "by_example"):
         monkeypatch.setattr(op, which, spied(which))
     for dim in (0, 1):

@@ -65,7 +65,7 @@ def test_opcheck(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     op = next(op for op in vars(definitions).values() if getattr(op, "name", "") == problem.op)
     forward = op._forward
     monkeypatch.setattr(op, "_forward", lambda *args: calls.append(args) or forward(*args))
-    monkeypatch.setattr("cupyrnn.torch.laid_out.results_of", lambda *_: None)
+    monkeypatch.setattr("cupyrnn.torch.recording.results_of", lambda *_: None)
     problem(*problem.tensors())
     (tensors, attributes), extras = calls[0], len(op.extras)
     inputs, rest = [*tensors[: len(tensors) - extras]], [*tensors[len(tensors) - extras :]]
@@ -146,7 +146,7 @@ def test_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(op, "compute", spy)
-    monkeypatch.setattr("cupyrnn.torch.laid_out.results_of", lambda *_: None)
+    monkeypatch.setattr("cupyrnn.torch.recording.results_of", lambda *_: None)
     tensors = problem.tensors()
     out = problem(*tensors)
     ((addresses, h),) = seen

@@ -109,7 +109,7 @@ def test_resets_are_booleans_or_numbers(kind: str) -> None:
 def test_lengths_cost_no_arrays(
     kind: str, compiled_loops: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Calls are laid out, whatever the lengths of their sequences."""
+    """Calls are recorded, whatever the lengths of their sequences."""
     net, x = build(kind, 3, 4, bidirectional=True), torch.randn(5, 2, 3)
 
     def call(lengths: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a process knows of its GPU: what it read, took, refused and laid out."""
+"""What a process knows of its GPU: what it read, took, refused and recorded."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_what_python_says_of_a_cell_is_what_cpp_says(name: str) -> None:
     found = compiled(source, [f"constants_of<{of.struct}<float>>"])(0, np.arange(12), 0, 0)
     *found, size = found.tolist()
     members = {"pointer": 0, "real": 0, "gate": (False, 0, 0), "?": False}
-    record = of.record(np.dtype(np.float32), *(members.get(k, 0) for k in of.fields.values()))
+    record = of.pack_struct(np.dtype(np.float32), *(members.get(k, 0) for k in of.fields.values()))
     within, saved = of.within, found[5]
     widths = [len(of.widths), of.widths[0], of.widths[-1]]
     assert found == [*widths, of.apart, within, saved, saved, 1, 1, 1, 1]

@@ -132,7 +132,7 @@ def test_calls_that_are_laid_out_agree_with_numpy(
     cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, name: str, steps: int
 ) -> None:
     """First and last states in the storage type, rows that are far apart, time backwards."""
-    monkeypatch.setattr(cupy_on_cpu.ndarray, "lays_out", True)
+    monkeypatch.setattr(cupy_on_cpu.ndarray, "repeats", True)
     frame = FRAMES.get(name, FRAMES["rows"]._replace(mode="loop"))
     frame.ask(monkeypatch)
     B, H = (9, 18) if frame.dtype == "float16" else (3, 9)

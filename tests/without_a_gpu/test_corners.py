@@ -31,8 +31,8 @@ Arrays = tuple[np.ndarray, ...]
 
 
 @pytest.fixture
-def laid_out(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(cupy_on_cpu.ndarray, "lays_out", True)
+def recorded(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(cupy_on_cpu.ndarray, "repeats", True)
     return cupy_on_cpu
 
 
@@ -73,7 +73,7 @@ def block_lstm(extent: dict[str, Any], options: dict[str, Any]) -> Any:
 )  # fmt: skip
 @pytest.mark.parametrize("padded", [False, True])
 def test_each_option_alone(
-    laid_out: Any, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, mode: str,
+    recorded: Any, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, mode: str,
     hard: bool, order: str, reverse: bool, padded: bool,
 ) -> None:  # fmt: skip
     """No peepholes, no clip. With a forget bias, and with resets also past the ends."""
@@ -84,16 +84,16 @@ def test_each_option_alone(
     options["recurrent_activation"] = "hard_sigmoid_0.2" if hard else "sigmoid"
     resets = np.arange(18).reshape(6, 3) % 3 == 0
     lengths = {"sequence_lengths": np.array([6, 3, 2]), "resets": resets} if padded else {}
-    on_both(laid_out, block_lstm(lengths, options), *of_lstm(6, 3, rng))
+    on_both(recorded, block_lstm(lengths, options), *of_lstm(6, 3, rng))
 
 
-def test_no_steps(laid_out: Any, rng: np.random.Generator) -> None:
-    on_both(laid_out, block_lstm({"seq_len_max": 0}, {}), *of_lstm(3, 2, rng))
+def test_no_steps(recorded: Any, rng: np.random.Generator) -> None:
+    on_both(recorded, block_lstm({"seq_len_max": 0}, {}), *of_lstm(3, 2, rng))
 
 
 @pytest.mark.parametrize(("mode", "T"), [("loop", 1), ("loop", 3), ("rows", 3)])
 def test_no_states(
-    laid_out: Any, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, mode: str, T: int
+    recorded: Any, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, mode: str, T: int
 ) -> None:
     """They are zero, and so is the gradient of the recurrent weights after one step."""
     FRAMES["rows"]._replace(mode=mode).ask(monkeypatch)
@@ -108,14 +108,14 @@ def test_no_states(
         return [out.output, back.weights_backprop[0].w, back.input_backprop]
 
     shapes = (T, 2, 3), (7, 16), (16,), (T, 2, 4)
-    on_both(laid_out, call, *(rng.standard_normal(shape) for shape in shapes))
+    on_both(recorded, call, *(rng.standard_normal(shape) for shape in shapes))
 
 
-@pytest.mark.parametrize("lays_out", [False, True])
+@pytest.mark.parametrize("repeats", [False, True])
 def test_numbers_at_half_of_their_alignment(
-    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, lays_out: bool
+    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, repeats: bool
 ) -> None:
-    monkeypatch.setattr(cupy_on_cpu.ndarray, "lays_out", lays_out)
+    monkeypatch.setattr(cupy_on_cpu.ndarray, "repeats", repeats)
 
     def moved(a: Any) -> Any:
         raw = np.zeros(a.nbytes + 8, np.uint8)[4 : 4 + a.nbytes].view(a.dtype).reshape(a.shape)
@@ -160,7 +160,7 @@ def test_a_state_is_rounded_before_it_is_multiplied(
 
 @pytest.mark.parametrize("name", ["grid", "tensor cores"])
 def test_the_memory_of_a_call_is_aligned_in_the_ptx(
-    laid_out: Any, monkeypatch: pytest.MonkeyPatch, name: str
+    recorded: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     needs.tool(nvrtc.have_nvrtc())
     frame = FRAMES[name]
@@ -168,7 +168,7 @@ def test_the_memory_of_a_call_is_aligned_in_the_ptx(
     B, H = (3, 9) if name == "grid" else (9, 17)
     frame.has(monkeypatch, 2, B, H)
     use_interpreter(monkeypatch, "compute_90")
-    on(laid_out, calls(3, B, H, frame.dtype)["gru_reset_after"])
+    on(recorded, calls(3, B, H, frame.dtype)["gru_reset_after"])
 
 
 def test_offsets_beyond_32_bits_between_blocks(

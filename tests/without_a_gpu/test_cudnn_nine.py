@@ -258,6 +258,17 @@ def test_the_public_functions_use_it(
     np.testing.assert_array_equal(again.params_backprop, expected.params_backprop)
 
 
+def test_every_call_of_a_signature_has_its_own_lengths(
+    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cupy_on_cpu.ndarray, "repeats", True)
+    inputs = to_device(cupy_on_cpu, SMALL)
+    for lengths in ((2, 3), (3, 1)):
+        rows = np.array(lengths, np.int32)
+        cupyrnn.cudnn_rnn(**inputs, sequence_lengths=rows, engine="cudnn")
+        assert stub.last("cudnnRNNForward")["lengths"] == " ".join(map(str, lengths))
+
+
 # The engines of cuDNN, the numbers of their algorithms in its manual, and the first byte of
 # host_reserved.
 ALGORITHMS = {

@@ -58,7 +58,7 @@ def use_card(
     monkeypatch.delenv("CUPYRNN_PERSISTENT")
     monkeypatch.setenv("CUPYRNN_CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setenv("CUPYRNN_TUNE", "0")
-    monkeypatch.setattr(cupy_on_cpu.ndarray, "lays_out", True)
+    monkeypatch.setattr(cupy_on_cpu.ndarray, "repeats", True)
 
     def use(name: str) -> None:
         card = CARDS[name]
@@ -190,13 +190,13 @@ def test_a_wait_in_vain(
     FRAMES[frame].ask(monkeypatch)
     monkeypatch.delenv("CUPYRNN_PERSISTENT")
     of = fit.Recurrence(LSTM[0], np.dtype(dtype), (9, 33), T, choice.current_device(), True)
-    laid_out = fit.by_mode(mode, of)
+    candidate = fit.by_mode(mode, of)
     plant(monkeypatch, "lstm", mode, (lost, f"if (unit / 2) {lost}"))
     of = of._replace(kernels=lstm.FORWARD_KERNELS)
     # A stand-in for clusters sees that a block ends without numbers that others sent.
     message = "a block waits in vain" if mode == "grid" else "ends before numbers have come"
     with pytest.warns(RuntimeWarning, match=f"{message}.*; please report it"):
-        assert message in trial.try_kernel(of, laid_out)
+        assert message in trial.try_kernel(of, candidate)
     (seen,) = kept(tmp_path)["verdicts"].values()
     assert message in seen
 
@@ -310,9 +310,9 @@ def test_eight_threads_at_a_first_call(
     """One of them tries a kernel, and the others wait for its verdict."""
     tried, try_kernel = [], trial.try_kernel
 
-    def counted(of: Any, laid_out: Any) -> str:
+    def counted(of: Any, candidate: Any) -> str:
         tried.append(of.kernels.name)
-        return try_kernel(of, laid_out)
+        return try_kernel(of, candidate)
 
     monkeypatch.setattr(trial, "try_kernel", counted)
     calls, found = Calls(cupy_on_cpu), []

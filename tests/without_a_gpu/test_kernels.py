@@ -242,7 +242,7 @@ def test_indices_beyond_32_bits(
     vector = rng.standard_normal(4 * H).astype(np.float32)
     kinds = {"pointer": vector.ctypes.data, "real": 0.5, "gate": (False, 0, 0), "?": False}
     members = [kinds.get(k, range(4)) for k in room.CELL.fields.values()]
-    struct = room.CELL.record(np.dtype(np.float32), *members)
+    struct = room.CELL.pack_struct(np.dtype(np.float32), *members)
 
     def draw(*columns: int) -> list[np.ndarray]:
         return [rng.uniform(0.1, 0.9, n * H).astype(np.float32) for n in columns]
@@ -287,8 +287,8 @@ def test_the_bytes_of_a_struct_are_settled() -> None:
             for filling in (0, 255):
                 memory = [np.full(n, filling, np.uint8) for n in range(8, 128)]
                 del memory
-                found.add(room.CELL.record(dtype, *members).tobytes())
-            struct = room.CELL.record(dtype, *members)
+                found.add(room.CELL.pack_struct(dtype, *members).tobytes())
+            struct = room.CELL.pack_struct(dtype, *members)
             assert found == {struct.tobytes()}, name
             used = sum(struct.dtype.fields[n][0].itemsize for n in struct.dtype.names)
             assert struct.dtype.itemsize % 8 == 0

@@ -138,7 +138,7 @@ def test_every_kernel_agrees_with_numpy(
     # other kernels copy these rows, by addresses that the interpreter does not follow.
     has_padded = agreement.numpy_dtype(dtype).kind != "c"
     if has_padded:
-        monkeypatch.setattr(cupy.ndarray, "lays_out", True)
+        monkeypatch.setattr(cupy.ndarray, "repeats", True)
         monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
         run_padded(cupy, dtype, rng)
     # Whatever the package has must have been run: a new kernel that no op here launches fails.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cupyrnn import cudnn_rnn_params_size
-from cupyrnn._ops import BLOCK_GRU, BLOCK_LSTM, CUDNN_RNN, Record
+from cupyrnn._ops import BLOCK_GRU, BLOCK_LSTM, CUDNN_RNN, Schema
 from cupyrnn.device.cli import DTYPES, dtype_of
 
 # What is timed beside plain sequences of one layer.
@@ -85,7 +85,7 @@ def resets_of(case: Case) -> Any:
     return np.random.default_rng(7).random((case.T, case.B)) < RESET_RATE
 
 
-def arguments_of(case: Case) -> tuple[Record, dict[str, Any], dict[str, Any]]:
+def arguments_of(case: Case) -> tuple[Schema, dict[str, Any], dict[str, Any]]:
     """Return an op, its arguments, and the gradients of its outputs, in NumPy."""
     rng, (cell, T, B, H, dtype, variant) = np.random.default_rng(case.H), case
     rows = 4 if variant == NET else 1

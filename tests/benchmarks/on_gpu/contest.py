@@ -60,8 +60,8 @@ class Contest:
     def __init__(self, bench: Bench, case: Case) -> None:
         self.bench, self.case, self.remark = bench, case, ""
         self.loop: dict[str, float] = {}  # the loop's eager times
-        self.record, self.arguments, self.cotangents = arguments_of(case)
-        self.calls = OpOnDevice(case.dtype, self.record, self.arguments, self.cotangents)
+        self.schema, self.arguments, self.cotangents = arguments_of(case)
+        self.calls = OpOnDevice(case.dtype, self.schema, self.arguments, self.cotangents)
 
     def everybody(self) -> None:
         self.own()
@@ -140,7 +140,7 @@ class Contest:
         """Time cuDNN through this package, by each of its algorithms."""
 
         def make(engine: str) -> Callable[[str], Run]:
-            given = self.case.dtype, self.record, self.arguments, self.cotangents
+            given = self.case.dtype, self.schema, self.arguments, self.cotangents
             return self.checked(OpOnDevice(*given, engine=engine))
 
         for engine in ENGINES:

@@ -23,7 +23,7 @@ from cupyrnn.checks.arrays import compute_dtype
 from cupyrnn.device import cli
 from cupyrnn.driver import trial
 from cupyrnn.kernels import choice, compile, fit, gru, gru_reset_after, lstm, persistent, simple_rnn
-from cupyrnn.kernels.fit import LaidOut, Recurrence
+from cupyrnn.kernels.fit import Candidate, Recurrence
 from cupyrnn.kernels.persistent import OneLaunch, Trial, trying
 
 from .experiments import EXPERIMENTS, Experiment
@@ -71,13 +71,13 @@ class Case(NamedTuple):
     what: str
     frame: str  # whose small blocks it has; empty for whole ones
     of: Recurrence
-    laid_out: LaidOut
+    candidate: Candidate
     source: str
     template: str
 
     def launch(self) -> OneLaunch | None:
         with blocks_of(self.frame):
-            launch = persistent.launch_of(self.of, self.laid_out)
+            launch = persistent.launch_of(self.of, self.candidate)
         return launch and launch._replace(kernel=launch.kernel._replace(source=self.source))
 
 
@@ -97,17 +97,17 @@ def blocks_of(frame: str) -> Iterator[None]:
 def case_of(of: Recurrence, mode: str, frame: str = "", why: str = "") -> Case | None:
     """Return a case, None if the kernel does not support it."""
     with blocks_of(frame):
-        laid_out = fit.by_mode(mode, of)
-        if laid_out.layout is None:
+        candidate = fit.by_mode(mode, of)
+        if candidate.layout is None:
             return None
-        template = compile.instance(fit.template_of(of, laid_out), of.dtype.name)
+        template = compile.instance(fit.template_of(of, candidate), of.dtype.name)
     kernels = of.kernels.rows if mode == "rows" else getattr(of.kernels, mode)
     B, H = of.shape
     kind = "padded" if of.padded else "plain" if of.plain else "general"
     turns = template.startswith("steps_by_turns")
-    how = "turns" if turns else laid_out.choice.kernel
+    how = "turns" if turns else candidate.choice.kernel
     what = f"{how}: {of.kernels.name} {of.dtype.name} B = {B}, H = {H}, {kind}{why and f': {why}'}"
-    return Case(what, frame, of, laid_out, kernels.source, template)
+    return Case(what, frame, of, candidate, kernels.source, template)
 
 
 def recurrence(

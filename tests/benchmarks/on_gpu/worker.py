@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cupyrnn._ops import Record
+from cupyrnn._ops import Schema
 from cupyrnn.device import recurrence_kernels
 from cupyrnn.device.cli import dtype_of
 from cupyrnn.driver.trial import TOLERANCES
@@ -52,7 +52,7 @@ class OpOnDevice:
     def __init__(
         self,
         dtype: str,
-        record: Record,
+        record: Schema,
         arguments: dict[str, Any],
         cotangents: dict[str, Any],
         **of_device: Any,

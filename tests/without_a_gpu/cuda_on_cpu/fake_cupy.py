@@ -66,7 +66,7 @@ class ndarray(np.ndarray):
 
     device_id: int
     # Whether calls of these arrays have a signature. Without one a layer is one operation.
-    lays_out = False
+    repeats = False
 
     def __new__(cls, shape: Any, dtype: Any, memptr: Any = None, strides: Any = None) -> ndarray:
         if strides is None:
@@ -94,7 +94,7 @@ class ndarray(np.ndarray):
             ctypes.memset(self.ctypes.data, value, size)
 
         # A call has a signature only if its arrays have a device_id.
-        device = self.device_id if ndarray.lays_out else None
+        device = self.device_id if ndarray.repeats else None
         return Pointer(
             array=self, device_id=device, ptr=self.ctypes.data, memset_async=memset_async
         )

@@ -19,7 +19,7 @@ Call = Callable[[], Any]
 def functions_of(name: str) -> dict[str, Callable[..., Any]]:
     """Return an op of the table and its gradient; of a cell also the gradient without weights."""
     op, mode = TABLE[name], name.partition("-")[2]
-    functions = [op.record.forward, op.record.gradient]
+    functions = [op.schema.forward, op.schema.gradient]
     if op.is_cell:
         functions.append(getattr(cupyrnn, f"{name}_grad"))
     return {f"{function.__name__} {mode}".strip(): function for function in functions}
@@ -53,7 +53,7 @@ def calls_of(
 
     `fields` are factors of the case, as layers and direction.
     """
-    rng, record = np.random.default_rng(0), TABLE[name].record
+    rng, record = np.random.default_rng(0), TABLE[name].schema
     call = call_of(Case(name, shape, dtype, **fields), rng)._replace(lengths=lengths)
     given = to_device(xp, call.swap_if_batch_first(call.inputs)) | call.kwargs
     if call.case.op.is_net:

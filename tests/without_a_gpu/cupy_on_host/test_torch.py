@@ -149,7 +149,7 @@ def test_a_second_call_takes_addresses(
         for a, e in zip(found, expected, strict=True):
             assert_close(a.cpu(), e, "float64", "", at_least=1.0)
             a.add_(1)  # no view to autograd
-    if first != second:  # the checks of a call that is laid out
+    if first != second:  # the checks of a recorded call
         message = rf"^{kind}: sequence_lengths\[1\] is 6, expected in \[0, T\] = \[0, 5\]"
         with pytest.raises(ValueError, match=message):
             call(net, x, [4, 6])

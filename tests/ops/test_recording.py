@@ -1,5 +1,5 @@
 """
-Calls that are laid out once for each signature: a list of operations, on the host and on a device.
+Calls that are recorded once for each signature: a list of operations, on the host and on a device.
 
 On the host they are compiled loops, on a device here one launch for all steps.
 """
@@ -38,11 +38,11 @@ on_a_gpu = pytest.mark.parametrize("ops", PLACES[2:], indirect=True)
 
 @pytest.fixture(autouse=True)
 def one_launch(ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launch for all steps; the stand-in for CuPy has signatures only if `lays_out` is set."""
+    """A launch for all steps; the stand-in for CuPy has signatures only if `repeats` is set."""
     if ops.xp is not np:
         monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
     if ops.xp.__name__ == "cupy_on_cpu":
-        monkeypatch.setattr(ops.xp.ndarray, "lays_out", True)
+        monkeypatch.setattr(ops.xp.ndarray, "repeats", True)
 
 
 def arguments(xp: Any = np, seed: int = 0) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def both(given: dict[str, Any], b: Any) -> list[Any]:
     return [*out, *cupyrnn.block_lstm_grad(**given, **out._asdict(), h_grad=out.h)]
 
 
-def are_laid_out() -> list[bool]:
+def are_recorded() -> list[bool]:
     """Return whether each signature so far has operations, on a device those of kernels."""
     found = []
     for key, (run, _) in signatures.CALLS.items():
@@ -90,7 +90,7 @@ def test_one_array_may_be_two_arguments(ops: Ops) -> None:
     assert same(both(given | {"cs_prev": given["h_prev"]}, b), expected)
     # The next call of the signature has two arrays there.
     assert same(both(given, b), both({n: a.copy() for n, a in given.items()}, b))
-    assert are_laid_out() == [True, True]
+    assert are_recorded() == [True, True]
 
 
 @on_the_host
@@ -110,7 +110,7 @@ def test_one_array_may_be_a_state_and_a_matrix(order: Any) -> None:
     assert same(both(ordered, ordered), expected)
     # The next call of the signature has two arrays there.
     assert same(both(a.copy(order), a.copy(order)), expected)
-    assert all(are_laid_out())
+    assert all(are_recorded())
 
 
 @on_the_host
@@ -135,7 +135,7 @@ def test_no_array_of_a_caller_is_kept(op: str) -> None:
         given |= {f"input_{s}": np.zeros((1, B, H)) for s in "hc"}
     for _ in range(2):
         getattr(cupyrnn, op)(**given)
-    assert are_laid_out() == [True]
+    assert are_recorded() == [True]
     kept = [weakref.ref(a) for a in given.values()]
     given.clear()
     gc.collect()
@@ -174,7 +174,7 @@ def test_a_signature_has_calls_of_all_lengths_and_seeds(
         return [*out[:3], *grads]
 
     found = [results(n, ops.xp) for n in range(4)]
-    assert are_laid_out() == [True, True]
+    assert are_recorded() == [True, True]
     assert same(found[0], found[3])
     assert not any(same(found[0], one) for one in found[1:3])
     for n, one in enumerate(found):
@@ -212,20 +212,20 @@ def test_an_attribute_of_packed_parameters_may_be_an_array_of_no_axes(name: str)
             cupyrnn.cudnn_rnn(x, None, None, right._replace(**{name: np.array(n)}))
 
 
-# Calls that the layers run step by step or in pieces are not laid out.
+# Calls that the layers run step by step or in pieces are not recorded.
 EXTENTS = ["full", "lengths", "resets", "lengths+resets", "steps"]
 WHOLE: dict[str, Any] = {"extent": EXTENTS, "rows": None, "memory": "C", "dtype": "float64"}
 WHOLE |= {"save": "all", "input_mode": "linear_input", "projected": False}
 WHOLE |= {"tapered": False, "size": [(T, n, I, H) for n in (1, B)], "layers": [1, 3]}
-LAID_OUT = [n for n, op in TABLE.items() if not op.is_cell and "numba" in op.places]
-LAID_OUT.remove("stacked_rnn-CIFG")
+RECORDED = [n for n, op in TABLE.items() if not op.is_cell and "numba" in op.places]
+RECORDED.remove("stacked_rnn-CIFG")
 
 
-@each(*LAID_OUT, **WHOLE, places=["cupy"])
-def test_calls_of_the_table_are_laid_out(ops: Ops, case: Case, rng: np.random.Generator) -> None:
+@each(*RECORDED, **WHOLE, places=["cupy"])
+def test_calls_of_the_table_are_recorded(ops: Ops, case: Case, rng: np.random.Generator) -> None:
     """Also if states are None, which means zeros."""
     none = call_of(case, rng).without_states()
-    record, results = case.op.record, []
+    record, results = case.op.schema, []
     states = {n: a for n, a in call_of(case, rng).inputs.items() if n in STATES and a is not None}
     for of_states in ({n: np.zeros_like(a) for n, a in states.items()}, {}):
         call = none._replace(inputs=none.inputs | of_states)
@@ -236,7 +236,7 @@ def test_calls_of_the_table_are_laid_out(ops: Ops, case: Case, rng: np.random.Ge
         cotangents = call.swap_if_batch_first(call.cotangents(np.random.default_rng(0), out))
         kwargs = record.gradient_arguments(given, out._asdict()) | ops.to_device(cotangents)
         grads = flat(record.gradient(**kwargs))
-        assert are_laid_out() == [True, True]
+        assert are_recorded() == [True, True]
         results.append([a for a in (*out, *grads) if a is not None])
         signatures.CALLS.clear()
     assert same(results[0], results[-1])
@@ -259,7 +259,7 @@ def test_reserve_space_is_the_same_either_way(
     out = call.forward(ops, engine="cupy")
     given = call.cotangents(rng, out)
     grads = call.gradient(ops, out, given, engine="cupy")
-    assert are_laid_out() == [True, True]
+    assert are_recorded() == [True, True]
     monkeypatch.setattr(signatures, "signature", lambda *args: (None, []))
     by_layers = call.forward(ops, engine="cupy")
     again = call.gradient(ops, out, given, engine="cupy")
@@ -293,7 +293,7 @@ def test_what_is_not_in_order_takes_the_other_way(ops: Ops) -> None:
     for changed in ({"x": every_second(x)}, in_order, {"w": every_second(w)}):
         assert same([*cupyrnn.block_lstm(**given | changed)], [*expected])
     # A matrix in Fortran order is used in place.
-    assert are_laid_out() == [True, False, True, False]
+    assert are_recorded() == [True, False, True, False]
 
 
 @on_devices
@@ -305,7 +305,7 @@ def test_a_changed_environment_is_seen(ops: Ops, monkeypatch: pytest.MonkeyPatch
         cupyrnn.block_lstm(**given)
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
     cupyrnn.block_lstm(**given)
-    assert are_laid_out() == [True, True]
+    assert are_recorded() == [True, True]
     monkeypatch.setattr(os, "environ", {**os.environ, "CUPYRNN_PERSISTENT": "slow"})
     with pytest.raises(ValueError, match="CUPYRNN_PERSISTENT is 'slow'"):
         cupyrnn.block_lstm(**given)

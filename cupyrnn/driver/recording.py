@@ -1,4 +1,4 @@
-"""What all calls of a signature share: they are laid out once, and run with their own arrays."""
+"""What all calls of a signature share: they are recorded once, and run with their own arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arithmetic.dropout import key_words
 from ..cells.lstm import LSTM
-from ..checks.arrays import NotInPlace
+from ..checks.arrays import NotRecordable
 from ..checks.attributes import check_integer
 from ..checks.calls import check_lengths, check_resets
 from . import layer as _layer
@@ -19,7 +19,7 @@ from .places import Table
 from .signatures import Arguments, ByValue
 
 
-def laid_out(
+def record(
     make: Callable[..., Any],
     arguments: Arguments,
     *args: Any,
@@ -34,7 +34,7 @@ def laid_out(
         try:
             found = make(arguments._replace(start=start), *args)
             break
-        except NotInPlace:
+        except NotRecordable:
             continue
     else:
         return None
@@ -83,7 +83,7 @@ class _OfValues:
         if reserved is not None and not self._returns_reserved:
             passed = by_name.get("host_reserved")
             if passed is not None and passed.tobytes()[1:] != reserved.tobytes()[1:]:
-                raise NotInPlace("host_reserved belongs to another call")
+                raise NotRecordable("host_reserved belongs to another call")
         found = self.call(arrays, self.data_of((lengths, marks)), keys)
         if reserved is not None and self._returns_reserved:
             return found._replace(host_reserved=reserved)

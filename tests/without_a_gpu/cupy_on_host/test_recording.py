@@ -1,4 +1,4 @@
-"""Calls that are laid out need few operations of the device, all on the current stream."""
+"""Calls that are recorded need few operations of the device, all on the current stream."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_call_is_few_operations(
 WAYS = pytest.mark.parametrize("way", ["grid", "cluster"])
 
 
-def laid_out() -> bool:
+def recorded() -> bool:
     """Return whether all calls are."""
     return all(run is not None for run, _ in signatures.CALLS.values())
 
@@ -105,7 +105,7 @@ def test_blocks_that_exchange_numbers_are_one_operation_more(
             call()
         at = next(n for n, e in enumerate(events) if f"steps_by_{way}" in e.name)
         assert way == "cluster" or events[at - 1].kind == "memsets"
-    assert laid_out()
+    assert recorded()
 
 
 @pytest.mark.parametrize("way", ["rows", "grid"])
@@ -129,7 +129,7 @@ OF_A_STEP = ("launches", "products", "allocations", "memsets", "copies_on_device
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @NAMED
-def test_the_loop_is_laid_out(
+def test_the_loop_is_recorded(
     host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
 ) -> None:
     """All steps between the first and the last need equally many operations."""
@@ -139,7 +139,7 @@ def test_the_loop_is_laid_out(
         calls = calls_of(cupy, name, (steps, 3, 4, 9), dtype)
         found = [host.counted(call) for call in calls]
         counts.append([[getattr(n, kind) for kind in OF_A_STEP] for n in found])
-        assert laid_out()
+        assert recorded()
     counts = np.array(counts)
     of_a_step = counts[2] - counts[1]
     assert of_a_step.tolist() == (counts[3] - counts[2]).tolist()
@@ -160,7 +160,7 @@ def test_launches_that_are_refused_are_the_loops(
     driver = cupy.cuda.driver
     calls = calls_of(cupy, "block_lstm", (4, 3, 4, 9))
     expected = [call() for call in calls]
-    assert laid_out()
+    assert recorded()
     name = "launchCooperativeKernel" if way == "grid" else "launchKernel"
     launch, refused = getattr(driver, name), []
 
@@ -188,7 +188,7 @@ def test_launches_that_are_refused_are_the_loops(
         monkeypatch.setattr(signatures, "signature", lambda *args: (None, []))  # by layers
 
 
-@pytest.mark.parametrize("by_layers", [False, True], ids=["laid out", "by layers"])
+@pytest.mark.parametrize("by_layers", [False, True], ids=["recorded", "by layers"])
 def test_without_memory_for_what_blocks_exchange_the_loop_computes(
     host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, by_layers: bool
 ) -> None:
@@ -301,7 +301,7 @@ def test_two_threads_on_streams_of_their_own(
         for n in range(2)
     ]
     expected = [[bits(cupy, call()) for call in own] for own in calls]
-    assert laid_out()
+    assert recorded()
     barrier = threading.Barrier(2, timeout=60)
 
     def work(n: int) -> int:

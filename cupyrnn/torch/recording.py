@@ -2,7 +2,7 @@
 Calls of tensors whose layout is known: run with the tensors' addresses, in PyTorch's memory.
 
 A signature has everything that the checks and the layout of a call depend on. At its first call
-the arguments are checked and the call is laid out. Later calls only collect addresses, allocate
+the arguments are checked and the call is recorded. Later calls only collect addresses, allocate
 and run.
 """
 
@@ -18,7 +18,7 @@ import torch
 
 from .._typing import Array, NamedTuple
 from ..arithmetic.dropout import key_words
-from ..checks.arrays import NotInPlace
+from ..checks.arrays import NotRecordable
 from ..driver.host_call import HostCall
 from ..driver.places import strides_of
 from ..driver.signatures import CALLS, Arguments, ByValue, of_device, of_sequences, signature
@@ -84,15 +84,15 @@ def results_of(
     found = CALLS.get(signed)
     if found is None:
         with on_device_of(first):
-            found = _lay_out(op, op_kind, (*tensors, *extras), attributes, wanted), None
+            found = _record(op, op_kind, (*tensors, *extras), attributes, wanted), None
         CALLS.keep(signed, found)
     try:
         return None if found[0] is None else found[0].run(tensors, addresses, values)
-    except NotInPlace:  # a device has refused a launch
+    except NotRecordable:  # a device has refused a launch
         return None
 
 
-def _lay_out(
+def _record(
     op: Op, op_kind: str, tensors: Sequence[Any], attributes: Sequence[Any], wanted: Wanted
 ) -> _OnHost | _OnDevice | None:
     """Check a call; return an object that runs calls of its signature, None if there is none."""
@@ -108,7 +108,7 @@ def _lay_out(
     *groups, rest = op.named(op_kind, tensors, attributes)
     if back and not groups[2]:
         return None
-    function = op.record.gradient if back else op.record.forward
+    function = op.schema.gradient if back else op.schema.forward
     if back:
         inputs, saved, cotangents = groups
         arguments = op.gradient_arguments(inputs, saved, cotangents, rest)
@@ -125,10 +125,10 @@ def _lay_out(
     values = [group.get(name) for names, group in pairs for name in names]
     every = itertools.chain(*(a if type(a) is tuple else (a,) for a in values))
     numbers = {id(a): n for n, a in enumerate(every)}
-    if checked.lay_out is None or not all(id(a) in numbers for a in arrays):
+    if checked.record is None or not all(id(a) in numbers for a in arrays):
         return None  # some calls convert the tensors to arrays
     known = Arguments(arguments, arrays, function.__name__)
-    call: Any = checked.lay_out(known)
+    call: Any = checked.record(known)
     sequences: Any = None
     if type(call) is ByValue:
         of_values: Any = call.run
