@@ -60,7 +60,8 @@ def check_shapes(
     A state is an array of all layers or a list of one for each. Errors have `P` for the symbol P.
     """
     T, B, _ = in_order(input.shape, major)
-    expect_memory(op, "input", input.shape, max(T, 1) * B * net.D * max(map(max, net.widths)))
+    most = max(map(max, net.widths), default=0)  # a list of states may be empty
+    expect_memory(op, "input", input.shape, max(T, 1) * B * net.D * most)
     for name, a in arrays.items():
         symbols = SHAPES[name.partition("[")[0]]
         of_layers, shown = symbols.startswith("L*"), shown_in_order(symbols, major, P)

@@ -145,6 +145,7 @@ def weights(kind: Any = BlockLSTMParams, n: int = 0, **changed: Any) -> list[Any
 ERRORS: list[Any] = [
     ({"weights": None}, TypeError, "weights is None, expected a list of weight tuples"),
     ({"weights": []}, ValueError, "weights has 0 entries, expected L*D, at least 1"),
+    ({"input_h": []}, ValueError, "input_h has 0 entries, expected L = 2, an array (D, B, H) for each layer"),
     ({"weights": cupyrnn.init_params(num_layers=1, num_units=1, input_size=1)}, TypeError, "weights is a cupyrnn.PackedParams, expected a list of weight tuples; cudnn_rnn takes it"),
     ({"weights": [*map(tuple, small()["weights"])]}, TypeError, "weights[0] is a tuple, expected a BlockLSTMParams or PeepholeLSTMParams or BlockGRUParams"),
     ({"weights": [*small()["weights"], *small(BlockGRUParams)["weights"]]}, TypeError, "weights[2] is a cupyrnn.BlockGRUParams, expected the weights of an LSTM like weights[0]"),
