@@ -19,7 +19,7 @@ from problems.properties import beside_numpy, each
 from problems.table import STATES, TABLE, Case, call_of
 
 import cupyrnn
-from cupyrnn.driver import signatures
+from cupyrnn.driver import layer, signatures
 from cupyrnn.driver.device_call import DeviceCall
 
 T, B, I, H = 5, 3, 4, 6
@@ -309,3 +309,19 @@ def test_a_changed_environment_is_seen(ops: Ops, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "environ", {**os.environ, "CUPYRNN_PERSISTENT": "slow"})
     with pytest.raises(ValueError, match="CUPYRNN_PERSISTENT is 'slow'"):
         cupyrnn.block_lstm(**given)
+
+
+@on_the_host
+@pytest.mark.parametrize("length", [1, 2, T])
+def test_gradients_by_example_of_equal_lengths(
+    monkeypatch: pytest.MonkeyPatch, length: int, rng: np.random.Generator
+) -> None:
+    """One step of longer arrays is computed as many are; a GRU's form has other columns then."""
+    monkeypatch.setattr(layer, "pays", lambda *of: True)
+    params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(1, H, I, rnn_mode="gru")) / 4
+    given: dict[str, Any] = {"input": arguments()["x"], "input_h": np.ones((1, B, H))}
+    given |= {"params": params, "rnn_mode": "gru", "sequence_lengths": np.full(B, length)}
+    out, pullback = cupyrnn.vjp(cupyrnn.cudnn_rnn, **given)
+    total = pullback(output=out.output).params_backprop
+    found = pullback(output=out.output, weight_gradients="examples").params_backprop
+    assert_close(found.sum(0), total, "float64", "", at_least=1.0)
