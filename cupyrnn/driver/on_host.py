@@ -642,7 +642,7 @@ def _do_nothing() -> None:
 
 
 class _Group(NamedTuple):
-    """Places of which a function makes one argument of a layer."""
+    """Places of arrays, and a function that makes one argument of a layer of them."""
 
     make: Callable[[Any], Any]  # of a list of views
     places: Sequence[Place | None]

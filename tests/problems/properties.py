@@ -198,7 +198,7 @@ def assert_of_examples(ops: Any, call: Call, rng: np.random.Generator) -> None:
     ]
     others = tree_map(lambda a: None if a is None else 2 * a, cotangents)
     for way in ("examples", "norms", "none"):
-        if ops.xp is np:  # a second call, with other values, is that of a record
+        if ops.xp is np:  # a recorded call, with other values
             call.gradient(ops, out, others, weight_gradients=way)
         found = named(call.gradient(ops, out, cotangents, weight_gradients=way), "g")
         for name, total in whole.items():

@@ -460,8 +460,6 @@ def test_a_value_of_the_variable_that_is_refused(
 @pytest.mark.parametrize("page", [lstm, gru_page, gru_reset_after, simple_rnn])
 def test_every_kernel_passes_its_trial(use_card: Any, mode: str, page: Any) -> None:
     """Plain calls, calls with options and calls with lengths, forward and backward."""
-    if mode != "rows":
-        return
     for kernels in (page.FORWARD_KERNELS, page.BACKWARD_KERNELS):
         for plain, padded in fit.KINDS:
             given = kernels, np.dtype("f4"), (B, H), T, choice.current_device(), plain, padded
