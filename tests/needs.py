@@ -1,7 +1,5 @@
 """Optional tools and packages of the tests, and one reason to skip for each."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

@@ -17,8 +17,6 @@ kernels, products, memsets, copies to the device and on it, copies to the host a
 allocations from CUDA itself.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os

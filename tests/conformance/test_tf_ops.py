@@ -1,7 +1,5 @@
 """Cases of TensorFlow's ops: the real TensorFlow, the package's ops, and errors that are found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """python -m cupyrnn: it runs, learns, is reproducible, and reports errors."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The BLAS that NumPy uses: cupyrnn/arithmetic/blas.py."""
 
-from __future__ import annotations
-
 import sys
 import types
 

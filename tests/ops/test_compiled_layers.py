@@ -1,7 +1,5 @@
 """Compiled layers: threads, parts of a call, addresses."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import importlib

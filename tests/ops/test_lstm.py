@@ -1,7 +1,5 @@
 """LSTMBlockCell and BlockLSTM: outputs, gradients, dtypes, layouts, lengths and edge cases."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The compiled loops: when they are used; everything works without Numba."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import ModuleType

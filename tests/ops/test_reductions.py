@@ -1,7 +1,5 @@
 """Sums over processes, in one process: cupyrnn/parallel.py."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import cupyrnn

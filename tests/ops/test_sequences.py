@@ -1,7 +1,5 @@
 """Lengths, direction and resets: accepted types, memory, and errors."""
 
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 

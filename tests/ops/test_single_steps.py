@@ -1,7 +1,5 @@
 """Single steps have their own code, in NumPy and compiled. The loops give equal results."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Prepared steps beyond the tests of the table: compiled, on a device, errors."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

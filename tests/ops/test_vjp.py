@@ -1,7 +1,5 @@
 """vjp equals the op and its gradient with all arguments written twice."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """Docstrings of everything public: parameters, results, errors, and examples that run."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import importlib.util

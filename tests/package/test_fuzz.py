@@ -1,7 +1,5 @@
 """Random calls of every public function, and errors that the fuzzer must notice."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

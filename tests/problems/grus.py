@@ -1,7 +1,5 @@
 """Problems for the GRU over a sequence and GRUBlockCell."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """cupyrnn.torch: derivatives of first and second order, the compiler, and no copies."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Properties of every module of the table."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

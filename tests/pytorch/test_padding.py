@@ -1,7 +1,5 @@
 """Sequences of different lengths: packed, with lengths, resets and masks, as each one alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Refused calls, and their messages."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """stacked_rnn of tensors with cells of one's own."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kernels agree with NumPy for all ops, on each substitute for a GPU."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of the harness that checks CUDA source strings without a GPU."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

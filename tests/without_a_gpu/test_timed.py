@@ -1,7 +1,5 @@
 """What "auto" takes once kernels were timed on a GPU, and what is kept of it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """cuDNN as PyTorch has it."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import warnings

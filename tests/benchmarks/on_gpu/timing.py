@@ -1,7 +1,5 @@
 """Times of calls on a device, by CUDA events."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import math

@@ -1,7 +1,5 @@
 """Build the C library for the installed CUDA headers and CuPy."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os

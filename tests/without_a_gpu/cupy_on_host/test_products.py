@@ -1,7 +1,5 @@
 """The modes in which the ops call cuBLAS."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import needs
