@@ -19,13 +19,7 @@ from problems.nets import (
     forward,
     problem,
 )
-from without_a_gpu.cudnn_stub.cases import (
-    CUDNN_CASES,
-    dtype_of,
-    each_dtype,
-    lengths_of,
-    net_of,
-)
+from without_a_gpu.cudnn_stub import cases
 from without_a_gpu.cudnn_stub.fixtures import forget
 from without_a_gpu.cudnn_stub.layouts import LAYOUTS, address_in_nine, assert_layout
 
@@ -43,7 +37,7 @@ ENGINE: Any = "cudnn"
 @pytest.fixture
 def cudnn_on_gpu(cupy_on_gpu: Any) -> Ops:
     """The public functions on a GPU that cuDNN can use."""
-    reason = engine.why_not(net_of(Case("lstm", 3, 2, 4, 5)), "float64", None)
+    reason = engine.why_not(cases.net_of(Case("lstm", 3, 2, 4, 5)), "float64", None)
     if reason is not None:
         pytest.skip(f"{needs.REASONS['cudnn']} ({reason})")
     return Ops(cupy_on_gpu)
@@ -51,7 +45,7 @@ def cudnn_on_gpu(cupy_on_gpu: Any) -> Ops:
 
 def needed(case: Case, dtype: str = "float64") -> None:
     """Skip a call that this cuDNN does not support."""
-    reason = engine.why_not(net_of(case), dtype, lengths_of(case))
+    reason = engine.why_not(cases.net_of(case), dtype, cases.lengths_of(case))
     if ENGINE == "cudnn" and reason is not None:
         pytest.skip(f"{needs.REASONS['cudnn']} ({reason})")
 
@@ -82,7 +76,7 @@ def agrees(ops: Ops, case: Case, dtype: str, exactness: str = "", **more: Any) -
     """Outputs and gradients agree with the NumPy engine in float64, to the dtype's tolerance."""
     needed(case, dtype)
     rng = np.random.default_rng(1)
-    kind = dtype_of(dtype)
+    kind = cases.dtype_of(dtype)
     inputs, cotangents = problem(rng, case, kind), cotangents_of(rng, case, kind)
     inference, expected = (
         forward(cupyrnn, case, widened(inputs), is_training=training, **more)
@@ -106,7 +100,7 @@ def agrees(ops: Ops, case: Case, dtype: str, exactness: str = "", **more: Any) -
 
 # Sizes of TensorFlow's own tests, and some for which cuDNN uses other kernels.
 GPU_CASES = [
-    *CUDNN_CASES,
+    *cases.CUDNN_CASES,
     *(Case(mode, 4, 4, 4, 4, 2, BI, 0, SKIP, (2, 4, 1, 3)) for mode in GATES),
     *(Case(mode, 16, 8, 64, 128) for mode in GATES),
     Case("lstm", 32, 16, 128, 128, 2, BI),
@@ -116,7 +110,7 @@ GPU_CASES = [
 
 
 @pytest.mark.gpu
-@each_dtype
+@cases.each_dtype
 @pytest.mark.parametrize("case", GPU_CASES, ids=case_id)
 def test_cudnn_agrees_with_numpy(cudnn_on_gpu: Ops, case: Case, dtype: str) -> None:
     agrees(cudnn_on_gpu, case, dtype)
@@ -134,7 +128,7 @@ def test_other_algorithms_of_cudnn_agree_with_numpy(
         Case(mode, 5, 1, 64, 128),
         Case(mode, 5, 1, 4, 64, 2, BI),
     ):
-        reason = engine.why_not(net_of(case, engine=name), dtype, None)
+        reason = engine.why_not(cases.net_of(case, engine=name), dtype, None)
         if reason is not None:
             pytest.skip(f"{needs.REASONS['cudnn']} ({reason})")
         monkeypatch.setattr(f"{__name__}.ENGINE", name)
@@ -229,7 +223,7 @@ def test_the_layout_on_a_device(cudnn_on_gpu: Ops) -> None:
     if isinstance(library, str):
         pytest.skip(f"{needs.REASONS['cudnn']} ({library})")
     for case, (dtype, itemsize) in itertools.product(LAYOUTS, (("float32", 4), ("float16", 2))):
-        made = engine._described(net_of(case), dtype, None)
+        made = engine._described(cases.net_of(case), dtype, None)
         assert isinstance(made, cudnn_nine.Nine)
         size = library.weight_space_size(made.handle, made.rnn)
         assert_layout(case, itemsize, size, address_in_nine(library, made.handle, made.rnn))

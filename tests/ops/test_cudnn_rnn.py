@@ -7,36 +7,26 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import Ops
-from problems import table
-from problems.nets import (
-    BI,
-    LINEAR,
-    MODES,
-    SKIP,
-    UNI,
-    Case,
-    backward,
-    cotangents_of,
-    forward,
-    own,
-    problem,
-)
+from problems import nets, table
 from problems.properties import assert_all_close, assert_same_bits
 from problems.refusals import CALLS, NETS, call, on_device, raises
 
 import cupyrnn
 
 
-@pytest.mark.parametrize("mode", MODES[1:])
+@pytest.mark.parametrize("mode", nets.MODES[1:])
 def test_the_cell_state_of_other_modes_is_nothing(
     ops: Any, mode: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
     # cuDNN does not write a part of its reserve_space, so its bits differ from call to call.
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
-    case = Case(mode, 4, 3, 2, 5, 2)
-    inputs, cotangents = problem(rng, case, np.float32), cotangents_of(rng, case, np.float32)
-    out = forward(ops, case, inputs)
-    g = backward(ops, case, inputs, out, cotangents)
+    case = nets.Case(mode, 4, 3, 2, 5, 2)
+    inputs, cotangents = (
+        nets.problem(rng, case, np.float32),
+        nets.cotangents_of(rng, case, np.float32),
+    )
+    out = nets.forward(ops, case, inputs)
+    g = nets.backward(ops, case, inputs, out, cotangents)
     for a in (out.output_c, g.input_c_backprop):
         assert a.shape == ()
         assert a.dtype == np.float32
@@ -44,13 +34,13 @@ def test_the_cell_state_of_other_modes_is_nothing(
     # Keras gives CudnnRNN input_c=0 for a GRU.
     for unused in (0, np.full((2, 3, 5), np.nan, np.float32), np.full(7, np.nan, np.float32)):
         ignored = {**inputs, "input_c": unused}
-        assert_same_bits(forward(ops, case, ignored), out)
-        assert_same_bits(backward(ops, case, ignored, out, cotangents), g)
+        assert_same_bits(nets.forward(ops, case, ignored), out)
+        assert_same_bits(nets.backward(ops, case, ignored, out, cotangents), g)
     scalar = ops.xp.zeros((), np.float32)
     ignored = {**inputs, "input_c": scalar}
-    assert_same_bits(forward(ops, case, ignored), out)
+    assert_same_bits(nets.forward(ops, case, ignored), out)
     given = {"output_c": scalar, "output_c_backprop": scalar}
-    assert_same_bits(backward(ops, case, ignored, out, cotangents, **given), g)
+    assert_same_bits(nets.backward(ops, case, ignored, out, cotangents, **given), g)
 
 
 def host(a: Any) -> Any:
@@ -68,8 +58,8 @@ def test_attributes_may_be_numpys(p: Any) -> None:
 def test_the_engine_of_numpy_arrays_is_numpy(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case("gru", 3, 2, 2, 4, 2, BI, lengths=(1, 3))
-    inputs = {"input_c": None} | problem(rng, case) | case.attributes
+    case = nets.Case("gru", 3, 2, 2, 4, 2, nets.BI, lengths=(1, 3))
+    inputs = {"input_c": None} | nets.problem(rng, case) | case.attributes
     assert cupyrnn.cudnn_rnn_engine(**inputs) == "numpy"
     packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=2, dtype="float64")
     assert cupyrnn.cudnn_rnn_engine(inputs["input"], None, None, packed) == "numpy"
@@ -92,7 +82,7 @@ def test_the_engine_of_numpy_arrays_is_numpy(
     [
         ({"rnn_mode": "LSTM"}, ValueError, "rnn_mode is 'LSTM', expected one of rnn_relu, rnn_tanh, lstm, gru"),
         ({"input_mode": ""}, ValueError, "input_mode is '', expected one of linear_input, skip_input, auto_select"),
-        ({"input_mode": SKIP}, ValueError, "input_size is 4, expected H = num_units = 5 with skip_input, which adds the input to the gates without a matrix"),
+        ({"input_mode": nets.SKIP}, ValueError, "input_size is 4, expected H = num_units = 5 with skip_input, which adds the input to the gates without a matrix"),
         ({"direction": "both"}, ValueError, "direction is 'both', expected one of unidirectional, bidirectional"),
         ({"dropout": -0.1}, ValueError, "dropout is -0.1, expected in [0, 1]"),
         ({"dropout": "0.5"}, TypeError, "dropout is '0.5', expected a real number"),
@@ -105,8 +95,8 @@ def test_the_engine_of_numpy_arrays_is_numpy(
         ({"num_proj": 2, "rnn_mode": "gru"}, ValueError, "num_proj is 2, expected 0 for gru: only lstm projects"),
         ({"num_proj": 5}, ValueError, "params has shape (1120,), expected (params_size,) = (1220,) for lstm with L = 2, D = 2, H = 5, I = 4, P = 5; or pass a PackedParams, which has these sizes"),
         ({"rnn_mode": "gru"}, ValueError, "params has shape (1120,), expected (params_size,) = (840,) for gru with L = 2, D = 2, H = 5, I = 4; or pass a PackedParams, which has these sizes"),
-        ({"direction": UNI}, ValueError, "params has shape (1120,), expected (params_size,) = (940,) for lstm with L = 4, D = 1, H = 5, I = 4; or pass a PackedParams, which has these sizes"),
-        *(({"rnn_mode": mode, "recurrent_activation": "hard_sigmoid_0.2"}, ValueError, f"recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid for {mode}, which has no gates") for mode in MODES[2:]),
+        ({"direction": nets.UNI}, ValueError, "params has shape (1120,), expected (params_size,) = (940,) for lstm with L = 4, D = 1, H = 5, I = 4; or pass a PackedParams, which has these sizes"),
+        *(({"rnn_mode": mode, "recurrent_activation": "hard_sigmoid_0.2"}, ValueError, f"recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid for {mode}, which has no gates") for mode in nets.MODES[2:]),
         ({"input": np.zeros((6, 3))}, ValueError, "input has shape (6, 3), expected (T, B, I)"),
         ({"input_h": np.zeros((4, 3))}, ValueError, "input_h has shape (4, 3), expected (L*D, B, P)"),
         ({"input_c": np.zeros((1, 4, 3, 5))}, ValueError, "input_c has shape (1, 4, 3, 5), expected (L*D, B, H)"),
@@ -150,8 +140,8 @@ def test_what_the_gradient_alone_is_given(
 
 
 RESERVED_CALL = {
-    **{"rnn_mode": "lstm", "direction": BI, "dropout": 0.5, "sequence_lengths": (4, 2, 3)},
-    **{"input_mode": LINEAR, "resets": np.eye(4, 3, dtype=bool), "num_proj": 0, "seed": 1},
+    **{"rnn_mode": "lstm", "direction": nets.BI, "dropout": 0.5, "sequence_lengths": (4, 2, 3)},
+    **{"input_mode": nets.LINEAR, "resets": np.eye(4, 3, dtype=bool), "num_proj": 0, "seed": 1},
 }
 T_B_I_H = (4, 3, 5, 5)
 
@@ -161,7 +151,7 @@ def reserved(dtype: Any = np.float64, **changed: Any) -> Any:
     T, B, I, H = T_B_I_H
     attributes = {**RESERVED_CALL, **changed}
     kind = {n: attributes[n] for n in ("rnn_mode", "direction", "input_mode", "num_proj")}
-    rows, P = 4 if kind["direction"] == BI else 2, kind["num_proj"] or H
+    rows, P = 4 if kind["direction"] == nets.BI else 2, kind["num_proj"] or H
     params = np.zeros(cupyrnn.cudnn_rnn_params_size(2, H, I, **kind), dtype)
     arrays = (
         np.zeros((T, B, I), dtype),
@@ -181,9 +171,9 @@ def reserved(dtype: Any = np.float64, **changed: Any) -> Any:
         {"resets": np.eye(4, 3, 1, dtype=bool)},
         {"resets": None},
         {"rnn_mode": "gru"},
-        {"input_mode": SKIP},
+        {"input_mode": nets.SKIP},
         {"num_proj": 2},
-        {"direction": UNI},
+        {"direction": nets.UNI},
         {"recurrent_activation": "hard_sigmoid_0.2"},
         {"dtype": np.float32},
     ],
@@ -232,7 +222,7 @@ def test_sizes_that_are_read_off_the_states() -> None:
     ):
         args = {"input": x, "input_h": h, "input_c": None, "params": params} | changed
         with pytest.raises(ValueError, match=f"^{re.escape(f'cudnn_rnn: {message}')}$"):
-            cupyrnn.cudnn_rnn(**args, rnn_mode="gru", direction=BI)  # type: ignore[arg-type]
+            cupyrnn.cudnn_rnn(**args, rnn_mode="gru", direction=nets.BI)  # type: ignore[arg-type]
     raises("cudnn_rnn", TypeError, "is_training is 1, expected a bool", is_training=1)
     packed = cupyrnn.init_params(num_layers=1, num_units=5, input_size=4, num_proj=2, seed=0)
     for name, symbol, size in (("input_h", "P", 2), ("input_c", "H", 5)):
@@ -318,7 +308,7 @@ def test_what_two_directions_give_is_rounded_once(ops: Any) -> None:
     params = np.concatenate(
         [a.ravel() for pair in matrices for a in pair] + [np.zeros(4 * H, half)]
     )
-    attributes = {"rnn_mode": "rnn_relu", "direction": "bidirectional", "engine": own(ops)}
+    attributes = {"rnn_mode": "rnn_relu", "direction": "bidirectional", "engine": nets.own(ops)}
     inputs = np.ones((2, 1, I), half), np.zeros((2, 1, H), half), None, params
     out = ops.cudnn_rnn(*inputs, **attributes)
     dy = np.repeat(np.array([1, -1], half), H) * np.ones((2, 1, 1), half)
@@ -331,14 +321,14 @@ def test_what_two_directions_give_is_rounded_once(ops: Any) -> None:
 
 
 def test_reverse_is_checked(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
-    case, both = (Case("gru", 3, 2, 4, 5, direction=d) for d in (UNI, BI))
-    inputs, given = problem(rng, case), cotangents_of(rng, case)
+    case, both = (nets.Case("gru", 3, 2, 4, 5, direction=d) for d in (nets.UNI, nets.BI))
+    inputs, given = nets.problem(rng, case), nets.cotangents_of(rng, case)
     with pytest.raises(TypeError, match=r"^cudnn_rnn: reverse is 1, expected a bool"):
-        forward(cupyrnn, case, inputs, reverse=1)
+        nets.forward(cupyrnn, case, inputs, reverse=1)
     with pytest.raises(ValueError, match="reverse is True, expected False with direction"):
-        forward(cupyrnn, both, problem(rng, both), reverse=True)
-    out = forward(cupyrnn, case, inputs, reverse=True)
+        nets.forward(cupyrnn, both, nets.problem(rng, both), reverse=True)
+    out = nets.forward(cupyrnn, case, inputs, reverse=True)
     with pytest.raises(ValueError, match="host_reserved"):
-        backward(cupyrnn, case, inputs, out, given)
+        nets.backward(cupyrnn, case, inputs, out, given)
     with pytest.raises(RuntimeError, match="cuDNN does not run one direction in reverse"):
-        forward(Ops(cupy_on_cpu), case, inputs, reverse=True, engine="cudnn")
+        nets.forward(Ops(cupy_on_cpu), case, inputs, reverse=True, engine="cudnn")

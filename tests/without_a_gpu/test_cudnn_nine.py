@@ -13,16 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import Ops, assert_close
-from problems.nets import (
-    BI,
-    COTANGENTS,
-    Case,
-    backward,
-    cotangents_of,
-    forward,
-    params_size,
-    problem,
-)
+from problems import nets
 
 import cupyrnn
 from cupyrnn.arithmetic.gates import HardSigmoid
@@ -41,14 +32,14 @@ from without_a_gpu.cudnn_stub.cases import (
 from without_a_gpu.cudnn_stub.fixtures import forget
 
 
-def to_device(cupy: Any, case: Case, dtype: str = "f8") -> dict[str, Any]:
+def to_device(cupy: Any, case: nets.Case, dtype: str = "f8") -> dict[str, Any]:
     """Return the inputs of a net on the device."""
-    inputs = problem(np.random.default_rng(0), case, np.dtype(dtype))
+    inputs = nets.problem(np.random.default_rng(0), case, np.dtype(dtype))
     return {n: cupy.asarray(a) for n, a in inputs.items()}
 
 
 pytestmark = pytest.mark.usefixtures("fresh_search")
-SMALL = Case("lstm", 3, 2, 4, 5)
+SMALL = nets.Case("lstm", 3, 2, 4, 5)
 INPUTS = ("input", "input_h", "input_c", "params")
 
 
@@ -65,7 +56,7 @@ def test_the_seed_of_the_mask(
     cupy_on_cpu: Any, stub: Stub, seed: int, seed2: int, expected: int
 ) -> None:
     """The generator is reset in every forward call, and not used in a backward call."""
-    case = Case("lstm", 3, 2, 4, 5, 2)
+    case = nets.Case("lstm", 3, 2, 4, 5, 2)
     net = net_of(case, seed=seed, seed2=seed2, dropout=0.25)
     args = given(cupy_on_cpu, case, "float32")
     text = " dropout rate 0.25 restored "
@@ -89,7 +80,7 @@ def test_what_a_description_depends_on(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A change of any attribute, of lengths, dtype, TF32 or stream needs other descriptors."""
-    case = Case("lstm", 3, 2, 4, 4, 2, lengths=(3, 2))
+    case = nets.Case("lstm", 3, 2, 4, 4, 2, lengths=(3, 2))
     net = net_of(case, dropout=0.5)
     lengths = lengths_of(case)
 
@@ -123,7 +114,7 @@ def test_what_is_not_aligned_is_copied(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     """cuDNN may read 16 bytes at once; a view may begin anywhere."""
-    cupy, case, kind = cupy_on_cpu, Case("lstm", 3, 2, 3, 5), np.dtype(dtype)
+    cupy, case, kind = cupy_on_cpu, nets.Case("lstm", 3, 2, 3, 5), np.dtype(dtype)
 
     def shifted(a: Any) -> Any:
         memory = cupy.empty(a.size + 16 // kind.itemsize + 1, kind)
@@ -134,8 +125,8 @@ def test_what_is_not_aligned_is_copied(
         return view
 
     rng, call = np.random.default_rng(0), libcudnn.Library.call
-    drawn = problem(rng, case, kind) | cotangents_of(rng, case, kind)
-    *inputs, dy, dhy, dcy = (shifted(cupy.asarray(drawn[n])) for n in (*INPUTS, *COTANGENTS))
+    drawn = nets.problem(rng, case, kind) | nets.cotangents_of(rng, case, kind)
+    *inputs, dy, dhy, dcy = (shifted(cupy.asarray(drawn[n])) for n in (*INPUTS, *nets.COTANGENTS))
     seen: dict[str, list[bytes]] = {}
 
     def look(self: Any, name: str, *args: Any) -> None:
@@ -215,26 +206,28 @@ def test_tf32_where_the_user_asks_for_it(
 def test_the_public_functions_use_it(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case("lstm", 3, 2, 4, 5, lengths=(2, 3))
-    inputs, ops = problem(np.random.default_rng(0), case), Ops(cupy_on_cpu)
+    case = nets.Case("lstm", 3, 2, 4, 5, lengths=(2, 3))
+    inputs, ops = nets.problem(np.random.default_rng(0), case), Ops(cupy_on_cpu)
     arguments = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()} | case.attributes
     assert cupyrnn.cudnn_rnn_engine(**arguments) == "cudnn"
-    out = forward(ops, case, inputs)
-    grads = backward(ops, case, inputs, out, cotangents_of(np.random.default_rng(0), case))
+    out = nets.forward(ops, case, inputs)
+    grads = nets.backward(
+        ops, case, inputs, out, nets.cotangents_of(np.random.default_rng(0), case)
+    )
     np.testing.assert_array_equal(out.output_h, np.full((1, 2, 5), 2.0))
-    np.testing.assert_array_equal(grads.params_backprop, np.ones(params_size(case)))
-    inference = forward(ops, case, inputs, engine="cudnn", is_training=False)
+    np.testing.assert_array_equal(grads.params_backprop, np.ones(nets.params_size(case)))
+    inference = nets.forward(ops, case, inputs, engine="cudnn", is_training=False)
     assert inference.reserve_space.shape == inference.host_reserved.shape == ()
-    own = forward(ops, case, inputs, engine="cupy")
-    cotangents = cotangents_of(np.random.default_rng(0), case)
+    own = nets.forward(ops, case, inputs, engine="cupy")
+    cotangents = nets.cotangents_of(np.random.default_rng(0), case)
     for given_, engine_, other in ((out, "cupy", "cudnn"), (own, "cudnn", "cupy")):
         message = f"engine is '{engine_}', but reserve_space is of '{other}'"
         with pytest.raises(ValueError, match=f"^cudnn_rnn_backprop: {message}$"):
-            backward(ops, case, inputs, given_, cotangents, engine=engine_)
+            nets.backward(ops, case, inputs, given_, cotangents, engine=engine_)
     for by in ("examples", "norms", "none"):
         message = f"weight_gradients is '{by}', expected 'sum' with a reserve_space of cuDNN"
         with pytest.raises(ValueError, match=f"^cudnn_rnn_backprop: {message}"):
-            backward(ops, case, inputs, out, cotangents, weight_gradients=by)
+            nets.backward(ops, case, inputs, out, cotangents, weight_gradients=by)
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
     assert cupyrnn.cudnn_rnn_engine(**arguments) == "cupy"
     forget()
@@ -243,16 +236,16 @@ def test_the_public_functions_use_it(
     assert cupyrnn.cudnn_rnn_engine(**arguments) == "cupy"
     message = "engine is 'cudnn', but cudnnSetRNNDescriptor_v8 of cuDNN 9.13.1 returned "
     with pytest.raises(RuntimeError, match=f"^cudnn_rnn: {re.escape(message)}"):
-        forward(ops, case, inputs, engine="cudnn")
-    own = forward(ops, case, inputs)
-    expected = backward(ops, case, inputs, own, cotangents)
+        nets.forward(ops, case, inputs, engine="cudnn")
+    own = nets.forward(ops, case, inputs)
+    expected = nets.backward(ops, case, inputs, own, cotangents)
     monkeypatch.setenv("CUPYRNN_ENGINE", "cudnn")
     with pytest.raises(
         RuntimeError, match=r"^cudnn_rnn: the environment variable CUPYRNN_ENGINE is 'cudnn', but "
     ):
-        forward(ops, case, inputs)
+        nets.forward(ops, case, inputs)
     # host_reserved takes precedence over the variable.
-    again = backward(ops, case, inputs, own, cotangents)
+    again = nets.backward(ops, case, inputs, own, cotangents)
     np.testing.assert_array_equal(again.params_backprop, expected.params_backprop)
 
 
@@ -284,23 +277,23 @@ PAIRS = [(m, n) for m in MODES for n in ALGORITHMS if (m, n) != ("gru", "cudnn_p
 def test_an_algorithm_by_name(cupy_on_cpu: Any, stub: Stub, mode: str, name: Any) -> None:
     """Both passes use it; the gradient finds it in host_reserved."""
     number, owner = ALGORITHMS[name]
-    case, ops, dtype = Case(mode, 3, 1, 4, 5, 2, BI), Ops(cupy_on_cpu), np.dtype("f4")
+    case, ops, dtype = nets.Case(mode, 3, 1, 4, 5, 2, nets.BI), Ops(cupy_on_cpu), np.dtype("f4")
     if number == 1:
-        case, dtype = Case(mode, 3, 8, 128, 128), np.dtype("f2")
-    inputs, rng = problem(np.random.default_rng(0), case, dtype), np.random.default_rng(1)
+        case, dtype = nets.Case(mode, 3, 8, 128, 128), np.dtype("f2")
+    inputs, rng = nets.problem(np.random.default_rng(0), case, dtype), np.random.default_rng(1)
     arguments = {"input_c": None} | {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
     assert cupyrnn.cudnn_rnn_engine(**arguments, **case.attributes, engine=name) == name
-    out = forward(ops, case, inputs, engine=name)
+    out = nets.forward(ops, case, inputs, engine=name)
     assert stub.last("cudnnRNNForward")["rnn"].startswith(f"algo {number} ")
     assert out.host_reserved[0] == owner
-    cotangents = cotangents_of(rng, case, dtype)
+    cotangents = nets.cotangents_of(rng, case, dtype)
     for engine_ in ("auto", name):
-        backward(ops, case, inputs, out, cotangents, engine=engine_)
+        nets.backward(ops, case, inputs, out, cotangents, engine=engine_)
         assert stub.last("cudnnRNNBackwardData_v8")["rnn"].startswith(f"algo {number} ")
     for other in {*ALGORITHMS, "cupy"} - {name}:
         message = f"engine is '{other}', but reserve_space is of '{name}'"
         with pytest.raises(ValueError, match=f"^cudnn_rnn_backprop: {message}$"):
-            backward(ops, case, inputs, out, cotangents, engine=other)
+            nets.backward(ops, case, inputs, out, cotangents, engine=other)
     # Compiled once for a net: forward, backward and the engine query share it.
     built = [c["miniBatch"] for c in stub.calls() if c["call"] == "cudnnBuildRNNDynamic"]
     assert built == ([1] if number == 2 else [])
@@ -364,7 +357,7 @@ def like_an_h100(
 def auto(cupy: Any, dtype: str, B: int, H: int, **more: Any) -> str:
     """Return the engine of an LSTM's call."""
     mode, training = more.pop("mode", "lstm"), more.pop("is_training", True)
-    case = Case(mode, more.pop("T", 3), B, 4, H, **more)
+    case = nets.Case(mode, more.pop("T", 3), B, 4, H, **more)
     kind = {"float16": "f2", "float32": "f4"}[dtype]
     arrays = {"input_c": None} | to_device(cupy, case, kind)
     given_ = {**arrays, **case.attributes, "is_training": training}
@@ -411,15 +404,15 @@ def test_the_gradient_takes_the_kernels_too(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if only reserve_space is passed."""
-    case, ops, kind = Case("lstm", 3, 1, 4, 9), Ops(cupy_on_cpu), np.dtype("f4")
-    inputs = problem(np.random.default_rng(0), case, kind)
-    cotangents = cotangents_of(np.random.default_rng(0), case, kind)
-    out = forward(ops, case, inputs)
+    case, ops, kind = nets.Case("lstm", 3, 1, 4, 9), Ops(cupy_on_cpu), np.dtype("f4")
+    inputs = nets.problem(np.random.default_rng(0), case, kind)
+    cotangents = nets.cotangents_of(np.random.default_rng(0), case, kind)
+    out = nets.forward(ops, case, inputs)
     assert out.host_reserved[0] == OWNERS.index("cupy")
-    expected = backward(cupyrnn, case, inputs, forward(cupyrnn, case, inputs), cotangents)
+    expected = nets.backward(cupyrnn, case, inputs, nets.forward(cupyrnn, case, inputs), cotangents)
     for host_reserved in (out.host_reserved, None):
         given = out._replace(host_reserved=host_reserved)
-        grads = backward(ops, case, inputs, given, cotangents)
+        grads = nets.backward(ops, case, inputs, given, cotangents)
         assert_close(grads.params_backprop, expected.params_backprop, "float32", "params")
     assert "cudnnRNNForward" not in stub.names()
     monkeypatch.setenv("CUPYRNN_ENGINE", "cudnn")
@@ -483,7 +476,7 @@ LIMITS: list[tuple[dict[str, Any], str | None]] = [
 
 @pytest.mark.parametrize(("changed", "lack"), LIMITS, ids=str)
 def test_a_limit(stub: Stub, changed: dict[str, Any], lack: str | None) -> None:
-    of, changed = net_of(Case("lstm", 5, 1, 4, 6)), dict(changed)
+    of, changed = net_of(nets.Case("lstm", 5, 1, 4, 6)), dict(changed)
     dtype, lengths = changed.pop("dtype", "float32"), changed.pop("lengths", None)
     reason = engine.why_not(
         of._replace(**changed), dtype, None if lengths is None else np.array(lengths, np.int32)

@@ -19,15 +19,7 @@ import cupyrnn
 from cupyrnn.driver import packing as _packing
 from cupyrnn.kernels import common, compile, dropout, launch, products, step
 from cupyrnn.kernels.cell import words
-from without_a_gpu.agreement import (
-    ARCHITECTURES,
-    CELLS,
-    MODULES,
-    RNN_CASES,
-    agrees_with_numpy,
-    masks_agree_with_numpy,
-    rnn_agrees_with_numpy,
-)
+from without_a_gpu import agreement
 from without_a_gpu.cuda_on_cpu import nvrtc, runner
 
 # With this many, four blocks of 256 threads fit on a multiprocessor, three where a number has eight
@@ -44,9 +36,9 @@ MOST_REGISTERS = dict.fromkeys(common.TYPES, (64, 80)) | {
     ("cell", "dtype", "arch"),
     [
         pytest.param(cell, dtype, arch, marks=pytest.mark.slow if (c + d + a) % 5 else ())
-        for c, cell in enumerate(MODULES)
+        for c, cell in enumerate(agreement.MODULES)
         for d, dtype in enumerate(common.TYPES)
-        for a, arch in enumerate(ARCHITECTURES)
+        for a, arch in enumerate(agreement.ARCHITECTURES)
     ],
 )
 def test_every_kernel_compiles_to_machine_code_without_spills(
@@ -54,7 +46,7 @@ def test_every_kernel_compiles_to_machine_code_without_spills(
 ) -> None:
     """The register counts are recorded by tests/benchmarks/registers.py."""
     needs.tool(nvrtc.have_nvrtc())
-    room = MODULES[cell]
+    room = agreement.MODULES[cell]
     names = compile.instances(room.KERNELS, dtype)
     cubin = nvrtc.compile_cubin(common.source(dtype, room.SOURCE), names, arch, compile.OPTIONS)
     assert set(cubin.kernels) == set(names)
@@ -63,21 +55,21 @@ def test_every_kernel_compiles_to_machine_code_without_spills(
         assert 0 < usage.registers <= MOST_REGISTERS[dtype][name.endswith("true>")], name
 
 
-@pytest.mark.parametrize(("dtype", "case"), RNN_CASES)
+@pytest.mark.parametrize(("dtype", "case"), agreement.RNN_CASES)
 def test_the_device_path_of_cudnn_rnn_agrees_with_numpy(
     each_cupy: ModuleType, dtype: str, case: Case
 ) -> None:
-    rnn_agrees_with_numpy(each_cupy, case, dtype)
+    agreement.rnn_agrees_with_numpy(each_cupy, case, dtype)
 
 
 @pytest.mark.parametrize("dtype", common.TYPES)
 def test_dropout_masks_are_numpys(
     each_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    masks_agree_with_numpy(each_cupy, dtype)
+    agreement.masks_agree_with_numpy(each_cupy, dtype)
     # The loop inside the kernel takes what a grid cannot hold.
     monkeypatch.setattr(dropout, "_LARGEST_GRID", 1)
-    masks_agree_with_numpy(each_cupy, dtype)
+    agreement.masks_agree_with_numpy(each_cupy, dtype)
 
 
 @pytest.mark.cuda_on_cpu
@@ -109,14 +101,16 @@ __global__ void draw_at(float* mask, long long first, long long size, u64 key0, 
 def test_the_device_path_agrees_with_numpy(
     each_cupy: ModuleType, dtype: str, shape: tuple[int, ...]
 ) -> None:
-    agrees_with_numpy(each_cupy, dtype, shape)
+    agreement.agrees_with_numpy(each_cupy, dtype, shape)
 
 
 @pytest.mark.parametrize("dtype", common.TYPES)
 def test_the_gpu_agrees_with_numpy_over_many_steps(cupy_on_gpu: ModuleType, dtype: str) -> None:
-    agrees_with_numpy(cupy_on_gpu, dtype, (40, 3, 33, 65))
+    agreement.agrees_with_numpy(cupy_on_gpu, dtype, (40, 3, 33, 65))
     # Of sums of 160 products NumPy's own complex64 is off by more than the table has.
-    agrees_with_numpy(cupy_on_gpu, dtype, (20, 64, 96, 96 if dtype == "complex64" else 160))
+    agreement.agrees_with_numpy(
+        cupy_on_gpu, dtype, (20, 64, 96, 96 if dtype == "complex64" else 160)
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 9])
@@ -126,10 +120,10 @@ def test_tangents_in_several_blocks(
     """Real numbers in several blocks are among the cases of every op."""
     monkeypatch.setattr(products, "ROWS", rows)
     assert len(_packing.Packing(cupy_on_cpu, 7, 5).blocks()) == {1: 7, 9: 4}[rows]
-    agrees_with_numpy(cupy_on_cpu, "complex128", (7, 5, 3, 33))
+    agreement.agrees_with_numpy(cupy_on_cpu, "complex128", (7, 5, 3, 33))
     for mode in nets.MODES:
         case = Case(mode, 7, 4, 3, 5, 2, BI, lengths=(5, 2, 7, 0))
-        rnn_agrees_with_numpy(cupy_on_cpu, case, "complex128")
+        agreement.rnn_agrees_with_numpy(cupy_on_cpu, case, "complex128")
 
 
 def test_the_largest_grid_is_cudas() -> None:
@@ -175,9 +169,9 @@ def test_more_rows_than_the_largest_grid(
 ) -> None:
     """The loop inside the kernels takes what a grid cannot hold."""
     monkeypatch.setattr(launch, "_LARGEST_GRID_Y", 2)
-    agrees_with_numpy(cupy_on_cpu, shape=(2, 70, 3, 5))
+    agreement.agrees_with_numpy(cupy_on_cpu, shape=(2, 70, 3, 5))
     for mode in nets.MODES:
-        rnn_agrees_with_numpy(cupy_on_cpu, Case(mode, 2, 70, 3, 5))
+        agreement.rnn_agrees_with_numpy(cupy_on_cpu, Case(mode, 2, 70, 3, 5))
 
 
 def test_sums_over_many_slices(cupy_on_cpu: ModuleType, rng: np.random.Generator) -> None:
@@ -229,7 +223,7 @@ def test_indices_beyond_32_bits(
 ) -> None:
     """A row so far into the arrays that its offset needs 64 bits, on pointers moved back."""
     needs.tool(runner.have_gxx())
-    room, H = CELLS[name], 4
+    room, H = agreement.CELLS[name], 4
     template = step.template_of(room.CELL, direction, product)
     kernel = runner.compile_module(
         common.source("float32", room.SOURCE),
@@ -277,7 +271,7 @@ def test_indices_beyond_32_bits(
 
 def test_the_bytes_of_a_struct_are_settled() -> None:
     """What lies between its members is zero, and no address that memory happened to hold."""
-    for name, room in CELLS.items():
+    for name, room in agreement.CELLS.items():
         kinds = {"pointer": 2**40 + 1, "real": 1.5, "gate": (True, 2.0, 3.0), "?": True}
         members = [kinds.get(k, (3, 2, 1, 0)) for k in room.CELL.fields.values()]
         for dtype in (np.dtype(np.float32), np.dtype(np.complex128)):

@@ -12,27 +12,15 @@ from problems.nets import Case
 from cupyrnn.driver import on_device
 from cupyrnn.kernels import choice, common, fit, launch, lstm, persistent
 from cupyrnn.kernels.rows import ThreadLayout
+from without_a_gpu import all_steps
 from without_a_gpu.agreement import agrees_with_numpy, rnn_agrees_with_numpy
-from without_a_gpu.all_steps import (
-    CELLS,
-    DIRECTIONS,
-    calls,
-    choices,
-    forget,
-    has_device,
-    interpreted,
-    largest,
-    on,
-    share,
-    taken_by,
-)
 from without_a_gpu.cuda_on_cpu import fake_cupy
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What of shared memory the launches ask for that take all steps, in bytes."""
-    taken_by(monkeypatch, "rows")
+    all_steps.taken_by(monkeypatch, "rows")
     found: list[int] = []
 
     def noted(*args: Any) -> None:
@@ -71,7 +59,7 @@ def test_at_full_size(
     H: int,
     arch: int,
 ) -> None:
-    has_device(monkeypatch, 2, arch)
+    all_steps.has_device(monkeypatch, 2, arch)
     agrees_at_full_size(cupy_on_cpu, asked, dtype, H)
 
 
@@ -86,13 +74,13 @@ def test_at_full_size_on_a_gpu(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", all_steps.CELLS)
 def test_the_ptx_agrees_at_full_size(
     cupy_on_cpu: ModuleType, asked: list[int], monkeypatch: pytest.MonkeyPatch, cell: str
 ) -> None:
-    has_device(monkeypatch, 2, 90)
-    call = calls(2, 2, 200 if cell == "simple_rnn" else 128)[cell]
-    interpreted(cupy_on_cpu, monkeypatch, call, "compute_90", tolerances=(1e-3, 1e-4))
+    all_steps.has_device(monkeypatch, 2, 90)
+    call = all_steps.calls(2, 2, 200 if cell == "simple_rnn" else 128)[cell]
+    all_steps.interpreted(cupy_on_cpu, monkeypatch, call, "compute_90", tolerances=(1e-3, 1e-4))
     assert all(asked)
 
 
@@ -100,18 +88,18 @@ def test_a_launch_asks_for_more_than_it_has_unasked(
     cupy_on_cpu: ModuleType, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error that is planted: the limit of what a launch has is left as it is."""
-    has_device(monkeypatch, 2)
-    share(monkeypatch, 0)
-    call = calls(2, 2, 5)["simple_rnn"]
+    all_steps.has_device(monkeypatch, 2)
+    all_steps.share(monkeypatch, 0)
+    call = all_steps.calls(2, 2, 5)["simple_rnn"]
     monkeypatch.setattr(fake_cupy.RawKernel, "max_dynamic_shared_size_bytes", 256)
-    forget()
-    on(cupy_on_cpu, call)
+    all_steps.forget()
+    all_steps.on(cupy_on_cpu, call)
     assert min(asked) > 256
     unheard = property(lambda _: 256, lambda *_: None)
     monkeypatch.setattr(fake_cupy.RawKernel, "max_dynamic_shared_size_bytes", unheard)
-    forget()
+    all_steps.forget()
     with pytest.raises(AssertionError, match="bytes of shared memory; at most 256 are possible"):
-        on(cupy_on_cpu, call)
+        all_steps.on(cupy_on_cpu, call)
 
 
 LIMITS = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99, 60: 48}
@@ -119,9 +107,11 @@ LIMITS = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99, 60: 48}
 
 @pytest.mark.parametrize(("arch", "kilobytes"), LIMITS.items())
 def test_no_block_has_more_than_there_is(arch: int, kilobytes: int) -> None:
-    for cell, direction, dtype in itertools.product(CELLS, DIRECTIONS, common.TYPES):
-        size = getattr(CELLS[cell], direction).rows.size
-        for _, layout in largest(size, dtype, arch).values():
+    for cell, direction, dtype in itertools.product(
+        all_steps.CELLS, all_steps.DIRECTIONS, common.TYPES
+    ):
+        size = getattr(all_steps.CELLS[cell], direction).rows.size
+        for _, layout in all_steps.largest(size, dtype, arch).values():
             assert layout.shared + layout.vectors <= 1024 * kilobytes
             assert layout.threads <= 1024
 
@@ -138,7 +128,7 @@ def test_shared_memory_at_its_limit() -> None:
 
 def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(cell: Any, H: int, B: int = 300, arch: int = 90, **changed: Any) -> Any:
-        return choices(cell, num_units=H, batch_size=B, architecture=arch, **changed)
+        return all_steps.choices(cell, num_units=H, batch_size=B, architecture=arch, **changed)
 
     def both(*asked: Any, **changed: Any) -> Any:
         """Return what takes either direction, the same, and for how many sequences."""
@@ -208,7 +198,7 @@ def test_questions_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setitem(sys.modules, "cupy", None)
         with pytest.raises(error, match=f"^recurrence_kernels: {message}"):
-            choices(**changed)
+            all_steps.choices(**changed)
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "columns")
     with pytest.raises(ValueError, match="CUPYRNN_PERSISTENT is 'columns', expected one of auto, "):
-        choices()
+        all_steps.choices()
