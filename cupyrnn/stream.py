@@ -18,7 +18,7 @@ from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Cell, columns_of
 from .cells.packed import InputMode, Net, RNNMode
 from .cells.packed_forms import PackedForm, weights_of
-from .checks.arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
+from .checks.arrays import NotRecordable, cast, compute_dtype, contiguous, on_device, operand_dtype
 from .checks.attributes import type_shown
 from .checks.calls import check_arrays, expect_memory, expect_rank, expect_shape
 from .checks.nets import zero_states
@@ -27,7 +27,15 @@ from .driver import layer as _layer
 from .driver.layer import Layer
 from .driver.pages import in_numpy
 from .driver.reserve import NetLayout, Sizes
-from .driver.signatures import Arguments, CallCache, Checked, by_signature, run_once
+from .driver.signatures import (
+    Arguments,
+    ByName,
+    CallCache,
+    Record,
+    Recorded,
+    by_signature,
+    run_once,
+)
 from .weights.packed import (
     CheckedParams,
     PackedParams,
@@ -91,9 +99,8 @@ class PreparedStep:
             prepared = partial(_step_of, net) if net.skip else page.prepared_step
             self._steps = [prepared(cell) for cell in self._cells]
 
-        def step(x: Any, h: Any = None, c: Any = None) -> Checked:
-            dtype = self._check(x, h, c)
-            return Checked(partial(self._run, dtype), self._record)
+        def step(x: Any, h: Any = None, c: Any = None) -> Record:
+            return partial(self._record, ByName(partial(self._run, self._check(x, h, c))))
 
         step.__name__ = "prepare_step"  # for errors
         self._step: Any = by_signature(step, CallCache())
@@ -166,14 +173,15 @@ class PreparedStep:
         out: StepOutputs[ArrayT] = self._step(x, h, c)
         return out
 
-    def _record(self, arguments: Arguments) -> Any:
-        """Return a function that runs calls of this signature, recorded or by the cells' steps."""
+    def _record(self, run_by_name: ByName, arguments: Arguments) -> Recorded:
+        """Return what runs calls of this signature, recorded or by the cells' steps."""
         from .driver import packed_layouts  # and with it the kernels
         from .driver.recording import record
 
         if not arguments.repeats:
-            return None
-        arrays, in_numpy = arguments.arrays, None
+            return run_by_name
+        arrays = arguments.arrays
+        in_numpy: Recorded = run_by_name
         if self._steps and len(arrays) > len(self._names):  # no state is None
             in_numpy = self._run_steps
         weights = self._weights(is_single=len(arrays[0]) == 1)
@@ -182,8 +190,11 @@ class PreparedStep:
         more = [a for of_layer in weights for a in of_layer if a is not None]
         packed = self._packed_net(len(arrays[0]))
         with_weights = Arguments({**arguments.by_name, "weights": weights}, [*arrays, *more])
-        run = record(packed_layouts.prepared_step, with_weights, packed, StepOutputs)
-        return in_numpy if run is None else lambda arrays: run([*arrays, *more])
+        try:
+            run: Any = record(packed_layouts.prepared_step, with_weights, packed, StepOutputs)
+        except NotRecordable:
+            return in_numpy
+        return lambda arrays: run([*arrays, *more])
 
     def _weights(self, *, is_single: bool) -> list[tuple[Any, ...]] | None:
         """Return the weights for `prepared_step`; None if it is slower or refuses them."""
@@ -217,11 +228,11 @@ class PreparedStep:
             names = "input_h", "input_c"
             given: dict[str, Any] = {"input": x[None], **dict(zip(names, states, strict=False))}
             given["params"] = self._params
-            out = run_once("prepare_step", Checked(None, self._describe), given)
+            out = run_once("prepare_step", self._describe, given)
         h, c = out.output_h, out.output_c if len(self._names) > 1 else None
         return StepOutputs(h[-1], h, c)
 
-    def _describe(self, arguments: Arguments) -> Any:
+    def _describe(self, arguments: Arguments) -> Recorded:
         """Record a step as a call of a net."""
         from .driver import packed_layouts
         from .driver.recording import record

@@ -16,7 +16,7 @@ from ..checks.calls import check_lengths, check_resets
 from . import layer as _layer
 from . import on_host
 from .places import Table
-from .signatures import Arguments, ByValue
+from .signatures import Arguments, ByValue, Recorded
 
 
 def record(
@@ -24,22 +24,23 @@ def record(
     arguments: Arguments,
     *args: Any,
     reserved_of: Any = None,
-) -> Any:
+) -> Recorded:
     """
-    Return an object that runs calls of this signature, made by `make`; None if none can.
+    Return an object that runs calls of this signature, made by `make`.
 
     `reserved_of` returns the host_reserved of a call from its lengths and resets, if it has one.
     """
-    for start in _machines(arguments):
+    *machines, last = _machines(arguments)
+    for start in machines:
         try:
-            found = make(arguments._replace(start=start), *args)
+            found: Any = make(arguments._replace(start=start), *args)
             break
         except NotRecordable:
             continue
     else:
-        return None
+        found = make(arguments._replace(start=last), *args)
     if arguments.length is not None and not found.draws:
-        return found
+        return found  # type: ignore[no-any-return]
     return ByValue(_OfValues(found, arguments, reserved_of))
 
 

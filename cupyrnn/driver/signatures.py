@@ -1,10 +1,11 @@
 """
 The signature of a call, and what all calls of one signature share.
 
-The body of an op contains its checks. They run once for each signature and return a `Checked`,
-which runs calls of this signature. A signature contains everything that the checks read: shapes,
-dtypes, memory layouts, devices, attributes and environment variables. It contains only the types of
-sequence_lengths, resets and seeds, whose values are checked in every call.
+The body of an op contains its checks. They run once for each signature and return a function that
+records the call, once for all calls of this signature. A signature contains everything that the
+checks read: shapes, dtypes, memory layouts, devices, attributes and environment variables. It
+contains only the types of sequence_lengths, resets and seeds, whose values are checked in every
+call.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import functools
 import operator
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar, final
 
 import numpy as np
 
-from .._typing import NamedTuple
+from .._typing import Array, NamedTuple
 from ..checks.arrays import NotRecordable, array_kind, cast_all, module_of, on_device, plain
 from ..checks.attributes import lacks, misfit, no_memory, raise_fitting
 from ..derivatives.traced import active_jvp, of_traced
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+Named: TypeAlias = Mapping[str, Any]  # the arguments of a call by name
+Key: TypeAlias = tuple[object, ...]  # a signature
 
 # The bytes of a call's fingerprint in host_reserved, after the first byte.
 FINGERPRINT_SIZE = 4
@@ -44,7 +47,7 @@ _VARIABLES = ("CUPYRNN_PERSISTENT", "CUPYRNN_ENGINE", "CUPY_TF32")
 _ENCODED = tuple(map(os.environ.encodekey, _VARIABLES))
 
 # Dtypes by the id of their only object, because the hash of a dtype is slow.
-CHAR_OF_DTYPE_ID: dict[int, Any] = {id(np.dtype(char)): char for char in "efd"}
+CHAR_OF_DTYPE_ID: dict[int, str] = {id(np.dtype(char)): char for char in "efd"}
 
 # NumPy's flags of arrays in C order, in Fortran order, and aligned.
 _LAYOUT = 0x0103
@@ -60,7 +63,7 @@ _MOST_ENTRIES = 512
 _ANY = "any"
 
 
-def _common_length(lengths: Any) -> Any:
+def _common_length(lengths: object) -> str | tuple[int, int] | None:
     """Return a signature's entry for sequence_lengths: the common length, if there is one."""
     if lengths is None:
         return None
@@ -73,7 +76,7 @@ def _common_length(lengths: Any) -> Any:
     return _ANY
 
 
-def _marks(resets: Any) -> Any:
+def _marks(resets: object) -> object:
     """Return a signature's entry for resets: their shape, if none is set."""
     if resets is None:
         return None
@@ -84,7 +87,7 @@ def _marks(resets: Any) -> Any:
     return _ANY
 
 
-def of_sequences(by_name: Mapping[str, Any]) -> tuple[Any, Any]:
+def of_sequences(by_name: Named) -> tuple[str | tuple[int, int] | None, object]:
     """Return a signature's entries for sequence_lengths and resets."""
     return _common_length(by_name.get("sequence_lengths")), _marks(by_name.get("resets"))
 
@@ -99,7 +102,7 @@ def _is_array(a: Any) -> bool:
 class Arguments(NamedTuple):
     """The arguments of a call."""
 
-    by_name: Mapping[str, Any]
+    by_name: Named
     arrays: Sequence[Any]  # all arrays among them, in the order of the signature
     op: str = ""
     repeats: bool = True  # whether more calls of its signature may follow
@@ -122,9 +125,9 @@ class Arguments(NamedTuple):
             return None
         if steps is not None:
             return operator.index(steps)  # int refuses masked arrays
-        return T if common is None else int(common[1])
+        return T if not isinstance(common, tuple) else common[1]
 
-    def with_arrays(self, others: Sequence[Any]) -> dict[str, Any]:
+    def with_arrays(self, others: Sequence[object]) -> dict[str, Any]:
         """Return the arguments by name, with `others` instead of the arrays."""
         found, left = dict(self.by_name), iter(others)
         lists: list[Any] = []
@@ -142,7 +145,7 @@ class Arguments(NamedTuple):
         return found
 
 
-def arrays_of(by_name: Mapping[str, Any]) -> list[Any]:
+def arrays_of(by_name: Named) -> list[Array]:
     """
     Return the arrays of a call without a signature, in the order of `Arguments.with_arrays`.
 
@@ -159,32 +162,34 @@ def arrays_of(by_name: Mapping[str, Any]) -> list[Any]:
     return arrays if dtype is None else cast_all(dtype, *arrays)
 
 
-class Checked(NamedTuple):
-    """
-    Runs the calls of a signature.
-
-    Attributes
-    ----------
-    run
-        Runs a call from its arguments by name, if `record` is or returns None.
-    record
-        Returns a function that runs a call from its arrays in order, a `ByValue`, or None.
-    """
-
-    run: Any
-    record: Callable[[Arguments], Any] | None = None
-
-
+@final
 class ByValue(NamedTuple):
-    """Runs calls of their arrays in order and of their arguments by name."""
+    """Runs calls of a signature from their arrays in order and their keyword arguments."""
 
-    run: Callable[[Sequence[Any], Mapping[str, Any]], Any]
+    run: Callable[[Sequence[Array], Named], Any]
+
+
+@final
+class ByName(NamedTuple):
+    """Runs calls of a signature from all their arguments by name: those that are not recorded."""
+
+    run: Callable[[Named], Any]
+
+    def record(self, _: Arguments) -> ByName:
+        """Return what runs the calls of a signature."""
+        return self
+
+
+# What runs the calls of a signature; the first from their arrays in order.
+Recorded: TypeAlias = Callable[[Sequence[Array]], Any] | ByValue | ByName
+# The result of an op's body.
+Record: TypeAlias = Callable[[Arguments], Recorded]
 
 
 class CallCache(dict[Any, Any]):
-    """A bounded cache: the objects that run the calls of each signature."""
+    """A bounded cache: what runs the calls of each signature."""
 
-    def keep(self, key: tuple[Any, ...] | None, found: Any) -> None:
+    def keep(self, key: Key | None, found: object) -> None:
         """Remember how to run the calls of a signature; a key of None is ignored."""
         if key is not None:
             if len(self) >= _MOST_ENTRIES:
@@ -192,11 +197,10 @@ class CallCache(dict[Any, Any]):
             self[key] = found
 
 
-# The runners of each signature: from arrays alone (or None), and from arguments by name.
 CALLS = CallCache()
 
 
-def _reserved(a: Any, *, steps_differ: bool) -> Any:
+def _reserved(a: object, *, steps_differ: bool) -> bytes | None:
     """Return a signature's entry for host_reserved, None if it cannot have one."""
     if type(a) is not np.ndarray or a.dtype.char != "b" or a.ndim != 1 or not a.flags.c_contiguous:
         return None
@@ -204,7 +208,7 @@ def _reserved(a: Any, *, steps_differ: bool) -> Any:
     return value[:1] + value[1 + FINGERPRINT_SIZE :] if steps_differ else value
 
 
-def _parts(kind: type, a: Any) -> Any:
+def _parts(kind: type, a: Any) -> Sequence[Any] | None:
     """Return the elements of a list or of a tuple, also a named one, or None."""
     return a if kind is list or kind is tuple or issubclass(kind, (list, tuple)) else None
 
@@ -217,7 +221,7 @@ def _changes() -> list[int]:
     return CHANGES
 
 
-def _environment() -> Any:
+def _environment() -> Iterable[object]:
     """Return the values of the environment variables that a call on a device reads."""
     environ: Any = os.environ
     try:
@@ -226,17 +230,15 @@ def _environment() -> Any:
         return map(environ.get, _VARIABLES)
 
 
-def of_device(device: int, addresses: int) -> tuple[Any, ...]:
+def of_device(device: int, addresses: int) -> Key:
     """Return the end of a signature on a device; `addresses` is the bitwise or of all addresses."""
     return device, addresses & 15, _changes()[0], *_environment()
 
 
-def signature(
-    op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...] | None, list[Any]]:
+def signature(op: str, args: Sequence[object], kwargs: Named) -> tuple[Key | None, list[Array]]:
     """Return the signature of a call, or None if it has none, and its arrays in order."""
-    key: list[Any] = [op, len(args), *kwargs]
-    arrays: list[Any] = []
+    key: list[object] = [op, len(args), *kwargs]
+    arrays: list[Array] = []
     values: list[Any] = [*args, *kwargs.values()]
     if not _NO_ARRAYS.isdisjoint(kwargs):
         steps, values = None, [*args]
@@ -292,24 +294,23 @@ def signature(
     return tuple(key), arrays
 
 
-def run_once(op: str, checked: Checked, by_name: Mapping[str, Any]) -> Any:
+def run_once(op: str, record: Record, by_name: Named) -> Any:
     """Record a call, play it and drop the record."""
-    arrays, run = arrays_of(by_name), None
+    arrays: Sequence[Array] = arrays_of(by_name)
     with on_device(module_of(arrays[0]), arrays[0]):
-        if checked.record is not None:
-            run = checked.record(Arguments(by_name, arrays, op, repeats=False))
-        if run is None:
-            return checked.run(by_name)
-        return run.run(arrays, by_name) if type(run) is ByValue else run(arrays)
+        found = record(Arguments(by_name, arrays, op, repeats=False))
+        if type(found) is ByValue:
+            return found.run(arrays, by_name)
+        return found.run(by_name) if type(found) is ByName else found(arrays)
 
 
 def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
     """
-    Run the calls of an op, whose body checks their arguments and returns a `Checked`.
+    Run the calls of an op, whose body checks their arguments and returns a `Record`.
 
-    The body runs once for each signature. After it the call is recorded, if it can be. The
-    result is kept in `calls`, by default in the cache of all ops. Traced arrays are accepted and
-    returned, as by a `traceable` function.
+    The body runs once for each signature, and then the call is recorded. The result is kept in
+    `calls`, by default in the cache of all ops. Traced arrays are accepted and returned, as by a
+    `traceable` function.
     """
     name, code = op.__name__, op.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -318,28 +319,21 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
     defaults |= zip(positional[len(positional) - len(last) :], last, strict=True)
     lacking = lacks(op)
 
-    def named(args: Any, kwargs: Any) -> dict[str, Any]:
+    def named(args: Sequence[object], kwargs: Named) -> Named:
         """Return the arguments of a call by name, passed ones first."""
         passed = {**dict(zip(names, args, strict=False)), **kwargs}
         return {**passed, **defaults, **passed}
 
-    def check(args: Any, kwargs: Any) -> Any:
-        """Return the `Checked` of a call."""
+    def check(args: Sequence[object], kwargs: Named) -> Record:
+        """Check a call; return what records it."""
         if lacking is not None and lacking(args, kwargs):
             raise misfit(op, args, kwargs)
         try:
-            return op(*args, **kwargs)
+            return op(*args, **kwargs)  # type: ignore[no-any-return]
         except TypeError as error:
             raise_fitting(error, op, args, kwargs)
 
-    def record(args: Any, kwargs: Any, arrays: Sequence[Any]) -> tuple[Any, Any]:
-        """Return what runs the calls of a signature: from arrays, or from arguments by name."""
-        checked = check(args, kwargs)
-        if checked.record is None:
-            return None, checked.run
-        return checked.record(Arguments(named(args, kwargs), arrays, name)), checked.run
-
-    def once(args: Any, kwargs: Any) -> Any:
+    def once(args: Sequence[object], kwargs: Named) -> Any:
         """Run a call without a signature: it is recorded, played and dropped."""
         return run_once(name, check(args, kwargs), named(args, kwargs))
 
@@ -348,7 +342,7 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
         key, arrays = signature(name, args, kwargs)
         kept = CALLS if calls is None else calls
         found = kept.get(key)
-        if found is None or found[0] is None:
+        if found is None or type(found) is ByName:
             active = active_jvp()  # the others have no traced arrays
             if active is not None:
                 return of_traced(active, call, args, kwargs)
@@ -358,14 +352,14 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
                     if key is None:
                         return once(args, kwargs)
                     if found is None:
-                        found = record(args, kwargs, arrays)
+                        known = Arguments(named(args, kwargs), arrays, name)
+                        found = check(args, kwargs)(known)
                         kept.keep(key, found)
-                    recorded, run = found
-                    if recorded is None:
-                        return run(named(args, kwargs))
-                    if type(recorded) is ByValue:
-                        return recorded.run(arrays, kwargs)
-                    return recorded(arrays)
+                    if type(found) is ByValue:
+                        return found.run(arrays, kwargs)
+                    return (
+                        found.run(named(args, kwargs)) if type(found) is ByName else found(arrays)
+                    )
                 except NotRecordable:  # a device has refused a launch, or the checks find an error
                     kept.pop(key, None)
                     found = None

@@ -13,7 +13,7 @@ from ..cells.gradients import check_weight_gradients
 from ..checks.block import BlockCall
 from ..checks.extent import Steps
 from ..driver.net import Kept
-from ..driver.signatures import Arguments, Checked
+from ..driver.signatures import Arguments, Recorded
 
 
 class _Names(NamedTuple):
@@ -37,23 +37,23 @@ def checked(
     *,
     to_gates: bool = False,
 ) -> Any:
-    """Return a `Checked` for the calls of a signature."""
+    """Return what records the calls of a signature."""
     if steps is not None:
         weight_gradients = check_weight_gradients(steps.op, weight_gradients)
     call = call._replace(steps=steps, weight_gradients=weight_gradients)
-    return Checked(None, partial(_record, call, to_gates))
+    return partial(_record, call, to_gates)
 
 
 def checked_from_states(call: BlockCall, every: int, again: Any) -> Any:
-    """Return a `Checked` for gradients from every k-th state, which cells `again` computed."""
+    """Return what records gradients from every k-th state, which cells `again` computed."""
     from ..driver import layouts
     from ..driver.recording import record
 
     kept = Kept(every, columns_of(call.form.Saved, call.H, call.H), again)
-    return Checked(None, lambda known: record(layouts.block_grad, known, _layer_of(call), kept))
+    return lambda known: record(layouts.block_grad, known, _layer_of(call), kept)
 
 
-def _record(call: BlockCall, to_gates: bool, arguments: Arguments) -> Any:
+def _record(call: BlockCall, to_gates: bool, arguments: Arguments) -> Recorded:
     """Describe a block op, a single step, or one of their gradients."""
     from ..driver import layouts  # imported here, because it imports the kernels
     from ..driver.recording import record

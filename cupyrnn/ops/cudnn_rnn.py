@@ -22,7 +22,7 @@ from ..checks.arrays import contiguous_all, in_axes_of_caller, on_device, time_m
 from ..checks.attributes import REQUIRED, check_bool, check_choice, check_integer, named
 from ..checks.nets import zero_states
 from ..driver.reserve import Note, check_reserve, check_size, make_host_reserved, reserved_engine
-from ..driver.signatures import Arguments, Checked, by_signature, run_once
+from ..driver.signatures import Arguments, ByName, Record, Recorded, by_signature, run_once
 from ..weights.packed import NetArguments, PackedParams, ResolvedNet, resolve_net
 from .engines import time_at_first_use
 
@@ -150,7 +150,7 @@ def _run(
     with on_device(xp, input):
         call, params, h, c = _of_call(op, call, engine, arguments)
         if not call.by_cudnn:
-            once: Any = Checked(None, partial(_describe, call, True))
+            once = partial(_describe, call, True)
             return run_once(op, once, arguments)  # type: ignore[no-any-return]
         from ..cudnn import engine as _cudnn
 
@@ -179,7 +179,7 @@ def _run_backprop(
         _check_by_cudnn(op, call, output, weight_gradients)
         call = _with_reserve(op, call, reserve_space)
         if not call.by_cudnn:
-            once: Any = Checked(None, partial(_describe, call, False))
+            once = partial(_describe, call, False)
             return run_once(op, once, arguments)  # type: ignore[no-any-return]
         from ..cudnn import engine as _cudnn
 
@@ -218,12 +218,19 @@ def _with_reserve(op: str, call: PackedCall, reserve_space: Array) -> PackedCall
     return call
 
 
-def _record(call: PackedCall, engine: str, noted: bool, arguments: Arguments) -> Any:
-    """Record a call, unless cuDNN computes some calls of its signature."""
-    return _describe(call, noted, arguments) if _is_of_engine(call, engine, arguments) else None
+def _record(call: PackedCall, engine: str, noted: bool, run_by_name: ByName) -> Record:
+    """Return what records a call, unless cuDNN computes some calls of its signature."""
+    if call.by_cudnn:
+        return run_by_name.record
+
+    def recorded(arguments: Arguments) -> Recorded:
+        is_of_engine = _is_of_engine(call, engine, arguments)
+        return _describe(call, noted, arguments) if is_of_engine else run_by_name
+
+    return recorded
 
 
-def _describe(call: PackedCall, noted: bool, arguments: Arguments) -> Any:
+def _describe(call: PackedCall, noted: bool, arguments: Arguments) -> Recorded:
     """Record cudnn_rnn or its gradient; `noted` says whether reserve_space has a note to check."""
     from ..driver import packed_layouts  # imported here, because it imports the kernels
     from ..driver.recording import record
@@ -418,8 +425,8 @@ def cudnn_rnn(
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
     resolved = resolve_net(op, params, attributes)
     call = _check(op, (input, input_h, input_c), resolved, run, engine)
-    record = None if call.by_cudnn else partial(_record, call, engine, True)
-    return Checked(partial(_run, op, call, engine), record)  # type: ignore[return-value]
+    run_by_name = ByName(partial(_run, op, call, engine))
+    return _record(call, engine, True, run_by_name)  # type: ignore[return-value]
 
 
 @named
@@ -680,9 +687,7 @@ def cudnn_rnn_backprop(
     wanted: Any = engine, check_bool(op, "input_gradient", input_gradient), weight_gradients
     check_weight_gradients(op, weight_gradients)
     _check_by_cudnn(op, call, output, weight_gradients)
-    record = None
+    run_by_name, noted = ByName(partial(_run_backprop, op, call, wanted)), call.run.every is None
     if not call.by_cudnn:
-        noted, call = call.run.every is None, _with_reserve(op, call, reserve_space)
-        record = partial(_record, call, engine, noted)
-    run_backprop = partial(_run_backprop, op, call, wanted)
-    return Checked(run_backprop, record)  # type: ignore[return-value]
+        call = _with_reserve(op, call, reserve_space)
+    return _record(call, engine, noted, run_by_name)  # type: ignore[return-value]

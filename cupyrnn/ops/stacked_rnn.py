@@ -39,7 +39,7 @@ from ..checks.block import check_projections, check_weights, widths_of
 from ..checks.calls import check_arrays, expect_rank
 from ..checks.nets import NetSizes, check_shapes
 from ..driver.reserve import Note, check_reserve
-from ..driver.signatures import Arguments, Checked, by_signature
+from ..driver.signatures import Arguments, Recorded, by_signature
 from ..weights.packed import PackedParams
 
 BlockParams: TypeAlias = "BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams | FormedWeights"
@@ -192,7 +192,7 @@ def _check(
     return NetCall(call, net, form, checked, described)
 
 
-def _record(call: NetCall, note: Note | None, again: Any, arguments: Arguments) -> Any:
+def _record(call: NetCall, note: Note | None, again: Any, arguments: Arguments) -> Recorded:
     """
     Describe stacked_rnn or its gradient.
 
@@ -388,8 +388,7 @@ def stacked_rnn(
         bias, clip = attributes.forget_bias, attributes.cell_clip
         known = (None if a is None else float(a) for a in (bias, clip))
         note = Note(every, call.number, *known)
-    record = partial(_record, call, note, None)
-    return Checked(None, record)  # type: ignore[return-value]
+    return partial(_record, call, note, None)  # type: ignore[return-value]
 
 
 @by_signature
@@ -537,5 +536,4 @@ def stacked_rnn_backprop(
         again = attributes._replace(forget_bias=note.forget_bias, cell_clip=note.cell_clip)
         again = call.form.attributes(op, again, call.run.dtype, forward=True)
         note, call = note._replace(call=call.number), call.with_every(note.every)
-    record = partial(_record, call, note, again)
-    return Checked(None, record)  # type: ignore[return-value]
+    return partial(_record, call, note, again)  # type: ignore[return-value]

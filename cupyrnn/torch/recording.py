@@ -21,7 +21,15 @@ from ..arithmetic.dropout import key_words
 from ..checks.arrays import NotRecordable
 from ..driver.host_call import HostCall
 from ..driver.places import strides_of
-from ..driver.signatures import CALLS, Arguments, ByValue, of_device, of_sequences, signature
+from ..driver.signatures import (
+    CALLS,
+    Arguments,
+    ByName,
+    ByValue,
+    of_device,
+    of_sequences,
+    signature,
+)
 from .arrays import array_of, current_stream, on_device_of, tensor_on_host
 from .batching import Op
 
@@ -33,6 +41,8 @@ Wanted: TypeAlias = "tuple[bool, ...]"  # which gradients; empty for all
 
 # Without this the parts of a tensor would be views, and autograd forbids writing to them.
 _VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+# What the cache has for calls that have no layout.
+_NOTHING: Any = object()
 _without: Any = torch._C._ExcludeDispatchKeyGuard
 
 
@@ -84,10 +94,10 @@ def results_of(
     found = CALLS.get(signed)
     if found is None:
         with on_device_of(first):
-            found = _record(op, op_kind, (*tensors, *extras), attributes, wanted), None
+            found = _record(op, op_kind, (*tensors, *extras), attributes, wanted) or _NOTHING
         CALLS.keep(signed, found)
     try:
-        return None if found[0] is None else found[0].run(tensors, addresses, values)
+        return None if found is _NOTHING else found.run(tensors, addresses, values)
     except NotRecordable:  # a device has refused a launch
         return None
 
@@ -116,7 +126,7 @@ def _record(
     else:
         (inputs,) = groups
         arguments = op.arguments(inputs, rest)
-    checked = inspect.unwrap(function)(**arguments)
+    record = inspect.unwrap(function)(**arguments)
     pieces: Any = inputs.get(last)
     if last == "params":  # the checks read the joined array
         arguments[last] = pieces if len(pieces) > 1 else pieces[0]
@@ -125,15 +135,17 @@ def _record(
     values = [group.get(name) for names, group in pairs for name in names]
     every = itertools.chain(*(a if type(a) is tuple else (a,) for a in values))
     numbers = {id(a): n for n, a in enumerate(every)}
-    if checked.record is None or not all(id(a) in numbers for a in arrays):
+    if not all(id(a) in numbers for a in arrays):
         return None  # some calls convert the tensors to arrays
-    known = Arguments(arguments, arrays, function.__name__)
-    call: Any = checked.record(known)
-    sequences: Any = None
+    known, sequences = Arguments(arguments, arrays, function.__name__), None
+    try:
+        call: Any = record(known)
+    except NotRecordable:
+        return None
     if type(call) is ByValue:
         of_values: Any = call.run
         call, sequences = of_values.call, of_values if known.length is None else None
-    if call is None or isinstance(call, HostCall) is not first.is_cpu:
+    if type(call) is ByName or isinstance(call, HostCall) is not first.is_cpu:
         return None  # of arrays of a device, which are made of tensors in every call
     results = [None if r is None else n for n, r in enumerate(call.returned)]
     found = call.kind._make(results + [None] * len(call.more))

@@ -58,13 +58,13 @@ def both(given: dict[str, Any], b: Any) -> list[Any]:
 def are_recorded() -> list[bool]:
     """Return whether each signature so far has operations, on a device those of kernels."""
     found = []
-    for key, (run, _) in signatures.CALLS.items():
+    for key, run in signatures.CALLS.items():
         # A signature on a device ends with the device's number and its other properties.
         if type(key[-1]) is tuple and type(key[-1][0]) is int:
             call = run.run.call if isinstance(run, signatures.ByValue) else run
             found.append(isinstance(call, DeviceCall))
         else:
-            found.append(run is not None)
+            found.append(type(run) is not signatures.ByName)
     return found
 
 
