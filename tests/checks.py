@@ -1,5 +1,7 @@
 """Shared by the tests: tolerances, gradient checks, memory layouts, ops of an array module."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """Fixtures of all tests."""
 
+from __future__ import annotations
+
 import importlib
 import os
 import signal

@@ -1,5 +1,7 @@
 """Optional tools and packages of the tests, and one reason to skip for each."""
 
+from __future__ import annotations
+
 import importlib.util
 from typing import Any
 

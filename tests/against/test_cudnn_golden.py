@@ -1,5 +1,7 @@
 """CudnnRNN against stored results of PyTorch; data/make_golden_cudnn.py says how they were made."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

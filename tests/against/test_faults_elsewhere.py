@@ -1,5 +1,7 @@
 """The scripts of the page "Faults found elsewhere" still show these faults."""
 
+from __future__ import annotations
+
 import ast
 import contextlib
 import io

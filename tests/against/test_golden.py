@@ -4,6 +4,8 @@ The ops against stored results of TensorFlow; data/make_golden.py says how they 
 The calls use TensorFlow's names; ops/test_raw_ops.py shows that these pass everything on.
 """
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

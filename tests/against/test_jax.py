@@ -1,5 +1,7 @@
 """cupyrnn.jax compared with the same nets written in JAX: every transform, every op."""
 
+from __future__ import annotations
+
 import functools
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Comparisons with the installed TensorFlow: results, signatures and errors."""
 
+from __future__ import annotations
+
 import inspect
 from types import ModuleType
 

@@ -5,6 +5,8 @@ A case is an op at a shape. Its contestants, cupyrnn and a peer, each have a
 forward and a backward call, which are timed in one repetition.
 """
 
+from __future__ import annotations
+
 import functools
 import os
 import warnings

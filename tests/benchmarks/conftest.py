@@ -1,5 +1,7 @@
 """Fixtures of the benchmarks."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -9,6 +9,8 @@ needs the `oracle` extra for the peers, and Linux to bind threads to processors;
 is left out. Exit code: 0 if everything ran, 1 if a process failed.
 """
 
+from __future__ import annotations
+
 import argparse
 import datetime
 import importlib.metadata

@@ -19,6 +19,8 @@ With --first-contact four parts share the time: the tests marked gpu; every kern
 which change the source of a kernel. They write first-contact-<device>.jsonl and .md.
 """
 
+from __future__ import annotations
+
 import argparse
 import datetime
 import importlib

@@ -17,6 +17,8 @@ kernels, products, memsets, copies to the device and on it, copies to the host a
 allocations from CUDA itself.
 """
 
+from __future__ import annotations
+
 import argparse
 import functools
 import os

@@ -7,6 +7,8 @@ The CPU time of small calls in NumPy alone, in another tree and in this one, by 
 Every time is the shortest of 200, because other programs only make calls slower.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

@@ -1,5 +1,7 @@
 """What the scripts have in common: tables, and what is installed."""
 
+from __future__ import annotations
+
 import importlib.util
 import platform
 import re

@@ -11,6 +11,8 @@ kernel of a single step spills. With NVRTC 12.9, instead of the extra `nvrtc`:
         nvidia-cuda-{nvrtc,cccl,runtime}-cu12==12.9.*
 """
 
+from __future__ import annotations
+
 import argparse
 import inspect
 import sys

@@ -10,6 +10,8 @@ AVX-512, results/cpu_avx2.md is of `cpu.py --avx2 --threads 1` for plain layers:
 results/cpu_ratios.md; test_tables.py then says which numbers of other pages are old.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Each benchmark script runs, what it compares computes the same, and its statistics are right."""
 
+from __future__ import annotations
+
 import math
 import subprocess
 import sys

@@ -7,6 +7,8 @@ It runs only if it is named, on one thread, in float32. The scripts of this fold
 beside other libraries.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """What pages say of results is what the results are."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from itertools import product

@@ -5,6 +5,8 @@ Contestants take turns, one block of calls each a round, so that what slows the 
 slows them all. A ratio is taken within a round; its interval comes from the rounds.
 """
 
+from __future__ import annotations
+
 import gc
 import math
 import os

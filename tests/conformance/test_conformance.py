@@ -1,5 +1,7 @@
 """The conformance kit: cases that can fail, right results, reports by feature."""
 
+from __future__ import annotations
+
 import re
 import sys
 from collections.abc import Callable

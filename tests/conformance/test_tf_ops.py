@@ -1,5 +1,7 @@
 """Cases of TensorFlow's ops: the real TensorFlow, the package's ops, and errors that are found."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

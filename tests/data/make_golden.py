@@ -11,6 +11,8 @@ their defaults; `accuracy`, larger cases whose inputs `draw` makes again from se
 of TensorFlow's results against float64.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 import os

@@ -9,6 +9,8 @@ packed here, by the layout as it is written in `packed_names`. The inputs are st
 which holds them exactly. The string `index` is JSON: `torch`, the version, and `cases`.
 """
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any, TypeAlias

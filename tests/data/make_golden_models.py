@@ -10,6 +10,8 @@ of CuDNNLSTM and CuDNNGRU, run by the layers that Keras converts them for; the o
 of tf.compat.v1.nn.rnn_cell, run by dynamic_rnn and its kin. `versions` is JSON.
 """
 
+from __future__ import annotations
+
 import json
 import os
 from pathlib import Path

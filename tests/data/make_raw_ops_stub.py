@@ -4,6 +4,8 @@ The names and the defaults are those of the table in cupyrnn/raw_ops.py. tests/o
 compares the file with what this script would write.
 """
 
+from __future__ import annotations
+
 import inspect
 from pathlib import Path
 

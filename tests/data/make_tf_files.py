@@ -3,6 +3,8 @@
 TensorFlow 2.21.0 wrote those that are there. tests/weights/test_tf_files.py reads them.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

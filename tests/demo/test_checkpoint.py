@@ -1,5 +1,7 @@
 """A killed training continues, and ends with the same numbers as an uninterrupted one."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

@@ -1,5 +1,7 @@
 """python -m cupyrnn: it runs, learns, is reproducible, and reports errors."""
 
+from __future__ import annotations
+
 import os
 import re
 import signal

@@ -1,5 +1,7 @@
 """The parts of the demo, each compared with an independent value."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -6,6 +6,8 @@ and y = 2 - x, which has another. What is exact has the value of the plain call 
 the slope of central differences; what is refused raises an error.
 """
 
+from __future__ import annotations
+
 import inspect
 import math
 import operator

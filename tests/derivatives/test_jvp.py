@@ -1,5 +1,7 @@
 """Tangents: jvp of every op and its gradient, and of functions that use NumPy."""
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import threading

@@ -1,5 +1,7 @@
 """jvp through every public function that takes floating-point numbers."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -15,6 +15,8 @@ argument or leaves a warning or another error state. A failure is printed with t
 case, which makes it again. By how many threads a call is computed is drawn in `sharing`.
 """
 
+from __future__ import annotations
+
 import array
 import contextlib
 import faulthandler

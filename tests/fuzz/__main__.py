@@ -1,5 +1,7 @@
 """Run the fuzzer for some time, or repeat one case."""
 
+from __future__ import annotations
+
 import argparse
 import faulthandler
 import importlib.util

@@ -1,5 +1,7 @@
 """NumPy arrays beside protected pages, so that every access past an end is noticed."""
 
+from __future__ import annotations
+
 import ctypes
 import importlib
 import shutil

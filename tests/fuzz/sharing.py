@@ -1,5 +1,7 @@
 """The number of threads of a call: one or, if work is shared, two."""
 
+from __future__ import annotations
+
 import importlib
 import threading
 from collections.abc import Callable

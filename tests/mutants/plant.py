@@ -9,6 +9,8 @@ notice it. Each error has its own process, which ends at the first failure. If a
 skipped, for example without a framework, the result is open.
 """
 
+from __future__ import annotations
+
 import argparse
 import importlib.util
 import os

@@ -1,5 +1,7 @@
 """Each error of the list can still be planted."""
 
+from __future__ import annotations
+
 import ast
 from pathlib import Path
 

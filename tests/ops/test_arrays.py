@@ -1,5 +1,7 @@
 """Every argument is checked before any work, and every message says what to fix."""
 
+from __future__ import annotations
+
 import inspect
 import re
 from typing import Any

@@ -1,5 +1,7 @@
 """The BLAS that NumPy uses: cupyrnn/arithmetic/blas.py."""
 
+from __future__ import annotations
+
 import sys
 import types
 

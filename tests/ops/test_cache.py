@@ -1,5 +1,7 @@
 """The cache of compiled functions: which files are loaded, and damaged files."""
 
+from __future__ import annotations
+
 import importlib
 import os
 import platform

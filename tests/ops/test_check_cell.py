@@ -1,5 +1,7 @@
 """check_cell sees wrong gradients of a user's cell, and no others."""
 
+from __future__ import annotations
+
 import inspect
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Compiled layers: threads, parts of a call, addresses."""
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import importlib

@@ -1,5 +1,7 @@
 """Values of compiled vectors: accuracy, NaN and infinity, subnormal numbers."""
 
+from __future__ import annotations
+
 import importlib
 from collections.abc import Callable
 from types import ModuleType

@@ -1,5 +1,7 @@
 """The cuDNN engine on a GPU."""
 
+from __future__ import annotations
+
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,5 +1,7 @@
 """CudnnRNN: outputs and gradients of every mode, lengths, dropout, dtypes, layouts and errors."""
 
+from __future__ import annotations
+
 import re
 import tracemalloc
 from typing import Any

@@ -1,5 +1,7 @@
 """Extreme values and sizes: large numbers, NaN, one draw of 2**32, more rows than one block."""
 
+from __future__ import annotations
+
 import functools
 import tracemalloc
 from typing import Any

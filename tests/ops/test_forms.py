@@ -4,6 +4,8 @@ User-defined forms and cells in `stacked_rnn`: how they are found, and what is r
 The sLSTM, the MGU, the CIFG and the IndRNN are not in the package. Their own files define them. The tests of the table check what they compute.
 """
 
+from __future__ import annotations
+
 import ast
 import importlib
 import runpy

@@ -1,5 +1,7 @@
 """Hard sigmoids: the ends of their line, and a comparison with Keras."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

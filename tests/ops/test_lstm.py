@@ -1,5 +1,7 @@
 """LSTMBlockCell and BlockLSTM: outputs, gradients, dtypes, layouts, lengths and edge cases."""
 
+from __future__ import annotations
+
 import inspect
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The compiled loops: when they are used; everything works without Numba."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 from types import ModuleType

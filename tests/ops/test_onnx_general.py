@@ -1,5 +1,7 @@
 """ONNX's LSTM, GRU and RNN: every attribute and the gradients, as the standard says."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

@@ -1,5 +1,7 @@
 """ONNX's nodes: onnx's own tests, the equations, ONNX Runtime, and conversions of weights."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

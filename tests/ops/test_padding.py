@@ -1,5 +1,7 @@
 """Masks and lists of sequences: there and back, in arrays and tensors, and in ops."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import needs

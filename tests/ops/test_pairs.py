@@ -1,5 +1,7 @@
 """Covering arrays: any two values of two factors are together in one case."""
 
+from __future__ import annotations
+
 import itertools
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Many processes: the sums and checks of cupyrnn.parallel, and the demo under mpiexec."""
 
+from __future__ import annotations
+
 import atexit
 import importlib.util
 import json

@@ -1,5 +1,7 @@
 """Every op of the table on every array type: outputs and gradients, compared with a plain loop."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Several threads at once, forked processes and Ctrl-C: calls do not disturb each other."""
 
+from __future__ import annotations
+
 import _thread
 import os
 import pickle

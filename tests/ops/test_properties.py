@@ -1,5 +1,7 @@
 """Properties of every op of the table, whatever it computes."""
 
+from __future__ import annotations
+
 import copy
 import itertools
 import pickle

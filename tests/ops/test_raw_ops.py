@@ -1,5 +1,7 @@
 """TensorFlow's names: exactly the op's arguments reach the function behind it."""
 
+from __future__ import annotations
+
 import inspect
 import re
 import runpy

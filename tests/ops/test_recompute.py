@@ -4,6 +4,8 @@
 Blocks are so short here that a sequence has several pieces.
 """
 
+from __future__ import annotations
+
 import re
 import tracemalloc
 from itertools import product

@@ -4,6 +4,8 @@ Calls that are recorded once for each signature: a list of operations, on the ho
 On the host they are compiled loops, on a device here one launch for all steps.
 """
 
+from __future__ import annotations
+
 import contextlib
 import gc
 import os

@@ -1,5 +1,7 @@
 """Sums over processes, in one process: cupyrnn/parallel.py."""
 
+from __future__ import annotations
+
 import numpy as np
 
 import cupyrnn

@@ -1,5 +1,7 @@
 """The definitions alone: dtypes, tangents, no steps, one sequence."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Lengths, direction and resets: accepted types, memory, and errors."""
 
+from __future__ import annotations
+
 import tracemalloc
 from typing import Any
 

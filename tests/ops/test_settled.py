@@ -1,5 +1,7 @@
 """Cached checks: the signature has everything that the checks read, and nothing else."""
 
+from __future__ import annotations
+
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,5 +1,7 @@
 """Single steps have their own code, in NumPy and compiled. The loops give equal results."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

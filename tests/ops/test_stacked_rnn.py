@@ -1,5 +1,7 @@
 """stacked_rnn beyond the tests of the table: different entries, sizes, errors."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

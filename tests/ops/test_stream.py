@@ -1,5 +1,7 @@
 """Prepared steps beyond the tests of the table: compiled, on a device, errors."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

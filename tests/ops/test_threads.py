@@ -1,5 +1,7 @@
 """Threads of compiled calls: after any interrupted call, the next one can use all threads."""
 
+from __future__ import annotations
+
 import ctypes
 import importlib
 import os

@@ -1,5 +1,7 @@
 """Products of few rows with the transposed matrix."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """vjp equals the op and its gradient with all arguments written twice."""
 
+from __future__ import annotations
+
 import copy
 import inspect
 import pickle

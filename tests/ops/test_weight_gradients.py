@@ -1,5 +1,7 @@
 """The gradients of the weights of each example, their norms, and none at all."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 

@@ -1,5 +1,7 @@
 """None for a state before the first step means zeros, beyond the tests of the table."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

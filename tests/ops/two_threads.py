@@ -6,6 +6,8 @@ What must not stop calls of two threads. Each function here runs in its own proc
 It prints `right` for every check that holds. A hanging process must be ended from outside.
 """
 
+from __future__ import annotations
+
 import atexit
 import os
 import random

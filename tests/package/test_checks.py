@@ -1,5 +1,7 @@
 """The tolerances of the tests allow rounding errors and nothing else."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

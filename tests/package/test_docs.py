@@ -1,5 +1,7 @@
 """README and the documentation: examples run, nothing is missing, and no link is broken."""
 
+from __future__ import annotations
+
 import contextlib
 import doctest
 import importlib

@@ -1,5 +1,7 @@
 """Docstrings of everything public: parameters, results, errors, and examples that run."""
 
+from __future__ import annotations
+
 import doctest
 import importlib
 import importlib.util

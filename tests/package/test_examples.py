@@ -1,5 +1,7 @@
 """The programs of the guide run and learn."""
 
+from __future__ import annotations
+
 import re
 import runpy
 from pathlib import Path

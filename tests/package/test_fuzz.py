@@ -1,5 +1,7 @@
 """Random calls of every public function, and errors that the fuzzer must notice."""
 
+from __future__ import annotations
+
 import functools
 import os
 import subprocess

@@ -1,5 +1,7 @@
 """Every hint of an error, followed, works: a wrong call, the end of its message, what it says."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """Properties of the package that need no call of an op: imports, names, errors, metadata."""
 
+from __future__ import annotations
+
 import importlib
 import importlib.resources
 import importlib.util

@@ -1,5 +1,7 @@
 """The tables of tests/README.md equal the table of ops."""
 
+from __future__ import annotations
+
 from problems import page
 from problems.table import TABLE
 

@@ -1,5 +1,7 @@
 """The tests with a user's plugins of pytest, and with their own options."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

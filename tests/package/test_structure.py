@@ -1,5 +1,7 @@
 """How the package and its tests are built: floors, imports that go down, one contract."""
 
+from __future__ import annotations
+
 import ast
 import functools
 import graphlib

@@ -1,5 +1,7 @@
 """Every function that converts parameters, with an argument."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

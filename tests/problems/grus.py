@@ -1,5 +1,7 @@
 """Problems for the GRU over a sequence and GRUBlockCell."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

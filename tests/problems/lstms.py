@@ -1,5 +1,7 @@
 """Problems for BlockLSTM and LSTMBlockCell."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Configurations of CudnnRNN, and problems for it."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,5 +1,7 @@
 """ONNX's nodes: the inputs of a node, random nodes with all features, and their results."""
 
+from __future__ import annotations
+
 import importlib
 import warnings
 from collections.abc import Iterator

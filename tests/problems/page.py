@@ -4,6 +4,8 @@ The tables of tests/README.md: the ops with their array types, and the tests tha
 From the folder tests, `python -m problems.page` writes them into the page.
 """
 
+from __future__ import annotations
+
 import importlib
 import inspect
 from collections.abc import Iterator

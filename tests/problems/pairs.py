@@ -1,5 +1,7 @@
 """Covering arrays: few combinations of many factors, in which any two values meet."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any

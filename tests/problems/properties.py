@@ -1,5 +1,7 @@
 """Properties that tests check for every op of the table, on each array type."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """Right arguments of every op, and calls with one wrong argument, which are refused."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Calls of functions of tensors, and of the same functions of arrays."""
 
+from __future__ import annotations
+
 import warnings
 from typing import Any
 

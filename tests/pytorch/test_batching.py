@@ -1,5 +1,7 @@
 """vmap over the ops: any subset of the arguments, with derivatives inside and outside."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

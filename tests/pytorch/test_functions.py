@@ -1,5 +1,7 @@
 """cupyrnn.torch: derivatives of first and second order, the compiler, and no copies."""
 
+from __future__ import annotations
+
 import itertools
 import shutil
 import subprocess

@@ -1,5 +1,7 @@
 """Properties of every module of the table."""
 
+from __future__ import annotations
+
 import copy
 import io
 import pickle

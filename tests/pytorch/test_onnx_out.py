@@ -1,5 +1,7 @@
 """Nets exported from PyTorch to ONNX: ONNX Runtime's results equal the modules'."""
 
+from __future__ import annotations
+
 import warnings
 from typing import Any
 

@@ -1,5 +1,7 @@
 """PyTorch's own tests of its recurrent modules, run on this package's modules."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable
 from typing import Any

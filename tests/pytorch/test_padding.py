@@ -1,5 +1,7 @@
 """Sequences of different lengths: packed, with lengths, resets and masks, as each one alone."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """The modules under DDP and FSDP: two processes take the steps that one takes with both halves."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

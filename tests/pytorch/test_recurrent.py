@@ -1,5 +1,7 @@
 """LSTM, GRU and RNN instead of torch.nn's, as users call them."""
 
+from __future__ import annotations
+
 import copy
 import io
 import pickle

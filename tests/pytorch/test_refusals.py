@@ -1,5 +1,7 @@
 """Refused calls, and their messages."""
 
+from __future__ import annotations
+
 import io
 from typing import Any
 

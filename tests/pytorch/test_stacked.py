@@ -1,5 +1,7 @@
 """stacked_rnn of tensors with cells of one's own."""
 
+from __future__ import annotations
+
 import importlib
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Properties of every function that converts parameters."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

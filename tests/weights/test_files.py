@@ -1,5 +1,7 @@
 """The guide's recipes for files, run on files of each kind that the tests write."""
 
+from __future__ import annotations
+
 import json
 import re
 import warnings

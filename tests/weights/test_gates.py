@@ -1,5 +1,7 @@
 """Weights by gate, joined and split nets, quantized weights, compared with the definitions."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Initializers have the distributions of Keras and PyTorch."""
 
+from __future__ import annotations
+
 import itertools
 import re
 from typing import Any

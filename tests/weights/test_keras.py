@@ -1,5 +1,7 @@
 """Keras's layers: packed, and for block_gru; see also test_params.py."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """PackedParams: a packed vector that knows its net."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

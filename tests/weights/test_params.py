@@ -1,5 +1,7 @@
 """The packed parameters: cuDNN's layout, canonical lists, PyTorch, Keras and BlockLSTM."""
 
+from __future__ import annotations
+
 import itertools
 import re
 from typing import Any

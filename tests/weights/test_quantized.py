@@ -1,5 +1,7 @@
 """params_from_quantized_onnx beside ONNX Runtime's own quantizer and operator."""
 
+from __future__ import annotations
+
 import warnings
 from pathlib import Path
 from typing import Any

@@ -5,6 +5,8 @@ A converter never reads another net than the file has without a word. For each c
 has the wrong readings that fit the shapes or the names; the argument that decides is in the error.
 """
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

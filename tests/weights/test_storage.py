@@ -1,5 +1,7 @@
 """A net saved to a file and loaded again; files that are not nets."""
 
+from __future__ import annotations
+
 import io
 import json
 import os

@@ -1,5 +1,7 @@
 """Variables of TensorFlow 1 by their names in a checkpoint; data/make_golden_models.py ran them."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

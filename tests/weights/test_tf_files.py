@@ -1,5 +1,7 @@
 """Files of TensorFlow, read and written without it. TensorFlow wrote those in data/tf_files."""
 
+from __future__ import annotations
+
 import os
 import pickle
 import shutil

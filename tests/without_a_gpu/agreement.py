@@ -1,5 +1,7 @@
 """Kernels agree with NumPy for all ops, on each substitute for a GPU."""
 
+from __future__ import annotations
+
 from types import SimpleNamespace
 from typing import Any
 

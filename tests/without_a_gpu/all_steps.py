@@ -1,5 +1,7 @@
 """Shared by the tests of kernels over all steps: frames, ops with their gradients, tools."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Shared by the kernels of all executors: their arguments and launches."""
 
+from __future__ import annotations
+
 import ctypes
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple

@@ -6,6 +6,8 @@ than the current one, with gaps, of dtypes it does not know, and calls that diff
 notes every call with the stream it goes to.
 """
 
+from __future__ import annotations
+
 import importlib
 import sys
 from types import ModuleType, SimpleNamespace

@@ -1,5 +1,7 @@
 """What a process knows of its GPU: what it read, took, refused and recorded."""
 
+from __future__ import annotations
+
 from cupyrnn.driver import signatures
 from cupyrnn.kernels import choice, persistent, timed
 

@@ -4,6 +4,8 @@ Sizes for every frame: whole and partly filled blocks, one and several groups of
 Each has a device on which the frame runs in exactly this way; a test looks at the launch.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 

@@ -5,6 +5,8 @@ No kernel runs. The addresses come from the functions and constants of the kerne
 by g++, for every H from 1 to 128 (of rows as far as it fits), every layout, cell and direction.
 """
 
+from __future__ import annotations
+
 import ctypes
 import itertools
 from types import ModuleType

@@ -5,6 +5,8 @@ The kernels that compute all steps in one launch: tests of every frame with ever
 ``grid`` and ``cluster``, where blocks share it, in half formats by tensor cores.
 """
 
+from __future__ import annotations
+
 import itertools
 import random
 import re

@@ -1,5 +1,7 @@
 """Calls of kernels that are rare: single options, few steps, exact numbers, large offsets."""
 
+from __future__ import annotations
+
 import itertools
 import mmap
 from typing import Any

@@ -1,5 +1,7 @@
 """Tests of the harness that checks CUDA source strings without a GPU."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """Every argument of cuDNN's calls, as data/cudnn_9_calls.json and data/cudnn_8_calls.json say."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Callable

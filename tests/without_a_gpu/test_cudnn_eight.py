@@ -1,5 +1,7 @@
 """cuDNN 8 by CuPy 13, with a module that records its calls."""
 
+from __future__ import annotations
+
 import contextlib
 import re
 import sys

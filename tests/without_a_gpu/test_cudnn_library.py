@@ -1,5 +1,7 @@
 """The host code of real cuDNN 9 and 8, which runs without a GPU: layouts, refusals, prototypes."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import functools

@@ -1,5 +1,7 @@
 """cuDNN 9, with a library that records its calls: what it supports, and how it is found."""
 
+from __future__ import annotations
+
 import ctypes
 import gc
 import importlib

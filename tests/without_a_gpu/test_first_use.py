@@ -1,5 +1,7 @@
 """The first use of a kernel of one launch: it is tried, and kernels are timed."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

@@ -1,5 +1,7 @@
 """The grid and clusters, whose blocks share a matrix: when they start, what blocks exchange."""
 
+from __future__ import annotations
+
 import itertools
 from types import ModuleType
 from typing import Any

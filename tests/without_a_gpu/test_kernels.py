@@ -1,5 +1,7 @@
 """The CUDA source and its launches, proven without a GPU: compiled, run on the CPU, broken."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 import threading

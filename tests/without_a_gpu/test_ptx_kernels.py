@@ -5,6 +5,8 @@ That is NVRTC's code and its expf and tanhf, subnormals flushed as CuPy has them
 address within its array and aligned, and no races.
 """
 
+from __future__ import annotations
+
 import importlib
 import pkgutil
 from types import ModuleType

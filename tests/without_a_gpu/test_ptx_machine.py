@@ -1,5 +1,7 @@
 """The PTX interpreter itself: threads, barriers, memory, and errors planted to be caught."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import needs

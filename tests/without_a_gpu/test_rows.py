@@ -1,5 +1,7 @@
 """Rows, and hybrids with a part in shared memory: what is taken and why, limits, full size."""
 
+from __future__ import annotations
+
 import itertools
 import sys
 from types import ModuleType

@@ -1,5 +1,7 @@
 """What "auto" takes once kernels were timed on a GPU, and what is kept of it."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections import defaultdict

@@ -1,5 +1,7 @@
 """Errors in kernels over all steps, and which tools catch each: the list in wrong_steps.txt."""
 
+from __future__ import annotations
+
 import itertools
 from pathlib import Path
 from typing import NamedTuple

@@ -1,5 +1,7 @@
 """What is timed: the cases, and their arguments."""
 
+from __future__ import annotations
+
 import functools
 import math
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Everybody's turn at a case: this package by every mode and engine, and PyTorch."""
 
+from __future__ import annotations
+
 import functools
 import gc
 from collections.abc import Callable, Iterable

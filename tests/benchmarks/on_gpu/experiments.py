@@ -4,6 +4,8 @@ Changes of the kernels to try on a GPU: each replaces texts of their source.
 A change that wins belongs into the kernels; then it is no experiment any more.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 

@@ -1,5 +1,7 @@
 """The results of a run, written as they come."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """cuDNN as PyTorch has it."""
 
+from __future__ import annotations
+
 import importlib
 import re
 import warnings

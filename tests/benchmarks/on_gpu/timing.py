@@ -1,5 +1,7 @@
 """Times of calls on a device, by CUDA events."""
 
+from __future__ import annotations
+
 import functools
 import gc
 import math

@@ -1,5 +1,7 @@
 """Compare an op and its gradient by a chosen kernel on the device with NumPy."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """The loops in the machine code of kernels, read by NVIDIA's disassembler, which needs no GPU."""
 
+from __future__ import annotations
+
 import functools
 import importlib.metadata
 import re

@@ -1,5 +1,7 @@
 """Compile a CUDA source string to machine code with NVRTC; needs neither a GPU nor a driver."""
 
+from __future__ import annotations
+
 import functools
 import importlib.metadata
 import re

@@ -5,6 +5,8 @@ A libcudnn.so.9 that records its calls.
 cuDNN.
 """
 
+from __future__ import annotations
+
 import ctypes
 import json
 import os

@@ -1,5 +1,7 @@
 """Calls of the engine, and what C source declares."""
 
+from __future__ import annotations
+
 import re
 from ctypes import c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any

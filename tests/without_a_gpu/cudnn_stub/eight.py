@@ -1,5 +1,7 @@
 """cupy.cuda.cudnn of CuPy 13, which records its calls."""
 
+from __future__ import annotations
+
 import ctypes
 import itertools
 import types

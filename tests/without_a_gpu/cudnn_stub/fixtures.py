@@ -1,5 +1,7 @@
 """The stubs instead of the real libraries."""
 
+from __future__ import annotations
+
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator

@@ -1,5 +1,7 @@
 """The places of the matrices of the packed parameters in the real libraries."""
 
+from __future__ import annotations
+
 import ctypes
 import itertools
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Run a module or a script as Python does, with CuPy over memory of the host."""
 
+from __future__ import annotations
+
 import os
 import runpy
 import sys

@@ -1,5 +1,7 @@
 """Calls of every public op that works on a device."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable
 from functools import partial

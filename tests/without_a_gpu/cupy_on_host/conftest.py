@@ -1,5 +1,7 @@
 """Fixtures of this folder."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

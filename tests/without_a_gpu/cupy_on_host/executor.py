@@ -1,5 +1,7 @@
 """The executor of kernels: the source that NVRTC compiled, built by g++ for fibers."""
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import hashlib

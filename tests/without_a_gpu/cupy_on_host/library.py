@@ -1,5 +1,7 @@
 """Build the C library for the installed CUDA headers and CuPy."""
 
+from __future__ import annotations
+
 import ctypes
 import importlib.util
 import os

@@ -1,5 +1,7 @@
 """Redirect the functions of the CUDA runtime inside CuPy's extension to the library."""
 
+from __future__ import annotations
+
 import ctypes
 from pathlib import Path
 

@@ -5,6 +5,8 @@ CuPy refuses products in a capture, so no op can be part of a graph. The error m
 anything behind.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Kernels are compiled once, not once in every process."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """Pages whose code also runs with CuPy: their examples with only the import changed."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Planted errors are found: in kernels, in products and around them."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """The modes in which the ops call cuBLAS."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import needs

@@ -4,6 +4,8 @@ No op waits for the device, copies to or from the host, or leaves the current st
 Each op is called twice: the first call compiles and creates the cuBLAS handle.
 """
 
+from __future__ import annotations
+
 from types import ModuleType
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Calls that are recorded need few operations of the device, all on the current stream."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import threading

@@ -4,6 +4,8 @@ cupyrnn.torch on CUDA tensors: PyTorch's streams, devices, autograd and memory, 
 Tensors and memory are from ``torch_device``, which says what is PyTorch's own.
 """
 
+from __future__ import annotations
+
 import gc
 import time
 import warnings

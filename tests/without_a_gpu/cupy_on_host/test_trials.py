@@ -1,5 +1,7 @@
 """The first use of a kernel with the real CuPy: its streams, its events, its compiler."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any

@@ -5,6 +5,8 @@ All of it is exact, which is to say rounded once as IEEE 754 has it, but for the
 upper word. Of ``.approx`` the manual allows other last places, and a GPU has them.
 """
 
+from __future__ import annotations
+
 import ctypes
 import functools
 from typing import Any

@@ -1,5 +1,7 @@
 """The PTX that NVRTC makes of a CUDA source string, with CuPy's options."""
 
+from __future__ import annotations
+
 import functools
 import importlib.metadata
 import json

@@ -1,5 +1,7 @@
 """PTX text as a module of kernels: parameters, registers, shared memory, instructions."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -10,6 +10,8 @@ to; streams and events of that library; operators of PyTorch do what they do on 
 `load` must come before torch is imported, as PyTorch looks once for what says that there is CUDA.
 """
 
+from __future__ import annotations
+
 import ctypes
 import importlib.util
 import sys
