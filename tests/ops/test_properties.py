@@ -341,6 +341,19 @@ def test_a_prepared_step_is_the_op(ops: Any, case: Case, rng: np.random.Generato
         assert_all_close(last, {n: getattr(due, n) for n in last}, case, "the last states")
 
 
+@each(*(n for n in TABLE if n.startswith("cudnn_rnn")),
+      **(STEPS | {"memory": "C", "dtype": ["float32", "float64"], "input_mode": "linear_input"}),
+      places=["numba", "cupy"])  # fmt: skip
+def test_a_prepared_step_is_recorded(
+    ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device, without a projection."""
+    if (ops.xp is np or not case.projected) and case.size[1]:
+        unrecorded = lambda *_: pytest.fail("the step is not recorded")  # noqa: E731
+        monkeypatch.setattr(cupyrnn.PreparedStep, "_run", unrecorded)
+    test_a_prepared_step_is_the_op(ops, case, rng)
+
+
 WITHOUT_X = SMALL | {"size": [(5, 3, 2, 4), (1, 3, 2, 33)], "save": ["all", "states", 2]}
 WITHOUT_X |= {"extent": EXTENTS}
 

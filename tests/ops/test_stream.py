@@ -1,4 +1,4 @@
-"""Prepared steps beyond the tests of the table: compiled, on a device, errors."""
+"""Prepared steps beyond the tests of the table: on a device, errors."""
 
 from __future__ import annotations
 
@@ -8,56 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_close
-from problems.properties import assert_same_bits
 
 import cupyrnn
 
-NETS = [
-    ("lstm", {}),
-    ("lstm", {"num_proj": 2}),
-    ("lstm", {"input_mode": "skip_input"}),
-    ("gru", {}),
-    ("gru", {"recurrent_activation": "hard_sigmoid_1/6"}),
-    ("gru", {"input_mode": "skip_input"}),
-    ("rnn_tanh", {}),
-    ("rnn_relu", {}),
-    ("rnn_relu", {"input_mode": "skip_input"}),
-]
 
-
-def net(mode: str, more: Any, L: int, dtype: str = "float64") -> cupyrnn.PackedParams:
-    I = 5 if more.get("input_mode") else 3
-    options: Any = {"rnn_mode": mode, **more, "scheme": "torch", "dtype": dtype}
-    gates = options.pop("recurrent_activation", "sigmoid")
-    return cupyrnn.init_params(num_layers=L, num_units=5, input_size=I, **options)._replace(
-        recurrent_activation=gates
-    )
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("L", [1, 3])
-@pytest.mark.parametrize(("mode", "more"), NETS)
-@pytest.mark.usefixtures("compiled_loops")
-def test_compiled_steps_are_the_steps_of_numpy(
-    mode: str, more: Any, L: int, dtype: str, rng: np.random.Generator, monkeypatch: Any
-) -> None:
-    packed = net(mode, more, L, dtype)
-    expected, step = cupyrnn.prepare_step(packed), cupyrnn.prepare_step(packed)
-    if "input_mode" not in more:
-        monkeypatch.setattr(step, "_run", lambda *_: pytest.fail("it is not recorded"))
-    monkeypatch.setattr(expected, "_record", lambda by_name, _: by_name)
-    for B in (1, 3):
-        x = rng.standard_normal((B, packed.input_size)).astype(dtype)
-        states = [None if s is None else s + 0.5 for s in packed.zero_state(B)]
-        for given in (states, (), states):
-            for found, due in zip(step(x, *given), expected(x, *given), strict=True):
-                assert (found is None) == (due is None)
-                if found is not None:
-                    assert_close(found, due, dtype, "step")
+def net(mode: Any, L: int) -> cupyrnn.PackedParams:
+    sizes: Any = {"num_layers": L, "num_units": 5, "input_size": 3, "dtype": "float64"}
+    return cupyrnn.init_params(rnn_mode=mode, scheme="torch", **sizes)
 
 
 def test_later_changes_of_the_parameters_are_not_seen(rng: np.random.Generator) -> None:
-    packed = net("gru", {}, 2)
+    packed = net("gru", 2)
     step = cupyrnn.prepare_step(packed)
     x, (h, _) = rng.standard_normal((2, 3)), packed.zero_state(2)
     before = step(x, h)
@@ -66,7 +27,7 @@ def test_later_changes_of_the_parameters_are_not_seen(rng: np.random.Generator) 
 
 
 def test_a_relu_of_nan_is_nan() -> None:
-    packed = net("rnn_relu", {}, 1)
+    packed = net("rnn_relu", 1)
     x = np.full((1, 3), np.nan)
     assert np.isnan(cupyrnn.prepare_step(packed)(x, *packed.zero_state(1)).output).all()
 
@@ -75,7 +36,7 @@ def test_a_relu_of_nan_is_nan() -> None:
 def test_a_step_runs_on_the_device_of_its_parameters(
     cupy_on_cpu: Any, rng: np.random.Generator
 ) -> None:
-    packed = net("lstm", {}, 2)
+    packed = net("lstm", 2)
     x, (h, c) = rng.standard_normal((3, packed.input_size)), packed.zero_state(3)
     expected = cupyrnn.prepare_step(packed)(x, h, c)
     with cupy_on_cpu.cuda.Device(1):
@@ -86,24 +47,7 @@ def test_a_step_runs_on_the_device_of_its_parameters(
         assert_close(cupy_on_cpu.asnumpy(a), e, "float64", "a step")
 
 
-@pytest.mark.parametrize(("mode", "more"), NETS)
-def test_steps_on_a_device_are_recorded(
-    mode: str, more: Any, cupy_on_gpu: Any, rng: np.random.Generator, monkeypatch: Any
-) -> None:
-    packed, cupy = net(mode, more, 2), cupy_on_gpu
-    packed = packed._replace(params=cupy.asarray(packed.params))
-    expected, step = cupyrnn.prepare_step(packed), cupyrnn.prepare_step(packed)
-    if not {"input_mode", "num_proj"} & {*more}:
-        monkeypatch.setattr(step, "_run", lambda *_: pytest.fail("it is not recorded"))
-    monkeypatch.setattr(expected, "_record", lambda by_name, _: by_name)
-    x = cupy.asarray(rng.standard_normal((3, packed.input_size)))
-    states = [None if s is None else s + 0.5 for s in packed.zero_state(3)]
-    for passed in (states, (), states):
-        found, due = ([a for a in of(x, *passed) if a is not None] for of in (step, expected))
-        assert_same_bits([*map(cupy.asnumpy, found)], [*map(cupy.asnumpy, due)])
-
-
-LSTM = net("lstm", {}, 1)
+LSTM = net("lstm", 1)
 
 
 # ruff: noqa: E501 - a case a line
@@ -117,7 +61,7 @@ LSTM = net("lstm", {}, 1)
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 1, 3)), *LSTM.zero_state(1)), ValueError, "x has shape (1, 1, 3), expected (B, I)"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((2, 3)), *LSTM.zero_state(1)), ValueError, "h has shape (1, 1, 5), expected (L, B, P) = (1, 2, 5)"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((2, 3)), np.zeros((1, 2, 5)), np.zeros((1, 1, 5))), ValueError, "c has shape (1, 1, 5), expected (L, B, H) = (1, 2, 5)"),
-        (lambda: cupyrnn.prepare_step(net("gru", {}, 1))(np.zeros((1, 3)), LSTM.zero_state(1)[0], 0), TypeError, "c is an int, expected None for gru"),
+        (lambda: cupyrnn.prepare_step(net("gru", 1))(np.zeros((1, 3)), LSTM.zero_state(1)[0], 0), TypeError, "c is an int, expected None for gru"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 3), np.float32), *LSTM.zero_state(1)), TypeError, "x has dtype float32, expected float64 like params"),
     ],
 )  # fmt: skip
