@@ -251,23 +251,6 @@ def flat(grads: Any) -> list[Any]:
 
 
 @on_a_gpu
-@pytest.mark.parametrize("way", ["forward", "reverse", "both"])
-def test_reserve_space_is_the_same_either_way(
-    ops: Ops, monkeypatch: pytest.MonkeyPatch, way: str, rng: np.random.Generator
-) -> None:
-    call = call_of(Case("cudnn_rnn-lstm", (T, B, I, H), direction=way, layers=2), rng)
-    out = call.forward(ops, engine="cupy")
-    given = call.cotangents(rng, out)
-    grads = call.gradient(ops, out, given, engine="cupy")
-    assert are_recorded() == [True, True]
-    monkeypatch.setattr(signatures, "signature", lambda *args: (None, []))
-    by_layers = call.forward(ops, engine="cupy")
-    again = call.gradient(ops, out, given, engine="cupy")
-    for a, b in zip((*out[:4], *grads), (*by_layers[:4], *again), strict=True):
-        assert_close(a, b, "float64", "result")
-
-
-@on_a_gpu
 @pytest.mark.parametrize("way", ["reverse", "both"])
 def test_reserve_space_of_numpy_is_refused_where_the_order_of_rows_differs(
     ops: Ops, way: str, rng: np.random.Generator

@@ -122,33 +122,16 @@ def test_inputs_that_were_written_into(name: str, rng: np.random.Generator) -> N
     assert_same(pullback(**p.gradients), expected)
 
 
-@pytest.mark.parametrize("shape", [(7, 3, 4), (9, 64, 32), (9, 64, 1)])
 @pytest.mark.parametrize("order", ["C", "F", "strided"])
-def test_part_of_a_reused_buffer(order: str, shape: Any, rng: np.random.Generator) -> None:
-    """One row of x: any element of a small array, one element of each row of a large one."""
-    x = rng.standard_normal((*shape[:-1], 2 * shape[-1]))[..., ::2]
-    x = x if order == "strided" else np.array(x, order=order)  # type: ignore[call-overload]
-    weights = cupyrnn.init_block_gru(num_units=5, input_size=shape[-1], seed=0, dtype="float64")
-    h = np.zeros((shape[1], 5))
-    out, pullback = cupyrnn.vjp(cupyrnn.block_gru, x, h, *weights)
-    one = np.ones_like(out.h)
-    for t in range(shape[0]):
-        before = x[t, 1].copy()
-        x[t, 1] = 0
-        with pytest.raises(ValueError, match="an input of the call has changed"):
-            pullback(d_h=one)
-        x[t, 1] = before
-        pullback(d_h=one)
-
-
-@pytest.mark.parametrize("order", "CF")
-@pytest.mark.parametrize(("B", "H"), [(2, 3), (33, 66)])
+@pytest.mark.parametrize(("T", "B", "H"), [(2, 2, 3), (2, 33, 66), (9, 64, 32)])
 def test_which_elements_of_the_inputs_are_compared(
-    order: Any, B: int, H: int, rng: np.random.Generator
+    order: Any, T: int, B: int, H: int, rng: np.random.Generator
 ) -> None:
     """All of a small array; of a large one the last, and some of each row or part of a vector."""
-    shapes = {"input": (2, B, H), "input_h": (1, B, H), "params": (2 * H * (H + 1),)}
-    given = {n: np.asarray(rng.standard_normal(shape), order=order) for n, shape in shapes.items()}
+    shapes = {"input": (T, B, H), "input_h": (1, B, H), "params": (2 * H * (H + 1),)}
+    given = {n: rng.standard_normal((*shape, 2))[..., 0] for n, shape in shapes.items()}
+    if order != "strided":
+        given = {n: np.array(a, order=order) for n, a in given.items()}
     out, pullback = cupyrnn.vjp(cupyrnn.cudnn_rnn, **given, input_c=None, rnn_mode="rnn_tanh")
     expected = pullback(output=out.output)
     for a in given.values():
