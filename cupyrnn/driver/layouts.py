@@ -7,7 +7,7 @@ calls that a machine cannot record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,15 @@ from .net import (
     GradientPlaces,
     Kept,
     LayerPlaces,
+    Machine,
+    RecordedCall,
     Weights,
     backward,
     forward,
 )
 from .places import Place, Table
 from .recording import machine_for
-from .signatures import Arguments
+from .signatures import Arguments, Named
 
 PEEPHOLES = ("wci", "wcf", "wco")
 
@@ -118,7 +120,7 @@ def _gru_gradients(table: Table, matrices: Sequence[Place]) -> Entry:
     return Entry(_gru_weights(matrices, (None, None)), gradients, returned, both)
 
 
-def _saved(table: Table, kind: type[Any]) -> list[Place]:
+def _saved(table: Table, kind: Any) -> list[Place]:
     """Return the saved arrays, perhaps without h, which the gradient of a single step ignores."""
     found: list[Any] = [table.arguments.get(name) for name in kind._fields]
     return [*found[:-1], found[0] if found[-1] is None else found[-1]]
@@ -129,7 +131,7 @@ def rows_of(table: Table, a: Place) -> Place:
     return a.rows if len(a.shape) == 2 else a.part(0, table.length).rows
 
 
-def clear_after(table: Table, machine: Any, a: Place) -> None:
+def clear_after(table: Table, machine: Machine, a: Place) -> None:
     """Fill an array with zeros after the computed rows."""
     if len(a.shape) > 2 and table.length < a.shape[0]:
         machine.clear(a.part(table.length, a.shape[0]))
@@ -141,7 +143,7 @@ _BIASES = dict.fromkeys(("b", "b_ru", "b_c"))
 
 def entries_of(
     table: Any,
-    machine: Any,
+    machine: Machine,
     layer: Any,
     weights: Sequence[Any],
     *,
@@ -169,7 +171,7 @@ def entries_of(
     return entries
 
 
-def finish_all(machine: Any, entries: Sequence[Entry]) -> None:
+def finish_all(machine: Machine, entries: Sequence[Entry]) -> None:
     """Add the operations that round the gradients of matrices, or return those by example."""
     first = entries[0].gradients
     if isinstance(first, Examples):
@@ -212,21 +214,21 @@ class BlockLayer(NamedTuple):
         clip, _, gate, forget_bias, *_ = self.attributes  # backwards 0
         return cells.lstm(self.columns, clip, gate, forget_bias)
 
-    def peepholes(self, entry: Mapping[str, Any]) -> list[Place | None]:
+    def peepholes(self, entry: Named) -> list[Place | None]:
         """Return the peephole weights of an LSTM, None for unused ones."""
         return [entry.get(name) if self.has_peepholes else None for name in PEEPHOLES]
 
-    def weights_of(self, entry: Mapping[str, Any]) -> Weights:
+    def weights_of(self, entry: Named) -> Weights:
         """Return the weights of a layer, from arrays by name."""
         if self.columns is None:
             return _gru_weights((entry["w_ru"], entry["w_c"]), (entry["b_ru"], entry["b_c"]))
         return _lstm_weights(entry["w"], entry["b"], self.peepholes(entry))
 
-    def read_of(self, entry: Mapping[str, Any]) -> Weights:
+    def read_of(self, entry: Named) -> Weights:
         """Return the weights that a gradient reads, which are all but the biases."""
         return self.weights_of({**entry, **_BIASES})
 
-    def like(self, entry: Mapping[str, Any]) -> Any:
+    def like(self, entry: Named) -> Any:
         """Return arrays with the shapes of the weights, of one number of memory."""
         arrays: Any
         if self.columns is None:
@@ -236,14 +238,14 @@ class BlockLayer(NamedTuple):
             arrays = LSTMWeights(entry["w"], entry["w"].at(0), *self.peepholes(entry))
         return each(arrays, lambda a: np.broadcast_to(np.int8(0), a.shape))
 
-    def gradients_of(self, table: Table, entry: Mapping[str, Any], *, zeros: bool) -> Entry:
+    def gradients_of(self, table: Table, entry: Named, *, zeros: bool) -> Entry:
         """Return the weights of a layer with their gradients; `zeros` as in `_lstm_gradients`."""
         if self.columns is None:
             return _gru_gradients(table, (entry["w_ru"], entry["w_c"]))
         return _lstm_gradients(table, entry["w"], self.peepholes(entry), zeros=zeros)
 
 
-def block(arguments: Arguments, call: BlockLayer) -> Any:
+def block(arguments: Arguments, call: BlockLayer) -> RecordedCall:
     """Describe block_lstm, block_gru or a single step."""
     table, machine = machine_for(arguments, call, in_time=True)
     names, _, kind = _GRU if call.columns is None else _LSTM
@@ -261,7 +263,7 @@ def block(arguments: Arguments, call: BlockLayer) -> Any:
     return machine.finish(saved, kind)
 
 
-def block_grad(arguments: Arguments, call: BlockLayer, kept: Kept | None = None) -> Any:
+def block_grad(arguments: Arguments, call: BlockLayer, kept: Kept | None = None) -> RecordedCall:
     """
     Describe the gradient of block_lstm, of block_gru or of a single step.
 
@@ -300,7 +302,7 @@ def block_grad(arguments: Arguments, call: BlockLayer, kept: Kept | None = None)
     return machine.finish([x_grad, *of_first[::-1], w_grad, *of_peepholes, b_grad], LSTMGrads)
 
 
-def lstm_block_cell_grad(arguments: Arguments, call: BlockLayer) -> Any:
+def lstm_block_cell_grad(arguments: Arguments, call: BlockLayer) -> RecordedCall:
     """Describe lstm_block_cell_grad."""
     table, machine = machine_for(arguments, call, in_time=True)
     c, *states = (table.arguments[name] for name in ("cs_prev", "h_grad", "cs_grad"))
@@ -318,7 +320,7 @@ def lstm_block_cell_grad(arguments: Arguments, call: BlockLayer) -> Any:
     return machine.finish([first[1], dicfo, *(terms.at(k) for k in range(3))], LSTMCellGrads)
 
 
-def gru_block_cell_grad(arguments: Arguments, call: BlockLayer) -> Any:
+def gru_block_cell_grad(arguments: Arguments, call: BlockLayer) -> RecordedCall:
     """Describe gru_block_cell_grad."""
     table, machine = machine_for(arguments, call, in_time=True)
     h, w_ru, w_c, d_h = (table.arguments[name] for name in ("h_prev", "w_ru", "w_c", "d_h"))

@@ -1,23 +1,18 @@
 """
 The loops over the layers and directions of a net: one forward, one backward.
 
-A loop passes each layer, as places by name, to a machine. For `OnHost` and `OnDevice` a place is an
-entry of a table, and they turn the layer into operations. For `ByLayers` a place is an array, and
-it computes the layer at once.
+A loop passes each layer, as places by name, to a machine, which turns it into operations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
-from .._typing import NamedTuple
+from .._typing import Array, NamedTuple
 from ..checks.arrays import compute_dtype
-from .places import Place
-
-# A Place of a table, or a machine's own kind of place: an object with a shape and parts.
-AnyPlace: TypeAlias = Any
+from .places import Place, Table
 
 
 class Weights(NamedTuple):
@@ -56,14 +51,14 @@ class Kept(NamedTuple):
 class LayerPlaces(NamedTuple):
     """The inputs and outputs of one direction of a layer; N = T*B rows in the order of time."""
 
-    x: tuple[AnyPlace, ...]  # [N, K], or the parts of it that are side by side
+    x: tuple[Place, ...]  # [N, K], or the parts of it that are side by side
     back: bool  # whether its steps run backwards in time
-    weights: Any  # Weights, or a cell
-    first: tuple[AnyPlace, ...]  # the states before the first step, [B, H]; None: zeros
-    saved: Any  # the saved arrays, [N, H]; h is the last
-    last: tuple[AnyPlace, ...]  # the states after the last step, written forwards
-    output: AnyPlace = None  # [N, H], where h is written a second time
-    mask: AnyPlace = None  # of x, ones and zeros, in the order of the first direction's steps
+    weights: Weights
+    first: tuple[Place | None, ...]  # the states before the first step, [B, H]; None: zeros
+    saved: Sequence[Place]  # the saved arrays, [N, H]; h is the last
+    last: tuple[Place | None, ...]  # the states after the last step, written forwards
+    output: Place | None = None  # [N, H], where h is written a second time
+    mask: Any = None  # of x, ones and zeros, in the order of the first direction's steps
     rate: float = 0.0  # the fraction that the mask drops
     kept: Kept | None = None  # of steps that keep states; `saved` is then these and h of every step
 
@@ -71,10 +66,10 @@ class LayerPlaces(NamedTuple):
 class GradientPlaces(NamedTuple):
     """The gradients of one direction of a layer."""
 
-    states: tuple[AnyPlace, ...]  # of each step's states, [N, H], h first
-    last: tuple[AnyPlace, ...]  # of the states after the last step, [B, H]
-    first: tuple[AnyPlace, ...]  # written: of the states before the first step
-    x: AnyPlace  # written, [N, K], of all parts of x side by side; None: not wanted
+    states: tuple[Place | None, ...]  # of each step's states, [N, H], h first
+    last: tuple[Place | None, ...]  # of the states after the last step, [B, H]
+    first: tuple[Place, ...]  # written: of the states before the first step
+    x: Any  # written, [N, K], of all parts of x side by side; None: not wanted
     weights: Any  # written: Weights, or Examples; empty Weights if not wanted
     adds_x: bool = False  # whether the gradient of x is added to its place
 
@@ -88,8 +83,32 @@ class Cells(NamedTuple):
     simple_rnn: Callable[..., Any]  # of relu
 
 
+class RecordedCall(Protocol):
+    """Runs the calls of a signature."""
+
+    draws: bool  # whether they draw masks
+
+    def __call__(self, arrays: Sequence[Array], data: bytes = b"", keys: Sequence[int] = ()) -> Any:
+        """Run a call; `data` are its lengths and resets, `keys` are of its masks."""
+
+
 class Machine(Protocol):
-    """Computes layers."""
+    """Makes the operations of a call."""
+
+    def zeros(self, count: int) -> list[Place]:
+        """Return the places of scalars that are zero."""
+
+    def clear(self, a: Place) -> None:
+        """Initialize the new array of a place with zeros."""
+
+    def exchange(self, a: Place, to: Place) -> None:
+        """Add an operation that writes `a` with its first two axes exchanged to `to`."""
+
+    def rows_at_once(self, rows: int) -> int:
+        """Return for how many of the rows inference needs memory for what its steps save."""
+
+    def draw(self, mask: Place, layer: int, rate: float, *, reverse: bool) -> None:
+        """Add an operation that draws the mask of a layer's input, in the order of steps."""
 
     def forward_layer(self, layer: LayerPlaces) -> None:
         """Add the operations of one direction of a layer."""
@@ -97,11 +116,41 @@ class Machine(Protocol):
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of one direction of a layer."""
 
-    def round(self, a: AnyPlace, to: AnyPlace) -> None:
+    def backward_gates(
+        self, layer: LayerPlaces, grads: GradientPlaces, deltas: Sequence[Place] = ()
+    ) -> object:
+        """
+        Add the gradient of a single step up to its gates, and of x if it is wanted.
+
+        `deltas` are written: the gradients of the products.
+        """
+
+    def round(self, a: Place, to: Place) -> None:
         """Add an operation that converts computed numbers to the storage type."""
 
-    def drop(self, a: AnyPlace, layer: LayerPlaces, to: AnyPlace) -> None:
+    def drop(self, a: Place, layer: LayerPlaces, to: Place) -> None:
         """Add an operation that writes the gradient of a masked input to `to`, rounded."""
+
+    def write_note(self, reserve: Place, size: int, note_of: Callable[..., NamedTuple]) -> None:
+        """Add an operation that writes the note of kept states behind `size` numbers."""
+
+    def expect_note(self, reserve: Place, note_of: Callable[..., NamedTuple]) -> None:
+        """Add an operation that looks for the note of kept states."""
+
+    def start_examples(
+        self, make: Callable[..., Any], like: object, weight_gradients: str
+    ) -> Place:
+        """
+        Add an operation that takes memory for gradients by example, or for norms.
+
+        `make` is `OfPacked` or `of_entries`, of parameters or of weights with the shapes of `like`.
+        """
+
+    def finish_examples(self, memory: Place, returned: Sequence[Place | None]) -> None:
+        """Add an operation that converts gradients by example, or norms, to results."""
+
+    def finish(self, returned: Sequence[Place | None], kind: Any, *more: Array) -> RecordedCall:
+        """Return an object that runs these calls; its result is a `kind` of arrays and `more`."""
 
 
 def forward(machine: Machine, layers: Iterable[Sequence[LayerPlaces]]) -> None:
@@ -128,7 +177,7 @@ def with_inputs(layers: Iterable[Sequence[LayerPlaces]]) -> Iterator[Sequence[La
 
 def backward(
     machine: Machine,
-    table: Any,
+    table: Table,
     layers: Sequence[Sequence[LayerPlaces]],
     grads: Sequence[Sequence[GradientPlaces]],
 ) -> None:

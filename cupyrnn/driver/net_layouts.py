@@ -8,11 +8,21 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .._typing import NamedTuple, StackedRNNGrads, StackedRNNOutputs
-from ..cells.contract import each
+from .._typing import Array, NamedTuple, StackedRNNGrads, StackedRNNOutputs
+from ..cells.contract import Form, each
 from ..checks.nets import shapes_of_states
 from .layouts import BlockLayer, Entry, clear_after, entries_of, finish_all, rows_of
-from .net import Cells, GradientPlaces, LayerPlaces, Weights, backward, forward, of_form
+from .net import (
+    Cells,
+    GradientPlaces,
+    LayerPlaces,
+    Machine,
+    RecordedCall,
+    Weights,
+    backward,
+    forward,
+    of_form,
+)
 from .places import Place, Table
 from .recording import machine_for
 from .reserve import NetLayout, reserve_size
@@ -47,10 +57,10 @@ class _Axes(NamedTuple):
     """The arrays of a net as time-major places; the caller's may be batch-major."""
 
     table: Table
-    machine: Any
+    machine: Machine
     layout: NetLayout
 
-    def read(self, a: Any) -> Any:
+    def read(self, a: _State) -> Any:
         """Return an array of the caller, or a list of arrays, as [T, B, ·] or [L*D, B, ·]."""
         if isinstance(a, list):
             return [self.read(part) for part in a]
@@ -82,7 +92,7 @@ class _Axes(NamedTuple):
             for shape, name in zip(shapes, allocations, strict=True)
         ]
 
-    def returned(self, allocation: str, a: Any) -> Any:
+    def returned(self, allocation: str, a: _State) -> Any:
         """Return the place of a result in the caller's order, or a tuple, from computed places."""
         if isinstance(a, list):
             return tuple([self.returned(allocation, part) for part in a])
@@ -100,21 +110,21 @@ class _Nested:
     """Makes a result from its arrays in order; its fields may be lists or tuples of arrays."""
 
     def __init__(
-        self, make: Callable[[Iterable[Any]], Any], parts: Sequence[_Nested | None]
+        self, make: Callable[[Iterable[object]], object], parts: Sequence[_Nested | None]
     ) -> None:
         self._of, self._parts = make, parts  # None for an array
         self._is_flat = not any(parts)
 
-    def _take(self, left: Iterator[Any]) -> Any:
+    def _take(self, left: Iterator[object]) -> object:
         if self._is_flat:
             return self._of(islice(left, len(self._parts)))
         return self._of([next(left) if p is None else p._take(left) for p in self._parts])
 
-    def _make(self, arrays: Iterable[Any]) -> Any:
+    def _make(self, arrays: Iterable[object]) -> object:
         return self._take(iter(arrays))
 
 
-def _finish(machine: Any, results: Sequence[Any], kind: Any, *more: Any) -> Any:
+def _finish(machine: Machine, results: Sequence[object], kind: Any, *more: Array) -> RecordedCall:
     """Return what `machine.finish` does, for results that may be lists or tuples of places."""
     flat: list[Place | None] = []
 
@@ -129,14 +139,14 @@ def _finish(machine: Any, results: Sequence[Any], kind: Any, *more: Any) -> Any:
     return machine.finish(flat, makes, *more)
 
 
-def _joined(states: Sequence[Any], zeros: list[Place]) -> tuple[Any, Any]:
+def _joined(states: Sequence[object], zeros: list[Place]) -> tuple[object, object]:
     """Return h and the other states as a result has them: one, a tuple, or a scalar zero."""
     h, *others = states
     return h, tuple(others) if len(others) > 1 else others[0] if others else zeros.pop(0)
 
 
 def net_forward(
-    table: Table, machine: Any, layout: NetLayout, weights: Sequence[Weights], is_training: bool
+    table: Table, machine: Machine, layout: NetLayout, weights: Sequence[Weights], is_training: bool
 ) -> list[Any]:
     """Describe a net; return output, two last states and reserve_space, or scalar zeros."""
     axes, states = _Axes(table, machine, layout), _states(table, layout, _STATES)
@@ -181,11 +191,11 @@ def net_forward(
 
 def net_backward(
     table: Table,
-    machine: Any,
+    machine: Machine,
     layout: NetLayout,
     entries: Sequence[tuple[Weights, Any]],
     input_gradient: bool,
-    again: Any = None,
+    again: object = None,
 ) -> list[Any]:
     """
     Describe a net's gradient; return the gradients of the input and of two first states.
@@ -229,21 +239,21 @@ _STATES, _COTANGENTS = ("input_h", "input_c"), ("output_h_backprop", "output_c_b
 class FormedLayer(NamedTuple):
     """Layers whose weights only their form knows: those of a projection or of a user's cell."""
 
-    attributes: Any
-    of: Any  # the form
+    attributes: object
+    of: Form
 
-    def form(self, is_single: bool = False) -> Any:
+    def form(self, is_single: bool = False) -> Form:
         """Return the form of the weights."""
         return self.of
 
     def cell(self, cells: Cells) -> None:
         """Machines have no cell for them."""
 
-    def weights_of(self, entry: Any) -> Weights:
+    def weights_of(self, entry: object) -> Weights:
         """Return the weights of a layer."""
         return of_form(entry)
 
-    def read_of(self, entry: Any) -> Weights:
+    def read_of(self, entry: object) -> Weights:
         """Return the weights that a gradient reads."""
         return of_form(entry)
 
@@ -271,7 +281,7 @@ class StackedNet(NamedTuple):
         return weights if isinstance(self.layer, FormedLayer) else [w._asdict() for w in weights]
 
 
-def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> Any:
+def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> RecordedCall:
     """Describe stacked_rnn."""
     saves = net.layout.saves(is_training=is_training)
     table, machine = machine_for(arguments, net.layer, saves=saves)
@@ -280,7 +290,7 @@ def stacked_rnn(arguments: Arguments, net: StackedNet, is_training: bool) -> Any
     return _finish(machine, returned, StackedRNNOutputs)
 
 
-def stacked_rnn_backprop(arguments: Arguments, net: StackedNet, again: Any) -> Any:
+def stacked_rnn_backprop(arguments: Arguments, net: StackedNet, again: object) -> RecordedCall:
     """Describe stacked_rnn_backprop; `again` as in `net_backward`."""
     table, machine = machine_for(arguments, net.layer, saves=net.layout.saves())
     weights = table.arguments["weights"]

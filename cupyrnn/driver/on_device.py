@@ -285,7 +285,7 @@ class OnDevice(Recording):
         is_packed = cell.cell is gru_reset_after.CELL
         widths = [w.shape[1] * 4 // 3 if is_packed else w.shape[1] for w in w_h]
         deltas = [reuse(f"deltas{n}", (N, width)) for n, width in enumerate(widths)]
-        read = [saved[k] for k in cell.read]
+        read: list[Any] = [saved[k] for k in cell.read]
         before: list[Any] = [None] * len(read)
         if cell.before is not None and layer is not steps:
             read[-1] = layer.first[cell.before]

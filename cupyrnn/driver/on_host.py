@@ -278,9 +278,9 @@ class OnHost:
                     self._move(a, back, place, None)
         if layer.output is not None:
             self._move(to.saved[-1], back, layer.output, None)
-        for a, place in zip(last, layer.last, strict=True):
-            if self._packs and place is not None:
-                self._left(Packing.leave, a, place, layer.back)
+        for held, to_last in zip(last, layer.last, strict=True):
+            if self._packs and held is not None and to_last is not None:
+                self._left(Packing.leave, held, to_last, layer.back)
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of a layer."""

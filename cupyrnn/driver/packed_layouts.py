@@ -7,12 +7,22 @@ from typing import Any, cast
 
 import numpy as np
 
-from .._typing import CudnnRNNGrads, CudnnRNNOutputs, NamedTuple
+from .._typing import Array, CudnnRNNGrads, CudnnRNNOutputs, NamedTuple
 from ..cells.entries import OfPacked
 from ..cells.packed import Net
 from ..cells.packed_forms import PACKED_COLUMNS, PackedForm, PackedLayer, places_of
 from ..checks.arrays import NotRecordable, compute_dtype
-from .net import NO_WEIGHTS, Cells, Examples, LayerPlaces, Weights, forward, of_form
+from .net import (
+    NO_WEIGHTS,
+    Cells,
+    Examples,
+    LayerPlaces,
+    Machine,
+    RecordedCall,
+    Weights,
+    forward,
+    of_form,
+)
 from .net_layouts import by_direction, net_backward, net_forward
 from .places import Place, Table
 from .recording import machine_for
@@ -97,7 +107,9 @@ def _params(table: Table) -> Place | _Pieces:
     return params if isinstance(params, Place) else params.params
 
 
-def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_reserved: Any) -> Any:
+def cudnn_rnn(
+    arguments: Arguments, net: PackedNet, is_training: bool, host_reserved: Array
+) -> RecordedCall:
     """Describe cudnn_rnn."""
     table, machine = machine_for(arguments, net, saves=net.layout.saves(is_training=is_training))
     params = _params(table)
@@ -106,7 +118,7 @@ def cudnn_rnn(arguments: Arguments, net: PackedNet, is_training: bool, host_rese
     return machine.finish(returned, CudnnRNNOutputs, host_reserved)
 
 
-def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: bool) -> Any:
+def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: bool) -> RecordedCall:
     """Describe cudnn_rnn_backprop."""
     table, machine = machine_for(arguments, net, saves=net.layout.saves())
     params = _params(table)
@@ -119,7 +131,7 @@ def cudnn_rnn_backprop(arguments: Arguments, net: PackedNet, input_gradient: boo
 
 
 def _packed_gradients(
-    table: Any, machine: Any, net: PackedNet, params: Place | _Pieces
+    table: Any, machine: Machine, net: PackedNet, params: Place | _Pieces
 ) -> tuple[Sequence[Any], Place | None, Callable[[], None]]:
     """
     Return places for the gradients of layers and of the parameters, and a function.
@@ -159,7 +171,7 @@ def _prepared_weights(net: PackedNet, weights: Sequence[Sequence[Place]]) -> lis
     return found
 
 
-def prepared_step(arguments: Arguments, net: PackedNet, kind: Any) -> Any:
+def prepared_step(arguments: Arguments, net: PackedNet, kind: Any) -> RecordedCall:
     """
     Describe one step of a net; its result is a `kind` of output and the states after the step.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from .._typing import Array
 from ..arithmetic.dropout import key_words
 from ..cells.lstm import LSTM
 from ..checks.arrays import NotRecordable
@@ -15,15 +16,16 @@ from ..checks.attributes import check_integer
 from ..checks.calls import check_lengths, check_resets
 from . import layer as _layer
 from . import on_host
+from .net import Machine, RecordedCall
 from .places import Table
-from .signatures import Arguments, ByValue, Recorded
+from .signatures import Arguments, ByValue, Named, Recorded
 
 
 def record(
-    make: Callable[..., Any],
+    make: Callable[..., RecordedCall],
     arguments: Arguments,
     *args: Any,
-    reserved_of: Any = None,
+    reserved_of: Callable[..., Any] | None = None,
 ) -> Recorded:
     """
     Return an object that runs calls of this signature, made by `make`.
@@ -33,21 +35,23 @@ def record(
     *machines, last = _machines(arguments)
     for start in machines:
         try:
-            found: Any = make(arguments._replace(start=start), *args)
+            found = make(arguments._replace(start=start), *args)
             break
         except NotRecordable:
             continue
     else:
         found = make(arguments._replace(start=last), *args)
     if arguments.length is not None and not found.draws:
-        return found  # type: ignore[no-any-return]
+        return found
     return ByValue(_OfValues(found, arguments, reserved_of))
 
 
 class _OfValues:
     """Runs the calls of a signature whose lengths, resets or seeds differ."""
 
-    def __init__(self, call: Any, arguments: Arguments, reserved_of: Any) -> None:
+    def __init__(
+        self, call: RecordedCall, arguments: Arguments, reserved_of: Callable[..., Any] | None
+    ) -> None:
         self.call, self._op, (T, B) = call, arguments.op, arguments.steps
         self._lengths_differ = arguments.length is None
         self._is_major = arguments.by_name.get("time_major", True)
@@ -58,7 +62,7 @@ class _OfValues:
         self._returns_reserved = "host_reserved" not in arguments.by_name
         self._reserved_of = reserved_of
 
-    def checked(self, by_name: Mapping[str, Any]) -> tuple[Any, Any]:
+    def checked(self, by_name: Named) -> tuple[Array | None, Array | None]:
         """Check the lengths and the resets of a call; return them, the resets time-major."""
         marks = check_resets(self._op, by_name.get("resets"), *self._steps, symbols=self._axes)
         lengths = self._common
@@ -67,11 +71,11 @@ class _OfValues:
         return lengths, marks if marks is None or self._is_major else marks.T
 
     @staticmethod
-    def data_of(sequences: tuple[Any, Any]) -> bytes:
+    def data_of(sequences: tuple[Array | None, Array | None]) -> bytes:
         """Return the bytes of checked lengths and resets, as `DeviceCall.run` reads them."""
         return b"".join([a.tobytes() for a in sequences if a is not None])
 
-    def __call__(self, arrays: Sequence[Any], by_name: Mapping[str, Any]) -> Any:
+    def __call__(self, arrays: Sequence[Array], by_name: Named) -> Any:
         """Run a call."""
         keys = (0, 0)
         if self.call.draws:
@@ -117,12 +121,12 @@ def _machines(arguments: Arguments) -> Iterator[Callable[..., Any]]:
 
 
 def machine_for(
-    arguments: Arguments, net: Any, *, in_time: bool = False, saves: str = "all"
-) -> tuple[Table, Any]:
+    arguments: Arguments, net: object, *, in_time: bool = False, saves: str = "all"
+) -> tuple[Table, Machine]:
     """Return the table of a call, and the machine that makes its operations: see `on_host`."""
     matrices = _matrices(arguments)
     assert arguments.start is not None
-    made: tuple[Table, Any] = arguments.start(
+    made: tuple[Table, Machine] = arguments.start(
         arguments, net, matrices, in_time=in_time, saves=saves
     )
     return made
