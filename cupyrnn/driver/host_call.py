@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array, Arrays, NamedTuple
-from ..checks.arrays import contiguous, module_of, strided_address
+from ..checks.arrays import compute_dtype, contiguous, module_of, strided_address
 from .packing import Packing
 from .places import Place, Table, are_there, strides_of
 from .signatures import Arguments
@@ -32,6 +32,7 @@ class New(NamedTuple):
     zeros: bool = False
     copied: int | None = None  # the number of the array that it is a copy of
     exchanged: bool = False  # whether the copy exchanges the first two axes
+    rounds: bool = False  # whether a result is converted to the storage type
 
 
 class HostTable(Table):
@@ -39,17 +40,22 @@ class HostTable(Table):
     The arrays of a call, of the module `xp`.
 
     Weights may be matrices in Fortran order. Of other arrays that are not in C order, or not
-    aligned, a call makes copies.
+    aligned, a call makes copies. If it `widens` halves, a call first converts all arguments to the
+    dtype of the computation, and last its results to the storage type.
     """
 
-    def __init__(self, arguments: Arguments, matrices: set[int]) -> None:
+    def __init__(self, arguments: Arguments, matrices: set[int], *, widens: bool = False) -> None:
         self._matrices, self.xp = matrices, module_of(arguments.arrays[0])
-        self.copied: list[int] = []
+        self.storage = arguments.arrays[0].dtype
+        compute = compute_dtype(self.storage) if widens else self.storage
+        self.rounds = compute != self.storage
+        # The numbers of arguments that are copied, and the functions that do it.
+        self.copied: list[tuple[int, Callable[[Array], Array]]] = []
         self.new: list[New | None] = []
         self._shapes = [a.shape for a in arguments.arrays]
         self.lengths_and_resets: Any = None  # returns them of their bytes, if they differ
         self.scratch: set[int] = set()  # the numbers of arrays that layers share
-        super().__init__(arguments)
+        super().__init__(arguments, compute)
 
     def _sequences(self, by_name: Any, T: int, B: int) -> Any:
         sizes = T, B, *are_there(by_name)
@@ -66,9 +72,14 @@ class HostTable(Table):
     def _argument(self, n: int, a: Array) -> Place:
         flags = a.flags
         in_order = flags.c_contiguous or (flags.f_contiguous and n in self._matrices)
+        if self.rounds:
+            order = "C" if flags.c_contiguous or not in_order else "F"
+            self.copied.append((n, operator.methodcaller("astype", self.dtype, order)))
+            whole = self._whole(n, a.shape, self.dtype)
+            return whole if order == "C" else self._whole(n, a.shape[::-1], self.dtype).T
         if in_order and (flags.aligned if self.xp is np else strided_address(a) % a.itemsize == 0):
             return super()._argument(n, a)
-        self.copied.append(n)
+        self.copied.append((n, partial(_in_order, self.xp)))
         return self._whole(n, a.shape, self.dtype)
 
     def take(
@@ -77,7 +88,8 @@ class HostTable(Table):
         """Return the place of a new array."""
         # The same bits in every call, also after the rows of shorter sequences.
         zeros = allocation == "reserve" and self.has_padding
-        self.new.append(New(shape, dtype or self.dtype, zeros))
+        rounds = self.rounds and dtype is None
+        self.new.append(New(shape, dtype or self.dtype, zeros, rounds=rounds))
         return self._whole(self.inputs + len(self.new) - 1, shape, dtype or self.dtype)
 
     def reuse(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> Place:
@@ -196,7 +208,7 @@ class HostCall:
         self, table: HostTable, operations: list[Callable[[Arrays], Any]], results: Any, *,
         in_numpy: bool,
     ) -> None:  # fmt: skip
-        self._in_numpy, self._in_order = in_numpy, partial(_in_order, table.xp)
+        self._in_numpy, self._storage = in_numpy or table.rounds, table.storage
         self._operations, self._copied, self.draws = operations, table.copied, table.draws
         self._new = [_maker(table.xp, new) for new in table.new]
         self._order: Any = table.sequences
@@ -207,6 +219,8 @@ class HostCall:
             None if p is None else (p.array, _key(p, table.new[p.array - first])) for p in returned
         ]
         self._found = [r or (-1, None) for r in self.returned]
+        news = {p.array: table.new[p.array - first] for p in returned if p is not None}
+        self._rounded = [n for n, new in news.items() if new is not None and new.rounds]
 
     def __call__(self, arrays: Sequence[Any], data: bytes = b"", keys: Sequence[int] = ()) -> Any:
         """Run a call; `keys` are the two words of the key of its masks."""
@@ -216,8 +230,8 @@ class HostCall:
     def run(self, arrays: Sequence[Any], keys: Sequence[int] = (), data: bytes = b"") -> list[Any]:
         """Run a call; return the arrays of its results. `data` are its lengths and resets."""
         bound: Any = [*arrays]
-        for n in self._copied:
-            bound[n] = self._in_order(bound[n])
+        for n, copy in self._copied:
+            bound[n] = copy(bound[n])
         for make, shape, dtype in self._new:
             bound.append(make(shape, dtype) if dtype is not None else make(bound[shape]))
         bound.append(data)
@@ -227,6 +241,8 @@ class HostCall:
             with np.errstate(all="ignore"):
                 for operation in self._operations:
                     operation(bound)
+                for n in self._rounded:
+                    bound[n] = bound[n].astype(self._storage)
         else:
             for operation in self._operations:
                 operation(bound)

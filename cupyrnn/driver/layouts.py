@@ -162,8 +162,8 @@ def entries_of(
         returned = [None if a is None else table.hold(1) for a in like]
         if zeros and None in returned:  # unused peepholes
             (B, _), H = table.arguments["x"].shape[-2:], like[0].shape[1] // 4
-            shape, dtype = (B,) if mode == "norms" else (B, H), table.dtype
-            dtype = compute_dtype(dtype) if mode == "norms" else dtype
+            norms = mode == "norms"
+            shape, dtype = (B,) if norms else (B, H), compute_dtype(table.dtype) if norms else None
             returned[2:] = [table.take("weights", shape, dtype) for _ in PEEPHOLES]
             for place in returned[2:]:
                 table.begin(place, None)

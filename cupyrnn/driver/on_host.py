@@ -443,7 +443,7 @@ class OnHost:
         `make` is `OfPacked` or `of_entries`, of parameters or of weights with the shapes of `like`.
         """
         to, rows_and_form = self._table.hold(1), self._rows_and_form()
-        args = self._table.dtype, like, weight_gradients, self._B
+        args = self._table.storage, like, weight_gradients, self._B
 
         def start(arrays: Any) -> None:
             _, form = rows_and_form(arrays)

@@ -6,8 +6,7 @@ A layer is one call of a compiled loop, where that is faster than NumPy's steps.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,146 +15,51 @@ import numpy as np
 from .._typing import Array, Arrays
 from ..arithmetic import products as _products
 from ..cells.contract import each
-from ..checks.arrays import NotRecordable
-from ..compiled import gru, gru_reset_after, lstm, simple_rnn
-from ..compiled.addresses import At
-from ..compiled.call import compute
-from ..compiled.plan import HostCell, Plan, Shapes, Spec, is_small
-from ..compiled.single import CompiledStep, StepSizes
+from ..checks.arrays import NotRecordable, compute_dtype
 from . import by_example, recompute
-from . import layer as _layer
-from .host_call import HostTable, order_of
-from .net import Cells, Examples, GradientPlaces, Kept, LayerPlaces, Weights
-from .on_host import OnHost
+from .host_call import HostTable
+from .loops import Loops
+from .net import Examples, GradientPlaces, Kept, LayerPlaces
+from .on_host import OnHost, _assign
 from .places import Place
 from .signatures import Arguments
 
-# The most steps of a call in compiled loops. In longer calls their plans save too little.
-_MOST_STEPS = 4096
 # The most pieces of a layer that keeps states.
 _MOST_PIECES = 64
 
-_CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
 
-
-class OnHostCompiled(OnHost):
+class OnHostCompiled(Loops):
     """The operations of a call in compiled loops, and in NumPy."""
-
-    def __init__(
-        self, table: HostTable, net: Any, steps: tuple[int, int], *, in_time: bool, saves: str
-    ) -> None:
-        super().__init__(table, net, steps, in_time=in_time, saves=saves)
-        self._cell: HostCell = net.cell(_CELLS)
-        # Resets make at most T*B sequences, one row of the first step for each.
-        rows, resets = self._T * self._B, self._packs and table.arguments.get("resets") is not None
-        starts = np.arange(self._T + 1, dtype=np.int64) * (rows if resets else self._B)
-        self._starts = np.minimum(starts, rows).tobytes()
-
-    def _in_one_loop(self, layer: LayerPlaces, direction: str) -> bool:
-        """Return whether one loop over all steps is faster than NumPy's steps."""
-        (w_x, w_h, *_), dtype = layer.weights, self._table.dtype
-        if not w_x:
-            return False
-        size, in_order = sum(w.size for w in (*w_x, *w_h)), w_x[0].strides[1] == dtype.itemsize
-        return _layer.pays(size, self._T * self._B, direction, self._T == 1, in_order)
-
-    def _spec(
-        self, vectors: dict[str, Place | None], H: int, entry: str, kept: Kept | None = None
-    ) -> tuple[Spec, list[Any]]:
-        """
-        Return the spec of the cell with vectors by name, and the arrays of its formulas.
-
-        With `kept` it is the cell whose steps kept states.
-        """
-        cell = self._cell
-        if not cell.takes(None, self._table.dtype, entry):
-            raise NotRecordable("no loop of the cell is compiled")
-        if kept is not None and kept.attributes is not None:
-            cell = self._net._replace(attributes=kept.attributes).cell(_CELLS)
-        found = {name: place for name, place in vectors.items() if place is not None}
-        if "b_more" in found:
-            b, more, n = found["b"], found["b_more"], cell.both * H
-            found |= {"b_end": b.part(n, b.size), "b_more_end": more.part(n, more.size)}
-        return cell.spec_of(found, H, self._table.dtype)
-
-    def _layer(
-        self, layer: LayerPlaces, vectors: dict[str, Place | None], back: tuple[Any, ...] = (),
-        grads: Sequence[Place | None] = (), sums: Sequence[list[Place]] = (),
-        starts: Place | None = None, *, writes_deltas: bool = False,
-    ) -> Callable[[Arrays], Any]:  # fmt: skip
-        """
-        Return the compiled call of a layer or, with `back`, of its gradient.
-
-        `starts` is the first row of each step, where that differs from call to call. With
-        `writes_deltas`, `grads` are the gradients of the products.
-        """
-        (x,), (w_x, w_h, *_), saved = layer.x, layer.weights, layer.saved
-        last, output = layer.last, layer.output
-        (N, I), H, weights = x.shape, saved[-1].shape[1], (*w_x, *w_h)
-        h, *c = [self._first(place, H) for place in layer.first]
-        more = None if back else vectors.get("b_more")
-        entry = "backward_layer" if back else "forward_layer"
-        spec, arrays = self._spec(vectors, H, entry, layer.kept)
-        first_c, (last_h, last_c) = (*c, None)[0], (*last, None)[:2]
-        of_steps = dx, _, _, h_grad, c_grad, totals = (*back, *[None] * 6)[:6]
-        wide = h_grad if back else output
-        there = first_c, last_h, output, dx, h_grad, c_grad, totals
-        in_place = layer.back and not self._packs
-        steps = self._starts[: 8 * (N // self._B + 1)]
-        shapes = Shapes(
-            bool(back), writes_deltas, N, N * sum(w.size for w in weights), I, H, steps,
-            len(saved), len(saved) + len(arrays), _oriented(weights), _oriented(grads),
-            tuple(a is not None for a in there), 0 if totals is None else totals.size // H,
-            tuple(map(len, sums)), 0 if more is None else self._cell.both,
-            None if wide is None else wide.strides[0],
-            in_place and not self._in_time, in_place and self._in_time,
-        )  # fmt: skip
-        places = h, first_c, last_h, last_c, output, more, *of_steps
-        arrays = [x, *places, *saved, *arrays, *weights, *grads, *chain(*sums)]
-        at = None
-        if starts is not None:
-            arrays.append(starts)
-            at = At(len(arrays))
-        plan_for = functools.partial(Plan, spec, shapes, places=[*map(_at, arrays)], starts=at)
-        if shapes.is_small:
-            return plan_for(1).run
-        return functools.partial(compute, shapes, functools.cache(plan_for))
-
-    def _step(
-        self, layer: LayerPlaces, spec: Spec, vectors: Sequence[Any], x: Place | None,
-        back: tuple[Any, ...] = (None, None, None), deltas: Sequence[Place] = (),
-    ) -> None:  # fmt: skip
-        """
-        Add the compiled call of a single step.
-
-        `x` is its input or, backward, the gradient of its input. `back` are the carried
-        gradients, and the gradients of peephole weights.
-        """
-        weights: tuple[Any, ...]
-        weights, saved, totals = (*layer.weights.w_x, *layer.weights.w_h), layer.saved, back[2]
-        (_, H), (_, P), I = saved[0].shape, saved[-1].shape, 0 if x is None else x.shape[1]
-        widths = (P, H)[: len(layer.first)]
-        h, *c = map(self._first, layer.first, widths)
-        if deltas:
-            saved = saved[: len(spec.formulas.saved)]
-        lie: tuple[Any, ...] = _oriented(weights)
-        if not weights:  # the gradient ends at the deltas
-            weights = lie = (None,) * (len(spec.layout.inputs) + 1)
-        places = tuple((n % len(deltas), 0) for n in range(len(weights)) if deltas)
-        sizes = StepSizes(
-            self._B, I, P, len(saved), len(vectors), lie, places, tuple(d.shape[1] for d in deltas),
-            bool(deltas) and x is not None, 0 if totals is None else totals.size // H,
-        )  # fmt: skip
-        arrays = [x, h, (*c, None)[0], *back, *saved, *vectors, *weights, *deltas]
-        self.operations.append(CompiledStep(spec, sizes, [*map(_at, arrays)]).run)
 
     def _input(self, layer: LayerPlaces) -> LayerPlaces:
         """Return a layer whose input a loop can read: of a block op in the order of time."""
         x = layer.x[0] if self._in_time else self._input_of(layer, int(layer.back))
         return layer._replace(x=(x,))
 
+    def _round_in_place(self, *places: Place) -> None:
+        """Add operations that round what the next layer reads, as in memory of the storage type."""
+        storage = self._table.storage
+        for a in places if self._rounds else ():
+            self._compute(lambda rows, to: _assign(rows.astype(storage), to), a, a)
+
+    def _input_of(self, layer: LayerPlaces, to: int) -> Place:
+        x = super()._input_of(layer, to)
+        if layer.mask is not None:
+            self._round_in_place(x)
+        return x
+
     def forward_layer(self, layer: LayerPlaces) -> None:
         """Add the operations of a layer."""
+        self._add_layer(layer)
+        if not self._in_time and layer.output is None:
+            self._round_in_place(layer.saved[-1])
+
+    def _expect_no_halves(self, layer: LayerPlaces) -> None:
+        """Refuse to recompute halves in NumPy, which rounds what it computes again."""
+        if self._rounds and layer.kept is not None:
+            raise NotRecordable("the computed arrays are rounded")
+
+    def _add_layer(self, layer: LayerPlaces) -> None:
         whole, vectors, saved = (
             self._in_one_loop(layer, "forward"),
             layer.weights.vectors,
@@ -164,6 +68,7 @@ class OnHostCompiled(OnHost):
         is_step = self._T == 1 and layer.weights.w_x and layer.kept is None
         pieces = self._pieces(layer.kept) if whole else []
         if self._packs or not (pieces or is_step):
+            self._expect_no_halves(layer)
             super().forward_layer(layer)
             return
         layer = self._input(layer)
@@ -259,38 +164,22 @@ class OnHostCompiled(OnHost):
         if n > 0:
             self.operations.append(copy)
 
-    def _first_rows(self, layer: LayerPlaces, direction: str) -> Place | None:
-        """Return the place of the first row of each step; None if a loop is not worth it."""
-        work = self._T * self._B * sum(w.size for w in (*layer.weights.w_x, *layer.weights.w_h))
-        loops = self._packs and layer.kept is None and self._in_one_loop(layer, direction)
-        if not (loops and is_small(work)):
-            return None
-        starts, T = self._table.hold(1), self._T
-
-        def first_rows(arrays: Any) -> None:
-            arrays[starts.array] = order_of(arrays).starts_of(T)
-
-        self.operations.append(first_rows)
-        return starts
-
     def _forward(self, layer: LayerPlaces) -> None:
-        """Add the steps of a layer, of sequences of different lengths."""
-        starts = self._first_rows(layer, "forward")
-        if starts is None:
+        """Add the steps of a layer, whose rows are in their order."""
+        if layer.kept is not None or not self._in_one_loop(layer, "forward"):
             super()._forward(layer)
             return
-        self.operations.append(self._layer(layer, layer.weights.vectors, starts=starts))
+        self.operations.append(self._layer(layer, layer.weights.vectors))
 
     def _backward(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the gradient of the steps of a layer, whose rows are in their order."""
-        to, starts = grads.weights, None
+        to = grads.weights
         deltas, products = self._deltas_of(layer) if isinstance(to, Examples) else ([], [])
-        if deltas or isinstance(to, Weights):
-            starts = self._first_rows(layer, "backward")
-        if starts is None and (self._packs or not deltas):
+        loops = layer.kept is None and self._in_one_loop(layer, "backward")
+        if not loops or (isinstance(to, Examples) and not deltas):
             super()._backward(layer, grads)
             return
-        self._loop_back(layer._replace(back=False), grads, grads.x, starts, products)
+        self._loop_back(layer._replace(back=False), grads, grads.x, products)
         if deltas:
             self._take_examples(layer, to, deltas)
 
@@ -335,7 +224,6 @@ class OnHostCompiled(OnHost):
         layer: LayerPlaces,
         grads: GradientPlaces,
         x: Place | None,
-        starts: Place | None = None,
         products: Sequence[Place | None] = (),
         *,
         adds: bool = False,
@@ -361,7 +249,7 @@ class OnHostCompiled(OnHost):
             of_weights, parts = of_matrices, [*of_matrices, *chain(*sums)]
             pairs = list(zip(totals, parts, strict=True))
         self.operations.append(self._layer(
-            layer, vectors, back, of_weights, sums, starts, writes_deltas=bool(products)
+            layer, vectors, back, of_weights, sums, writes_deltas=bool(products)
         ))  # fmt: skip
         for total, part in pairs:
             self._compute(np.add, total, part, total)
@@ -374,13 +262,17 @@ class OnHostCompiled(OnHost):
 
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of a layer."""
+        self._round_in_place(*[g for g in grads.states if g and g.array in self._table.scratch])
         whole = self._in_one_loop(layer, "backward")
         is_step = self._T == 1 and layer.weights.w_x
         pieces = self._pieces(layer.kept) if whole else []
         if layer.kept is not None and not self._in_one_loop(layer, "forward"):
             is_step, pieces = False, []
         in_order = self._packs or isinstance(grads.weights, Examples)
+        # Halves are summed in the order of steps.
+        in_order |= bool(pieces) and self._rounds and self._in_time and layer.back
         if in_order or not (pieces or is_step):
+            self._expect_no_halves(layer)
             super().backward_layer(layer, grads)
             return
         layer = self._input(layer)
@@ -414,6 +306,7 @@ class OnHostCompiled(OnHost):
         for n, steps in reversed([*enumerate(pieces)]):
             piece = self._piece(layer, layer.kept, pieces, n)
             self.operations.append(self._layer(piece, layer.weights.vectors))
+            self._round_in_place(*piece.saved)
             states = self._steps(h, steps, back=back), *(self._steps(g, steps) for g in others)
             self._loop_back(
                 piece._replace(kept=None), grads._replace(states=states), self._steps(x, steps),
@@ -487,36 +380,29 @@ class OnHostCompiled(OnHost):
             self._compute(_products.matmul, a, b, to)
         for delta, places in zip(deltas, self._sums(layer, weights.vectors), strict=True):
             for to in places:
-                self._compute(lambda rows, sums: rows.sum(0, out=sums), delta, to)
+                self._compute(_sum_by_product if self._rounds else _sum_rows, delta, to)
 
 
 def start(
     arguments: Arguments, net: Any, matrices: set[int], *, in_time: bool, saves: str
 ) -> tuple[HostTable, OnHost]:
     """Return the table of a call, and the machine that makes its operations: see `on_host`."""
-    (T, B), arrays = arguments.steps, arguments.arrays
-    if arrays[0].dtype.char not in "fd" or arguments.length == 0 or not all(a.size for a in arrays):
+    arrays = arguments.arrays
+    if (
+        compute_dtype(arrays[0].dtype).char not in "fd"
+        or arguments.length == 0
+        or not all(a.size for a in arrays)
+    ):
         raise NotRecordable("no loop computes it")
-    if T > _MOST_STEPS:
-        raise NotRecordable("it is computed in pieces")
-    if saves == "h" and T * B > _products.ROWS:
-        raise NotRecordable("it is computed in pieces")
-    table = HostTable(arguments, matrices)
+    table = HostTable(arguments, matrices, widens=True)
     return table, OnHostCompiled(table, net, arguments.steps, in_time=in_time, saves=saves)
 
 
-def _at(a: Place | Array | None) -> At | Array | None:
-    """Return a place as an `At` of the compiled loops."""
-    return At(a.array, a.offset) if isinstance(a, Place) else a
+def _sum_rows(rows: Array, sums: Array) -> None:
+    rows.sum(0, out=sums)
 
 
-def _oriented(matrices: Sequence[Place | None]) -> tuple[tuple[bool, int] | None, ...]:
-    """Return whether matrices are transposed in memory, and their strides in bytes."""
-    found: list[tuple[bool, int] | None] = []
-    for w in matrices:
-        if w is None:
-            found.append(None)
-            continue
-        rows, columns = w.strides
-        found.append((False, rows) if columns == w.itemsize else (True, columns))
-    return tuple(found)
+def _sum_by_product(rows: Array, sums: Array) -> None:
+    """Write sums in the order in which halves have always been summed."""
+    sums[...] = 0
+    _products.add_column_sums(rows, sums)

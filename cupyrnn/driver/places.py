@@ -99,6 +99,8 @@ class Table:
     ----------
     arguments
         The arguments of the call, whose arrays are in C or Fortran order.
+    dtype
+        Of the computation, by default that of the arguments.
 
     Attributes
     ----------
@@ -117,8 +119,8 @@ class Table:
 
     _ALIGNED = 256
 
-    def __init__(self, arguments: Arguments) -> None:
-        self.dtype = arguments.arrays[0].dtype
+    def __init__(self, arguments: Arguments, dtype: np.dtype[Any] | None = None) -> None:
+        self.dtype = dtype or arguments.arrays[0].dtype
         self.inputs, (T, B), length = len(arguments.arrays), arguments.steps, arguments.length
         self.length, self.sequences = T if length is None else length, None
         self.has_padding = length != T

@@ -230,3 +230,17 @@ def test_the_interpreter_ends_while_threads_wait(compiled_loops: ModuleType) -> 
         "print(threads.size(), threading.active_count())"
     )
     assert run_python("-c", code) == "2 1\n"
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize(("T", "B"), [(700, 2), (5000, 1)])
+@pytest.mark.parametrize("extent", ["full", "lengths", "resets"])
+def test_inference_computes_many_steps_in_parts(
+    compiled_loops: ModuleType, mode: str, T: int, B: int, extent: str
+) -> None:
+    case = Case(f"cudnn_rnn-{mode}", (T, B, 3, 5), "float32", extent=extent, direction="both")
+    call, ops = call_of(case, np.random.default_rng(0)), SimpleNamespace(xp=np, **vars(cupyrnn))
+    ops.cudnn_rnn = cupyrnn.cudnn_rnn
+    saved, parts = (call.forward(ops, is_training=training) for training in (True, False))
+    for name in ("output", "output_h", "output_c"):
+        assert_same_bits(getattr(parts, name), getattr(saved, name))

@@ -1,0 +1,244 @@
+"""
+The compiled calls of layers and of single steps, over the places of a call on the host.
+
+A layer is one call of a compiled loop. Its plan is made when the call is recorded, unless it
+depends on the call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from .._typing import Array, Arrays
+from ..checks.arrays import NotRecordable
+from ..compiled import gru, gru_reset_after, lstm, simple_rnn
+from ..compiled.addresses import At
+from ..compiled.call import compute
+from ..compiled.plan import HostCell, Plan, Shapes, Spec, is_small
+from ..compiled.single import CompiledStep, StepSizes
+from . import layer as _layer
+from .host_call import HostTable, order_of
+from .net import Cells, Kept, LayerPlaces
+from .on_host import OnHost
+from .places import Place
+
+# The most steps of a plan that is kept.
+_MOST_STEPS = 4096
+
+_CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
+
+
+class Loops(OnHost):
+    """Makes compiled calls of layers and of single steps."""
+
+    def __init__(
+        self, table: HostTable, net: Any, steps: tuple[int, int], *, in_time: bool, saves: str
+    ) -> None:
+        super().__init__(table, net, steps, in_time=in_time, saves=saves)
+        self._cell: HostCell = net.cell(_CELLS)
+        if table.rounds and self._cell is None:
+            raise NotRecordable("the cell computes operands in halves")
+        # Resets make at most T*B sequences, one row of the first step for each.
+        rows, resets = self._T * self._B, self._packs and table.arguments.get("resets") is not None
+        starts = np.arange(self._T + 1, dtype=np.int64) * (rows if resets else self._B)
+        self._starts = np.minimum(starts, rows).tobytes()
+        self._rounds = table.rounds
+        self._place_of_starts: Place | None = None
+
+    def _in_one_loop(self, layer: LayerPlaces, direction: str) -> bool:
+        """Return whether one loop over all steps is faster than NumPy's steps."""
+        (w_x, w_h, *_), dtype = layer.weights, self._table.dtype
+        if not w_x or (self._rounds and self._is_step):
+            return False
+        size, in_order = sum(w.size for w in (*w_x, *w_h)), w_x[0].strides[1] == dtype.itemsize
+        return _layer.pays(size, self._T * self._B, direction, self._T == 1, in_order)
+
+    def _spec(
+        self, vectors: dict[str, Place | None], H: int, entry: str, kept: Kept | None = None
+    ) -> tuple[Spec, list[Any]]:
+        """
+        Return the spec of the cell with vectors by name, and the arrays of its formulas.
+
+        With `kept` it is the cell whose steps kept states.
+        """
+        cell = self._cell
+        if not cell.takes(None, self._table.dtype, entry):
+            raise NotRecordable("no loop of the cell is compiled")
+        if kept is not None and kept.attributes is not None:
+            cell = self._net._replace(attributes=kept.attributes).cell(_CELLS)
+        found = {name: place for name, place in vectors.items() if place is not None}
+        if "b_more" in found:
+            b, more, n = found["b"], found["b_more"], cell.both * H
+            found |= {"b_end": b.part(n, b.size), "b_more_end": more.part(n, more.size)}
+        return cell.spec_of(found, H, self._table.dtype)
+
+    def _layer(
+        self, layer: LayerPlaces, vectors: dict[str, Place | None], back: tuple[Any, ...] = (),
+        grads: Sequence[Place | None] = (), sums: Sequence[list[Place]] = (),
+        *, writes_deltas: bool = False,
+    ) -> Callable[[Arrays], Any]:  # fmt: skip
+        """
+        Return the compiled call of a layer or, with `back`, of its gradient.
+
+        With `writes_deltas`, `grads` are the gradients of the products.
+        """
+        (x,), (w_x, w_h, *_), saved = layer.x, layer.weights, layer.saved
+        last, output = layer.last, layer.output
+        (N, I), H, weights = x.shape, saved[-1].shape[1], (*w_x, *w_h)
+        h, *c = [self._first(place, H) for place in layer.first]
+        more = None if back else vectors.get("b_more")
+        entry = "backward_layer" if back else "forward_layer"
+        spec, arrays = self._spec(vectors, H, entry, layer.kept)
+        first_c, (last_h, last_c) = (*c, None)[0], (*last, None)[:2]
+        of_steps = dx, _, _, h_grad, c_grad, totals = (*back, *[None] * 6)[:6]
+        wide = h_grad if back else output
+        there = first_c, last_h, output, dx, h_grad, c_grad, totals
+        in_place = layer.back and not self._packs
+        most, T = saved[0].shape[0], N // self._B
+        work = N * sum(w.size for w in weights)
+        # Whether a plan serves one call only, or a part of its steps.
+        by_call = most < N or T > _MOST_STEPS or (self._packs and not is_small(work))
+        steps = b"" if by_call else self._starts[: 8 * (T + 1)]
+        shapes = Shapes(
+            bool(back), writes_deltas, N, work, I, H, steps,
+            len(saved), len(saved) + len(arrays), _oriented(weights), _oriented(grads),
+            tuple(a is not None for a in there), 0 if totals is None else totals.size // H,
+            tuple(map(len, sums)), 0 if more is None else self._cell.both,
+            None if wide is None else wide.strides[0],
+            in_place and not self._in_time, in_place and self._in_time,
+        )  # fmt: skip
+        places = h, first_c, last_h, last_c, output, more, *of_steps
+        arrays = [x, *places, *saved, *arrays, *weights, *grads, *chain(*sums)]
+        if by_call:
+            moves = (
+                [(x, False), (saved[-1], False), (output, shapes.is_reversed)] if most < N else []
+            )
+            return _ByCall(spec, shapes, arrays, (T, self._B, most), moves)
+        starts = self._first_rows() if self._packs else None
+        arrays.append(starts)
+        at = None if starts is None else At(len(arrays))
+        plan_for = functools.partial(Plan, spec, shapes, places=[*map(_at, arrays)], starts=at)
+        if shapes.is_small:
+            return plan_for(1).run
+        return functools.partial(compute, shapes, functools.cache(plan_for))
+
+    def _step(
+        self, layer: LayerPlaces, spec: Spec, vectors: Sequence[Any], x: Place | None,
+        back: tuple[Any, ...] = (None, None, None), deltas: Sequence[Place] = (),
+    ) -> None:  # fmt: skip
+        """
+        Add the compiled call of a single step.
+
+        `x` is its input or, backward, the gradient of its input. `back` are the carried
+        gradients, and the gradients of peephole weights.
+        """
+        weights: tuple[Any, ...]
+        weights, saved, totals = (*layer.weights.w_x, *layer.weights.w_h), layer.saved, back[2]
+        (_, H), (_, P), I = saved[0].shape, saved[-1].shape, 0 if x is None else x.shape[1]
+        widths = (P, H)[: len(layer.first)]
+        h, *c = map(self._first, layer.first, widths)
+        if deltas:
+            saved = saved[: len(spec.formulas.saved)]
+        lie: tuple[Any, ...] = _oriented(weights)
+        if not weights:  # the gradient ends at the deltas
+            weights = lie = (None,) * (len(spec.layout.inputs) + 1)
+        places = tuple((n % len(deltas), 0) for n in range(len(weights)) if deltas)
+        sizes = StepSizes(
+            self._B, I, P, len(saved), len(vectors), lie, places, tuple(d.shape[1] for d in deltas),
+            bool(deltas) and x is not None, 0 if totals is None else totals.size // H,
+        )  # fmt: skip
+        arrays = [x, h, (*c, None)[0], *back, *saved, *vectors, *weights, *deltas]
+        self.operations.append(CompiledStep(spec, sizes, [*map(_at, arrays)]).run)
+
+    def _first_rows(self) -> Place:
+        """Return the place of the first row of each step, which an operation writes."""
+        if self._place_of_starts is None:
+            self._place_of_starts = starts = self._table.hold(1)
+            T = self._T
+
+            def first_rows(arrays: Any) -> None:
+                arrays[starts.array] = order_of(arrays).starts_of(T)
+
+            self.operations.append(first_rows)
+        return self._place_of_starts
+
+
+class _ByCall:
+    """
+    Runs the loop of a layer whose plan depends on the call.
+
+    That is so if threads share sequences of different lengths, and in long calls, whose plans are
+    large. If only h is saved of all steps, the steps are computed in parts of `most` rows.
+
+    Parameters
+    ----------
+    spec, shapes, places
+        As for a `Plan`; without rows and starts.
+    sizes
+        T, B and the most rows of a part.
+    moves
+        The places that have all rows, if there are several parts, and whether these are in reverse
+        order.
+    """
+
+    def __init__(
+        self, spec: Spec, shapes: Shapes, places: Sequence[Any], sizes: tuple[int, int, int],
+        moves: Sequence[tuple[Place | None, bool]],
+    ) -> None:  # fmt: skip
+        self._spec, self._shapes, (self._T, self._B, self._most) = spec, shapes, sizes
+        x, first_h, first_c, last_h, last_c, *others = map(_at, places)
+        self._places = x, first_h, first_c, last_h, last_c, *others
+        # A part after the first one begins with the states that the part before it wrote.
+        again = last_h, None if first_c is None else last_c
+        self._later = x, *again, last_h, last_c, *others
+        self._moves = [(a.array, a.strides[0], back) for a, back in moves if a is not None]
+        self._kept_plan = functools.lru_cache(maxsize=8)(self._plan)
+
+    def _plan(self, shapes: Shapes, is_later: bool, most: int) -> Plan:
+        places = self._later if is_later else self._places
+        return Plan(self._spec, shapes, most, places)
+
+    def __call__(self, arrays: Any) -> None:
+        """Compute the layer."""
+        T, order = self._T, order_of(arrays)
+        starts = np.arange(T + 1) * self._B if order is None else order.starts_of(T)
+        t0, N, of_rows = 0, int(starts[-1]), self._shapes.work // self._shapes.rows
+        while t0 < T:
+            t1 = T
+            if self._moves:
+                enough = np.searchsorted(starts, starts[t0] + self._most, side="right")
+                t1 = max(t0 + 1, int(enough) - 1)
+            row, end = int(starts[t0]), int(starts[t1])
+            shapes = self._shapes._replace(
+                rows=end - row, work=(end - row) * of_rows,
+                starts=(starts[t0 : t1 + 1] - row).tobytes(),
+            )  # fmt: skip
+            part = [*arrays]
+            for n, stride, back in self._moves:
+                start = (N - end if back else row) * stride // arrays[n].itemsize
+                part[n] = arrays[n].reshape(-1)[start:]
+            plan = self._plan if t1 - t0 > _MOST_STEPS else self._kept_plan
+            compute(shapes, functools.partial(plan, shapes, t0 > 0), part)
+            t0 = t1
+
+
+def _at(a: Place | Array | None) -> At | Array | None:
+    """Return a place as an `At` of the compiled loops."""
+    return At(a.array, a.offset) if isinstance(a, Place) else a
+
+
+def _oriented(matrices: Sequence[Place | None]) -> tuple[tuple[bool, int] | None, ...]:
+    """Return whether matrices are transposed in memory, and their strides in bytes."""
+    found: list[tuple[bool, int] | None] = []
+    for w in matrices:
+        if w is None:
+            found.append(None)
+            continue
+        rows, columns = w.strides
+        found.append((False, rows) if columns == w.itemsize else (True, columns))
+    return tuple(found)
