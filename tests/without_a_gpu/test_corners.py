@@ -9,6 +9,10 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
+from checks import Ops
+from problems import lstms
+from problems.properties import named
+from problems.table import Call, Case, call_of
 
 import cupyrnn
 from cupyrnn.kernels import cluster, fit, grid, persistent, rows
@@ -27,8 +31,6 @@ from without_a_gpu.all_steps import (
 )
 from without_a_gpu.cuda_on_cpu import nvrtc, runner
 
-Arrays = tuple[np.ndarray, ...]
-
 
 @pytest.fixture
 def recorded(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -36,32 +38,17 @@ def recorded(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return cupy_on_cpu
 
 
-def on_both(cupy: Any, call: Any, *arrays: Any) -> None:
-    """Expect that a function of a call's arrays gives the same on the device as with NumPy."""
-
-    def to_device(a: Any) -> Any:
-        return cupy.asarray(a.copy())
-
-    expected, found = call(*arrays), call(*map(to_device, arrays))
-    for n, (e, a) in enumerate(zip(expected, found, strict=True)):
-        np.testing.assert_allclose(np.asarray(a), e, rtol=1e-9, atol=1e-11, err_msg=str(n))
-
-
-def of_lstm(T: int, B: int, rng: np.random.Generator, I: int = 4, H: int = 5) -> Arrays:
-    shapes = (T, B, I), (B, H), (B, H), (I + H, 4 * H), (4 * H,), (T, B, H), (T, B, H)
-    return tuple(0.7 * rng.standard_normal(shape) for shape in shapes)
-
-
-def block_lstm(extent: dict[str, Any], options: dict[str, Any]) -> Any:
-    """Return an LSTM and its gradient, as a function of the arrays."""
-
-    def call(x: Any, c: Any, h: Any, w: Any, b: Any, gc: Any, g: Any) -> list[Any]:
-        out = cupyrnn.block_lstm(x, c, h, w, b, **options, **extent)
-        back = {k: v for k, v in options.items() if k != "forget_bias"}
-        grads = cupyrnn.block_lstm_grad(x, c, h, w, *out, gc, g, **back, **extent)
-        return [a for a in (*out, *grads) if a is not None]
-
-    return call
+def agree(cupy: Any, call: Call, rng: np.random.Generator) -> None:
+    """Expect that a call and its gradient give the same on the device as with NumPy."""
+    results, given = [], None
+    for ops in (Ops(np), Ops(cupy)):
+        out = call.forward(ops)
+        given = given or call.cotangents(rng, out)
+        grads = call.gradient(ops, out, given)
+        results.append(named([out._asdict(), grads._asdict()], "number"))
+    for name, e in results[0].items():
+        if "reserve" not in name:
+            np.testing.assert_allclose(results[1][name], e, rtol=1e-9, atol=1e-11, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -80,15 +67,16 @@ def test_each_option_alone(
     frame = FRAMES["rows"]._replace(mode=mode)
     frame.ask(monkeypatch)
     frame.has(monkeypatch, 2, 3, 5)
-    options = {"gate_order": order, "cell_clip": 0, "forget_bias": 0.7, "reverse": reverse}
-    options["recurrent_activation"] = "hard_sigmoid_0.2" if hard else "sigmoid"
-    resets = np.arange(18).reshape(6, 3) % 3 == 0
-    lengths = {"sequence_lengths": np.array([6, 3, 2]), "resets": resets} if padded else {}
-    on_both(recorded, block_lstm(lengths, options), *of_lstm(6, 3, rng))
+    attributes = {"gate_order": order, "cell_clip": 0.0, "forget_bias": 0.7}
+    attributes["recurrent_activation"] = "hard_sigmoid_0.2" if hard else "sigmoid"
+    case = Case("block_lstm", (6, 3, 4, 5), peephole=False, attributes=(*attributes.items(),))
+    extent, direction = "lengths+resets" if padded else "full", "reverse" if reverse else "forward"
+    agree(recorded, call_of(case._replace(extent=extent, direction=direction), rng), rng)
 
 
 def test_no_steps(recorded: Any, rng: np.random.Generator) -> None:
-    on_both(recorded, block_lstm({"seq_len_max": 0}, {}), *of_lstm(3, 2, rng))
+    case = Case("block_lstm", (3, 2, 4, 5), peephole=False)
+    agree(recorded, call_of(case, rng)._replace(steps=0), rng)
 
 
 @pytest.mark.parametrize(("mode", "T"), [("loop", 1), ("loop", 3), ("rows", 3)])
@@ -98,17 +86,8 @@ def test_no_states(
     """They are zero, and so is the gradient of the recurrent weights after one step."""
     FRAMES["rows"]._replace(mode=mode).ask(monkeypatch)
     has_device(monkeypatch, 2)
-
-    def call(x: Any, w: Any, b: Any, dy: Any) -> list[Any]:
-        net = [cupyrnn.BlockLSTMParams(w, b)]
-        out = cupyrnn.stacked_rnn(x, None, None, net)
-        back = cupyrnn.stacked_rnn_backprop(
-            *(x, None, None, net, *out[:3], dy, None, None, out.reserve_space)
-        )
-        return [out.output, back.weights_backprop[0].w, back.input_backprop]
-
-    shapes = (T, 2, 3), (7, 16), (16,), (T, 2, 4)
-    on_both(recorded, call, *(rng.standard_normal(shape) for shape in shapes))
+    case = Case("stacked_rnn-LSTM", (T, 2, 3, 4), peephole=False)
+    agree(recorded, call_of(case, rng).without_states(), rng)
 
 
 @pytest.mark.parametrize("repeats", [False, True])
@@ -122,8 +101,9 @@ def test_numbers_at_half_of_their_alignment(
         raw[...] = a
         return cupy_on_cpu.asarray(raw)
 
-    arrays = of_lstm(3, 2, rng)[:5]
-    expected, found = cupyrnn.block_lstm(*arrays), cupyrnn.block_lstm(*map(moved, arrays))
+    arrays = lstms.problem(rng, (3, 2, 4, 5), False)
+    expected = cupyrnn.block_lstm(**arrays)
+    found = cupyrnn.block_lstm(**{n: moved(a) for n, a in arrays.items()})
     np.testing.assert_allclose(np.asarray(found.h), expected.h, rtol=1e-10)
 
 
