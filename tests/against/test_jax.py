@@ -392,30 +392,19 @@ def test_gradients_of_replicated_weights_are_summed_over_devices(name: str) -> N
         assert_alike(found, expected)
 
 
-def test_states_that_are_left_out_are_zeros() -> None:
+HARD = (("recurrent_activation", "hard_sigmoid_1/6"),)
+OF_A_NET = {"direction": "both", "layers": 2, "projected": True, "attributes": HARD}
+
+
+@pytest.mark.parametrize("case", [*CALLS.values(), Case("cudnn_rnn-lstm", SIZE, **OF_A_NET)])
+def test_states_that_are_left_out_are_zeros(case: Case) -> None:
     """As None too. A PackedParams has the attributes of its net."""
-    T, B, I, H = 5, 3, 4, 6
-    x, z = np.ones((T, B, I), "f4"), np.zeros((B, H), "f4")
-    lstm = cupyrnn.init_block_lstm(num_units=H, input_size=I)
-    gru = cupyrnn.init_block_gru(num_units=H, input_size=I)
-    params = np.full(cupyrnn.cudnn_rnn_params_size(1, H, I), 0.1, "f4")
-    cj, one = cupyrnn.jax, (z[None], z[None])
-    calls = [
-        (cj.block_lstm(x, **lstm.arguments), cj.block_lstm(x, z, z, *lstm)),
-        (cj.block_gru(x, None, *gru), cj.block_gru(x, z, *gru)),
-        (cj.stacked_rnn(x, weights=[lstm]), cj.stacked_rnn(x, *one, [lstm])),
-        (cj.stacked_rnn(x, weights=[gru]), cj.stacked_rnn(x, z[None], None, [gru])),
-        (cj.cudnn_rnn(x, z[None], params=params), cj.cudnn_rnn(x, *one, params)),
-    ]
-    sizes = {"num_layers": 2, "num_units": H, "input_size": I, "direction": "bidirectional"}
-    for more, gate in (({"num_proj": 2}, "sigmoid"), ({"rnn_mode": "gru"}, "hard_sigmoid_1/6")):
-        net = cupyrnn.init_params(**sizes, **more)._replace(recurrent_activation=gate)
-        more |= {"direction": "bidirectional", "recurrent_activation": gate}
-        expected = cj.cudnn_rnn(x, *net.zero_state(B), net.params, **more)
-        calls.append((cj.cudnn_rnn(x, params=net), expected))
-        swapped = x.swapaxes(0, 1)
-        found = cj.cudnn_rnn(swapped, params=net, time_major=False)
-        calls.append((found.output.swapaxes(0, 1), expected.output))
-    for found, expected in calls:
-        for a, e in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_array_equal(a, e)
+    call, function = call_of(case, np.random.default_rng(0)), getattr(cj, case.op.schema.name)
+    none, states = call.without_states(), [n for n in STATES if call.inputs.get(n) is not None]
+    zeros = {n: jax.tree.map(jnp.zeros_like, call.inputs[n]) for n in states}
+    expected = function(**call.swap_if_batch_first(call.inputs | zeros), **call.kwargs)
+    of_net = cupyrnn.PackedParams._fields if "params" in call.inputs else ()
+    said = {n: a for n, a in call.kwargs.items() if n not in of_net}
+    left_out = {n: a for n, a in none.inputs.items() if n not in STATES}
+    for given in (none.inputs, left_out):
+        assert_alike(function(**call.swap_if_batch_first(given), **said), expected, 0)
