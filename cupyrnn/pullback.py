@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 from zlib import crc32
 
@@ -199,12 +199,14 @@ class Pullback(Generic[G]):
         The names of its arguments, which are the gradients of the outputs.
     """
 
+    _read_only: Sequence[Any] = ()  # of one that an error or an interrupt left unfinished
+
     def __init__(
         self, schema: Schema, arguments: dict[str, Any], outputs: Any, every: int | None = None
     ) -> None:
         self._schema, self.names = schema, schema.cotangents
         self.__name__ = f"pullback of {schema.name}"
-        self._read_only: list[Any] = []
+        self._read_only = read_only = []
         self._like = self._clip = None
         self._from_states = every is not None
         if "cell_clip" in arguments and "cell_clip" not in schema.not_in_gradient:
@@ -229,7 +231,7 @@ class Pullback(Generic[G]):
             a = getattr(outputs, name)
             if type(a) is np.ndarray:
                 a.setflags(write=False)
-                self._read_only.append(a)
+                read_only.append(a)
 
     def __del__(self) -> None:
         for a in self._read_only:

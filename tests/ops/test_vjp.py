@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -204,6 +205,15 @@ def test_a_copy_leaves_the_outputs_to_the_pullback(again: Any, rng: np.random.Ge
     assert not out.reserve_space.flags.writeable
     del pullback
     assert out.reserve_space.flags.writeable
+
+
+def test_an_unfinished_pullback_is_freed_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error or an interrupt in its making, nothing is printed."""
+    seen: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+    pullback: Any = cupyrnn.Pullback.__new__(cupyrnn.Pullback)
+    del pullback
+    assert not seen
 
 
 @pytest.mark.parametrize("name", NAMES)
