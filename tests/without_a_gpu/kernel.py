@@ -20,6 +20,16 @@ class Allocation(NamedTuple):
     name: str
 
 
+class Launch(NamedTuple):
+    """What a launch is given."""
+
+    grid: tuple[int, ...]  # up to three numbers
+    block: tuple[int, ...]
+    params: int  # the address of an array of the addresses of the arguments: `kernelParams`
+    allocations: Iterable[Allocation]  # all memory of the arguments; parts may overlap
+    shared_mem: int  # bytes of dynamic shared memory
+
+
 class Kernel:
     """
     One kernel of a module.
@@ -37,28 +47,8 @@ class Kernel:
     sizes: list[int]
     parameters: Sequence[Any] = ()
 
-    def launch_at(
-        self,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        params: int,
-        allocations: Iterable[Allocation],
-        shared_mem: int = 0,
-    ) -> None:
-        """
-        Launch as cuLaunchKernel does, and wait for it.
-
-        Parameters
-        ----------
-        grid, block
-            Up to three numbers each.
-        params
-            The address of an array of the addresses of the arguments: `kernelParams`.
-        allocations
-            All memory of the arguments; parts may overlap.
-        shared_mem
-            Bytes of dynamic shared memory.
-        """
+    def launch_at(self, launch: Launch) -> None:
+        """Launch as cuLaunchKernel does, and wait for it."""
         raise NotImplementedError
 
     def __call__(
@@ -75,7 +65,7 @@ class Kernel:
         buffers = [ctypes.create_string_buffer(v, len(v)) for v in values]
         params = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
         allocations = (allocation(a) for a in args if isinstance(a, np.ndarray))
-        self.launch_at(grid, block, ctypes.addressof(params), allocations, shared_mem)
+        self.launch_at(Launch(grid, block, ctypes.addressof(params), allocations, shared_mem))
 
 
 def _bytes_of(argument: Any) -> bytes:

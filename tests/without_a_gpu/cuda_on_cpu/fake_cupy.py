@@ -300,7 +300,8 @@ def _launch_kernel(
     assert shared <= most, f"{shared} bytes of shared memory; at most {most} are possible"
     device = _current()
     allocations = (a.allocation for a in _living() if a.device_id == device)
-    launched.launch_at((gx, gy, gz), (bx, by, bz), params, allocations, shared)
+    launch = kernel.Launch((gx, gy, gz), (bx, by, bz), params, allocations, shared)
+    launched.launch_at(launch)
 
 
 def _launch_cooperative_kernel(

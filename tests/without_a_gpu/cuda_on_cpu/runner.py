@@ -15,13 +15,13 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 
 import needs
 
-from without_a_gpu.kernel import Allocation, Kernel, full_size
+from without_a_gpu.kernel import Kernel, Launch, full_size
 
 try:
     import fcntl
@@ -162,16 +162,9 @@ class HostKernel(Kernel):
         self.sizes = [p.size for p in self.parameters]
         self._library, self._number, self._order = library, number, order
 
-    def launch_at(
-        self,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        params: int,
-        allocations: Iterable[Allocation],
-        shared_mem: int = 0,
-    ) -> None:
+    def launch_at(self, launch: Launch) -> None:
         """
-        Launch; `allocations` are not used.
+        Launch; the allocations are not used.
 
         Raises
         ------
@@ -180,9 +173,10 @@ class HostKernel(Kernel):
         KernelError
             If the kernel waits for threads that never come, or traps.
         """
-        launch = _LAUNCH.pack(*full_size(grid, block), shared_mem, self._order)
+        grid, block, params, _, shared_mem = launch
+        packed = _LAUNCH.pack(*full_size(grid, block), shared_mem, self._order)
         _keep_fibers(self._library)
-        message = self._library.cuda_on_cpu_launch(self._number, launch, ctypes.c_void_p(params))
+        message = self._library.cuda_on_cpu_launch(self._number, packed, ctypes.c_void_p(params))
         if message is not None:
             if b"too many threads are alive" in message:
                 needs.tool(too_few_mappings(prod(grid) * prod(block)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,20 +15,9 @@ from typing import Any
 import needs
 import pytest
 from checks import assert_close
-from pytorch.problem import NAMES, Problem
+from pytorch.problem import NAMES, Problem, ct, torch
 
 from without_a_gpu.cupy_on_host import torch_device
-
-torch: Any
-ct: Any
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch
-
-        import cupyrnn.torch as ct
-except ImportError:
-    torch = ct = None
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,11 +7,11 @@ What of the arguments is a pointer shows in its value, an address in one of the 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from without_a_gpu.kernel import Allocation, Kernel
+from without_a_gpu.kernel import Allocation, Kernel, Launch
 
 from . import machine
 from .compiler import compile_ptx
@@ -64,23 +64,16 @@ class PtxKernel(Kernel):
         self.name = name
         self.sizes = [p.size for p in kernel.parameters]
 
-    def launch_at(
-        self,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        params: int,
-        allocations: Iterable[Allocation],
-        shared_mem: int = 0,
-    ) -> None:
+    def launch_at(self, launch: Launch) -> None:
         """
         Launch.
 
         Of the allocations that begin where an argument points, the largest is what it may touch,
         else the smallest that holds it.
         """
-        places = (ctypes.c_uint64 * len(self.sizes)).from_address(params)
+        places = (ctypes.c_uint64 * len(self.sizes)).from_address(launch.params)
         arguments = [ctypes.string_at(at, n) for at, n in zip(places, self.sizes, strict=True)]
-        known = list(allocations)
+        known = list(launch.allocations)
         begin: dict[int, Allocation] = {}
         for a in known:
             if a.address not in begin or a.size > begin[a.address].size:
@@ -96,11 +89,11 @@ class PtxKernel(Kernel):
                 where = f"argument {number}, byte {word}" if word else f"argument {number}"
                 name = f"{where} ({found.name})"
                 meant.append(((number, word), found._replace(name=name)))
-        self._launch(grid, block, arguments, meant, shared_mem)
+        self._launch(launch, arguments, meant)
 
     def _launch(
-        self, grid: tuple[int, ...], block: tuple[int, ...], arguments: list[bytes],
-        meant: list[tuple[tuple[int, int], Allocation]], shared_mem: int,
+        self, launch: Launch, arguments: list[bytes],
+        meant: list[tuple[tuple[int, int], Allocation]],
     ) -> None:  # fmt: skip
         launched.setdefault(self.name, set()).add(self._kernel)
         regions: list[Region] = []
@@ -113,5 +106,6 @@ class PtxKernel(Kernel):
             address = int.from_bytes(data[word : word + 8], "little") - a.address + base
             arguments[number] = data[:word] + address.to_bytes(8, "little") + data[word + 8 :]
         self._kernel.launch(
-            grid, block, arguments, Memory(regions), dynamic_shared_bytes=shared_mem
-        )
+            launch.grid, launch.block, arguments, Memory(regions),
+            dynamic_shared_bytes=launch.shared_mem,
+        )  # fmt: skip
