@@ -7,12 +7,9 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from data import make_golden as golden
 
 import cupyrnn
 from cupyrnn import raw_ops
-
-LSTM_OPS = [golden.CELL, golden.V1, golden.V2]
 
 
 @pytest.mark.parametrize("op", raw_ops.__all__)

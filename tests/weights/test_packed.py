@@ -114,20 +114,6 @@ def test_peepholes_come_together(left_out: str) -> None:
         cupyrnn.block_lstm(x, *weights.zero_state(5), *weights, **peepholes)
 
 
-def test_a_net_in_the_wrong_place() -> None:
-    """The error says where the net belongs."""
-    for first in ((GRU,), (np.zeros((1, 1, 2)), GRU)):
-        with pytest.raises(TypeError, match=r"; pass it as params, after input, input_h and input"):
-            cupyrnn.cudnn_rnn(*first, *[None] * (3 - len(first)), np.zeros(3))
-    x = np.ones((4, 1, 2), GRU.params.dtype)
-    with pytest.raises(TypeError, match=r"^cudnn_rnn: input_h is a cupyrnn.PackedParams, expected"):
-        cupyrnn.cudnn_rnn(x, GRU, None, None)
-    with pytest.raises(
-        TypeError, match=r"^cudnn_rnn: params is None.*pass a PackedParams, such as"
-    ):
-        cupyrnn.cudnn_rnn(x, None, None, None)
-
-
 def test_a_net_knows_its_layout() -> None:
     for packed in (GRU, SKIP):
         pieces = packed.params_layout()

@@ -164,9 +164,6 @@ def test_arguments_of_block_weights() -> None:
     np.testing.assert_array_equal(out.h, cupyrnn.block_lstm(x, *lstm.zero_state(1), *lstm).h)
     h = cupyrnn.block_gru(x, gru.zero_state(1), **gru.arguments).h
     np.testing.assert_array_equal(h, cupyrnn.block_gru(x, gru.zero_state(1), *gru).h)
-    peepholes = cupyrnn.PeepholeLSTMParams(*lstm)
-    with pytest.raises(TypeError, match=r"pass a named tuple of weights as \*\*weights\.arguments"):
-        cupyrnn.block_lstm(x, *lstm.zero_state(1), *peepholes)
 
 
 BY_NAME = {"rnn.weight_ih_l0": np.ones((8, 3)), "rnn.weight_hh_l0": np.ones((8, 2))}

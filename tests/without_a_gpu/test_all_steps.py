@@ -59,7 +59,6 @@ from without_a_gpu.sizes import SIZES, Size
 from without_a_gpu.wrong_steps import WRONG
 
 slow = pytest.mark.slow
-each_frame = pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 each_cell = pytest.mark.parametrize("cell", CELLS)
 
 # By frame: dtype, sequences of a block, B and H; of hybrids also what is in registers, and how many
