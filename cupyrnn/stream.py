@@ -25,6 +25,7 @@ from .checks.nets import zero_states
 from .derivatives.traced import enclosing_jvp, traceable
 from .driver import layer as _layer
 from .driver.layer import Layer
+from .driver.packing import Rows
 from .driver.pages import in_numpy
 from .driver.reserve import NetLayout, Sizes
 from .driver.signatures import (
@@ -76,7 +77,9 @@ def _step_of(net: Net, cell: Cell) -> Callable[..., tuple[Array, ...]]:
         x, *states = (contiguous(np, a) for a in arrays)
         saved = cell.Saved(*[np.empty((len(x), width), x.dtype) for width in widths])
         first = cell.states(saved)._make(states)
-        _, *others = _layer.forward(np, cell, Layer(x, first, None, saved))
+        _, *others = _layer.forward(
+            np, cell, Layer(x, first, Rows(np, 1, len(x)), saved), whole=False
+        )
         return saved.h, *others
 
     return step

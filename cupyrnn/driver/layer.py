@@ -27,7 +27,6 @@ from ..cells.contract import BackwardRun, BackwardStep, Cell, ForwardRun, Gradie
 from ..checks.arrays import cast, compute_dtype, operand_dtype
 from . import by_example
 from .by_example import Factors
-from .packing import Rows
 from .pages import in_cuda, in_numpy, in_vectors, products_of
 
 
@@ -36,7 +35,7 @@ class Layer(NamedTuple):
 
     x: Array  # [N, K]
     first: Any  # the states before the first step of each of the S sequences
-    packing: Any  # a Packing, the Rows of some of its steps, or None of a single step [B, ·]
+    packing: Any  # a Packing, or the Rows of some of its steps
     saved: Any  # the cell's Saved, [N, ·] each
 
 
@@ -105,20 +104,19 @@ def implementation(
     return Implementation(page, "step" if hasattr(page, entry) else "steps")
 
 
-def choice(xp: ModuleType, cell: Cell, layer: Layer, direction: str) -> Callable[..., Any]:
-    """Return the function that computes a layer like this one: of its cell, and of the layer."""
-    x, _, packing, _ = layer
-    single, whole = packing is None or packing.single, packing is not None
+def choice(
+    xp: ModuleType, cell: Cell, layer: Layer, direction: str, *, whole: bool = True
+) -> Callable[..., Any]:
+    """
+    Return the function that computes a layer like this one: of its cell, and of the layer.
+
+    `whole` says whether one compiled call may compute it with its products.
+    """
+    x, single = layer.x, layer.packing.single
     page, kind = implementation(xp, cell, len(x), x.dtype, direction, single, whole)
-    if kind == "steps":
-        of_steps = _ForwardSteps if direction == "forward" else _BackwardSteps
-        return of_steps(xp, page, x.dtype)
-    return functools.partial(_BY_KIND[direction, kind], page)
-
-
-def _with_rows(xp: ModuleType, layer: Layer) -> Layer:
-    """Return the layer with `Rows`, also if it is a single step."""
-    return layer if layer.packing is not None else layer._replace(packing=Rows(xp, 1, len(layer.x)))
+    if kind == "layer":
+        return functools.partial(_WHOLE[direction], page)
+    return _OF_STEPS[direction](xp, page, x.dtype, kind == "step")
 
 
 # A whole layer in one call packs its matrices first. Measured: this pays from the first number of
@@ -157,7 +155,7 @@ def _carried(first: Any, compute: np.dtype[Any]) -> Any:
     return first._make([s if s is None else s.astype(compute, order="C") for s in first])
 
 
-def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
+def forward(xp: ModuleType, cell: Cell, layer: Layer, *, whole: bool = True) -> Any:
     """
     Run a cell over all sequences.
 
@@ -166,24 +164,26 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     layer
         Its `saved` is written. Except for h, these arrays may have only the rows of the largest
         block.
+    whole
+        Whether one compiled call may compute the layer with its products.
 
     Returns
     -------
     NamedTuple
         The states after the last step of each sequence, in the dtype of the computation.
     """
-    return choice(xp, cell, layer, "forward")(cell, layer)
+    return choice(xp, cell, layer, "forward", whole=whole)(cell, layer)
 
 
 class _Steps:
     """
-    The steps of a layer whose recurrence leaves the matrix products to the driver.
+    The steps of a layer: what all calls of a signature share.
 
-    It has what all calls of a signature share. `page` has the cell's functions.
+    `page` has the cell's functions. A `single` step's computes its products, too.
     """
 
-    def __init__(self, xp: ModuleType, page: Any, dtype: np.dtype[Any]) -> None:
-        self._xp, self._page, self._on = xp, page, products_of(xp)
+    def __init__(self, xp: ModuleType, page: Any, dtype: np.dtype[Any], single: bool) -> None:
+        self._xp, self._page, self._on, self._single = xp, page, products_of(xp), single
         self._compute, self._operand = compute_dtype(dtype), operand_dtype(xp, dtype)
         self._rounds = dtype != self._operand  # whether NumPy computes halves
 
@@ -195,19 +195,20 @@ class _Steps:
 
         return functools.partial(trial.settled, steps)
 
-    def _wide(self, states: Any) -> Any:
-        """Return states in the dtype of operands."""
-        return each(states, lambda s: cast(s, self._operand)) if self._rounds else states
+    def _wide(self, arrays: Any) -> Any:
+        """Return arrays in the dtype of operands."""
+        return each(arrays, lambda a: cast(a, self._operand)) if self._rounds else arrays
 
 
 class _ForwardSteps(_Steps):
-    """`forward` by the cell's `forward_steps`."""
+    """`forward` by the cell's `forward_step` or `forward_steps`."""
 
     def __call__(self, cell: Cell, layer: Layer) -> Any:
         """Run the cell over all sequences."""
-        layer = _with_rows(self._xp, layer)
+        if self._single:
+            return self._step(cell, layer)
         (x, first, packing, saved), compute = layer, self._compute
-        steps = self._settled(self._page.forward_steps)
+        steps, kind = self._settled(self._page.forward_steps), type(saved)
         sizes = packing.sequences, packing.steps
         w = [self._on.factor(weight.w, *sizes) for weight in cell.recurrent]
         memory, carried = Memory.take(self._xp), _carried(first, compute)
@@ -216,23 +217,22 @@ class _ForwardSteps(_Steps):
             n = block.end - block.row
             x_block = cast(x if n == len(x) else x[block.row : block.end], self._operand)
             xw = [memory[k, compute](n, weight.width) for k, weight in enumerate(cell.inputs)]
-            for out, weight in zip(xw, cell.inputs, strict=True):
+            for z, weight in zip(xw, cell.inputs, strict=True):
                 if weight.w is None:  # x for every gate
-                    by_gate = out.reshape(n, weight.width // x.shape[1], x.shape[1])
+                    by_gate = z.reshape(n, weight.width // x.shape[1], x.shape[1])
                     by_gate[...] = x_block[:, None]
                 else:
-                    self._on.matmul(x_block, weight.w, out)
+                    self._on.matmul(x_block, weight.w, z)
             # In inference all but h have the rows of the largest block.
-            of_block = [*block.of(saved, len(x)), *xw]
+            of_block = block.of(saved, len(x))
             for run in block.runs:
-                found = iter(run.of(of_block, block.row))
-                out = wide = saved._make(islice(found, len(saved)))
+                out = wide = kind._make(run.of(of_block, block.row))
                 if self._rounds:
-                    wide = out._make(
+                    wide = kind._make(
                         [memory[f"s{k}", compute](*a.shape) for k, a in enumerate(out)]
                     )
-                z, running = [*found], run.running(carried)
-                steps(cell, ForwardRun(w, z, running, wide, run.batches, work))
+                running = run.running(carried)
+                steps(cell, ForwardRun(w, run.of(xw, block.row), running, wide, run.batches, work))
                 if self._rounds:
                     _round(wide, out)
         memory.give_back()
@@ -240,6 +240,17 @@ class _ForwardSteps(_Steps):
             # On a device h is carried from block to block only.
             carried = carried._replace(h=packing.last(first.h, saved.h))
         return carried
+
+    def _step(self, cell: Cell, layer: Layer) -> Any:
+        """Compute a single step."""
+        x, first, _, saved = layer
+        computed = saved
+        if self._rounds:
+            computed = each(saved, lambda a: np.empty(a.shape, self._compute))
+        self._page.forward_step(cell, cast(x, self._compute), self._wide(first), computed)
+        if self._rounds:
+            _round(computed, saved)
+        return cell.states(computed)
 
 
 def _unrounded(arrays: Sequence[Array], compute: np.dtype[Any]) -> Sequence[Array]:
@@ -331,20 +342,6 @@ def _backward_whole(recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
                 total += part
 
 
-def _forward_step(recurrence: Any, cell: Cell, layer: Layer) -> Any:
-    """`forward` for a cell that has a function for a single step."""
-    x, first, _, saved = layer
-    compute = compute_dtype(x.dtype)
-    if x.dtype is compute:
-        recurrence.forward_step(cell, x, first, saved)
-        return cell.states(saved)
-    computed = each(saved, lambda a: np.empty(a.shape, compute))
-    start = each(first, lambda s: cast(s, compute))
-    recurrence.forward_step(cell, cast(x, compute), start, computed)
-    _round(computed, saved)
-    return cell.states(computed)
-
-
 def backward(xp: ModuleType, cell: Cell, cut: LayerGradient) -> None:
     """
     The gradient of a layer.
@@ -369,40 +366,41 @@ def _wanted(xp: ModuleType, cut: LayerGradient) -> Any:
 
 
 class _BackwardSteps(_Steps):
-    """`backward` by the cell's `backward_steps`."""
+    """`backward` by the cell's `backward_step` or `backward_steps`."""
 
     def __call__(self, cell: Cell, cut: LayerGradient) -> None:
         """Compute the gradient of the layer."""
-        xp, on, operand, compute = self._xp, self._on, self._operand, self._compute
-        cotangents, carried, grads = _wanted(xp, cut), cut.carried, cut.grads
-        x, first, packing, saved = layer = _with_rows(xp, cut.layer)
-        blocks, wanted = packing.blocks(), grads.weight_gradients
-        kept = wanted in ("examples", "norms")
-        steps_back = self._settled(self._page.backward_steps)
-        sizes = packing.sequences, packing.steps
-        w = [on.factor(weight.w.T, *sizes) for weight in cell.recurrent]
-        memory = Memory.take(xp)
+        if self._single:
+            self._step(cell, cut)
+            return
+        (x, first, packing, saved), carried, grads = cut.layer, cut.carried, cut.grads
+        xp, on, operand, compute, N = self._xp, self._on, self._operand, self._compute, len(x)
+        cotangents, blocks, wanted = _wanted(xp, cut), packing.blocks(), grads.weight_gradients
+        steps_back, memory = self._settled(self._page.backward_steps), Memory.take(xp)
         product, total, work = (memory[name, compute] for name in ("product", "total", "work"))
+        w = [on.factor(a.w.T, packing.sequences, packing.steps) for a in cell.recurrent]
         after = cell.states(saved)
         if not blocks and wanted != "norms":
             for a in grads.weights:
                 if a is not None and not grads.adds:
                     a[...] = 0
-        # Gradients by example need the deltas of all blocks at once.
-        whole = [xp.empty((len(x), k), operand) for k in cell.widths] if kept else []
+        whole, by_examples = (), wanted in ("examples", "norms")
         if wanted == "deltas":
-            whole = list(grads.weights)
+            whole = grads.weights
+        elif by_examples:  # these need the deltas of all blocks at once
+            whole = [xp.empty((N, k), operand) for k in cell.widths]
         for block in reversed(blocks):
-            n, rows = block.end - block.row, slice(block.row, block.end)
-            deltas = [d[rows] for d in whole] or [
-                memory[k, operand](n, width) for k, width in enumerate(cell.widths)
+            row, end, runs = block
+            x_rows, x_grad = block.of((x, grads.x), N)
+            deltas = [d[row:end] for d in whole] or [
+                memory[k, operand](end - row, width) for k, width in enumerate(cell.widths)
             ]
             h_before = None
             if first.h is not None:
-                h_before = packing.before(block.row, block.end, first.h, after.h, operand)
-            of_block = saved._make(block.of(saved, len(x)))
-            arrays = *of_block, *block.of(cotangents, len(x)), *deltas, h_before
-            for run in reversed(block.runs):
+                h_before = packing.before(row, end, first.h, after.h, operand)
+            of_block = saved._make(block.of(saved, N))
+            arrays = *of_block, *block.of(cotangents, N), *deltas, h_before
+            for run in reversed(runs):
                 # In NumPy, as many steps at once as fit the caches.
                 size = run.batches[0] * saved[0].shape[-1]
                 for part in run.parts(max(1, CHUNK // max(size, 1))):
@@ -410,30 +408,61 @@ class _BackwardSteps(_Steps):
                         None if a is None else packing.before(part.row, part.end, s, a, operand)
                         for s, a in zip(first[1:], after[1:], strict=True)
                     ]
-                    found = iter(part.of([*arrays, *before], block.row))
-                    now, dh_steps = (
-                        self._wide(a._make(islice(found, len(a)))) for a in (saved, cotangents)
-                    )
+                    found = iter(part.of([*arrays, *before], row))
+                    now = self._wide(saved._make(islice(found, len(saved))))
+                    dh_steps = self._wide(cotangents._make(islice(found, len(cotangents))))
                     out, past = [*islice(found, len(deltas))], after._make(found)
                     running = part.running(carried)
                     steps = BackwardRun(w, now, past, part.batches, dh_steps, running, out, work)
                     steps_back(cell, steps)
-                    if grads.vectors is not None and not kept:
+                    if grads.vectors is not None and not by_examples:
                         self._page.add_sums(cell, steps, grads.vectors)
-            skips = grads.x is not None and cell.inputs[0].w is None
+            skips = x_grad is not None and cell.inputs[0].w is None
             if skips:  # no product
-                input_gradient(xp, cell.inputs, deltas, grads.x[rows], total, product)
+                input_gradient(xp, cell.inputs, deltas, x_grad, total, product)
             right = deltas if whole else [on.for_products(d) for d in deltas]
-            if not skips and grads.x is not None:
-                input_gradient(xp, cell.inputs, right, grads.x[rows], total, product)
-            if wanted != "sum":
-                continue
-            added = None if block is blocks[-1] and not grads.adds else product
-            factors = Factors(x[rows], after._replace(h=h_before), of_block, right)
-            _weight_gradients(xp, cell, factors, grads, added)
-        if kept and blocks:
-            by_example.take_rows(xp, cell, layer, whole, grads)
+            if not skips and x_grad is not None:
+                input_gradient(xp, cell.inputs, right, x_grad, total, product)
+            if wanted == "sum":
+                added = None if block is blocks[-1] and not grads.adds else product
+                factors = Factors(x_rows, after._replace(h=h_before), of_block, right)
+                _weight_gradients(xp, cell, factors, grads, added)
+        if by_examples and blocks:
+            by_example.take_rows(xp, cell, cut.layer, whole, grads)
         memory.give_back()
+
+    def _step(self, cell: Cell, cut: LayerGradient) -> None:
+        """Compute the gradient of a single step."""
+        (x, before, _, saved), cotangents, carried, grads = cut
+        (B, H), compute, wanted = saved[0].shape, self._compute, grads.weight_gradients
+        for state, g in () if cotangents is None else zip(carried, cotangents, strict=True):
+            if g is not None:
+                state += g
+        deltas, vectors, x_grad = grads.weights, grads.vectors, grads.x
+        if wanted != "deltas":
+            deltas = [np.empty((B, width), compute) for width in cell.widths]
+            vectors = vectors if wanted == "sum" else None
+        multiplies = x_grad is not None and cell.inputs[0].w is not None
+        into = _unrounded((x_grad,), compute)[0] if multiplies else None
+        step = BackwardStep(self._wide(saved), self._wide(before), carried, deltas, vectors, into)
+        if cell.recurrent or B * H <= CHUNK:
+            self._page.backward_step(cell, step)
+        else:
+            # A gradient up to the gates has independent rows. As many at once as fit the caches.
+            n = max(1, CHUNK // H)
+            for rows in (slice(start, start + n) for start in range(0, B, n)):
+                some = [each(a, lambda a, rows=rows: a[rows]) for a in step[:3]]  # type: ignore[misc]
+                parts = [d[rows] for d in deltas]
+                self._page.backward_step(cell, BackwardStep._make([*some, parts, vectors, None]))
+        if multiplies:
+            _round((into,), (x_grad,))
+        elif x_grad is not None:
+            input_gradient(np, cell.inputs, deltas, x_grad)
+        if wanted in ("examples", "norms"):
+            by_example.take_rows(np, cell, cut.layer, deltas, grads)
+        elif wanted == "sum":
+            added = Scratch(np, compute) if grads.adds else None
+            _weight_gradients(np, cell, Factors(x, before, saved, deltas), grads, added)
 
 
 def _weight_gradients(
@@ -486,48 +515,5 @@ def input_gradient(
         x_grad[...] = into
 
 
-def _backward_step(recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
-    """`backward` for a cell that has a function for a single step."""
-    (x, before, _, saved), cotangents, carried, grads = cut
-    compute, (B, H), wanted = carried.h.dtype, saved[0].shape, grads.weight_gradients
-    for state, g in () if cotangents is None else zip(carried, cotangents, strict=True):
-        if g is not None:
-            state += g
-    wide = saved, before
-    if saved[0].dtype != compute:
-        wide = each(saved, lambda a: cast(a, compute)), each(before, lambda a: cast(a, compute))
-    deltas, vectors, x_grad = grads.weights, grads.vectors, grads.x
-    if wanted != "deltas":
-        deltas = [np.empty((B, width), compute) for width in cell.widths]
-        vectors = vectors if wanted == "sum" else None
-    into = None
-    if x_grad is not None and cell.inputs[0].w is not None:
-        (into,) = _unrounded((x_grad,), compute)
-    step = BackwardStep(*wide, carried, deltas, vectors, into)
-    if cell.recurrent or B * H <= CHUNK:
-        recurrence.backward_step(cell, step)
-    else:
-        # If the gradient ends at the gates, rows are independent. As many at once as fit caches.
-        n = max(1, CHUNK // H)
-        for rows in (slice(start, start + n) for start in range(0, B, n)):
-            some = [each(a, lambda a, rows=rows: a[rows]) for a in step[:3]]  # type: ignore[misc]
-            some_deltas = [d[rows] for d in deltas]
-            recurrence.backward_step(cell, BackwardStep._make([*some, some_deltas, vectors, None]))
-    if into is not None:
-        _round((into,), (x_grad,))
-    elif x_grad is not None:
-        input_gradient(np, cell.inputs, deltas, x_grad)
-    factors = Factors(x, before, saved, deltas)
-    if wanted in ("examples", "norms"):
-        by_example.take(np, cell, factors, lambda a: a[None], grads)
-    elif wanted == "sum":
-        added = Scratch(np, compute) if grads.adds else None
-        _weight_gradients(np, cell, factors, grads, added)
-
-
-_BY_KIND: dict[tuple[str, str], Callable[..., Any]] = {
-    ("forward", "layer"): _forward_whole,
-    ("forward", "step"): _forward_step,
-    ("backward", "layer"): _backward_whole,
-    ("backward", "step"): _backward_step,
-}
+_OF_STEPS = {"forward": _ForwardSteps, "backward": _BackwardSteps}
+_WHOLE: dict[str, Callable[..., Any]] = {"forward": _forward_whole, "backward": _backward_whole}

@@ -400,19 +400,20 @@ class OnHost:
         return lambda arrays: numbers(*read(data_of(arrays)))
 
     def _rows_and_form(self) -> Callable[[Arrays], tuple[Any, Any]]:
-        """Return what returns a layer's rows, None for a block op's step, and its weights' form."""
+        """Return what returns a layer's rows and the form of its weights."""
         form_of, whole = self._net.form, not self._keeps
         if self._packs:
             return lambda arrays: (rows := order_of(arrays), form_of(whole and rows.single))
-        rows = None if self._is_step else self._rows
-        form = form_of(whole and rows is not None and rows.single)
-        if rows is not None and rows.steps > _MOST_KEPT:
+        rows = self._rows
+        form = form_of(whole and rows.single and not self._is_step)
+        if rows.steps > _MOST_KEPT:
             return lambda _: (self._new_rows(), form)
         return lambda _: (rows, form)
 
     def _choice(self, direction: str) -> Callable[[Cell, Layer], Callable[..., Any]]:
         """Return what chooses the code of a layer: once, if all calls have as many rows."""
-        choose = functools.partial(_layer.choice, self._xp, direction=direction)
+        whole = not self._is_step
+        choose = functools.partial(_layer.choice, self._xp, direction=direction, whole=whole)
         if self._packs:
             return choose
         chosen: list[Callable[..., Any]] = []
@@ -593,7 +594,7 @@ class OnHost:
             if vectors is not None:
                 vectors[...] = 0
             to = Gradients(x, found[: len(deltas)], None, vectors, "deltas")
-            step = Layer(first[-1], first, None, saved)
+            step = Layer(first[-1], first, self._rows, saved)
             cut = LayerGradient(step, None, of_states.arrays, to)
             choose(cell, step)(cell, cut)
             written.write(written.arrays)

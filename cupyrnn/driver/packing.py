@@ -29,34 +29,33 @@ class StepRun(NamedTuple):
     row: int  # the first row
     end: int  # the row after the last
     batches: list[int]  # the rows of each step
-    alike: bool  # whether all steps have equally many rows: then arrays are [t, B, ·], else [n, ·]
+    # (t, B, -1), in which NumPy's arrays are; on a device they are [n, ·].
+    shape: tuple[int, ...] | None
 
-    def parts(self, most: int) -> Iterator[StepRun]:
-        """Yield the run from its end in parts of at most `most` steps, if all have as many rows."""
-        if len(self.batches) <= most or not self.alike:
-            yield self
-            return
-        batch = self.batches[0]
-        for stop in range(len(self.batches), 0, -most):
-            start = max(0, stop - most)
-            first = self.row + start * batch
-            yield StepRun(first, self.row + stop * batch, self.batches[start:stop], True)
+    def parts(self, most: int) -> Sequence[StepRun]:
+        """Return the run from its end in parts: in NumPy of at most `most` steps."""
+        steps, batch = len(self.batches), self.batches[0]
+        if steps <= most or self.shape is None:
+            return (self,)
+        bounds = [(max(0, stop - most), stop) for stop in range(steps, 0, -most)]
+        return [_alike(self.row + a * batch, self.batches[a:b]) for a, b in bounds]
 
     def of(self, arrays: Sequence[Array | None], start: int) -> list[Any]:
         """Return its rows of arrays that are just these, or that begin at row `start`."""
-        n, rows, found = self.end - self.row, slice(self.row - start, self.end - start), []
-        t, B = len(self.batches), self.batches[0]
-        for a in arrays:
-            if a is not None:
-                a = a if len(a) == n else a[rows]
-                a = a.reshape(t, B, a.shape[1]) if self.alike else a
-            found.append(a)
-        return found
+        n, shape, rows = self.end - self.row, self.shape, slice(self.row - start, self.end - start)
+        found = [a if a is None or len(a) == n else a[rows] for a in arrays]
+        return found if shape is None else [a if a is None else a.reshape(shape) for a in found]
 
     def running(self, states: Any) -> Any:
         """Return the states of the sequences that are not empty."""
         n = self.batches[0]
         return states if n == len(states.h) else each(states, lambda s: s[:n])
+
+
+def _alike(row: int, batches: list[int]) -> StepRun:
+    """Return a run of steps that all have as many rows."""
+    t, B = len(batches), batches[0]
+    return StepRun(row, row + t * B, batches, (t, B, -1))
 
 
 class RowBlock(NamedTuple):
@@ -66,9 +65,11 @@ class RowBlock(NamedTuple):
     end: int
     runs: list[StepRun]
 
-    def of(self, arrays: Sequence[Array | None], rows: int) -> list[Any]:
+    def of(self, arrays: Sequence[Array | None], rows: int) -> Sequence[Array | None]:
         """Return its rows of arrays that have all rows, or those of the largest block."""
         n, here = self.end - self.row, slice(self.row, self.end)
+        if n == rows:
+            return arrays
         return [
             a if a is None or len(a) == n else a[here] if len(a) == rows else a[:n] for a in arrays
         ]
@@ -219,14 +220,13 @@ class Rows:
 
     def _runs(self, steps: slice, rows: slice) -> list[StepRun]:
         """Return the runs of some steps, of equally many rows each in NumPy."""
-        in_numpy = self._xp is np
         if self._lengths is None:
             batches = [self.sequences] * (steps.stop - steps.start)
         else:
             batches = self._batches[steps]
-            if in_numpy:
-                return list(_equal(rows.start, batches))
-        return [StepRun(rows.start, rows.stop, batches, in_numpy)]
+        if self._xp is np:
+            return list(_equal(rows.start, batches))
+        return [StepRun(rows.start, rows.stop, batches, None)]
 
     def before(self, row: int, end: int, first: Array, after: Array, dtype: np.dtype[Any]) -> Array:
         """
@@ -463,6 +463,6 @@ def _equal(row: int, batches: list[int]) -> Iterator[StepRun]:
     start = 0
     for t in range(1, len(batches) + 1):
         if t == len(batches) or batches[t] != batches[start]:
-            end = row + (t - start) * batches[start]
-            yield StepRun(row, end, batches[start:t], True)
-            row, start = end, t
+            run = _alike(row, batches[start:t])
+            yield run
+            row, start = run.end, t

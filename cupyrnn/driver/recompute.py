@@ -233,5 +233,7 @@ def _all_at_once(xp: ModuleType, cell: Cell, layer: Layer, after: Any) -> None:
     most = max(1, _CHUNK // max(1, saved[0].shape[1])) if xp is np else max(1, len(x))
     for start in range(0, len(x), most):
         some = slice(start, start + most)
-        step = Layer(x[some], _taken(before, some), None, _taken(saved, some))
-        _layer.forward(xp, cell, step)
+        step_x = x[some]
+        rows = Rows(xp, 1, len(step_x))
+        step = Layer(step_x, _taken(before, some), rows, _taken(saved, some))
+        _layer.forward(xp, cell, step, whole=False)
