@@ -105,7 +105,7 @@ def arithmetic_of(dtype: np.dtype[Any]) -> Arithmetic:
 
 def dot_with(dtype: np.dtype[Any], matrices: Sequence[Any]) -> Callable[..., Any]:
     """Return the `dot` of a dtype for products with these results of `products.factor`."""
-    is_plain = dtype.kind == "f" and all(type(w) is np.ndarray for w in matrices)
+    is_plain = dtype.kind == "f" and {*map(type, matrices)} == {np.ndarray}
     # The method: np.dot looks for other types of arrays first.
     return np.ndarray.dot if is_plain else arithmetic_of(dtype).dot
 

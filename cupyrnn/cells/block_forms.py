@@ -72,13 +72,15 @@ class LSTMForm(Form):
         H = w.shape[1] // 4
         if b is not None and forget_bias != 0:
             start, b = COLUMNS[order][2] * H, b.copy()
-            b[start : start + H] += forget_bias
+            of_f = b[start : start + H]
+            of_f += forget_bias
         P = H if w_p is None else w_p.shape[1]
-        inputs: tuple[Weight, ...] = (Weight(w[: len(w) - P], 4 * H),)
-        recurrent: tuple[Weight, ...] = (Weight(w[len(w) - P :], 4 * H),)
-        widths: tuple[int, ...] = (4 * H,)
+        K, width = len(w) - P, 4 * H
+        inputs: tuple[Weight, ...] = (Weight(w[:K], width),)
+        recurrent: tuple[Weight, ...] = (Weight(w[K:], width),)
+        widths: tuple[int, ...] = (width,)
         if w_p is not None:
-            recurrent, widths = (*recurrent, Weight(w_p, P, delta=1)), (4 * H, P)
+            recurrent, widths = (*recurrent, Weight(w_p, P, delta=1)), (width, P)
         peephole = None if wci is None else (wci, wcf, wco)
         return LSTM(inputs, recurrent, widths, b, COLUMNS[order], peephole, clip, gate, proj_clip)
 

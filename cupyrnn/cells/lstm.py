@@ -311,7 +311,7 @@ def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) ->
     z = x.dot(w_x.w)
     z += h_prev.dot(w_h.w)
     z += cell.b
-    zi, zci, zf, zo = (z[:, column * H : (column + 1) * H] for column in cell.columns)
+    zi, zci, zf, zo = [z[:, column * H : (column + 1) * H] for column in cell.columns]
     np.tanh(zci, ci)  # ci = tanh(zci)
     early = z
     if cell.peephole is not None:

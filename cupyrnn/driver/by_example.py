@@ -9,7 +9,7 @@ and memory than the matrix. Matrices that share d share half of the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -34,7 +34,7 @@ class Factors(NamedTuple):
 
     x: Array
     before: Any  # the states before each row
-    saved: Any  # the cell's Saved
+    saved: Any  # the cell's Saved; or [t, B, ·] each
     deltas: Sequence[Any]
 
 
@@ -46,45 +46,40 @@ class LayerFactors(NamedTuple):
     terms: Sequence[Array]  # of the cell's own vectors; of the computation's dtype
 
 
+def in_rows(arrays: Any, n: int) -> Any:
+    """Return arrays that may be [t, B, ·] as [n, ·]."""
+    return each(arrays, lambda a: a if a.ndim == 2 else a.reshape(n, -1))
+
+
 def take_rows(
     xp: ModuleType, cell: Cell, layer: Any, deltas: Sequence[Array], grads: Gradients
 ) -> None:
     """Write the gradients of the weights by example, from the deltas of all steps."""
     x, first, packing, saved = layer
-    dtype, after = operand_dtype(xp, x.dtype), cell.states(saved)
+    compute, after, terms = compute_dtype(x.dtype), cell.states(saved), []
+    dtype, wants_terms = operand_dtype(xp, x.dtype), grads.vectors is not None
     before = [
         # Matrices multiply h only; other states are for the cell's own vectors.
-        None
-        if a is None or (n and grads.vectors is None)
-        else packing.before(0, len(x), s, a, dtype)
+        None if a is None or (n and not wants_terms) else packing.before(0, len(x), s, a, dtype)
         for n, (s, a) in enumerate(zip(first, after, strict=True))
     ]
-    factors = Factors(x, after._make(before), saved, deltas)
-    take(xp, cell, factors, packing.padded, grads)
-
-
-def take(
-    xp: ModuleType, cell: Cell, rows: Factors, padded: Callable[[Array], Array], grads: Gradients
-) -> None:
-    """Write the gradients of the weights by example, from rows that `padded` makes [T, B, ·]."""
-    x, before, saved, deltas = rows
-    compute, terms = compute_dtype(x.dtype), []
-    if grads.vectors is not None:
-        wide = [each(a, lambda s: cast(s, compute)) for a in (saved, before)]
+    rows = Factors(x, after._make(before), saved, deltas)
+    if wants_terms:
+        states = in_rows(rows.saved, len(rows.x)), rows.before
+        wide = [each(a, lambda s: cast(s, compute)) for a in states]
         terms = cell.terms(*wide, [cast(d, compute) for d in deltas])  # type: ignore[attr-defined]
-    arrays = operands(xp, cell, rows), deltas, terms
-    parts = ([padded(a) for a in some] for some in arrays)
-    write(xp, cell, LayerFactors(*parts), grads)
+    arrays = operands(cell, rows, dtype), deltas, terms
+    write(xp, cell, LayerFactors(*([packing.padded(a) for a in some] for some in arrays)), grads)
 
 
-def operands(xp: ModuleType, cell: Cell, rows: Factors) -> list[Array]:
-    """Return the operands of the inputs' and the recurrent matrices."""
-    operand = operand_dtype(xp, rows.x.dtype)
-    h_before = cast(rows.before.h, operand)
-    of_recurrent = [h_before] * len(cell.recurrent)
-    if (of_cell := getattr(cell, "operands", None)) is not None:
-        of_recurrent = of_cell(rows.saved, h_before)
-    return [cast(rows.x, operand)] * len(cell.inputs) + of_recurrent
+def operands(cell: Cell, rows: Factors, dtype: np.dtype[Any]) -> list[Array]:
+    """Return the operands of the inputs' and the recurrent matrices, of this dtype."""
+    h_before, of_cell = cast(rows.before.h, dtype), getattr(cell, "operands", None)
+    if of_cell is None:
+        of_recurrent = [h_before] * len(cell.recurrent)
+    else:
+        of_recurrent = of_cell(in_rows(rows.saved, len(rows.x)), h_before)
+    return [cast(rows.x, dtype)] * len(cell.inputs) + of_recurrent
 
 
 def wanted(deltas: Sequence[_T], sums: Sequence[Array | None] | None) -> list[tuple[_T, Array]]:

@@ -36,14 +36,14 @@ class Layer(NamedTuple):
     x: Array  # [N, K]
     first: Any  # the states before the first step of each of the S sequences
     packing: Any  # a Packing, or the Rows of some of its steps
-    saved: Any  # the cell's Saved, [N, ·] each
+    saved: Any  # the cell's Saved, [N, ·] each, or [T, B, ·] if NumPy computes them in one run
 
 
 class LayerGradient(NamedTuple):
     """The gradient of some steps of a layer: its inputs and outputs."""
 
     layer: Layer  # the inputs and results of `forward`
-    cotangents: Any  # the gradients of each step's states, [N, ·]; each may be None, and all
+    cotangents: Any  # the gradients of each step's states, like `saved`; each may be None, and all
     # The gradients of the last states, [S, ·], in the dtype of the computation; overwritten with
     # the gradients of the first states.
     carried: Any
@@ -116,7 +116,8 @@ def choice(
     page, kind = implementation(xp, cell, len(x), x.dtype, direction, single, whole)
     if kind == "layer":
         return functools.partial(_WHOLE[direction], page)
-    return _OF_STEPS[direction](xp, page, x.dtype, kind == "step")
+    of_steps: Callable[..., Any] = _OF_STEPS[direction](xp, page, x.dtype, kind == "step")
+    return of_steps
 
 
 # A whole layer in one call packs its matrices first. Measured: this pays from the first number of
@@ -279,7 +280,7 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer) -> Any:
     x, first, packing, saved = layer
     compute = compute_dtype(x.dtype)
     carried = _carried(first, compute)
-    *others, h = saved
+    *others, h = by_example.in_rows(saved, len(x))
     steps, row = packing.starts, 0
     spans = [(0, len(steps) - 1)]
     if others and len(others[0]) < len(x):
@@ -301,7 +302,7 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer) -> Any:
 def _backward_whole(recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
     """`backward` as one compiled call that includes the products."""
     (x, first, packing, saved), _, carried, grads = cut
-    cotangents = _wanted(np, cut)
+    saved, cotangents = (by_example.in_rows(a, len(x)) for a in (saved, _wanted(np, cut)))
     compute = compute_dtype(x.dtype)
 
     def plain(a: Array) -> Array:
@@ -359,8 +360,11 @@ def _wanted(xp: ModuleType, cut: LayerGradient) -> Any:
     if cotangents is None:
         return cut.carried._make([None] * len(cut.carried))
     if xp is np and len(cotangents) > 1:
-        # PyTorch passes zeros for unused outputs; they are treated like None.
-        others = [g if g is None or g.any() else None for g in cotangents[1:]]
+        # PyTorch passes zeros for unused outputs; they are treated like None. Others rarely begin
+        # with a zero.
+        others = [
+            g if g is None or (g.size and g.item(0)) or g.any() else None for g in cotangents[1:]
+        ]
         return cotangents._make([cotangents.h, *others])
     return cotangents
 
@@ -384,7 +388,8 @@ class _BackwardSteps(_Steps):
             for a in grads.weights:
                 if a is not None and not grads.adds:
                     a[...] = 0
-        whole, by_examples = (), wanted in ("examples", "norms")
+        whole: Sequence[Array] = ()
+        by_examples = wanted in ("examples", "norms")
         if wanted == "deltas":
             whole = grads.weights
         elif by_examples:  # these need the deltas of all blocks at once
@@ -409,8 +414,10 @@ class _BackwardSteps(_Steps):
                         for s, a in zip(first[1:], after[1:], strict=True)
                     ]
                     found = iter(part.of([*arrays, *before], row))
-                    now = self._wide(saved._make(islice(found, len(saved))))
-                    dh_steps = self._wide(cotangents._make(islice(found, len(cotangents))))
+                    now = saved._make(islice(found, len(saved)))
+                    dh_steps = cotangents._make(islice(found, len(cotangents)))
+                    if self._rounds:
+                        now, dh_steps = self._wide(now), self._wide(dh_steps)
                     out, past = [*islice(found, len(deltas))], after._make(found)
                     running = part.running(carried)
                     steps = BackwardRun(w, now, past, part.batches, dh_steps, running, out, work)
@@ -426,7 +433,7 @@ class _BackwardSteps(_Steps):
             if wanted == "sum":
                 added = None if block is blocks[-1] and not grads.adds else product
                 factors = Factors(x_rows, after._replace(h=h_before), of_block, right)
-                _weight_gradients(xp, cell, factors, grads, added)
+                _weight_gradients(xp, cell, factors, grads, operand, added)
         if by_examples and blocks:
             by_example.take_rows(xp, cell, cut.layer, whole, grads)
         memory.give_back()
@@ -462,14 +469,23 @@ class _BackwardSteps(_Steps):
             by_example.take_rows(np, cell, cut.layer, deltas, grads)
         elif wanted == "sum":
             added = Scratch(np, compute) if grads.adds else None
-            _weight_gradients(np, cell, Factors(x, before, saved, deltas), grads, added)
+            _weight_gradients(np, cell, Factors(x, before, saved, deltas), grads, compute, added)
 
 
 def _weight_gradients(
-    xp: ModuleType, cell: Cell, rows: Factors, grads: Gradients, scratch: Scratch | None = None
+    xp: ModuleType,
+    cell: Cell,
+    rows: Factors,
+    grads: Gradients,
+    dtype: np.dtype[Any],
+    scratch: Scratch | None = None,
 ) -> None:
-    """Write the gradients of matrices and biases from some rows or, given memory, add them."""
-    on, multiplied = products_of(xp), by_example.operands(xp, cell, rows)
+    """
+    Write the gradients of matrices and biases from some rows or, given memory, add them.
+
+    `dtype` is the dtype of operands.
+    """
+    on, multiplied = products_of(xp), by_example.operands(cell, rows, dtype)
     weights = (*cell.inputs, *cell.recurrent)
     for weight, left, grad in zip(weights, multiplied, grads.weights, strict=True):
         if grad is None:
@@ -515,5 +531,5 @@ def input_gradient(
         x_grad[...] = into
 
 
-_OF_STEPS = {"forward": _ForwardSteps, "backward": _BackwardSteps}
+_OF_STEPS: dict[str, Callable[..., Any]] = {"forward": _ForwardSteps, "backward": _BackwardSteps}
 _WHOLE: dict[str, Callable[..., Any]] = {"forward": _forward_whole, "backward": _backward_whole}

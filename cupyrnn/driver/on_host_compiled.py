@@ -18,9 +18,10 @@ from ..cells.contract import each
 from ..checks.arrays import NotRecordable, compute_dtype
 from . import by_example, recompute
 from .host_call import HostTable
+from .host_rows import assign
 from .loops import Loops
 from .net import Examples, GradientPlaces, Kept, LayerPlaces
-from .on_host import OnHost, _assign
+from .on_host import OnHost
 from .places import Place
 from .signatures import Arguments
 
@@ -40,7 +41,7 @@ class OnHostCompiled(Loops):
         """Add operations that round what the next layer reads, as in memory of the storage type."""
         storage = self._table.storage
         for a in places if self._rounds else ():
-            self._compute(lambda rows, to: _assign(rows.astype(storage), to), a, a)
+            self._compute(lambda rows, to: assign(rows.astype(storage), to), a, a)
 
     def _input_of(self, layer: LayerPlaces, to: int) -> Place:
         x = super()._input_of(layer, to)

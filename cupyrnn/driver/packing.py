@@ -41,10 +41,14 @@ class StepRun(NamedTuple):
         return [_alike(self.row + a * batch, self.batches[a:b]) for a, b in bounds]
 
     def of(self, arrays: Sequence[Array | None], start: int) -> list[Any]:
-        """Return its rows of arrays that are just these, or that begin at row `start`."""
+        """Return its rows of arrays [·, ·] that are just these, or that begin at row `start`."""
         n, shape, rows = self.end - self.row, self.shape, slice(self.row - start, self.end - start)
-        found = [a if a is None or len(a) == n else a[rows] for a in arrays]
-        return found if shape is None else [a if a is None else a.reshape(shape) for a in found]
+        if shape is None:
+            return [a if a is None or len(a) == n else a[rows] for a in arrays]
+        return [
+            a if a is None or a.ndim == 3 else (a if len(a) == n else a[rows]).reshape(shape)
+            for a in arrays
+        ]
 
     def running(self, states: Any) -> Any:
         """Return the states of the sequences that are not empty."""
@@ -236,7 +240,7 @@ class Rows:
         ----------
         first : [S, K]
             Before the first step.
-        after : [N, K]
+        after : [N, K] or [steps, S, K]
             After each row.
         dtype
             Of the result.
@@ -246,9 +250,9 @@ class Rows:
             return after[row - B : end - B].astype(dtype, copy=False)
         if self._lengths is None and end == B:
             return first.astype(dtype, copy=False)
-        out: Array = xp.empty((end - row, after.shape[1]), dtype)
+        out: Array = xp.empty((end - row, after.shape[-1]), dtype)
         if self._lengths is None:
-            out[:B], out[B:] = first, after[: end - B]
+            out[:B], out[B:] = first, after.reshape(self.rows, after.shape[-1])[: end - B]
             return out
         out[...] = after.take(self._before[row:end], 0)
         if row == 0:

@@ -23,7 +23,7 @@ import cupyrnn
 from cupyrnn import raw_ops
 from cupyrnn.arithmetic import products
 from cupyrnn.compiled.plan import Plan
-from cupyrnn.driver import recompute, reserve
+from cupyrnn.driver import recompute, reserve, signatures
 from cupyrnn.kernels import products as on_device
 
 # The states of every step; of every k-th, with T a multiple of k or not; only the first.
@@ -41,6 +41,7 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use blocks of two or three steps, and recompute some rows of a piece at once."""
     for (module, name, _), few in zip(SIZES_OF_BLOCKS, (9, 9, 1, 25), strict=True):
         monkeypatch.setattr(module, name, few)
+    monkeypatch.setattr(signatures, "CALLS", signatures.CallCache())
 
 
 @pytest.mark.parametrize("mode", MODES)

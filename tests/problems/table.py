@@ -32,7 +32,7 @@ from cupyrnn import (
 from cupyrnn.arithmetic import dropout, products, scratch
 from cupyrnn.cells import LayerNormLSTMParams, MultiplicativeLSTMParams
 from cupyrnn.derivatives.tree import tree_map
-from cupyrnn.driver import layer, recompute
+from cupyrnn.driver import layer, recompute, signatures
 from cupyrnn.kernels import products as on_device
 
 from . import grus, lstms, nets
@@ -310,6 +310,7 @@ def small_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
             (scratch, "SMALL_STEP", 0),
             (recompute, "_BLOCKS", 1),
             (recompute, "_CHUNK", 3 * case.rows),
+            (signatures, "CALLS", signatures.CallCache()),  # recorded calls have larger ones
         ):
             monkeypatch.setattr(module, name, many)
 
