@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import GRUCellGrads, GRUGrads, LSTMCellGrads, LSTMGrads, NamedTuple
-from ..cells.block_forms import GRU_FORM, LSTM_FORM
+from ..cells.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES
 from ..cells.contract import each
 from ..cells.entries import of_entries
 from ..cells.gru import GRUOutputs
@@ -35,8 +35,6 @@ from .net import (
 from .places import Place, Table
 from .recording import machine_for
 from .signatures import Arguments, Named
-
-PEEPHOLES = ("wci", "wcf", "wco")
 
 
 class LSTMWeights(NamedTuple):
