@@ -268,6 +268,10 @@ class _NetOp(Op):
             last = _cut(last, [a.shape for a in inputs["params"]])
         return [*first, *last]
 
+    def more_of(self, wanted: Sequence[bool]) -> Named:
+        without_input = wanted and not wanted[0] and "params" in self.inputs
+        return {"input_gradient": False} if without_input else {}
+
     def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
         x, major, several = inputs["input"], rest["time_major"], _count_of_others(rest)
         _check_rank(self.name, "input", x, "(T, B, I)" if major else "(B, T, I)")
@@ -290,7 +294,6 @@ class _NetOp(Op):
 CUDNN_RNN = _NetOp(
     _ops.CUDNN_RNN, f"{_ops.CUDNN_RNN.attributes}, {', '.join(f'int {name}' for name in _SIZES)}"
 )
-CUDNN_RNN.without_input = {"input_gradient": False}
 _LSTM_ATTRIBUTES = "float? forget_bias, float? cell_clip, str gate_order, str recurrent_activation"
 STACKED_RNN = _NetOp(
     _ops.STACKED_RNN,

@@ -166,8 +166,6 @@ class Op:
         self.axes, self._declared = axes, attributes
         # The number of results of a call that autograd records.
         self.shown = len(results)
-        # Arguments that make the gradient skip the first input.
-        self.without_input: Named = {}
         self.attributes = [part.split()[-1] for part in attributes.split(", ")]
         # The tensors of each group, and those that each op takes, before the extras.
         inputs, outputs = self.inputs, self.outputs
@@ -214,6 +212,10 @@ class Op:
         arguments = self.gradient_arguments(inputs, results, cotangents, rest)
         grads = self.gradients_of(self.schema.gradient(**arguments), inputs, rest)
         return [grads[name] if name in inputs else None for name in self.inputs]
+
+    def more_of(self, wanted: Sequence[bool]) -> Named:
+        """Return arguments that make the gradient skip what is not wanted."""
+        return {}
 
     def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the results."""
@@ -313,43 +315,54 @@ class Op:
         return (_untraced(self._computed) if seen else self._computed)(*call)  # type: ignore[no-any-return]
 
     def _computed(
-        self, op_kind: str, tensors: Any, attributes: Any, wanted: Any = ()
+        self, op_kind: str, tensors: Any, attributes: Any, wanted: Any = (), **more: Any
     ) -> list[torch.Tensor | None]:
         """
         Return the results of an op whose tensors are memory.
 
-        `wanted` selects gradients, and is empty for all.
+        `wanted` selects gradients, and is empty for all; `more` are arguments of the gradient.
         """
-        found = recording.results_of(self, op_kind, tensors, attributes, wanted)
+        found = None
+        if not more:
+            found = recording.results_of(self, op_kind, tensors, attributes, wanted)
         if found is not None:
             return found
-        results: list[torch.Tensor | None] = getattr(self, f"_{op_kind}")(
-            tensors, attributes, **({"wanted": wanted} if wanted else {})
-        )
-        return results
+        if op_kind in ("jvp", "second") and tensors[0].dtype not in _WITH_TANGENTS:
+            dtype = name_of(tensors[0].dtype)
+            raise TypeError(
+                f"{self.name}: {self.inputs[0]} has dtype {dtype}, expected float32"
+                " or float64: half formats have no second derivatives and no forward mode"
+            )
+        with on_device_of(tensors[0]):
+            *groups, rest = self.named(op_kind, tensors, attributes)
+            if op_kind == "forward":
+                results = self.compute(*groups, rest)
+                arrays = [results[name] for name in self.results]
+            elif op_kind == "backward":
+                arrays = self.gradients(*groups, rest | more | self.more_of(wanted))
+            else:
+                arrays = self._with_tangents(groups, rest)
+            if wanted:
+                arrays = [a if want else None for a, want in zip(arrays, wanted, strict=True)]
+            return tensors_of(arrays, tensors[0])
 
     # The registration with PyTorch's dispatcher, for the compiler and other tracers.
 
     def _define(self, op_kind: str) -> Any:
-        """
-        Return an op of PyTorch's library.
-
-        It takes a list of the tensors that are there, and a text with "1" for each of them and "0"
-        for each one that is left out.
-        """
+        """Return an op of PyTorch's library."""
         name = self.name + ("" if op_kind == "forward" else f"_{op_kind}")
-        schema = f"(Tensor[] tensors, str given, {self._declared}) -> Tensor[]"
+        schema = f"(Tensor?[] tensors, {self._declared}) -> Tensor[]"
         tags = torch.Tag.pt2_compliant_tag
         torch.library.define(f"cupyrnn::{name}", schema, lib=_LIBRARY, tags=tags)
 
         def traced(compute: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Any]:
-            def call(tensors: Sequence[Any], given: str, *attributes: Any) -> list[torch.Tensor]:
+            def call(tensors: Sequence[Any], *attributes: Any) -> list[torch.Tensor]:
                 # Ops in the dispatcher have no forward mode: tangents would be zeros.
                 if _in_forward_mode() and not _below_autograd.get():
                     raise NotImplementedError(
                         f"{self.name}: there is no forward mode in torch.compile"
                     )
-                return list(compute(all_of(tensors, given), attributes))
+                return list(compute(tensors, attributes))
 
             return call
 
@@ -379,9 +392,7 @@ class Op:
         self, op_kind: str, tensors: Sequence[Any], attributes: Any
     ) -> Sequence[torch.Tensor]:
         """Call an op of PyTorch's library."""
-        given = "".join(["0" if t is None else "1" for t in tensors])
-        present = [t for t in tensors if t is not None]
-        return tuple(self.library[op_kind](present, given, *attributes))
+        return tuple(self.library[op_kind](list(tensors), *attributes))
 
     def _fake(self, op_kind: str, tensors: Any, attributes: Any) -> tuple[torch.Tensor, ...]:
         """Return tensors of the shapes of an op's results."""
@@ -418,12 +429,6 @@ class Op:
         found = [arrays_of(self.name, self.by_name(group, a)) for group, a in groups.items()]
         return [*found, self._rest(tensors[0], extras, attributes)]
 
-    def _forward(self, tensors: Sequence[Any], attributes: Any) -> list[torch.Tensor | None]:
-        """Return the results."""
-        with on_device_of(tensors[0]):
-            results = self.compute(*self.named("forward", tensors, attributes))
-            return tensors_of([results[name] for name in self.results], tensors[0])
-
     def by_example(self, tensors: Sequence[Any], attributes: Any) -> Sequence[Any] | None:
         """
         Return the gradients by example, which have no derivative; None if one may be requested.
@@ -432,59 +437,30 @@ class Op:
         """
         if not is_plain(tensors) or in_a_transform() or _requires_grad(tensors):
             return None
-        return _whole(tensors[0], self._backward(tensors, attributes, weight_gradients="examples"))
+        found = self._computed("backward", tensors, attributes, weight_gradients="examples")
+        return _whole(tensors[0], found)
 
-    def _backward(
-        self, tensors: Sequence[Any], attributes: Any, wanted: tuple[bool, ...] = (), **more: Any
-    ) -> list[torch.Tensor | None]:
-        """Return the gradients; `wanted` selects some, or is empty for all."""
-        if wanted and not wanted[0]:
-            more |= self.without_input
-        with on_device_of(tensors[0]):
-            inputs, results, cotangents, rest = self.named("backward", tensors, attributes)
-            arrays = self.gradients(inputs, results, cotangents, rest | more)
-            if wanted:
-                arrays = [a if want else None for a, want in zip(arrays, wanted, strict=True)]
-            return tensors_of(arrays, tensors[0])
-
-    def _jvp(self, tensors: Sequence[Any], attributes: Any) -> list[torch.Tensor | None]:
-        self._check_second(tensors[0])
-        with on_device_of(tensors[0]):
-            inputs, tangents, rest = self.named("jvp", tensors, attributes)
-
-            def outputs(*values: Any) -> list[Array]:
-                found = self.compute(_like(inputs, values), rest)
-                return [found[name] for name in self.outputs]
-
-            values, directions = _leaves(inputs), _directions(inputs, tangents)
-            return tensors_of(along(outputs, values, directions)[1], tensors[0])
-
-    def _second(self, tensors: Sequence[Any], attributes: Any) -> list[torch.Tensor | None]:
-        self._check_second(tensors[0])
-        with on_device_of(tensors[0]):
-            k = len(self.outputs)
-            inputs, cotangents, tangents, more, rest = self.named("second", tensors, attributes)
+    def _with_tangents(self, groups: Sequence[Named], rest: Named) -> list[Array | None]:
+        """Return the results of jvp or second, whose groups are arguments, then their tangents."""
+        n, k = len(groups) // 2, len(self.outputs)
+        arguments, tangents = groups[:n], groups[n:]
+        for cotangents, more in zip(arguments[1:], tangents[1:], strict=True):
             for name, a in more.items():
                 if name not in cotangents:
                     cotangents[name] = a * 0
-            arguments = inputs, cotangents
 
-            def both(*values: Any) -> list[Array | None]:
-                primals, weights = _like(arguments, values)
-                found = self.compute(primals, rest)
-                grads = self.gradients(primals, found, weights, rest)
-                return [found[name] for name in self.outputs] + grads
+        def function(*values: Any) -> list[Array | None]:
+            inputs, *all_cotangents = _like(arguments, values)
+            found = self.compute(inputs, rest)
+            outputs = [found[name] for name in self.outputs]
+            for cotangents in all_cotangents:
+                outputs += self.gradients(inputs, found, cotangents, rest)
+            return outputs
 
-            directions = _directions(inputs, tangents) + _directions(cotangents, more)
-            values, slopes = along(both, _leaves(arguments), directions)
-            return tensors_of([*slopes[:k], *values[k:], *slopes[k:]], tensors[0])
-
-    def _check_second(self, first: torch.Tensor) -> None:
-        if first.dtype not in _WITH_TANGENTS:
-            raise TypeError(
-                f"{self.name}: {self.inputs[0]} has dtype {name_of(first.dtype)}, expected float32"
-                " or float64: half formats have no second derivatives and no forward mode"
-            )
+        pairs = zip(arguments, tangents, strict=True)
+        directions = [d for pair in pairs for d in _directions(*pair)]
+        values, slopes = along(function, _leaves(arguments), directions)
+        return [*slopes[:k], *values[k:], *slopes[k:]]
 
     # Derivatives.
 
@@ -556,12 +532,6 @@ class Op:
             found: Any = self._results("backward", tensors, ctx.attributes, wanted)
             return None, *found, *[None] * e
         return None, *self._transpose("forward", ctx, grads, needed)
-
-
-def all_of(tensors: Sequence[Any], given: str) -> list[Any]:
-    """Return the tensors of a call of PyTorch's library, None for those that are left out."""
-    left = iter(tensors)
-    return [next(left) if mark == "1" else None for mark in given]
 
 
 def _whole(like: torch.Tensor, found: Sequence[Any]) -> tuple[torch.Tensor, ...]:

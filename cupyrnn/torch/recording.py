@@ -122,7 +122,7 @@ def _record(
     if back:
         inputs, saved, cotangents = groups
         arguments = op.gradient_arguments(inputs, saved, cotangents, rest)
-        arguments |= op.without_input if wanted and not wanted[0] else {}
+        arguments |= op.more_of(wanted)
     else:
         (inputs,) = groups
         arguments = op.arguments(inputs, rest)

@@ -22,7 +22,7 @@ from .definitions import (
     kind_of,
     units_of,
 )
-from .ops import Op, all_of
+from .ops import Op
 
 # The nodes, and their gates by the names in the packed vector.
 _NODES = {
@@ -242,11 +242,11 @@ def _gates(name: str, *_: Any, **__: Any) -> Any:
 
 def _translation(op: Op, write: Callable[..., Any]) -> Callable[..., Any]:
     """Return the translation of an op, whose arguments by name go to `write`."""
-    names = ["tensors", "given", *op.attributes]
+    names = ["tensors", *op.attributes]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         rest = dict(zip(names, args, strict=False)) | kwargs
-        tensors = all_of(rest.pop("tensors"), rest.pop("given"))
+        tensors = rest.pop("tensors")
         end = len(tensors) - len(op.extras)
         extras = zip(op.extras, tensors[end:], strict=True)
         return write(**op.by_name("p", tensors[:end]), **dict(extras), **rest)
