@@ -12,7 +12,7 @@ import torch
 
 from .. import _ops
 from .._ops import Schema
-from .._typing import Array, NamedTuple
+from .._typing import NamedTuple
 from ..cells.block_forms import GRU_FORM, LSTM_FORM
 from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.contract import Form
@@ -182,7 +182,9 @@ def block_weights(tensors: Sequence[Any], names: str) -> list[Any]:
 
 
 def _cut(whole: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
-    """Return the parts of a vector in these shapes."""
+    """Return the parts of a vector in these shapes; one is the vector itself."""
+    if len(shapes) == 1:
+        return [whole]
     ends = pairwise(accumulate(map(math.prod, shapes), initial=0))
     return [whole[slice(*part)].reshape(shape) for part, shape in zip(ends, shapes, strict=True)]
 
@@ -251,22 +253,14 @@ class _NetOp(Op):
         saved = {"reserve_space": results["reserve_space"]}
         return self.schema.gradient_call(self.arguments(inputs, rest), saved, cotangents)
 
-    def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
-        grads = super().gradients_of(found, inputs, rest)
-        if "weights" in grads:
-            _, fields = kind_of(rest["names"])
-            grads["weights"] = [getattr(e, name) for e in grads["weights"] for name in fields]
-            grads["input_c"] = _stacked(grads["input_c"])
-        return grads
-
-    def gradients(
-        self, inputs: Named, results: Named, cotangents: Named, rest: Named
-    ) -> list[Array | None]:
-        grads: list[Any] = super().gradients(inputs, results, cotangents, rest)
-        *first, last = grads
-        if not isinstance(last, list):
-            last = _cut(last, [a.shape for a in inputs["params"]])
-        return [*first, *last]
+    def in_order(self, found: Any, inputs: Named, rest: Named) -> list[Any]:
+        *first, last = super().in_order(found, inputs, rest)
+        if "params" in inputs:
+            return [*first, *_cut(last, [a.shape for a in inputs["params"]])]
+        input, h, others = first
+        _, fields = kind_of(rest["names"])
+        parts = [getattr(entry, name) for entry in last for name in fields]
+        return [input, h, _stacked(others), *parts]
 
     def more_of(self, wanted: Sequence[bool]) -> Named:
         without_input = wanted and not wanted[0] and "params" in self.inputs

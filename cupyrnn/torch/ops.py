@@ -201,17 +201,17 @@ class Op:
         found: Named = self.schema.forward(**self.arguments(inputs, rest))._asdict()
         return found
 
-    def gradients_of(self, found: Any, inputs: Named, rest: Named) -> Named:
-        """Return the results of the function's gradient by the names of the inputs."""
-        return self.schema.by_input(found)
+    def in_order(self, found: Any, inputs: Named, rest: Named) -> list[Any]:
+        """Return the results of the gradient by input, None for those that are left out."""
+        grads = self.schema.by_input(found)
+        return [grads[name] if name in inputs else None for name in self.inputs]
 
     def gradients(
         self, inputs: Named, results: Named, cotangents: Named, rest: Named
     ) -> list[Array | None]:
-        """Return the gradients of the inputs, None for those that are left out."""
+        """Compute the gradients of the inputs, None for those that are left out."""
         arguments = self.gradient_arguments(inputs, results, cotangents, rest)
-        grads = self.gradients_of(self.schema.gradient(**arguments), inputs, rest)
-        return [grads[name] if name in inputs else None for name in self.inputs]
+        return self.in_order(self.schema.gradient(**arguments), inputs, rest)
 
     def more_of(self, wanted: Sequence[bool]) -> Named:
         """Return arguments that make the gradient skip what is not wanted."""
@@ -336,10 +336,12 @@ class Op:
         with on_device_of(tensors[0]):
             *groups, rest = self.named(op_kind, tensors, attributes)
             if op_kind == "forward":
-                results = self.compute(*groups, rest)
+                results = self.compute(groups[0], rest)
                 arrays = [results[name] for name in self.results]
             elif op_kind == "backward":
-                arrays = self.gradients(*groups, rest | more | self.more_of(wanted))
+                inputs, saved, cotangents = groups
+                more |= self.more_of(wanted)
+                arrays = self.gradients(inputs, saved, cotangents, rest | more)
             else:
                 arrays = self._with_tangents(groups, rest)
             if wanted:

@@ -12,11 +12,11 @@ import inspect
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 
-from .._typing import Array, NamedTuple
+from .._typing import Array
 from ..arithmetic.dropout import key_words
 from ..checks.arrays import NotRecordable
 from ..driver.host_call import HostCall
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 Results: TypeAlias = "list[torch.Tensor | None]"
 Wanted: TypeAlias = "tuple[bool, ...]"  # which gradients; empty for all
 
+# The number of a tensor, and what `as_strided` takes for a part of it; None for all of it.
+_View: TypeAlias = "tuple[int, Any]"
+
 # Without this the parts of a tensor would be views, and autograd forbids writing to them.
 _VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 # What the cache has for calls that have no layout.
@@ -46,11 +49,25 @@ _NOTHING: Any = object()
 _without: Any = torch._C._ExcludeDispatchKeyGuard
 
 
-class _View(NamedTuple):
-    """A result: one of several tensors, or a part of it."""
+class _Result:
+    """A result of a call, or a part of it, made as of an array."""
 
-    tensor: int
-    part: tuple[Any, ...] | None = None  # its shape, strides and offset; None for the whole
+    def __init__(self, n: int, start: int = 0, shape: tuple[int, ...] | None = None) -> None:
+        self.n, self.start, self.shape = n, start, shape
+
+    def __getitem__(self, part: slice) -> _Result:
+        return _Result(self.n, part.start)
+
+    def reshape(self, shape: tuple[int, ...]) -> _Result:
+        """Return a part in this shape."""
+        return _Result(self.n, self.start, shape)
+
+    def view(self, n: int, shape: tuple[int, ...] | None, start: int) -> _View:
+        """Return its view, where the result is in tensor n; shape is None for all of that."""
+        shape = shape if self.shape is None else self.shape
+        if shape is None:
+            return n, None
+        return n, (shape, strides_of(tuple([n or 1 for n in shape]), 1), start + self.start)
 
 
 def results_of(
@@ -147,20 +164,13 @@ def _record(
         call, sequences = of_values.call, of_values if known.length is None else None
     if type(call) is ByName or isinstance(call, HostCall) is not first.is_cpu:
         return None  # of arrays of a device, which are made of tensors in every call
-    results = [None if r is None else n for n, r in enumerate(call.returned)]
+    results = [None if r is None else _Result(n) for n, r in enumerate(call.returned)]
     found = call.kind._make(results + [None] * len(call.more))
     if any(isinstance(result, tuple) for result in found):
         return None  # of several states, which every call joins in a tensor
-    if not back:
-        views = [_whole(getattr(found, name)) for name in op.results]
-    else:
-        grads = op.gradients_of(found, inputs, rest)
-        *of_inputs, of_last = [grads[name] if name in inputs else None for name in op.inputs]
-        views = [*map(_whole, of_inputs)]
-        if isinstance(of_last, list):
-            views += map(_whole, of_last)
-        else:
-            views += _parts(of_last, pieces) if last == "params" else [_whole(of_last)]
+    views = (
+        [getattr(found, n) for n in op.results] if not back else op.in_order(found, inputs, rest)
+    )
     if wanted:
         views = [view if want else None for view, want in zip(views, wanted, strict=True)]
     order = [numbers[id(a)] for a in arrays]
@@ -174,29 +184,6 @@ def _in_order(a: Any) -> Any:
     if a is None or a.is_cpu or a.is_contiguous():
         return a
     return a if a.dim() == 2 and a.t().is_contiguous() else a.contiguous()
-
-
-def _whole(n: int | None) -> _View | None:
-    return None if n is None else _View(n)
-
-
-def _parts(n: Any, pieces: Sequence[Array]) -> list[_View]:
-    """Return the parts of a flat result that belong to pieces, in their shapes."""
-    if len(pieces) == 1:
-        return [_View(n)]
-    starts = itertools.accumulate((a.size for a in pieces), initial=0)
-    strides = [strides_of(tuple([n or 1 for n in a.shape]), 1) for a in pieces]
-    return [_View(n, (a.shape, s, k)) for a, s, k in zip(pieces, strides, starts, strict=False)]
-
-
-def _place(result: Any, view: _View, itemsize: int) -> _View:
-    """Return the place of a result, or of a part of it, in the memory of a call."""
-    n, shape, _, offset = result
-    start = offset // itemsize
-    if view.part is None:
-        return _View(n, (shape, strides_of(shape, 1), start))
-    shape, strides, more = view.part
-    return _View(n, (shape, strides, start + more))
 
 
 def _key_of(values: dict[str, Array]) -> tuple[int, int]:
@@ -215,7 +202,7 @@ class _Runner:
 
     def __init__(self, order: list[int], views: list[_View | None]) -> None:
         self._order, self._views = order, views
-        self._has_parts = any(view is not None and view.part is not None for view in views)
+        self._has_parts = any(view is not None and view[1] is not None for view in views)
 
     def _results(self, memory: Any) -> Results:
         """Return the results: whole tensors, or parts that autograd does not see as views."""
@@ -234,11 +221,11 @@ class _OnHost(_Runner):
     """Runs calls of tensors on the host, whose results are in NumPy's memory."""
 
     def __init__(
-        self, call: HostCall, order: list[int], views: list[_View | None], sequences: Any
+        self, call: HostCall, order: list[int], results: list[_Result | None], sequences: Any
     ) -> None:
-        super().__init__(order, views)
+        super().__init__(order, [None if r is None else r.view(r.n, None, 0) for r in results])
         self._call, self._sequences = call, sequences
-        self._asked = {view.tensor for view in views if view is not None}
+        self._asked = {r.n for r in results if r is not None}
 
     def run(
         self, tensors: Sequence[torch.Tensor], _: list[int], values: dict[str, Array]
@@ -256,7 +243,7 @@ class _OnDevice(_Runner):
         self,
         call: device_call.DeviceCall,
         order: list[int],
-        views: list[_View | None],
+        results: list[_Result | None],
         arguments: tuple[torch.Tensor, list[int]],
         sequences: Any,
     ) -> None:
@@ -264,16 +251,18 @@ class _OnDevice(_Runner):
         self._call, self._index, self._sequences = call, first.device.index, sequences
         sizes = [-(-size // first.itemsize) for size in call.allocations]
         self._shapes: list[Any] = [(size,) for size in sizes]
-        places = [
-            None if v is None else _place(call.returned[v.tensor], v, first.itemsize) for v in views
-        ]
-        used = [view.tensor for view in places if view is not None]
-        for n, view in enumerate(places):
-            if view is not None and used.count(view.tensor) == 1:
-                shape, *_ = view.part or ((),)
-                if math.prod(shape) == sizes[view.tensor]:  # a tensor of its own
-                    self._shapes[view.tensor], places[n] = shape, _View(view.tensor)
-        super().__init__(order, places)
+        views: list[_View | None] = [None] * len(results)
+        for n, result in enumerate(results):
+            if result is not None:
+                m, shape, _, offset = cast("Any", call.returned[result.n])
+                views[n] = result.view(m, shape, offset // first.itemsize)
+        used = [view[0] for view in views if view is not None]
+        for n, view in enumerate(views):
+            if view is not None and used.count(view[0]) == 1:
+                m, part = view
+                if math.prod(part[0]) == sizes[m]:  # a tensor of its own
+                    self._shapes[m], views[n] = part[0], (m, None)
+        super().__init__(order, views)
 
     def run(
         self, tensors: Sequence[torch.Tensor], addresses: list[int], values: dict[str, Array]
