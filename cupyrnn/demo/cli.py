@@ -25,7 +25,7 @@ from . import model as _model
 from . import text
 from .figure import draw, gates_on_line
 from .model import CELLS
-from .training import Training, TrainingPlan, show_step, train
+from .training import Training, show_step, train
 
 PROMPT = "The "
 SAMPLE = 300  # characters
@@ -120,7 +120,7 @@ def run(
     if B * T >= N:
         fail(f"--batch {B} times --seq {T} is {B * T:,}: the training text has {N:,} characters")
     print(f"""task: predict the next character of Python's documentation, pydoc_data.topics
-text: {corpus.total:,} characters, the last {len(corpus.held_out) - 1:,} held out;
+text: {len(corpus.whole):,} characters, the last {len(corpus.held_out) - 1:,} held out;
   {N:,} to train on, without the paragraphs that the held-out text repeats
 symbols: {V}, one of them for all characters seen fewer than {text.RARE} times in training
   ({corpus.escapes} in the held-out text)
@@ -135,7 +135,7 @@ input: a character, and the characters that came next the last time that the las
         print("The gradient is wrong: not training.", file=sys.stderr)
         return 1
 
-    training = Training(comm, _model.Model(xp, cell, p), corpus, TrainingPlan(options.steps, B, T))
+    training = Training(comm, _model.Model(xp, cell, p), corpus, options.steps, B, T)
     configuration = {name: getattr(options, name) for name in CONFIGURATION}
     configuration["text"] = hashlib.sha256(corpus.whole.encode()).hexdigest()
     if path is not None and comm.share(path.exists()):

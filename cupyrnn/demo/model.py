@@ -107,54 +107,51 @@ def forward(model: Model, tokens: Array, state: State, seed: int | None = None) 
     xp, cell, p = model
     x = sum(table[tokens[..., k]] for k, table in enumerate(p["embedding"]))
     weights, options = {name: p[name] for name in cell.weights}, dict(cell.options)
+    output = "output" if cell.layered else "h"
     if cell.layered:
         state = (*state, None)[:2]
         options |= {"dropout": 0.0} if seed is None else {"seed": seed}
     out, pullback = cupyrnn.vjp(cell.op, x, *state, **weights, **options)
-    h = out.output if cell.layered else out.h
-    after = tuple(getattr(out, name) for name in cell.states)
-    if not cell.layered:
-        after = tuple(a[-1] for a in after)
+    h, after = getattr(out, output), [getattr(out, name) for name in cell.states]
+    state = tuple(after if cell.layered else [a[-1] for a in after])
 
     def backward(h_grad: Array) -> tuple[Array, Parameters]:
-        grads: Any = pullback(**{"output" if cell.layered else "h": h_grad})
+        grads: Any = pullback(**{output: h_grad})
         return grads[0], {name: grads[name] for name in weights}
 
     logits = h.reshape(-1, h.shape[-1]) @ p["w_out"] + p["b_out"]
     logits -= logits.real.max(axis=1, keepdims=True)
-    return out, h, after, logits - xp.log(xp.exp(logits).sum(axis=1, keepdims=True)), backward
+    return out, h, state, logits - xp.log(xp.exp(logits).sum(axis=1, keepdims=True)), backward
 
 
 def loss(
     model: Model, tokens: Array, targets: Array, state: State, seed: int | None = None
-) -> tuple[Array, State]:
-    """Return the mean of -log p of targets[T, B] in nats, and the state after the window."""
-    _, _, after, log_p, _ = forward(model, tokens, state, seed)
-    return -log_p[model.xp.arange(targets.size), targets.ravel()].mean(), after
+) -> tuple[Array, State, Callable[[], Parameters]]:
+    """
+    Return the mean of -log p of targets[T, B] in nats, and the state after the window.
 
-
-def loss_and_gradient(
-    model: Model, tokens: Array, targets: Array, state: State, seed: int | None = None
-) -> tuple[Array, Parameters, State]:
-    """Return the loss, its gradient by parameter, and the state after the window."""
+    The third result is a function that returns the gradient of the loss by parameter.
+    """
     xp, _, p = model
     _, h, after, log_p, backward = forward(model, tokens, state, seed)
     N = len(log_p)
     at_targets = xp.arange(N), targets.ravel()
-    value = -log_p[at_targets].mean()
 
-    d_logits = xp.exp(log_p)
-    d_logits[at_targets] -= 1
-    d_logits /= N
-    grads = {"w_out": h.reshape(N, -1).T @ d_logits, "b_out": d_logits.sum(axis=0)}
-    d_x, cell_grads = backward((d_logits @ p["w_out"].T).reshape(h.shape))
-    # Row v of a table gets the sum of d_x where the token is v. As a matmul, unlike adding at
-    # indices, the sum has one order everywhere.
-    one_hot = xp.zeros((*p["embedding"].shape[:2], N), d_x.dtype)
-    one_hot[xp.arange(len(one_hot))[:, None], tokens.reshape(N, -1).T, xp.arange(N)] = 1
-    tables = one_hot.reshape(-1, N) @ d_x.reshape(N, -1)
-    grads["embedding"] = tables.reshape(p["embedding"].shape)
-    return value, grads | cell_grads, after
+    def gradient() -> Parameters:
+        d_logits = xp.exp(log_p)
+        d_logits[at_targets] -= 1
+        d_logits /= N
+        grads: Parameters = {"w_out": h.reshape(N, -1).T @ d_logits, "b_out": d_logits.sum(axis=0)}
+        d_x, cell_grads = backward((d_logits @ p["w_out"].T).reshape(h.shape))
+        # Row v of a table gets the sum of d_x where the token is v. As a matmul, unlike adding at
+        # indices, the sum has one order everywhere.
+        one_hot = xp.zeros((*p["embedding"].shape[:2], N), d_x.dtype)
+        one_hot[xp.arange(len(one_hot))[:, None], tokens.reshape(N, -1).T, xp.arange(N)] = 1
+        tables = one_hot.reshape(-1, N) @ d_x.reshape(N, -1)
+        grads["embedding"] = tables.reshape(p["embedding"].shape)
+        return {**grads, **cell_grads}
+
+    return -log_p[at_targets].mean(), after, gradient
 
 
 def to_host(xp: ModuleType, a: Array) -> Array:
@@ -180,7 +177,7 @@ def gradient_error(xp: ModuleType, cell: DemoCell, directions: int = 3) -> float
     targets = rng.integers(V, size=(T, B))
     model = Model(xp, cell, {name: xp.asarray(a) for name, a in p.items()})
     first = tuple(map(xp.asarray, state))
-    _, grads, _ = loss_and_gradient(model, xp.asarray(tokens), xp.asarray(targets), first)
+    grads = loss(model, xp.asarray(tokens), xp.asarray(targets), first)[2]()
 
     complex_p = {name: a.astype(np.complex128) for name, a in p.items()}
     complex_state = tuple(a.astype(np.complex128) for a in state)
@@ -189,7 +186,7 @@ def gradient_error(xp: ModuleType, cell: DemoCell, directions: int = 3) -> float
         for _ in range(directions):
             d = rng.standard_normal(a.shape)
             moved = complex_p | {name: a + 1j * step * d}
-            value, _ = loss(Model(np, cell, moved), tokens, targets, complex_state)
+            value, *_ = loss(Model(np, cell, moved), tokens, targets, complex_state)
             expected = float(value.imag) / step
             projected = float((to_host(xp, grads[name]) * d).sum())
             worst = max(worst, abs(projected - expected) / abs(expected))
@@ -209,7 +206,7 @@ def held_out_bits(
     state, nats = model.zero_state(at.shape[1]), 0.0
     for lo in range(0, L, 500):  # in pieces that fit in memory
         piece = slice(lo, min(lo + 500, L))
-        value, state = loss(model, tokens[piece], targets[piece], state)
+        value, state, _ = loss(model, tokens[piece], targets[piece], state)
         nats += float(value) * (piece.stop - lo)
     return float(nats / L / np.log(2)) + corpus.escape_bits
 

@@ -37,11 +37,6 @@ class Corpus(NamedTuple):
     whole: str  # before repeated paragraphs were dropped
 
     @property
-    def total(self) -> int:
-        """The number of characters of the whole text."""
-        return len(self.whole)
-
-    @property
     def escape_bits(self) -> float:
         """The bits per held-out character for spelling out unknown characters.
 

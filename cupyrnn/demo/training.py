@@ -10,14 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .._typing import Array
 from ..checks import npz
 from ..parallel import Communicator, all_reduce_gradients, broadcast_parameters, check_parameters
-from .model import STREAMS, Model, Parameters, held_out_bits, loss_and_gradient, to_host
+from .model import STREAMS, Model, Parameters, held_out_bits, loss, to_host
 from .text import Corpus, window
 
 MAX_RATE, MIN_RATE = 1e-2, 1e-4
@@ -97,14 +97,6 @@ def part_of(n: int, comm: Communicator) -> slice:
     return slice(n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size)
 
 
-class TrainingPlan(NamedTuple):
-    """The number of steps, and the size of the windows."""
-
-    steps: int
-    B: int
-    T: int
-
-
 class Training:
     """A model in training, with everything that the next step depends on.
 
@@ -112,12 +104,12 @@ class Training:
     """
 
     def __init__(
-        self, comm: Communicator, model: Model, corpus: Corpus, plan: TrainingPlan
+        self, comm: Communicator, model: Model, corpus: Corpus, steps: int, B: int, T: int
     ) -> None:
-        self.comm, self.xp, self.corpus, self.plan = comm, model.xp, corpus, plan
+        self.comm, self.xp, self.corpus, self.B, self.T = comm, model.xp, corpus, B, T
         self.model = model._replace(p=broadcast_parameters(comm, model.p))
-        self.adam = Adam(self.xp, self.model.p, plan.steps)
-        self.streams = part_of(plan.B, comm)
+        self.adam = Adam(self.xp, self.model.p, steps)
+        self.streams = part_of(B, comm)
         self.state = self.model.zero_state(self.streams.stop - self.streams.start)
         self.history = History()
 
@@ -128,14 +120,12 @@ class Training:
 
     def step(self, stop: bool = False) -> bool:
         """Make one step; return whether any rank wants to stop."""
-        window_ = window(self.corpus.training, self.plan.B, self.plan.T, self.done)
+        window_ = window(self.corpus.training, self.B, self.T, self.done)
         tokens, targets = (self.xp.asarray(a[:, self.streams]) for a in window_)
-        seed = self.done + 1 + self.plan.steps * self.comm.rank
-        value, grads, self.state = loss_and_gradient(
-            self.model, tokens, targets, self.state, seed=seed
-        )
+        seed = self.done + 1 + self.adam.steps * self.comm.rank
+        value, self.state, gradient = loss(self.model, tokens, targets, self.state, seed=seed)
         # The loss and the wish to stop are reduced with the gradients.
-        grads |= {"loss": value.reshape(1), "stop": self.xp.full(1, stop, value.dtype)}
+        grads = gradient() | {"loss": value.reshape(1), "stop": self.xp.full(1, stop, value.dtype)}
         grads = all_reduce_gradients(self.comm, grads, weight=targets.size)
         value, stop = float(grads.pop("loss")[0]), bool(grads.pop("stop")[0] > 0)
         self.adam.update(self.model.p, grads)
@@ -156,7 +146,7 @@ class Training:
         for n, (m, v) in self.adam.moments.items():
             named |= {f"first moment {n}": m, f"second moment {n}": v}
         check_parameters(self.comm, named)
-        whole = self.model.zero_state(self.plan.B)
+        whole = self.model.zero_state(self.B)
         for a, mine in zip(whole, self.state, strict=True):
             a[..., self.streams, :] = mine
         whole = all_reduce_gradients(self.comm, whole, reduce="sum")
@@ -180,12 +170,7 @@ class Training:
     def load(self, path: Path, configuration: dict[str, Any]) -> str:
         """Continue from a checkpoint; return why that is not possible, or "" if it is."""
         like = self.arrays()
-        content: Any = "", {}, {}
-        if self.comm.rank == 0:
-            try:
-                content = _read(path, configuration, like)
-            except Exception as error:  # damaged zip files raise many types of errors
-                content = f"{str(path)!r} is damaged or no checkpoint: {error}", {}, {}
+        content = None if self.comm.rank else _read(path, configuration, like)
         why, about, arrays = self.comm.share(content)
         if why:
             return str(why)
@@ -206,16 +191,20 @@ def _read(
     path: Path, configuration: dict[str, Any], like: dict[str, Array]
 ) -> tuple[str, dict[str, Any], dict[str, Array]]:
     """Return why a file is of another run, or "", and what is in it."""
-    with npz.stored(path) as archive:
-        about = json.loads(npz.read_text(archive, "about", path.stat().st_size))
-        for name, value in configuration.items():
-            if (was := about["configuration"].get(name)) != value:
-                other = f"--{name} {was}, not {value}" if name != "text" else "another text"
-                return f"{str(path)!r} is the checkpoint of a run with {other}", {}, {}
-        arrays = {name: npz.read_array(archive, name) for name in like}
-    for name, a in arrays.items():
-        if a.shape != like[name].shape or a.dtype != like[name].dtype or not np.isfinite(a).all():
-            raise ValueError(f"{name} has another shape or dtype, or is not finite")
+    try:
+        with npz.stored(path) as archive:
+            about = json.loads(npz.read_text(archive, "about", path.stat().st_size))
+            for name, value in configuration.items():
+                if (was := about["configuration"].get(name)) != value:
+                    other = f"--{name} {was}, not {value}" if name != "text" else "another text"
+                    return f"{str(path)!r} is the checkpoint of a run with {other}", {}, {}
+            arrays = {name: npz.read_array(archive, name) for name in like}
+        for name, a in arrays.items():
+            of = like[name]
+            if a.shape != of.shape or a.dtype != of.dtype or not np.isfinite(a).all():
+                raise ValueError(f"{name} has another shape or dtype, or is not finite")
+    except Exception as error:  # damaged zip files raise many types of errors
+        return f"{str(path)!r} is damaged or no checkpoint: {error}", {}, {}
     return "", about, arrays
 
 
@@ -232,7 +221,7 @@ def train(training: Training, every: int = 0, save: Callable[[], None] = lambda:
     """
     from tqdm import tqdm
 
-    steps, history, stop = training.plan.steps, training.history, False
+    steps, history, stop = training.adam.steps, training.history, False
     marks = {round(steps * k / MARKS) for k in range(1, MARKS)}
     quiet = True if sys.stderr is None or training.comm.rank else None  # None: no bar in a log
     bar = tqdm(total=steps, initial=training.done, unit="step", disable=quiet, dynamic_ncols=True)

@@ -21,6 +21,7 @@ from ..arithmetic.gates import RecurrentActivation
 from ..cells.packed import RNNMode
 from ..checks.arrays import cast, compute_dtype, on_device
 from ..checks.attributes import check_choice, check_count, check_list, no_memory, shown
+from ..checks.block import shape_of
 from ..checks.calls import check_arrays, check_lengths, expect_memory, expect_rank, expect_shape
 from ..derivatives.traced import traceable
 from ..ops.cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
@@ -88,6 +89,11 @@ class _Node(NamedTuple):
     tensors: dict[str, Array]
     lengths: NDArray[np.int32] | None
     attributes: NodeAttributes
+    sizes: dict[str, int]  # by symbol
+
+    def check(self, op: str, name: str, a: Array | None, symbols: str) -> None:
+        """Check that an array is None or has a shape such as "D, 4*H, I"."""
+        expect_shape(op, name, a, f"({symbols})", shape_of(symbols, **self.sizes))
 
     def exchanged(self, a: Array) -> Array:
         """Exchange D and B in Y or in the ops' output [T, B, D, H], unless layout is 1."""
@@ -243,14 +249,11 @@ def onnx_node_gradients(
     if op_type != "LSTM" and Y_c_grad is not None:
         raise ValueError(f"{op}: Y_c_grad is an array, expected None: {op_type} has no Y_c")
     X, (D, _, H) = call.tensors["X"], call.tensors["R"].shape
-    batch_first = call.attributes.batch_first
-    sizes = dict(zip("BTDH" if batch_first else "TBDH", (*X.shape[:2], D, H), strict=True))
     output_grads = {"Y_grad": Y_grad, "Y_h_grad": Y_h_grad, "Y_c_grad": Y_c_grad}
     check_arrays(op, {"X": X}, output_grads)
+    of_Y, of_states = ("B, T, D", "B, D") if call.attributes.batch_first else ("T, D, B", "D, B")
     for name, a in output_grads.items():
-        axes = ("TDBH", "DBH", "BTDH", "BDH")[2 * batch_first + (name != "Y_grad")]
-        shape = tuple(sizes[axis] for axis in axes)
-        expect_shape(op, name, a, f"({', '.join(axes)})", shape)
+        call.check(op, name, a, f"{of_Y if name == 'Y_grad' else of_states}, H")
     with on_device(call.xp, X):
         forward, backward, arguments = _op(call, gradient=True)
         dtype = arguments["input"].dtype
@@ -350,16 +353,10 @@ def _check(op: str, op_type: Any, inputs: Any, attributes: dict[str, Any]) -> _N
             f"{op}: R has shape {tensors['R'].shape}, expected (D, {gates}, H) with H ="
             f" hidden_size = {shown(hidden_size)}"
         )
-    leading = (B, D) if batch_first else (D, B)
-    for name, symbols, shape in (
-        ("R", f"(D, {gates}, H)", (D, G * H, H)),
-        ("W", f"(D, {gates}, I)", (D, G * H, I)),
-        ("B", f"(D, {2 * G}*H)", (D, 2 * G * H)),
-        ("initial_h", f"({states}, H)", (*leading, H)),
-        ("initial_c", f"({states}, H)", (*leading, H)),
-        ("P", "(D, 3*H)", (D, 3 * H)),
-    ):
-        expect_shape(op, name, tensors.get(name), symbols, shape)
+    call = _Node(xp, op_type, tensors, None, node, {"T": T, "B": B, "D": D, "H": H, "I": I})
+    shapes = {"R": f"D, {gates}, H", "W": f"D, {gates}, I", "B": f"D, {2 * G}*H"}
+    shapes |= {**dict.fromkeys(("initial_h", "initial_c"), f"{states}, H"), "P": "D, 3*H"}
+    for name, symbols in shapes.items():
+        call.check(op, name, tensors.get(name), symbols)
     expect_memory(op, "X", tensors["X"].shape, T * B * D * H)
-    lengths = check_lengths(op, sequence_lens, T, B, name="sequence_lens")
-    return _Node(xp, op_type, tensors, lengths, node)
+    return call._replace(lengths=check_lengths(op, sequence_lens, T, B, name="sequence_lens"))

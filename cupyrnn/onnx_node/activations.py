@@ -25,7 +25,6 @@ tangent of x.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 
 from .._typing import Array, Arrays
@@ -56,8 +55,7 @@ def relu(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
 
 
 def tanh(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
-    y = xp.tanh(x)
-    return y, 1 - y * y, -2 * y * (1 - y * y)
+    return scaledtanh(xp, x, 1, 1)
 
 
 def sigmoid(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
@@ -106,6 +104,5 @@ def softplus(xp: ModuleType, x: Array, alpha: float, beta: float) -> Arrays:
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x))), slope, curvature
 
 
-_ALL: tuple[Callable[..., Arrays], ...]
 _ALL = (relu, tanh, sigmoid, affine, leakyrelu, thresholdedrelu, scaledtanh, hardsigmoid, elu)
 FUNCTIONS = {f.__name__: f for f in (*_ALL, softsign, softplus)}

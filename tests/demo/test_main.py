@@ -105,9 +105,7 @@ def test_it_learns(cell: str, text: str) -> None:
     )
     before = model.held_out_bits(model.Model(np, model.CELLS[cell], p), corpus)
     comm = parallel.communicator()
-    run = training.Training(
-        comm, model.Model(np, model.CELLS[cell], p), corpus, training.TrainingPlan(200, 8, 32)
-    )
+    run = training.Training(comm, model.Model(np, model.CELLS[cell], p), corpus, 200, 8, 32)
     training.train(run)
     history = run.history
     after = model.held_out_bits(run.model, corpus)
@@ -127,13 +125,18 @@ def test_gradient_check(cell: str) -> None:
 def test_wrong_gradient_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    right = model.loss_and_gradient
+    right = model.loss
 
     def wrong(*arguments: Any, **seed: Any) -> Any:
-        value, grads, state = right(*arguments, **seed)
-        return value, grads | {"wco": grads["wco"] * (1 + 1e-9)}, state
+        value, state, gradient = right(*arguments, **seed)
 
-    monkeypatch.setattr(model, "loss_and_gradient", wrong)
+        def other() -> Any:
+            grads = gradient()
+            return grads | {"wco": grads["wco"] * (1 + 1e-9)}
+
+        return value, state, other
+
+    monkeypatch.setattr(model, "loss", wrong)
     out = tmp_path / "x.png"
     assert demo.main([*SMALL, "--steps", "1", "--out", str(out)]) == 1
     assert "gradient is wrong" in capsys.readouterr().err
