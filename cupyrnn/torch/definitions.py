@@ -253,8 +253,8 @@ class _NetOp(Op):
         saved = {"reserve_space": results["reserve_space"]}
         return self.schema.gradient_call(self.arguments(inputs, rest), saved, cotangents)
 
-    def in_order(self, found: Any, inputs: Named, rest: Named) -> list[Any]:
-        *first, last = super().in_order(found, inputs, rest)
+    def grads_of(self, found: Any, inputs: Named, rest: Named) -> list[Any]:
+        *first, last = super().grads_of(found, inputs, rest)
         if "params" in inputs:
             return [*first, *_cut(last, [a.shape for a in inputs["params"]])]
         input, h, others = first

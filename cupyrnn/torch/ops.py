@@ -201,7 +201,7 @@ class Op:
         found: Named = self.schema.forward(**self.arguments(inputs, rest))._asdict()
         return found
 
-    def in_order(self, found: Any, inputs: Named, rest: Named) -> list[Any]:
+    def grads_of(self, found: Any, inputs: Named, rest: Named) -> list[Any]:
         """Return the results of the gradient by input, None for those that are left out."""
         grads = self.schema.by_input(found)
         return [grads[name] if name in inputs else None for name in self.inputs]
@@ -211,7 +211,7 @@ class Op:
     ) -> list[Array | None]:
         """Compute the gradients of the inputs, None for those that are left out."""
         arguments = self.gradient_arguments(inputs, results, cotangents, rest)
-        return self.in_order(self.schema.gradient(**arguments), inputs, rest)
+        return self.grads_of(self.schema.gradient(**arguments), inputs, rest)
 
     def more_of(self, wanted: Sequence[bool]) -> Named:
         """Return arguments that make the gradient skip what is not wanted."""

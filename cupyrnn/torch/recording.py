@@ -169,7 +169,7 @@ def _record(
     if any(isinstance(result, tuple) for result in found):
         return None  # of several states, which every call joins in a tensor
     views = (
-        [getattr(found, n) for n in op.results] if not back else op.in_order(found, inputs, rest)
+        [getattr(found, n) for n in op.results] if not back else op.grads_of(found, inputs, rest)
     )
     if wanted:
         views = [view if want else None for view, want in zip(views, wanted, strict=True)]

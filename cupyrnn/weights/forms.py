@@ -246,8 +246,15 @@ class Opened(NamedTuple):
     places: list[LayerParams]
 
 
-def opened(op: str, params: Any) -> Opened:
-    """Check a PackedParams, a BlockGRUParams or a list of these; return their parts."""
+def opened(
+    op: str, params: Any, framework: str, gradient: object, *, projection: bool = False
+) -> Opened:
+    """
+    Check a PackedParams, a BlockGRUParams or a list of these; return their parts.
+
+    A net is refused that the framework does not have.
+    """
+    check_bool(op, "gradient", gradient)
     entries = {"params": params} if isinstance(params, BlockGRUParams) else {}
     if type(params) in (list, tuple):
         entries = {f"params[{n}]": entry for n, entry in enumerate(params)}
@@ -260,6 +267,7 @@ def opened(op: str, params: Any) -> Opened:
             places = [layer_of_gru(xp, entry) for entry in entries.values()]
         return Opened(xp, "gru", None, like, places)
     xp, net, vector = check_packed(op, params, " or a list of BlockGRUParams")
+    refuse(op, framework, net, projection=projection)
     return Opened(xp, net.rnn_mode, net, vector, layers(vector, net))
 
 

@@ -280,10 +280,7 @@ def params_to_gates(
     ['i', 'f', 'ci', 'o'] (3, 3)
     """
     op = "params_to_gates"
-    xp, mode, net, like, places = forms.opened(op, params)
-    check_bool(op, "gradient", gradient)
-    if net is not None:
-        forms.refuse(op, "this form", net)
+    xp, mode, _, like, places = forms.opened(op, params, "this form", gradient)
     with on_device(xp, like):
         return [_as_gates(GATES[mode], place) for place in places]
 

@@ -324,13 +324,11 @@ def params_to_keras(
     [(3, 8), (2, 8), (8,)]
     """
     op = "params_to_keras"
-    xp, rnn_mode, net, like, places = forms.opened(op, params)
+    xp, rnn_mode, net, like, places = forms.opened(op, params, "Keras", gradient)
     biased = check_bool(op, "use_bias", use_bias)
     check_choice(op, "merge_mode", merge_mode, get_args(MergeMode))
     merged = merge_mode != "concat" and (net is None or net.D == 2)
-    in_cudnns, of_gradient = check_bool(op, "cudnn", cudnn), check_bool(op, "gradient", gradient)
-    if net is not None:
-        forms.refuse(op, "Keras", net)
+    in_cudnns = check_bool(op, "cudnn", cudnn)
     if in_cudnns:
         if merged:
             raise ValueError(f"{op}: cudnn is True, expected False with merge_mode = {merge_mode}")
@@ -341,21 +339,21 @@ def params_to_keras(
             )
         refuse_gates(op, f"CuDNN{rnn_mode.upper()}", params)
     with on_device(xp, like):
-        if not biased and not of_gradient:
+        if not biased and not gradient:
             for of_input, recurrent in (place[3:5] for place in places):
                 if recurrent.any() or (of_input is not None and of_input.any()):
                     raise ValueError(
                         f"{op}: use_bias is False, but params has biases that are not zero"
                     )
         if rnn_mode != "gru" and not in_cudnns:
-            places = forms.with_one_bias(op, places, of_gradient)
+            places = forms.with_one_bias(op, places, gradient)
         columns = _side_by_side_of_cudnn if in_cudnns else forms.side_by_side
         order = forms.own_order(gate_places("keras", rnn_mode))
         arrays: list[Array] = []
         for n, place in enumerate(places):
             kernel, recurrent = (columns(a[order]) for a in place[:2])
             if merged and n > 1:
-                kernel = _unmerged(op, kernel, merge_mode, n // 2, of_gradient)
+                kernel = _unmerged(op, kernel, merge_mode, n // 2, gradient)
             biases = [b[order].reshape(-1) for b in place[3:5] if b is not None]
             if in_cudnns:
                 biases = [xp.concatenate(biases)]

@@ -20,7 +20,6 @@ from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.packed import DIRECTIONS, GATE_ORDERS, LayerParams, RNNMode, gate_places
 from ..checks.arrays import on_device
 from ..checks.attributes import (
-    check_bool,
     check_choice,
     check_count,
     check_integer,
@@ -317,14 +316,11 @@ def params_to_onnx(
     ((1, 8, 3), (1, 8, 2), (1, 16))
     """
     op = "params_to_onnx"
-    xp, rnn_mode, net, like, places = forms.opened(op, params)
-    check_bool(op, "gradient", gradient)
-    if net is not None:
-        forms.refuse(op, "ONNX", net)
-        if net.L > 1:
-            raise ValueError(
-                f"{op}: params is of a net with L = {net.L}, expected 1: a node is one layer"
-            )
+    xp, rnn_mode, net, like, places = forms.opened(op, params, "ONNX", gradient)
+    if net is not None and net.L > 1:
+        raise ValueError(
+            f"{op}: params is of a net with L = {net.L}, expected 1: a node is one layer"
+        )
     check_count(op, "params", places, len(places) < 3, "1 or 2, one for each direction")
     if any(place.input.shape != places[0].input.shape for place in places):
         raise ValueError(f"{op}: params[1] has other shapes than params[0]")

@@ -20,7 +20,7 @@ from ..cells.block_forms import GRU_FORM, LSTM_FORM
 from ..cells.block_weights import BlockGRUParams, PeepholeLSTMParams
 from ..cells.packed import DIRECTIONS, GATES, LayerParams, Net, RNNMode, gate_places
 from ..checks.arrays import contiguous, on_device
-from ..checks.attributes import check_bool, check_choice, check_count, check_real, shown
+from ..checks.attributes import check_choice, check_count, check_real, shown
 from ..checks.calls import expect_rank
 from ..derivatives.traced import traceable
 from . import forms, tf1_cells
@@ -429,13 +429,11 @@ def params_to_tf1(
     >>> all((back[name] == a).all() for name, a in variables.items())
     True
     """
-    op = "params_to_tf1"
+    op, name = "params_to_tf1", "TensorFlow 1"
     path = forms.check_prefix(op, prefix)
-    xp, mode, net, vector, places = forms.opened(op, params)
+    xp, mode, net, vector, places = forms.opened(op, params, name, gradient, projection=True)
     if net is not None and isinstance(params, PackedParams):
-        forms.refuse(op, "TensorFlow 1", net, projection=True)
-        refuse_gates(op, "TensorFlow 1", params)
-    check_bool(op, "gradient", gradient)
+        refuse_gates(op, name, params)
     cells: list[TF1Cell] = []
     if like is not None:
         _, cells, D = _ordered(op, like, prefix)
