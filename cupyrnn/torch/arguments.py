@@ -124,7 +124,6 @@ def check_block_weights(
         for name in names:
             if form is LSTM_FORM and name in PEEPHOLES and not entry.keys() & {*PEEPHOLES}:
                 entry[name] = entry["w"].new_zeros(entry["w"].shape[1] // 4)  # as without it
-            t = entry.get(name)
-            check_tensor(op, f"weights[{n}].{name}", t)
+            check_tensor(op, f"weights[{n}].{name}", entry.get(name))
             flat.append(entry[name])
     return flat, " ".join((word, *names))

@@ -18,8 +18,7 @@ import torch
 
 from .._typing import Array
 
-_OF_NUMPY = {torch.float16, torch.float32, torch.float64}
-_DTYPES = {torch.bfloat16, *_OF_NUMPY}
+_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 # Tensors as arrays.
@@ -35,21 +34,16 @@ def arrays_of(op: str, tensors: dict[str, Any]) -> dict[str, Any]:
     computation for half formats.
     """
     found: dict[str, Any] = {}
-    first: Any = None
+    like: Any = None
     for name, value in tensors.items():
         pieces: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
         if pieces[0] is None:
             continue
-        if first is None:
-            first, like, kind = pieces[0], name, pieces[0].dtype
-            of_numpy = first.is_cpu and kind in _OF_NUMPY
-        arrays = []
+        like, arrays = like or (name, pieces[0]), []
         for n, t in enumerate(pieces):
-            if not (of_numpy and t.is_cpu and t.dtype is kind and t.layout is torch.strided):
-                named = f"{name}[{n}]" if len(pieces) > 1 else name
-                _check_tensor(op, (named, t), (like, first))
-                t = t.to(torch.float32) if t.is_cpu and t.dtype is torch.bfloat16 else t
-            arrays.append(array_of(t))
+            _check_tensor(op, (f"{name}[{n}]" if len(pieces) > 1 else name, t), like)
+            copied = t.is_cpu and t.dtype is torch.bfloat16
+            arrays.append(array_of(t.to(torch.float32) if copied else t))
         found[name] = tuple(arrays) if pieces is value else arrays[0]
     return found
 
@@ -71,7 +65,7 @@ def _check_dense(op: str, name: str, t: torch.Tensor) -> None:
 
 
 def _check_tensor(op: str, named: tuple[str, torch.Tensor], like: tuple[str, torch.Tensor]) -> None:
-    """Check a tensor that is not simply on the host with the dtype of the first one."""
+    """Check that a tensor is like the first one, `like`: its device, its dtype, dense memory."""
     (name, t), (first, other) = named, like
     if t is other and not (t.is_cpu or t.is_cuda):
         raise TypeError(f"{op}: {name} is on device {t.device}, expected cpu or cuda")

@@ -109,13 +109,6 @@ def _fits(function: Any, /, *args: Any, **kwargs: Any) -> bool:
     return True
 
 
-def _shown(kind: type, sizes: tuple[int, ...], attributes: dict[str, Any]) -> str:
-    """Return the arguments of a module of this kind as its repr has them."""
-    parameters = inspect.signature(kind).parameters
-    others = [f"{n}={a!r}" for n, a in attributes.items() if a != parameters[n].default]
-    return ", ".join([*map(str, sizes), *others])
-
-
 class CudnnRNN(Leaf):
     """
     A net of `cudnn_rnn` with its packed parameters.
@@ -223,7 +216,10 @@ class CudnnRNN(Leaf):
         "2, 3, 2, rnn_mode='gru'"
         """
         sizes = self.input_size, self.num_units, self.num_layers
-        return _shown(CudnnRNN, sizes, {**self.attributes, "dropout": self.dropout})
+        attributes = {**self.attributes, "dropout": self.dropout}
+        defaults = inspect.signature(CudnnRNN).parameters
+        others = [f"{n}={a!r}" for n, a in attributes.items() if a != defaults[n].default]
+        return ", ".join([*map(str, sizes), *others])
 
     def forward(
         self,

@@ -120,6 +120,13 @@ class Recurrent(WithStates):
         >>> output.shape, h.shape
         (torch.Size([4, 1, 6]), torch.Size([2, 1, 3]))
         """
+        if isinstance(self._parameters.get("weight_ih_l0"), ExpandedWeight):
+            # PyTorch computes gradients by example through its own steps.
+            if sequence_lengths is not None or resets is not None:
+                name, extra = type(self).__name__, "resets" if resets is not None else "lengths"
+                raise NotImplementedError(f"{name}: PyTorch's ExpandedWeights have no {extra}")
+            steps: Any = super()
+            return steps.forward(input, hx)  # type: ignore[no-any-return]
         if not isinstance(input, torch.Tensor):
             if isinstance(input, torch.fx.Proxy):
                 return self.as_node(input, hx=hx, sequence_lengths=sequence_lengths, resets=resets)
@@ -293,23 +300,6 @@ class RecurrentNet(Packed, Recurrent, torch.nn.RNNBase):
         '2, 3, save=32'
         """
         return super().extra_repr() + save_shown(self.save)
-
-    def forward(
-        self,
-        input: Input,
-        hx: Any = None,
-        *,
-        sequence_lengths: Lengths | None = None,
-        resets: Resets | None = None,
-    ) -> tuple[Any, Any]:
-        if isinstance(self._parameters.get("weight_ih_l0"), ExpandedWeight):
-            # PyTorch computes gradients by example through its own steps.
-            if sequence_lengths is not None or resets is not None:
-                name, extra = type(self).__name__, "resets" if resets is not None else "lengths"
-                raise NotImplementedError(f"{name}: PyTorch's ExpandedWeights have no {extra}")
-            steps: Any = super(Recurrent, self)
-            return steps.forward(input, hx)  # type: ignore[no-any-return]
-        return super().forward(input, hx, sequence_lengths=sequence_lengths, resets=resets)
 
 
 @cache
