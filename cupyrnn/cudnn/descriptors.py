@@ -7,7 +7,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arithmetic.gates import HardSigmoid
+from ..cells.packed import Net
+from ..driver.reserve import Sizes
 
 Lengths: TypeAlias = NDArray[np.int32] | None
 
@@ -23,33 +24,21 @@ Triple: TypeAlias = tuple[int, int, int]
 class CudnnCall(NamedTuple):
     """A net and the sizes of a call."""
 
-    rnn_mode: str
-    skip: bool
-    L: int
-    H: int
-    I: int
-    D: int
-    num_proj: int  # 0 for none
-    T: int
-    B: int
-    gate: HardSigmoid | None = None  # None is the sigmoid
-    dropout: float = 0.0
-    seed: int = 0
-    seed2: int = 0
-    is_training: bool = True
+    net: Net
+    sizes: Sizes
     engine: str = "cudnn"  # of ALGORITHMS
-
-    @property
-    def P(self) -> int:
-        """The size of the output of one direction."""
-        return self.num_proj or self.H
 
     @property
     def drops(self) -> bool:
         """Whether values are dropped between layers."""
-        return self.is_training and self.dropout > 0 and self.L > 1
+        return self.sizes.drops(self.net.L)
+
+    @property
+    def in_training(self) -> CudnnCall:
+        """The same call in training."""
+        return self._replace(sizes=self.sizes._replace(is_training=True))
 
 
-def all_lengths(net: CudnnCall, lengths: Lengths) -> list[int]:
+def all_lengths(sizes: Sizes, lengths: Lengths) -> list[int]:
     """Return the length of every sequence."""
-    return [net.T] * net.B if lengths is None else lengths.tolist()
+    return [sizes.T] * sizes.B if lengths is None else lengths.tolist()

@@ -75,31 +75,32 @@ class Module(nine.Calls):
 class Eight(Descriptors):
     """The descriptors and calls of cuDNN 8."""
 
-    def _describe(self, enter: Enter, net: CudnnCall, dtype_name: str, lengths: Lengths) -> None:
+    def _describe(self, enter: Enter, run: CudnnCall, dtype_name: str, lengths: Lengths) -> None:
         library, call, handle = self._library, self._call, self.handle
+        net, sizes, engine = run
         self.rnn = enter(library.created("RNN"))
         call(
             "cudnnSetRNNDescriptor_v6",
             *(handle, self.rnn, net.H, net.L, self._dropout),
             nine.SKIP_INPUT if net.skip else nine.LINEAR_INPUT,
             nine.BIDIRECTIONAL if net.D == 2 else nine.UNIDIRECTIONAL,
-            *(nine.CELL[net.rnn_mode], ALGORITHMS[net.engine]),
+            *(nine.CELL[net.rnn_mode], ALGORITHMS[engine]),
             DATA["float32" if dtype_name == "float16" else dtype_name],  # of the sums
         )
         call("cudnnSetRNNPaddingMode", self.rnn, nine.PADDED_IO_ENABLED)
-        steps = all_lengths(net, lengths)
-        self._x = enter(library.data(dtype_name, net.T, net.I, steps))
-        self._y = enter(library.data(dtype_name, net.T, net.D * net.H, steps))
-        self._h = enter(library.tensor(dtype_name, (net.L * net.D, net.B, net.H)))
-        step = enter(library.tensor(dtype_name, (net.B, net.I, 1)))
+        steps = all_lengths(sizes, lengths)
+        self._x = enter(library.data(dtype_name, sizes.T, net.I, steps))
+        self._y = enter(library.data(dtype_name, sizes.T, net.D * net.H, steps))
+        self._h = enter(library.tensor(dtype_name, (net.L * net.D, sizes.B, net.H)))
+        step = enter(library.tensor(dtype_name, (sizes.B, net.I, 1)))
         self.params_bytes = call("cudnnGetRNNParamsSize", handle, self.rnn, step, DATA[dtype_name])
         items = self.params_bytes // np.dtype(dtype_name).itemsize
         self._w = enter(library.filter(dtype_name, items))
-        of_each = np.full(net.T, step, np.uint64)
-        sequence = handle, self.rnn, net.T, of_each.ctypes.data
+        of_each = np.full(sizes.T, step, np.uint64)
+        sequence = handle, self.rnn, sizes.T, of_each.ctypes.data
         self.work_bytes = call("cudnnGetRNNWorkspaceSize", *sequence)
         self.reserve_bytes = 0
-        if net.is_training:
+        if sizes.is_training:
             self.reserve_bytes = call("cudnnGetRNNTrainingReserveSize", *sequence)
 
     def forward(self, x: int, y: int, h: Pair, c: Pair, w: int, work: int, reserve: int) -> None:
@@ -171,7 +172,7 @@ def find() -> Module | str:
     return Module(module)
 
 
-def why_not(net: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
+def why_not(run: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
     """Return why cuDNN 8 does not support a call, None if it does."""
     module = find()
     if isinstance(module, str):
@@ -179,11 +180,11 @@ def why_not(net: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
     import cupy
 
     # CuPy has no call that forbids TF32, which cuDNN 8 uses on such devices.
-    strict = dtype_name == "float32" and not tf32_allowed()
+    strict, P = dtype_name == "float32" and not tf32_allowed(), run.net.num_proj
     by_tf32 = strict and int(cupy.cuda.Device().compute_capability) >= 80
     lacks = (
-        (net.engine != "cudnn", f"the engine {net.engine!r}"),
-        (net.num_proj, f"num_proj = {net.num_proj}"),
+        (run.engine != "cudnn", f"the engine {run.engine!r}"),
+        (P, f"num_proj = {P}"),
         (dtype_name == "bfloat16", "bfloat16"),
         (lengths is not None and not lengths.all(), "sequences of length 0"),
         (by_tf32, "float32 without TF32 on this device (CUPY_TF32=1 allows TF32)"),

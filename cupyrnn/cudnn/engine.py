@@ -24,7 +24,7 @@ _LONGEST = 65535  # of a sequence, says cuDNN's manual
 _ALIGNMENT = 16  # bytes that cuDNN's kernels may read at once
 
 
-def _described(net: CudnnCall, dtype_name: str, lengths: Lengths) -> Descriptors:
+def _described(run: CudnnCall, dtype_name: str, lengths: Lengths) -> Descriptors:
     """Return cuDNN's descriptors for a call that `why_not` allows, from an earlier one if any."""
     import cupy
 
@@ -32,27 +32,28 @@ def _described(net: CudnnCall, dtype_name: str, lengths: Lengths) -> Descriptors
     is_nine = isinstance(library, Library)
     source: Any = library if is_nine else eight.find()
     handle = handles(source).get(cupy.cuda.get_device_id())
-    net = net._replace(seed=0, seed2=0, dropout=net.dropout if net.drops else 0.0)
+    rate = run.sizes.dropout if run.drops else 0.0
+    run = run._replace(sizes=run.sizes._replace(seed=0, seed2=0, dropout=rate))
     key = (
-        *(net, dtype_name, None if lengths is None else lengths.tobytes(), tf32_allowed()),
+        *(run, dtype_name, None if lengths is None else lengths.tobytes(), tf32_allowed()),
         # They hold memory that was written on this stream.
         cupy.cuda.get_current_stream().ptr,
     )
     make: Any = nine.Nine if is_nine else eight.Eight
     found: Descriptors = handle.described.get(
-        key, lambda: make(source, handle, net, dtype_name, lengths)
+        key, lambda: make(source, handle, run, dtype_name, lengths)
     )
     return found
 
 
-def why_not(net: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
+def why_not(run: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
     """
     Return None if cuDNN can be loaded and supports a call, else the reason. Never raises.
 
     The reason is a `Fault` if cuDNN is installed, or was configured, and fails.
     """
     try:
-        return _why_not(net, dtype_name, lengths)
+        return _why_not(run, dtype_name, lengths)
     except CudnnError as error:
         return str(error) if _unsupported(error, lengths) else Fault(error)
     except Exception as error:
@@ -81,27 +82,28 @@ def warn_once(op: str, reason: Fault) -> None:
         timed.warn(f"{op}: engine 'auto' does not use cuDNN: {reason}")
 
 
-def _why_not(net: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
-    for symbol in ("T", "B", "I", "H", "L"):
-        if getattr(net, symbol) == 0:
+def _why_not(run: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
+    net, sizes, _ = run
+    for symbol, size in {"T": sizes.T, "B": sizes.B, "I": net.I, "H": net.H, "L": net.L}.items():
+        if size == 0:
             return f"cuDNN does not support {symbol} = 0"
-    large = net.B * max(net.I, net.D * net.H) * net.L >= 2**31
+    large = sizes.B * max(net.I, net.D * net.H) * net.L >= 2**31
     reasons = (
         (net.gate is not None, "cuDNN has no gates but sigmoids"),
         (net.num_proj == net.H, f"cuDNN does not support num_proj = H = {net.H}"),
-        (net.T > _LONGEST, f"cuDNN does not support T = {net.T}, the most is {_LONGEST}"),
+        (sizes.T > _LONGEST, f"cuDNN does not support T = {sizes.T}, the most is {_LONGEST}"),
         (large, "cuDNN does not support sizes beyond 32 bits"),
     )
     reason = next((why for so, why in reasons if so), None)
-    if reason := reason or _beyond_the_algorithm(net, dtype_name, lengths):
+    if reason := reason or _beyond_the_algorithm(run, dtype_name, lengths):
         return reason
     library = find()
     if not isinstance(library, Library):
         if os.environ.get(PATH_VARIABLE):
             return Fault(library)
-        if (lack := eight.why_not(net, dtype_name, lengths)) is not None:
+        if (lack := eight.why_not(run, dtype_name, lengths)) is not None:
             return f"{library}; {lack}"
-    _described(net, dtype_name, lengths)
+    _described(run, dtype_name, lengths)
     return None
 
 
@@ -111,43 +113,45 @@ _SMALL_H = {"lstm": (192, 128), "gru": (192, 128), "rnn_tanh": (384, 256), "rnn_
 _OF_HALVES = 64
 
 
-def _beyond_the_algorithm(net: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
+def _beyond_the_algorithm(run: CudnnCall, dtype_name: str, lengths: Lengths) -> str | None:
     """Return the property of a call that the requested algorithm does not support."""
-    if net.engine == "cudnn":
+    net, sizes, engine = run
+    if engine == "cudnn":
         return None
     lack = None
     if net.num_proj:
         lack = f"num_proj = {net.num_proj}"
-    elif lengths is not None and (lengths != net.T).any():
+    elif lengths is not None and (lengths != sizes.T).any():
         lack = "sequences of different lengths"
-    elif net.engine == "cudnn_persist_dynamic":
-        if net.B != 1:
-            lack = f"B = {net.B}, only 1"
+    elif engine == "cudnn_persist_dynamic":
+        if sizes.B != 1:
+            lack = f"B = {sizes.B}, only 1"
         elif dtype_name == "bfloat16":
             lack = "bfloat16"
-    elif net.engine == "cudnn_persist_static":
-        lack = _beyond_persist_static(net, dtype_name)
+    elif engine == "cudnn_persist_static":
+        lack = _beyond_persist_static(run, dtype_name)
     elif dtype_name == "float64":
         lack = "float64"
     elif dtype_name == "float16" and net.H % _OF_HALVES:
         lack = f"H = {net.H} in float16, only multiples of {_OF_HALVES}"
     else:
-        most, what = _SMALL_H[net.rnn_mode][net.is_training], ("inference", "training")
+        most, what = _SMALL_H[net.rnn_mode][sizes.is_training], ("inference", "training")
         if most < net.H:
-            lack = f"H = {net.H} for {net.rnn_mode!r} in {what[net.is_training]}, at most {most}"
-    algorithm = net.engine.removeprefix("cudnn_").upper()
+            lack = f"H = {net.H} for {net.rnn_mode!r} in {what[sizes.is_training]}, at most {most}"
+    algorithm = engine.removeprefix("cudnn_").upper()
     return None if lack is None else f"cuDNN's {algorithm} does not support {lack}"
 
 
-def _beyond_persist_static(net: CudnnCall, dtype_name: str) -> str | None:
+def _beyond_persist_static(run: CudnnCall, dtype_name: str) -> str | None:
     """Return the property of a call for which PyTorch does not use PERSIST_STATIC."""
+    net, sizes, _ = run
     lacks = (
         (dtype_name != "float16", dtype_name),
         (net.rnn_mode == "gru", "GRUs"),
         (net.L * net.D > 1, "several layers or directions"),
         (net.H % 128 or net.H > 1024, f"H = {net.H}, only multiples of 128 up to 1024"),
         (net.I % 128, f"I = {net.I}, only multiples of 128"),
-        (net.B % 8 or net.B > 128, f"B = {net.B}, only multiples of 8 up to 128"),
+        (sizes.B % 8 or sizes.B > 128, f"B = {sizes.B}, only multiples of 8 up to 128"),
     )
     return next((lack for so, lack in lacks if so), None)
 
@@ -161,40 +165,40 @@ def is_exact(engine: str, dtype_name: str) -> bool:
     return engine in ("cupy", "cudnn") or dtype_name in ("float16", "bfloat16")
 
 
-def fastest(net: CudnnCall, dtype: np.dtype[Any], lengths: Lengths) -> str:
+def fastest(run: CudnnCall, dtype: np.dtype[Any], lengths: Lengths) -> str:
     """
     Return the engine of a call for which `why_not` has no reason against cuDNN.
 
     It is the fastest measured engine near these sizes, if it supports the call. If nothing was
     measured, it is "cupy" if one launch computes all steps, and else cuDNN's standard algorithm.
     """
-    if net.num_proj:
+    if run.net.num_proj:
         return "cudnn"
-    of, call = recurrence_of(net, dtype)
+    of, call = recurrence_of(run, dtype)
     found = choice.fastest_engine(of, call)
     if found in ("cupy", "cudnn"):
         return found
     if found is not None and is_exact(found, dtype.name):
-        reason = why_not(net._replace(engine=found), dtype.name, lengths)
+        reason = why_not(run._replace(engine=found), dtype.name, lengths)
         if reason is None:
             return found
     is_one_launch = choice.was_timed(of) and choice.choose(of).kernel != "loop"
     return "cupy" if is_one_launch else "cudnn"
 
 
-def recurrence_of(net: CudnnCall, dtype: np.dtype[Any]) -> tuple[fit.Recurrence, str]:
+def recurrence_of(run: CudnnCall, dtype: np.dtype[Any]) -> tuple[fit.Recurrence, str]:
     """Return the recurrence of a layer of a net, and what kind of call it is."""
+    net, sizes, _ = run
     page = _KERNELS.get(net.rnn_mode, simple_rnn)
     forward, device = page.FORWARD_KERNELS, choice.current_device()
-    of = fit.Recurrence(forward, dtype, (net.B, net.H), net.T, device, plain=True)
-    return of, "training" if net.is_training else "inference"
+    of = fit.Recurrence(forward, dtype, (sizes.B, net.H), sizes.T, device, plain=True)
+    return of, "training" if sizes.is_training else "inference"
 
 
-def reserve_size(net: CudnnCall, dtype_name: str, lengths: Lengths) -> int:
+def reserve_size(run: CudnnCall, dtype_name: str, lengths: Lengths) -> int:
     """Return the elements of the reserve of a training call."""
-    training = net._replace(is_training=True)
     itemsize = {"float32": 4, "float64": 8}.get(dtype_name, 2)
-    return -(-_described(training, dtype_name, lengths).reserve_bytes // itemsize)
+    return -(-_described(run.in_training, dtype_name, lengths).reserve_bytes // itemsize)
 
 
 def _workspace(rnn: Descriptors, params: Array) -> Any:
@@ -241,7 +245,7 @@ class Inputs(NamedTuple):
     lengths: Lengths  # on the host; None if all are T
 
 
-def forward(net: CudnnCall, inputs: Inputs) -> tuple[Array, Array, Array | None, Array]:
+def forward(run: CudnnCall, inputs: Inputs) -> tuple[Array, Array, Array | None, Array]:
     """
     Return output, output_h, output_c and reserve of a call that `why_not` allows.
 
@@ -253,14 +257,15 @@ def forward(net: CudnnCall, inputs: Inputs) -> tuple[Array, Array, Array | None,
     """
     import cupy
 
+    net, sizes, _ = run
     *arrays, lengths = inputs
     input, input_h, input_c, params = map(_aligned, arrays)
     dtype = input.dtype
-    rnn = _described(net, dtype.name, lengths)
-    rnn.begin((net.seed << 32 | net.seed2) % 2**64 if net.drops else None)
+    rnn = _described(run, dtype.name, lengths)
+    rnn.begin((sizes.seed << 32 | sizes.seed2) % 2**64 if run.drops else None)
     work = _workspace(rnn, params)
     columns = net.D * net.P
-    output = _outputs((net.T, net.B, columns), dtype, lengths)
+    output = _outputs((sizes.T, sizes.B, columns), dtype, lengths)
     output_h = cupy.empty(input_h.shape, dtype)
     output_c = None if input_c is None else cupy.empty(input_c.shape, dtype)
     reserve = cupy.empty(-(-rnn.reserve_bytes // dtype.itemsize), dtype)
@@ -272,7 +277,7 @@ def forward(net: CudnnCall, inputs: Inputs) -> tuple[Array, Array, Array | None,
 
 
 def backward(
-    net: CudnnCall,
+    run: CudnnCall,
     inputs: Inputs,
     output: Array,
     cotangents: Sequence[Array | None],
@@ -283,7 +288,7 @@ def backward(
 
     Parameters
     ----------
-    net, inputs
+    run, inputs
         As in `forward`.
     output, reserve
         The results of `forward`.
@@ -298,7 +303,7 @@ def backward(
     import cupy
 
     input, input_h, input_c, params, lengths = inputs
-    dtype, net = input.dtype, net._replace(is_training=True)
+    dtype, run = input.dtype, run.in_training
 
     def or_zeros(gradient: Array | None, like: Array) -> Array:
         return cupy.zeros(like.shape, dtype) if gradient is None else gradient
@@ -307,7 +312,7 @@ def backward(
     dcy = None if input_c is None else or_zeros(cotangents[2], input_c)
     arrays = input, input_h, input_c, params, output, dy, dhy, dcy
     input, input_h, input_c, params, output, dy, dhy, dcy = map(_aligned, arrays)
-    rnn = _described(net, dtype.name, lengths)
+    rnn = _described(run, dtype.name, lengths)
     rnn.begin(None)
     work = _workspace(rnn, params)
     dx = _outputs(input.shape, dtype, lengths)

@@ -102,16 +102,16 @@ class Descriptors:
     backward_weights: Callable[..., None]
 
     def __init__(
-        self, library: Any, handle: Handle, net: CudnnCall, dtype_name: str, lengths: Lengths
+        self, library: Any, handle: Handle, run: CudnnCall, dtype_name: str, lengths: Lengths
     ) -> None:
         self._library, self._call = library, library.call
-        self._seeded, self.handle, self._rate = handle.seeded, handle.address, net.dropout
+        self._seeded, self.handle, self._rate = handle.seeded, handle.address, run.sizes.dropout
         with ExitStack() as stack:
-            self._dropout = stack.enter_context(self._dropout_of(net))
-            self._describe(stack.enter_context, net, dtype_name, lengths)
+            self._dropout = stack.enter_context(self._dropout_of(run))
+            self._describe(stack.enter_context, run, dtype_name, lengths)
             self._open = stack.pop_all()
 
-    def _describe(self, enter: Enter, net: CudnnCall, dtype_name: str, lengths: Lengths) -> None:
+    def _describe(self, enter: Enter, run: CudnnCall, dtype_name: str, lengths: Lengths) -> None:
         """Make all descriptors but that of dropout."""
         raise NotImplementedError
 
@@ -119,15 +119,15 @@ class Descriptors:
         """Destroy the descriptors."""
         self._open.close()
 
-    def _dropout_of(self, net: CudnnCall) -> Any:
-        if not net.drops:
+    def _dropout_of(self, run: CudnnCall) -> Any:
+        if not run.drops:
             return self._library.dropout(self.handle, 0.0, 0, 0, 0)
         import cupy
 
         size = self._library.dropout_states_size(self.handle)
         # `begin` fills them. In a backward call nothing reads them: the mask is in the reserve.
         self._states = cupy.empty(size, np.uint8)
-        return self._library.dropout(self.handle, net.dropout, address(self._states), size, None)
+        return self._library.dropout(self.handle, self._rate, address(self._states), size, None)
 
     def begin(self, seed: int | None) -> None:
         """Use the current stream for the next calls, and `seed` for the dropout masks."""

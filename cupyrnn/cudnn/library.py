@@ -194,15 +194,15 @@ class Library(Calls):
         return self._descriptor("Dropout", name, handle, rate, states or None, size, seed or 0)
 
     def rnn(
-        self, net: CudnnCall, dtype_name: str, *, dropout: int, tf32: bool
+        self, run: CudnnCall, dtype_name: str, *, dropout: int, tf32: bool
     ) -> AbstractContextManager[int]:
         """Make the descriptor of a net."""
-        data = DATA[dtype_name]
+        net, data = run.net, DATA[dtype_name]
         half = dtype_name in ("float16", "bfloat16")
         strict = dtype_name == "float32" and not tf32
         return self._descriptor(
             *("RNN", "cudnnSetRNNDescriptor_v8"),
-            *(ALGORITHMS[net.engine], CELL[net.rnn_mode], DOUBLE_BIAS),
+            *(ALGORITHMS[run.engine], CELL[net.rnn_mode], DOUBLE_BIAS),
             BIDIRECTIONAL if net.D == 2 else UNIDIRECTIONAL,
             SKIP_INPUT if net.skip else LINEAR_INPUT,
             data,

@@ -11,28 +11,29 @@ from .library import INFERENCE, TRAINING, WGRAD_ADD, Library
 class Nine(Descriptors):
     """The descriptors and calls of cuDNN 9."""
 
-    def _describe(self, enter: Enter, net: CudnnCall, dtype_name: str, lengths: Lengths) -> None:
+    def _describe(self, enter: Enter, run: CudnnCall, dtype_name: str, lengths: Lengths) -> None:
         import cupy
 
+        net, sizes, engine = run
         library: Library = self._library
         # cuDNN takes the lengths from the descriptors; old versions read this copy.
         self._lengths = None if lengths is None else cupy.asarray(lengths)
-        steps, out, rows = all_lengths(net, lengths), net.P, (net.L * net.D, net.B)
+        steps, out, rows = all_lengths(sizes, lengths), net.P, (net.L * net.D, sizes.B)
         is_lstm = net.rnn_mode == "lstm"
-        self.rnn = enter(library.rnn(net, dtype_name, dropout=self._dropout, tf32=tf32_allowed()))
-        if net.engine == "cudnn_persist_dynamic":
+        self.rnn = enter(library.rnn(run, dtype_name, dropout=self._dropout, tf32=tf32_allowed()))
+        if engine == "cudnn_persist_dynamic":
             # Its kernels are compiled for this net, device and batch, and stay with `rnn`.
-            self._call("cudnnBuildRNNDynamic", self.handle, self.rnn, net.B)
-        self._x = enter(library.data(dtype_name, net.T, net.I, steps))
-        self._y = enter(library.data(dtype_name, net.T, net.D * out, steps))
+            self._call("cudnnBuildRNNDynamic", self.handle, self.rnn, sizes.B)
+        self._x = enter(library.data(dtype_name, sizes.T, net.I, steps))
+        self._y = enter(library.data(dtype_name, sizes.T, net.D * out, steps))
         self._h = enter(library.tensor(dtype_name, (*rows, out)))
         self._c = enter(library.tensor(dtype_name, (*rows, net.H))) if is_lstm else None
         self.params_bytes = library.weight_space_size(self.handle, self.rnn)
-        self._mode = TRAINING if net.is_training else INFERENCE
+        self._mode = TRAINING if sizes.is_training else INFERENCE
         self.work_bytes, reserve = library.temp_space_sizes(
             self.handle, self.rnn, self._mode, self._x
         )
-        self.reserve_bytes = reserve if net.is_training else 0
+        self.reserve_bytes = reserve if sizes.is_training else 0
 
     def _spaces(self, w: int, work: int, reserve: int) -> tuple[int, ...]:
         weights = self.params_bytes, w

@@ -44,8 +44,7 @@ def _problem(call: PackedCall) -> CudnnCall:
     """Return a call as the cuDNN wrapper takes it, with the algorithm of its engine."""
     from ..cudnn.descriptors import CudnnCall
 
-    (*of_net, gate), (T, B, training, *dropout) = call.attributes, call.run.sizes
-    return CudnnCall._make([*of_net, T, B, gate, *dropout, training, call.engine])
+    return CudnnCall(call.attributes, call.run.sizes, call.engine)
 
 
 def _engine(op: str, engine: str, call: PackedCall, input: Array) -> Any:

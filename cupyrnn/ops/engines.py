@@ -16,7 +16,7 @@ _MORE = 10
 
 
 def time_at_first_use(
-    ops: tuple[Callable[..., Any], Callable[..., Any]], net: CudnnCall, dtype: np.dtype[Any]
+    ops: tuple[Callable[..., Any], Callable[..., Any]], problem: CudnnCall, dtype: np.dtype[Any]
 ) -> None:
     """Time the engines of calls of a net's size by `cudnn_rnn` and its gradient, if it is due."""
     import cupy
@@ -24,18 +24,18 @@ def time_at_first_use(
     from ..cudnn import engine
     from ..kernels import choice, timed
 
-    of, call = engine.recurrence_of(net, dtype)
+    of, call = engine.recurrence_of(problem, dtype)
     if choice.asked() != "auto" or not choice.is_to_be_timed(of, choice.call_name_of(of, call)):
         return
     with timed.alone():  # other threads wait
-        of, call = engine.recurrence_of(net, dtype)
+        of, call = engine.recurrence_of(problem, dtype)
         name = choice.call_name_of(of, call)
         if choice.is_to_be_timed(of, name) and not cupy.cuda.get_current_stream().is_capturing():
-            time_engines(ops, net, dtype)
+            time_engines(ops, problem, dtype)
 
 
 def time_engines(
-    ops: tuple[Callable[..., Any], Callable[..., Any]], net: CudnnCall, dtype: np.dtype[Any]
+    ops: tuple[Callable[..., Any], Callable[..., Any]], problem: CudnnCall, dtype: np.dtype[Any]
 ) -> dict[str, float]:
     """Compare and time the engines of one layer, keep the fastest, and return microseconds."""
     import cupy
@@ -44,11 +44,13 @@ def time_engines(
     from ..driver import trial
     from ..kernels import choice, timed
 
-    of, call = engine.recurrence_of(net, dtype)
+    of, call = engine.recurrence_of(problem, dtype)
     name = choice.call_name_of(of, call)
     kept_as, H, B = choice.size_of(of, name)
     T = trial.steps_of(of._replace(shape=(B, H)))
-    one = net._replace(T=T, B=B, I=H, L=1, D=1, dropout=0.0, num_proj=0, skip=False)
+    net, sizes, _ = problem
+    net = net._replace(I=H, L=1, D=1, num_proj=0, skip=False)
+    one = problem._replace(net=net, sizes=sizes._replace(T=T, B=B, dropout=0.0))
     rng, forward, gradient = np.random.default_rng([T, B, H]), *ops
 
     def some(*shape: int) -> Any:
@@ -57,11 +59,11 @@ def time_engines(
     x, h, dy = some(T, B, H), some(1, B, H), some(T, B, H)
     c = some(1, B, H) if net.rnn_mode == "lstm" else None
     params = some(_SIZES[net.rnn_mode] * (2 * H * H + 2 * H))
-    given = {"rnn_mode": net.rnn_mode, "is_training": net.is_training}
+    given = {"rnn_mode": net.rnn_mode, "is_training": sizes.is_training}
 
     def run(engine: str) -> list[Any]:
         out = forward(x, h, c, params, engine=engine, **given)
-        if not net.is_training:
+        if not sizes.is_training:
             return [out.output]
         of_out = out[:2], out.output_c if c is not None else None
         grads = gradient(

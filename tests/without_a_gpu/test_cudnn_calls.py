@@ -18,6 +18,7 @@ from without_a_gpu.cudnn_stub.cases import (
     DTYPES,
     EIGHT_CASES,
     EIGHT_DTYPES,
+    changed,
     dtype_of,
     given,
     net_of,
@@ -48,7 +49,7 @@ def both_passes(
     itemsize, before = dtype_of(dtype).itemsize, reserve.tobytes()
     assert reserve.size == engine.reserve_size(net, dtype, args.lengths) == -(-37 // itemsize)
     *grads, dw = engine.backward(net, args, outputs[0], cotangents, reserve)
-    assert engine.forward(net._replace(is_training=False), args)[3].shape == (0,)
+    assert engine.forward(changed(net, is_training=False), args)[3].shape == (0,)
     names = re.findall(r"\w+", "x hx cx w y hy cy reserve dy dhy dcy dx dhx dcx dw")
     values = *args[:4], *outputs, reserve, *cotangents, *grads, dw
     arrays = dict(zip(names, values, strict=True))

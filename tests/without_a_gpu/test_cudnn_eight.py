@@ -16,7 +16,7 @@ from problems.nets import Case, params_size, problem
 import cupyrnn
 from cupyrnn.cudnn import eight, engine
 from cupyrnn.cudnn import library as libcudnn
-from without_a_gpu.cudnn_stub.cases import given, net_of
+from without_a_gpu.cudnn_stub.cases import changed, given, net_of
 from without_a_gpu.cudnn_stub.eight import CupyCudnn
 
 SMALL = Case("lstm", 3, 2, 4, 5, 2)
@@ -30,7 +30,7 @@ def test_the_mask_depends_on_the_seed_alone(cupy_on_cpu: Any, cupy_cudnn: Instal
     output, _, _, reserve = engine.forward(net, args)
     assert "dropoutDesc rate 0.5 " in cudnn.last("RNNForwardTrainingEx")["rnnDesc"]
     for seed2 in (5, 2, 5, 9, 2):
-        engine.forward(net._replace(seed=0, seed2=seed2), args)
+        engine.forward(changed(net, seed=0, seed2=seed2), args)
     assert cudnn.drawn == [(2**32 + 2) % 127, 5, 2, 5, 9, 2]
     # The first states are no seed's; the states of two seeds are kept.
     seeds = [a["seed"] for name, a in cudnn.calls if name == "setDropoutDescriptor"]
@@ -45,8 +45,8 @@ def test_each_limit_is_named(
 ) -> None:
     cupy_cudnn(4 * params_size(SMALL))
 
-    def lack(dtype: str = "float32", lengths: Any = None, **changed: Any) -> str | None:
-        reason = engine.why_not(net_of(SMALL)._replace(**changed), dtype, lengths)
+    def lack(dtype: str = "float32", lengths: Any = None, **more: Any) -> str | None:
+        reason = engine.why_not(net_of(SMALL, **more), dtype, lengths)
         if reason is None:
             return None
         start = f"{libcudnn.find()}; cuDNN 8 by CuPy does not support "

@@ -26,6 +26,7 @@ from cupyrnn.driver.reserve import OWNERS
 from cupyrnn.kernels import choice, timed
 from without_a_gpu.cudnn_stub import SOURCE, Stub, install
 from without_a_gpu.cudnn_stub.cases import (
+    changed,
     declared,
     given,
     lengths_of,
@@ -72,7 +73,7 @@ def test_the_seed_of_the_mask(
         assert called["drawn"] == expected % 127
     assert stub.names().count("cudnnSetDropoutDescriptor") == 1
     stub.dll.stub_reset()
-    engine.backward(net._replace(seed=77), args, output, (output, None, None), reserve)
+    engine.backward(changed(net, seed=77), args, output, (output, None, None), reserve)
     assert "cudnnSetDropoutDescriptor" not in stub.names()
     for name in ("cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"):
         assert text in stub.last(name)["rnn"]
@@ -90,18 +91,22 @@ def test_what_a_description_depends_on(
         return engine._described(net, dtype, lengths)
 
     first = described()
-    assert described(net._replace(seed=1, seed2=2)) is first
+    assert described(changed(net, seed=1, seed2=2)) is first
     changes = {
         **{"rnn_mode": "gru", "skip": True, "L": 3, "H": 5, "I": 5, "D": 2, "num_proj": 2},
         **{"T": 4, "B": 2, "dropout": 0.25, "is_training": False, "engine": "cudnn_small_h"},
     }
     # cuDNN does not have hard sigmoids.
-    assert changes.keys() | {"seed", "seed2", "gate"} == set(net._fields)
+    assert changes.keys() | {"seed", "seed2", "gate"} == {
+        *net.net._fields,
+        *net.sizes._fields,
+        "engine",
+    }
     del changes["B"]  # the lengths' own
     found = [first]
     for name, value in changes.items():
-        found.append(described(net._replace(**{name: value})))
-        assert described(net._replace(**{name: value})) is found[-1]
+        found.append(described(changed(net, **{name: value})))
+        assert described(changed(net, **{name: value})) is found[-1]
     found += [described(dtype="float64"), described(lengths=lengths[::-1].copy())]
     found.append(described(lengths=None))
     monkeypatch.setenv("CUPY_TF32", "1")
@@ -476,14 +481,16 @@ LIMITS: list[tuple[dict[str, Any], str | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changed", "lack"), LIMITS, ids=str)
-def test_a_limit(stub: Stub, changed: dict[str, Any], lack: str | None) -> None:
-    of, changed = net_of(nets.Case("lstm", 5, 1, 4, 6)), dict(changed)
-    dtype, lengths = changed.pop("dtype", "float32"), changed.pop("lengths", None)
+@pytest.mark.parametrize(("fields", "lack"), LIMITS, ids=str)
+def test_a_limit(stub: Stub, fields: dict[str, Any], lack: str | None) -> None:
+    fields = dict(fields)
+    dtype, lengths = fields.pop("dtype", "float32"), fields.pop("lengths", None)
     reason = engine.why_not(
-        of._replace(**changed), dtype, None if lengths is None else np.array(lengths, np.int32)
+        net_of(nets.Case("lstm", 5, 1, 4, 6), **fields),
+        dtype,
+        None if lengths is None else np.array(lengths, np.int32),
     )
-    algorithm = changed.get("engine", "cudnn").removeprefix("cudnn_")
+    algorithm = fields.get("engine", "cudnn").removeprefix("cudnn_")
     who = "cuDNN" if algorithm == "cudnn" else f"cuDNN's {algorithm.upper()}"
     assert reason == (None if lack is None else f"{who} does not support {lack}")
 
@@ -495,8 +502,8 @@ def test_what_is_refused_and_why(cupy_on_cpu: Any, stub: Stub) -> None:
         with pytest.raises(RuntimeError, match=f"^{op.__name__}: {why}, only 1$"):
             op(**arguments, engine=DYNAMIC)
 
-    def reason(**changed: Any) -> str | None:
-        return engine.why_not(net._replace(**changed), "float32", None)
+    def reason(**fields: Any) -> str | None:
+        return engine.why_not(changed(net, **fields), "float32", None)
 
     assert reason() is None
     assert reason(gate=HardSigmoid(0.2, 0.5)) == "cuDNN has no gates but sigmoids"

@@ -11,18 +11,26 @@ import numpy as np
 import pytest
 from problems.nets import CASES, Case, problem
 
+from cupyrnn.cells.packed import Net
 from cupyrnn.cudnn import library
 from cupyrnn.cudnn.descriptors import CudnnCall
 from cupyrnn.cudnn.engine import Inputs
+from cupyrnn.driver.reserve import Sizes
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 EIGHT_DTYPES = ("float32", "float64", "float16")
 
 
 def net_of(case: Case, **more: Any) -> CudnnCall:
-    fields = {"dropout": 0.0, "seed": 0, "seed2": 0, "is_training": True} | more
-    sizes = (case.L, case.H, case.I, case.D, case.num_proj, case.T, case.B)
-    return CudnnCall(case.rnn_mode, case.skip, *sizes, **fields)
+    net = Net(case.rnn_mode, case.skip, case.L, case.H, case.I, case.D, case.num_proj)  # type: ignore[arg-type]
+    return changed(CudnnCall(net, Sizes(case.T, case.B, True, 0.0, 0, 0)), **more)
+
+
+def changed(call: CudnnCall, **fields: Any) -> CudnnCall:
+    """Return a call with other fields of its net, of its sizes, or its own."""
+    kept: list[Any] = [call.net, call.sizes]
+    net, sizes = (a._replace(**{n: fields.pop(n) for n in a._fields if n in fields}) for a in kept)
+    return CudnnCall(net, sizes, call.engine)._replace(**fields)
 
 
 def lengths_of(case: Case) -> Any:
