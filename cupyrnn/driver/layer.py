@@ -21,13 +21,12 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array, NamedTuple
-from ..arithmetic.dual import Planes
 from ..arithmetic.scratch import CHUNK, Memory, Scratch
 from ..cells.contract import BackwardRun, BackwardStep, Cell, ForwardRun, Gradients, Weight, each
 from ..checks.arrays import cast, compute_dtype, operand_dtype
-from . import by_example
-from .by_example import Factors
+from . import weight_gradients
 from .pages import in_cuda, in_numpy, in_vectors, products_of
+from .weight_gradients import Factors
 
 
 class Layer(NamedTuple):
@@ -229,9 +228,8 @@ class _ForwardSteps(_Steps):
             for run in block.runs:
                 out = wide = kind._make(run.of(of_block, block.row))
                 if self._rounds:
-                    wide = kind._make(
-                        [memory[f"s{k}", compute](*a.shape) for k, a in enumerate(out)]
-                    )
+                    new = [memory[f"s{k}", compute](*a.shape) for k, a in enumerate(out)]
+                    wide = kind._make(new)
                 running = run.running(carried)
                 steps(cell, ForwardRun(w, run.of(xw, block.row), running, wide, run.batches, work))
                 if self._rounds:
@@ -280,7 +278,7 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer) -> Any:
     x, first, packing, saved = layer
     compute = compute_dtype(x.dtype)
     carried = _carried(first, compute)
-    *others, h = by_example.in_rows(saved, len(x))
+    *others, h = weight_gradients.in_rows(saved, len(x))
     steps, row = packing.starts, 0
     spans = [(0, len(steps) - 1)]
     if others and len(others[0]) < len(x):
@@ -302,7 +300,7 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer) -> Any:
 def _backward_whole(recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
     """`backward` as one compiled call that includes the products."""
     (x, first, packing, saved), _, carried, grads = cut
-    saved, cotangents = (by_example.in_rows(a, len(x)) for a in (saved, _wanted(np, cut)))
+    saved, cotangents = (weight_gradients.in_rows(a, len(x)) for a in (saved, _wanted(np, cut)))
     compute = compute_dtype(x.dtype)
 
     def plain(a: Array) -> Array:
@@ -336,7 +334,7 @@ def _backward_whole(recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
     if grads.x is not None:
         _round((into,), (grads.x,))
     if deltas:
-        by_example.take_rows(np, cell, cut.layer, deltas, grads)
+        weight_gradients.take_rows(np, cell, cut.layer, deltas, grads)
     elif grads.adds and grads.weight_gradients == "sum":
         for total, part in zip(grads.weights, written.weights, strict=True):
             if total is not None:
@@ -381,7 +379,7 @@ class _BackwardSteps(_Steps):
         xp, on, operand, compute, N = self._xp, self._on, self._operand, self._compute, len(x)
         cotangents, blocks, wanted = _wanted(xp, cut), packing.blocks(), grads.weight_gradients
         steps_back, memory = self._settled(self._page.backward_steps), Memory.take(xp)
-        product, total, work = (memory[name, compute] for name in ("product", "total", "work"))
+        product, work = memory["product", compute], memory["work", compute]
         w = [on.factor(a.w.T, packing.sequences, packing.steps) for a in cell.recurrent]
         after = cell.states(saved)
         if not blocks and wanted != "norms":
@@ -425,17 +423,17 @@ class _BackwardSteps(_Steps):
                     if grads.vectors is not None and not by_examples:
                         self._page.add_sums(cell, steps, grads.vectors)
             skips = x_grad is not None and cell.inputs[0].w is None
-            if skips:  # no product
-                input_gradient(xp, cell.inputs, deltas, x_grad, total, product)
+            if skips:
+                _sum_of_gates(cell.inputs[0], deltas[cell.inputs[0].delta], x_grad)
             right = deltas if whole else [on.for_products(d) for d in deltas]
             if not skips and x_grad is not None:
-                input_gradient(xp, cell.inputs, right, x_grad, total, product)
+                _input_gradient(on, cell.inputs, right, x_grad, memory)
             if wanted == "sum":
                 added = None if block is blocks[-1] and not grads.adds else product
                 factors = Factors(x_rows, after._replace(h=h_before), of_block, right)
-                _weight_gradients(xp, cell, factors, grads, operand, added)
+                weight_gradients.add_rows(xp, cell, factors, grads, operand, added)
         if by_examples and blocks:
-            by_example.take_rows(xp, cell, cut.layer, whole, grads)
+            weight_gradients.take_rows(xp, cell, cut.layer, whole, grads)
         memory.give_back()
 
     def _step(self, cell: Cell, cut: LayerGradient) -> None:
@@ -464,70 +462,36 @@ class _BackwardSteps(_Steps):
         if multiplies:
             _round((into,), (x_grad,))
         elif x_grad is not None:
-            input_gradient(np, cell.inputs, deltas, x_grad)
+            _sum_of_gates(cell.inputs[0], deltas[cell.inputs[0].delta], x_grad)
         if wanted in ("examples", "norms"):
-            by_example.take_rows(np, cell, cut.layer, deltas, grads)
+            weight_gradients.take_rows(np, cell, cut.layer, deltas, grads)
         elif wanted == "sum":
             added = Scratch(np, compute) if grads.adds else None
-            _weight_gradients(np, cell, Factors(x, before, saved, deltas), grads, compute, added)
+            factors = Factors(x, before, saved, deltas)
+            weight_gradients.add_rows(np, cell, factors, grads, compute, added)
 
 
-def _weight_gradients(
-    xp: ModuleType,
-    cell: Cell,
-    rows: Factors,
-    grads: Gradients,
-    dtype: np.dtype[Any],
-    scratch: Scratch | None = None,
+def _sum_of_gates(weight: Weight, delta: Array, x_grad: Array) -> None:
+    """Write the gradient of an input that is added to every gate."""
+    (N, K), compute = x_grad.shape, compute_dtype(x_grad.dtype)
+    by_gate = cast(delta[:, weight.columns], compute).reshape(N, weight.width // K, K)
+    x_grad[...] = by_gate.sum(1)
+
+
+def _input_gradient(
+    on: Any, weights: Sequence[Weight], deltas: Sequence[Any], x_grad: Array, memory: Memory
 ) -> None:
-    """
-    Write the gradients of matrices and biases from some rows or, given memory, add them.
-
-    `dtype` is the dtype of operands.
-    """
-    on, multiplied = products_of(xp), by_example.operands(cell, rows, dtype)
-    weights = (*cell.inputs, *cell.recurrent)
-    for weight, left, grad in zip(weights, multiplied, grads.weights, strict=True):
-        if grad is None:
-            continue
-        right = rows.deltas[weight.delta][:, weight.columns]
-        if grad.strides[0] < grad.strides[1]:  # a view of a transposed matrix
-            left, right, grad = right, left, grad.T
-        if scratch is None:
-            on.matmul(left.T, right, grad)
-        else:
-            on.add_matmul(left.T, right, grad, scratch)
-    for delta, sums in by_example.wanted(rows.deltas, grads.sums):
-        on.add_column_sums(delta, sums)
-
-
-def input_gradient(
-    xp: ModuleType,
-    weights: Sequence[Weight],
-    deltas: Sequence[Array | Planes],
-    x_grad: Array,
-    total: Scratch | None = None,
-    product: Scratch | None = None,
-) -> None:
-    """Write the gradient of the input of some rows, with two pieces of scratch memory."""
-    weight, *others = weights
-    delta = deltas[weight.delta][:, weight.columns]
+    """Write the gradient of the input of some rows."""
     compute = compute_dtype(x_grad.dtype)
-    if weight.w is None:
-        N, K = x_grad.shape
-        by_gate = cast(delta, compute).reshape(N, weight.width // K, K)
-        x_grad[...] = by_gate.sum(1)
-        return
-    if not others or x_grad.dtype == compute:
-        into = x_grad
-    else:
-        into = (total or Scratch(xp, compute))(*x_grad.shape)
-    on = products_of(xp)
-    on.matmul(delta, weight.w.T, into)
-    for weight in others:
+    rounds = len(weights) > 1 and x_grad.dtype != compute
+    into = memory["total", compute](*x_grad.shape) if rounds else x_grad
+    for n, weight in enumerate(weights):
         delta = deltas[weight.delta][:, weight.columns]
-        on.add_matmul(delta, weight.w.T, into, product or Scratch(xp, compute))
-    if into is not x_grad:
+        if n:
+            on.add_matmul(delta, weight.w.T, into, memory["product", compute])
+        else:
+            on.matmul(delta, weight.w.T, into)
+    if rounds:
         x_grad[...] = into
 
 

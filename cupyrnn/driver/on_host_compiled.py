@@ -16,7 +16,7 @@ from .._typing import Array, Arrays
 from ..arithmetic import products as _products
 from ..cells.contract import each
 from ..checks.arrays import NotRecordable, compute_dtype
-from . import by_example, recompute
+from . import recompute, weight_gradients
 from .host_call import HostTable
 from .host_rows import assign
 from .loops import Loops
@@ -216,7 +216,7 @@ class OnHostCompiled(Loops):
         def take(arrays: Any) -> None:
             _, cell, step, _ = layer_of(arrays)
             rows = [view(arrays)[: len(step.x)] for view in views]
-            by_example.take_rows(np, cell, step, rows, arrays[memory.array].written[n])
+            weight_gradients.take_rows(np, cell, step, rows, arrays[memory.array].written[n])
 
         self.operations.append(take)
 

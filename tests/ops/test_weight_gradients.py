@@ -14,7 +14,7 @@ from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.cells.contract import Form, Gradients
-from cupyrnn.driver import by_example
+from cupyrnn.driver import weight_gradients
 from cupyrnn.driver.pages import products_of
 
 
@@ -32,9 +32,9 @@ def test_by_pairs_and_by_products(
     expected = np.sqrt(sum((p * p).sum((1, 2)) for p in products))
     for pairs in (0.0, 1e9):
         for size in (1, 1 << 26):
-            monkeypatch.setattr(by_example, "_PAIRS", pairs)
+            monkeypatch.setattr(weight_gradients, "_PAIRS", pairs)
             monkeypatch.setattr(products_of(xp), "BYTES", size)
-            norms = by_example._norms(xp, operands, d)
+            norms = weight_gradients._norms(xp, operands, d)
             assert_close(norms if xp is np else xp.asnumpy(norms), expected, "float64", f"{pairs}")
 
 

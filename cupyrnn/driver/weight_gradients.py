@@ -1,5 +1,5 @@
 """
-The gradients of weights for each example of the batch, or their norms.
+The gradients of weights: summed over the batch, for each example, or their norms.
 
 B examples, T steps. A matrix w[K, M] multiplies a, and d is the gradient of the product. The
 gradient of an example is the sum over its steps of outer(a, d). Its squared norm is also the sum
@@ -17,6 +17,7 @@ import numpy as np
 
 from .._typing import Array, NamedTuple
 from ..arithmetic.norms import largest, norm_of, together
+from ..arithmetic.scratch import Scratch
 from ..cells.contract import Cell, Gradients, each
 from ..checks.arrays import cast, compute_dtype, operand_dtype
 from .pages import products_of
@@ -82,7 +83,36 @@ def operands(cell: Cell, rows: Factors, dtype: np.dtype[Any]) -> list[Array]:
     return [cast(rows.x, dtype)] * len(cell.inputs) + of_recurrent
 
 
-def wanted(deltas: Sequence[_T], sums: Sequence[Array | None] | None) -> list[tuple[_T, Array]]:
+def add_rows(
+    xp: ModuleType,
+    cell: Cell,
+    rows: Factors,
+    grads: Gradients,
+    dtype: np.dtype[Any],
+    scratch: Scratch | None = None,
+) -> None:
+    """
+    Write the gradients of matrices and biases from some rows or, given memory, add them.
+
+    `dtype` is the dtype of operands.
+    """
+    on, multiplied = products_of(xp), operands(cell, rows, dtype)
+    weights = (*cell.inputs, *cell.recurrent)
+    for weight, left, grad in zip(weights, multiplied, grads.weights, strict=True):
+        if grad is None:
+            continue
+        right = rows.deltas[weight.delta][:, weight.columns]
+        if grad.strides[0] < grad.strides[1]:  # a view of a transposed matrix
+            left, right, grad = right, left, grad.T
+        if scratch is None:
+            on.matmul(left.T, right, grad)
+        else:
+            on.add_matmul(left.T, right, grad, scratch)
+    for delta, sums in _wanted(rows.deltas, grads.sums):
+        on.add_column_sums(delta, sums)
+
+
+def _wanted(deltas: Sequence[_T], sums: Sequence[Array | None] | None) -> list[tuple[_T, Array]]:
     """Return pairs: deltas whose column sums are wanted, and the array for these sums."""
     if sums is None:
         return []
@@ -91,7 +121,7 @@ def wanted(deltas: Sequence[_T], sums: Sequence[Array | None] | None) -> list[tu
 
 def write(xp: ModuleType, cell: Cell, rows: LayerFactors, grads: Gradients) -> None:
     """Write the gradients of the weights of a layer: of each example, or their norms."""
-    for delta, sums in wanted(rows.deltas, grads.sums):
+    for delta, sums in _wanted(rows.deltas, grads.sums):
         sums += _sums_of_steps(xp, delta, sums.dtype)
     if grads.vectors is not None:
         sums = [_sums_of_steps(xp, term, term.dtype) for term in rows.terms]
