@@ -224,14 +224,15 @@ class _ForwardSteps(_Steps):
                 else:
                     self._on.matmul(x_block, weight.w, z)
             # In inference all but h have the rows of the largest block.
-            of_block = block.of(saved, len(x))
+            of_block, count = [*block.of(saved, len(x)), *xw], len(saved)
             for run in block.runs:
-                out = wide = kind._make(run.of(of_block, block.row))
+                found = run.of(of_block, block.row)
+                out = wide = kind._make(found[:count])
                 if self._rounds:
                     new = [memory[f"s{k}", compute](*a.shape) for k, a in enumerate(out)]
                     wide = kind._make(new)
-                running = run.running(carried)
-                steps(cell, ForwardRun(w, run.of(xw, block.row), running, wide, run.batches, work))
+                z, running = found[count:], run.running(carried)
+                steps(cell, ForwardRun(w, z, running, wide, run.batches, work))
                 if self._rounds:
                     _round(wide, out)
         memory.give_back()

@@ -157,7 +157,8 @@ class OnHost(HostRows):
         """Return what returns a layer's rows and the form of its weights."""
         form_of, whole = self._net.form, not self._keeps
         if self._packs:
-            return lambda arrays: (rows := order_of(arrays), form_of(whole and rows.single))
+            forms = form_of(), form_of(whole)
+            return lambda arrays: (rows := order_of(arrays), forms[rows.single])
         rows = self._rows
         form = form_of(whole and rows.single and not self._is_step)
         if rows.steps > _MOST_KEPT:

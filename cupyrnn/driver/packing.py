@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._typing import Array, NamedTuple, cached_property
-from ..cells.contract import each
 from .pages import products_of
 
 if TYPE_CHECKING:
@@ -53,7 +52,9 @@ class StepRun(NamedTuple):
     def running(self, states: Any) -> Any:
         """Return the states of the sequences that are not empty."""
         n = self.batches[0]
-        return states if n == len(states.h) else each(states, lambda s: s[:n])
+        if n == len(states.h):
+            return states
+        return states._make([s if s is None else s[:n] for s in states])
 
 
 def _alike(row: int, batches: list[int]) -> StepRun:
