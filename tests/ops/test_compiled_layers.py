@@ -18,26 +18,14 @@ import needs
 import numpy as np
 import pytest
 from checks import assert_close, run_python
-from problems.properties import assert_same_bits, beside_numpy, numbers
+from problems.properties import assert_same_bits, beside_numpy, numbers_of
 from problems.table import Case, call_of
 
 import cupyrnn
 
-MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu", "block_gru")
+MODES = [f"cudnn_rnn-{mode}" for mode in ("lstm", "gru", "rnn_tanh", "rnn_relu")]
+MODES.append("block_gru")
 CELLS = ("lstm_block_cell", "gru_block_cell")
-
-
-def run(
-    mode: str,
-    shape: tuple[int, ...],
-    dtype: str = "float64",
-    **fields: Any,
-) -> list[Any]:
-    """Return the outputs and gradients of a layer, or of a cell."""
-    T, B, I, H = shape
-    name, I = (mode, I) if "block" in mode else (f"cudnn_rnn-{mode}", max(I, 1))
-    call = call_of(Case(name, (T, B, I, H), dtype, **fields), np.random.default_rng(0))
-    return [*numbers(call).values()]
 
 
 @pytest.mark.parametrize("mode", [*MODES, *CELLS])
@@ -51,7 +39,7 @@ def test_any_number_of_threads_gives_the_same_bits(
     results = []
     for n in (1, 2, 3, 8):  # more than there are processors, perhaps
         with_threads(n)
-        results.append(run(mode, shape, extent="full" if mode in CELLS else extent))
+        results.append(numbers_of(mode, shape, extent="full" if mode in CELLS else extent))
     for other in results[1:]:
         assert_same_bits(other, results[0])
 
@@ -85,7 +73,7 @@ def test_a_late_thread_finds_what_it_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thread may begin when the others have ended or wait for it; they do not touch its rows."""
-    expected, counts = run(mode, shape), list[int]()
+    expected, counts = numbers_of(mode, shape), list[int]()
 
     def compute(latest: int, n: int, loop: int, double: int, words: Any) -> bool:
         kind = ctypes.CFUNCTYPE(None, ctypes.c_double, ctypes.c_void_p)(loop)
@@ -108,7 +96,7 @@ def test_a_late_thread_finds_what_it_left(
     monkeypatch.setattr(addresses, "_data", lambda: None)
     for latest in range(3):
         monkeypatch.setattr(threads, "run", functools.partial(compute, latest))
-        assert_same_bits(run(mode, shape), expected)
+        assert_same_bits(numbers_of(mode, shape), expected)
     assert max(counts) == 3
 
 
@@ -118,7 +106,7 @@ def test_a_late_thread_finds_what_it_left(
 def test_parts(
     compiled_loops: ModuleType, mode: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    actual, expected = beside_numpy(lambda: run(mode, shape), monkeypatch)
+    actual, expected = beside_numpy(lambda: numbers_of(mode, shape), monkeypatch)
     for a, e in zip(actual, expected, strict=True):
         scale = np.abs(e).max(initial=1)
         assert_close(a / scale, e / scale, "float64", mode, at_least=1.0)
@@ -151,7 +139,7 @@ def test_where_a_part_ends(
     monkeypatch.setattr(plan.Plan, "run", run_and_note)
     plan._kept_plan.cache_clear()
     for T in range(1, 19):
-        actual, expected = beside_numpy(lambda T=T: run(mode, (T, B, 3, 8)), monkeypatch)
+        actual, expected = beside_numpy(lambda T=T: numbers_of(mode, (T, B, 3, 8)), monkeypatch)
         for a, e in zip(actual, expected, strict=True):
             assert_close(a, e, "float64", mode, at_least=1.0)
     plan._kept_plan.cache_clear()

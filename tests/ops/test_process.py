@@ -18,20 +18,15 @@ import needs
 import numpy as np
 import pytest
 from checks import run_python
-from problems.properties import assert_all_close, numbers
+from problems.properties import assert_all_close, numbers_of
 from problems.table import TABLE, Case, call_of
 
 import cupyrnn
 
 
-def run_of(name: str, **fields: Any) -> Callable[..., list[Any]]:
+def run_of(name: str, **fields: Any) -> Callable[[int], list[Any]]:
     """Return a function of a seed that computes every number of a call and its gradient."""
-
-    def run(seed: int, T: int = 30, B: int = 33, I: int = 5, H: int = 33) -> list[Any]:
-        call = call_of(Case(name, (T, B, I, H), **fields), np.random.default_rng(seed))
-        return [*numbers(call).values()]
-
-    return run
+    return lambda seed: numbers_of(name, (30, 33, 5, 33), seed=seed, **fields)
 
 
 NET: dict[str, Any] = {"extent": "lengths", "direction": "both", "layers": 2, "dropout": 0.4}

@@ -14,6 +14,7 @@ import cupyrnn
 from cupyrnn.derivatives.tree import leaves_by_name, tree_map
 from cupyrnn.driver import layer, signatures
 
+from . import table
 from .pairs import pairs
 from .table import STATES, TABLE, Call, Case, cases, corners, kind_of, plain, with_layout
 
@@ -84,6 +85,12 @@ def numbers(call: Call, without: str = "") -> dict[str, Any]:
         gradient_kwargs = record.gradient_arguments(call.arguments(cupyrnn), out._asdict())
         found.append(getattr(cupyrnn, f"{record.name}_grad")(**gradient_kwargs, **given))
     return named([a._asdict() for a in found], "number")
+
+
+def numbers_of(name: str, size: Any, dtype: str = "float64", seed: int = 0, **fields: Any) -> Any:
+    """Return all results of a call of an op of the table, and of its gradient, in a list."""
+    call = table.call_of(Case(name, size, dtype, **fields), np.random.default_rng(seed))
+    return [*numbers(call).values()]
 
 
 def assert_all_close(actual: Any, expected: Any, case: Case, what: str) -> None:
