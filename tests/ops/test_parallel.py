@@ -116,6 +116,19 @@ def test_one_process_returns_what_it_is_given(rng: np.random.Generator) -> None:
         parallel.check_parameters(comm, arrays)
 
 
+def test_a_weight_of_zero_is_for_sums() -> None:
+    grads = {"w": np.ones(3)}
+    found = parallel.all_reduce_gradients(parallel.communicator(), grads, reduce="sum", weight=0)
+    np.testing.assert_array_equal(found["w"], grads["w"])
+
+
+def test_what_is_given_back_is_of_the_same_kind() -> None:
+    arrays = [np.zeros(2), np.ones(2)]
+    for kind in ({"a": 0, "b": 0}, cupyrnn.BlockLSTMParams(0, 0), (0, 0)):
+        found = parallel._like(kind, arrays)
+        assert type(found) is type(kind)
+
+
 def test_an_error_leaves_one_process_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError), parallel.communicator():
         raise ZeroDivisionError

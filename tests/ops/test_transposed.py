@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -74,6 +76,16 @@ def test_where_small_results_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None
 def test_small_kernels_are_known_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     assert not blas.has_small_kernels.__wrapped__()
+
+
+def test_a_threadpoolctl_that_does_not_work_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise OSError("no such library")
+
+    stub = types.ModuleType("threadpoolctl")
+    stub.__dict__["ThreadpoolController"] = broken
+    monkeypatch.setitem(sys.modules, "threadpoolctl", stub)
+    assert blas._blas.__wrapped__() is None
 
 
 def test_where_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
