@@ -192,6 +192,18 @@ def layouts(a: np.ndarray[Any, Any]) -> Iterator[tuple[str, np.ndarray[Any, Any]
     yield "read-only", read_only
 
 
+class Named(np.ndarray[Any, Any]):
+    """A plain subclass with an attribute, such as a memory map."""
+
+    name = "any"
+
+
+class Units(np.ndarray[Any, Any]):
+    """A subclass that refuses arithmetic."""
+
+    __array_ufunc__ = None
+
+
 # Arguments that are NumPy arrays also in calls with CuPy arrays.
 ON_HOST = ("sequence_lengths", "resets", "host_reserved")
 

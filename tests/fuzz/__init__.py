@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-from checks import TOLERANCES, layouts
+from checks import TOLERANCES, Named, Units, layouts
 from problems import grus, onnx_nodes
 from problems.converters import CONVERSIONS, conversions
 from problems.table import TABLE, Case, call_of
@@ -406,16 +406,6 @@ class Raising:
 
     __array__ = __index__ = __float__ = __bool__ = __len__ = __iter__ = __eq__ = __repr__  # type: ignore[assignment]
     __hash__ = __str__ = __getitem__ = __array_ufunc__ = __repr__  # type: ignore[assignment]
-
-
-class Named(np.ndarray[Any, Any]):
-    """A plain subclass."""
-
-
-class Units(np.ndarray[Any, Any]):
-    """A subclass that refuses arithmetic."""
-
-    __array_ufunc__ = None
 
 
 def nested(depth: int) -> list[Any]:

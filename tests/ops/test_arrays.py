@@ -9,6 +9,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
+from checks import Named, Units
 from problems.properties import assert_same_bits
 from problems.refusals import (
     ARGUMENTS,
@@ -192,16 +193,6 @@ def test_lstm_attributes(op: str) -> None:
     without = dict.fromkeys(PEEPHOLES)
     message = f"wci is None, expected an array of shape (H,) = ({H},) as use_peephole is True"
     raises(op, TypeError, message, use_peephole=True, **without)
-
-
-class Named(np.ndarray[Any, Any]):
-    """A plain subclass with an attribute, and the arithmetic of an array."""
-
-    name = "any"
-
-
-class Units(np.ndarray[Any, Any]):
-    __array_ufunc__ = None
 
 
 @pytest.mark.parametrize("op", CALLS)

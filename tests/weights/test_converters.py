@@ -7,17 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import Ops, assert_close
+from checks import Named, Ops, assert_close
 from problems.converters import CONVERSIONS, FORMATS, conversions, packed
 
 import cupyrnn
 from cupyrnn.derivatives.tree import leaves_by_name, tree_map
 
 each = pytest.mark.parametrize("name", CONVERSIONS)
-
-
-class Named(np.ndarray[Any, Any]):
-    """A plain subclass, such as a memory map."""
 
 
 def arrays(tree: Any) -> dict[str, Any]:
