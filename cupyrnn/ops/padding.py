@@ -235,8 +235,10 @@ class Mask:
     def _check(self, op: str, a: Any) -> None:
         """Check that an array has the first axes of the mask."""
         shape = self._marks.shape if self._major else self._marks.shape[::-1]
-        if tuple(getattr(a, "shape", ())[:2]) != shape:
+        found = tuple(getattr(a, "shape", ())[:2])
+        if found != shape or array_kind(a) is None:
             _module_of(op, "a", a)
+        if found != shape:
             axes = "T, B" if self._major else "B, T"
             raise ValueError(
                 f"{op}: a has shape {tuple(a.shape)}, expected ({axes}, ...) = {shape} and"

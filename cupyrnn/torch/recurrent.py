@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .._typing import Save
 from ..cells.packed import DIRECTIONS
-from ..checks.attributes import check_dropout, check_save, named, type_shown
+from ..checks.attributes import check_dropout, check_integer, check_save, named, type_shown
 from ..checks.calls import check_lengths
 from .arguments import Extras, Lengths, Resets, extras, keeps, save_of, seeds_of
 from .definitions import CUDNN_RNN
@@ -279,10 +279,15 @@ class RecurrentNet(Packed, Recurrent, torch.nn.RNNBase):
     """
 
     def __init__(self, *args: Any, proj_size: int, save: Save, **kwargs: Any) -> None:
-        if proj_size:  # torch.nn refuses the name in modules without a projection
+        op = type(self).__name__
+        _, _, num_layers, *_, dropout, _ = args
+        check_integer(op, "num_layers", num_layers, 1)
+        check_dropout(op, dropout)
+        # torch.nn refuses the name in modules without a projection.
+        if check_integer(op, "proj_size", proj_size, 0):
             kwargs["proj_size"] = proj_size
         super().__init__(*args, **kwargs)
-        self.save = save_of(type(self).__name__, save)
+        self.save = save_of(op, save)
 
     def extra_repr(self) -> str:
         """

@@ -116,6 +116,7 @@ ERRORS: list[tuple[Any, Any, str]] = [
     (lambda: cupyrnn.Mask(MARKS, time_major=1), TypeError, "Mask: time_major is 1, expected a bool"),
     (lambda: cupyrnn.Mask(MARKS).gather(X.swapaxes(0, 1)), ValueError, r"gather: a has shape \(5, 4, 3\), expected \(T, B, \.\.\.\) = \(4, 5\) and further axes, like the mask$"),
     (lambda: cupyrnn.Mask(MARKS).scatter([1]), TypeError, "scatter: a is a list, expected a numpy.ndarray, cupy.ndarray or torch.Tensor$"),
+    (lambda: cupyrnn.Mask(MARKS).gather(memoryview(X)), TypeError, "gather: a is a memoryview, expected a numpy.ndarray, cupy.ndarray or torch.Tensor$"),
     (lambda: cupyrnn.pad_sequences([]), ValueError, "pad_sequences: sequences has 0 entries, expected at least 1$"),
     (lambda: cupyrnn.pad_sequences(X), TypeError, "pad_sequences: sequences is a numpy.ndarray, expected a list of arrays"),
     (lambda: cupyrnn.pad_sequences([X, [1]]), TypeError, r"pad_sequences: sequences\[1\] is a list, expected a numpy"),
