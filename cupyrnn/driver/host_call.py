@@ -54,6 +54,7 @@ class HostTable(Table):
         self.new: list[New | None] = []
         self._shapes = [a.shape for a in arguments.arrays]
         self.lengths_and_resets: Any = None  # returns them of their bytes, if they differ
+        self._held: dict[int, tuple[int, ...]] = {}  # shapes of arrays that operations make
         self.scratch: set[int] = set()  # the numbers of arrays that layers share
         super().__init__(arguments, compute)
 
@@ -64,10 +65,25 @@ class HostTable(Table):
 
     def view(self, place: Place) -> View:
         """Return a function that makes the view of a place."""
-        n = place.array - self.inputs
-        new = self.new[n] if n >= 0 else None
-        shape = self._shapes[place.array] if n < 0 else None if new is None else new.shape
-        return view_of(self.xp, place, shape)
+        return view_of(self.xp, place, self.shape_of(place.array))
+
+    def shape_of(self, array: int) -> tuple[int, ...] | None:
+        """Return the shape of an array; None if an operation makes it."""
+        if array < self.inputs:
+            shape: tuple[int, ...] = self._shapes[array]
+            return shape
+        new = self.new[array - self.inputs]
+        return self._held.get(array) if new is None else new.shape
+
+    def is_zero(self, place: Place) -> bool:
+        """Return whether a place is scratch memory of zeros."""
+        new = self.new[place.array - self.inputs] if place.array in self.scratch else None
+        return new is not None and new.zeros
+
+    def whole(self, array: int, shape: tuple[int, ...]) -> Place:
+        """Return the place of a whole array, perhaps one that an operation makes in this shape."""
+        self._held[array] = shape
+        return self._whole(array, shape, self.dtype)
 
     def _argument(self, n: int, a: Array) -> Place:
         flags = a.flags
@@ -259,14 +275,10 @@ def _exchanged(a: Array) -> Array:
     return a.swapaxes(0, 1).copy()
 
 
-def _nothing(_: Any) -> None:
-    """Make no array: an operation makes it."""
-
-
 def _maker(xp: ModuleType, new: New | None) -> tuple[Any, Any, np.dtype[Any] | None]:
     """Return a function that makes a new array, from a shape and a dtype or from an array."""
     if new is None:
-        return _nothing, 0, None
+        return type, 0, None  # any function: an operation makes the array
     if new.copied is not None:
         return _exchanged if new.exchanged else xp.ndarray.copy, new.copied, None
     return (xp.zeros if new.zeros else xp.empty), new.shape, new.dtype

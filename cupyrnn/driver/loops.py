@@ -47,7 +47,11 @@ class Loops(OnHost):
         rows, resets = self._T * self._B, self._packs and table.arguments.get("resets") is not None
         starts = np.arange(self._T + 1, dtype=np.int64) * (rows if resets else self._B)
         self._starts = np.minimum(starts, rows).tobytes()
-        self._rounds = table.rounds
+        self._rounds, self._has_resets = table.rounds, resets
+        # Without resets: moved states of all layers and directions, by how and of which array; the
+        # numbers of those that left, by the array of the result.
+        self._moved_states: dict[tuple[Callable[..., Array], int], Place] = {}
+        self._left_states: dict[int, set[int]] = {}
         self._place_of_starts: Place | None = None
 
     def _in_one_loop(self, layer: LayerPlaces, direction: str) -> bool:

@@ -271,9 +271,13 @@ class OnHost(HostRows):
 
     def _forward(self, layer: LayerPlaces) -> None:
         """Add the steps of a layer."""
-        packs, layer_of, xp, kept = self._packs, self._layer_of(layer), self._xp, layer.kept
-        choose = self._choice("forward")
-        last = [(k, a.array, self._table.view(a)) for k, a in enumerate(layer.last) if a]
+        layer_of, xp, kept, choose = (
+            self._layer_of(layer),
+            self._xp,
+            layer.kept,
+            self._choice("forward"),
+        )
+        last = [(k, self._table.view(a)) for k, a in enumerate(layer.last) if a]
 
         def forward(arrays: Any) -> None:
             _, cell, steps, _ = layer_of(arrays)
@@ -281,11 +285,8 @@ class OnHost(HostRows):
                 states = choose(cell, steps)(cell, steps)
             else:
                 states = recompute.forward(xp, cell, steps, steps.saved.h)
-            for k, n, view in last:
-                if packs:
-                    arrays[n] = states[k]
-                else:
-                    view(arrays)[...] = states[k]
+            for k, view in last:
+                view(arrays)[...] = states[k]
 
         self.operations.append(forward)
 

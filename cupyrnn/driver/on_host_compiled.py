@@ -6,9 +6,9 @@ A layer is one call of a compiled loop, where that is faster than NumPy's steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,8 +17,9 @@ from ..arithmetic import products as _products
 from ..cells.contract import each
 from ..checks.arrays import NotRecordable, compute_dtype
 from . import recompute, weight_gradients
-from .host_call import HostTable
+from .host_call import HostTable, order_of
 from .host_rows import assign
+from .layer import Layer
 from .loops import Loops
 from .net import Examples, GradientPlaces, Kept, LayerPlaces
 from .on_host import OnHost
@@ -27,6 +28,11 @@ from .signatures import Arguments
 
 # The most pieces of a layer that keeps states.
 _MOST_PIECES = 64
+
+
+# A cell, its deltas, and the part of each product in these.
+_Deltas: TypeAlias = "tuple[Any, list[Place], list[Place | None]]"
+_NO_DELTAS: _Deltas = None, [], []
 
 
 class OnHostCompiled(Loops):
@@ -165,6 +171,42 @@ class OnHostCompiled(Loops):
         if n > 0:
             self.operations.append(copy)
 
+    def _all_states(self, a: Place) -> tuple[Place, int] | None:
+        """Return the states of all layers and directions, and the number of `a` among them."""
+        shape = self._table.shape_of(a.array)
+        if self._has_resets or shape is None or len(shape) < 3 or len(a.shape) != 2:
+            return None
+        whole = self._table.whole(a.array, shape)
+        n = a.offset // whole.strides[0]
+        return (whole, n) if whole.at(n) == a else None
+
+    def _moved(self, move: Callable[..., Array], a: Place, back: bool) -> Place:
+        if not self._has_resets and self._table.is_zero(a):
+            to = self._table.take("work", a.shape)
+            self._table.begin(to, None)
+            return to
+        # Without resets all layers and directions have one order of sequences.
+        if (found := self._all_states(a)) is None:
+            return super()._moved(move, a, back)
+        whole, n = found
+        if (move, whole.array) not in self._moved_states:
+            number = super()._moved(move, whole, back).array
+            self._moved_states[move, whole.array] = self._table.whole(number, whole.shape)
+        return self._moved_states[move, whole.array].at(n)
+
+    def _left(self, move: Callable[..., Array], a: Place, to: Place, back: bool) -> None:
+        source = next((p for p in self._moved_states.values() if p.array == a.array), None)
+        found = self._all_states(to)
+        if source is None or found is None or source.shape != found[0].shape:
+            super()._left(move, a, to, back)
+            return
+        # They leave together, after the last layer.
+        left = self._left_states.setdefault(to.array, set())
+        left.add(found[1])
+        assert source.at(found[1]) == a, (source, a)
+        if len(left) == source.shape[0]:
+            super()._left(move, source, found[0], back)
+
     def _forward(self, layer: LayerPlaces) -> None:
         """Add the steps of a layer, whose rows are in their order."""
         if layer.kept is not None or not self._in_one_loop(layer, "forward"):
@@ -175,48 +217,65 @@ class OnHostCompiled(Loops):
     def _backward(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the gradient of the steps of a layer, whose rows are in their order."""
         to = grads.weights
-        deltas, products = self._deltas_of(layer) if isinstance(to, Examples) else ([], [])
+        cell, deltas, products = self._deltas_of(layer) if isinstance(to, Examples) else _NO_DELTAS
         loops = layer.kept is None and self._in_one_loop(layer, "backward")
         if not loops or (isinstance(to, Examples) and not deltas):
             super()._backward(layer, grads)
             return
         self._loop_back(layer._replace(back=False), grads, grads.x, products)
         if deltas:
-            self._take_examples(layer, to, deltas)
+            self._take_examples(layer, to, cell, deltas)
 
-    def _deltas_of(self, layer: LayerPlaces) -> tuple[list[Place], list[Place | None]]:
+    def _deltas_of(self, layer: LayerPlaces) -> _Deltas:
         """
-        Return memory for the gradients of the products, and the part of each product.
+        Return a cell of zeros, memory for the gradients of the products, and the part of each.
 
         There is no memory if a loop is not faster, or if its products are in another order.
         """
         is_step = self._T == 1 and (self._in_time or self._packs)
         if is_step or layer.kept is not None or not self._in_one_loop(layer, "backward"):
-            return [], []
+            return _NO_DELTAS
         (N, _), H, dtype = layer.x[0].shape, layer.saved[-1].shape[1], self._table.dtype
         form, zero = self._net.form(self._rows.single), np.zeros((), dtype)
         like = each(layer.weights.entry, lambda a: np.broadcast_to(zero, a.shape))
         cell = form.cell(np, like, self._net.attributes)
         widths = self._cell.spec_of({}, H, dtype)[0].widths
         if widths != [*cell.widths]:
-            return [], []
+            return _NO_DELTAS
         deltas = [self._table.reuse(f"deltas{n}", (N, width)) for n, width in enumerate(widths)]
         # Several matrices may have the same: those are written once.
         parts: list[Place] = []
         for weight in (*cell.inputs, *cell.recurrent):
             start, stop, _ = weight.columns.indices(widths[weight.delta])
             parts.append(deltas[weight.delta].part(start, stop, 1))
-        return deltas, [None if a in parts[:n] else a for n, a in enumerate(parts)]
+        return cell, deltas, [None if a in parts[:n] else a for n, a in enumerate(parts)]
 
-    def _take_examples(self, layer: LayerPlaces, to: Examples, deltas: Sequence[Place]) -> None:
-        """Add an operation that computes the gradients of weights by example."""
-        layer_of, views = self._layer_of(layer), [self._table.view(a) for a in deltas]
-        memory, n = to
+    def _take_examples(
+        self, layer: LayerPlaces, to: Examples, cell: Any, deltas: Sequence[Place]
+    ) -> None:
+        """
+        Add an operation that computes the gradients of weights by example.
+
+        It reads no weights, and only those saved arrays that multiply a gradient.
+        """
+        (memory, n), form, view, packs = to, self._net.form(), self._table.view, self._packs
+        saved: list[Place | None] = [None] * len(layer.saved)
+        if any(layer.weights.vectors.get(name) for name in self._cell.read):
+            saved = [*layer.saved]
+        for k in (-1, self._cell.reset):
+            if k is not None:
+                saved[k] = layer.saved[k]
+        first, rows = [view(a) for a in layer.first if a is not None], self._rows
+        views = [None if a is None else view(a) for a in (layer.x[0], *saved, *deltas)]
 
         def take(arrays: Any) -> None:
-            _, cell, step, _ = layer_of(arrays)
-            rows = [view(arrays)[: len(step.x)] for view in views]
-            weight_gradients.take_rows(np, cell, step, rows, arrays[memory.array].written[n])
+            here = order_of(arrays) if packs else rows
+            x, *of_rows = [view and view(arrays)[: here.rows] for view in views]
+            before = form.States._make([view(arrays) for view in first])
+            after = form.Saved._make(of_rows[: len(saved)])
+            step = Layer(x, before, here, after)
+            written = arrays[memory.array].written[n]
+            weight_gradients.take_rows(np, cell, step, of_rows[len(saved) :], written)
 
         self.operations.append(take)
 
