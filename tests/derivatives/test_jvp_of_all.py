@@ -12,7 +12,7 @@ import pytest
 from checks import DIFFERENCE_TOLERANCE, FINITE_DIFFERENCE_STEP, assert_close
 from problems import onnx_nodes
 from problems.converters import CONVERSIONS, conversions, packed, random
-from problems.table import TABLE
+from problems.table import TABLE, Case, call_of
 
 import cupyrnn
 from cupyrnn.derivatives.tree import tree_map
@@ -155,6 +155,20 @@ def test_prepare_step(mode: str, L: int, rng: np.random.Generator) -> None:
         return tuple(first), tuple(step(x[1], first.output_h, first.output_c))
 
     assert_jvp(steps, (net, x, h, c), rng)
+
+
+@pytest.mark.parametrize("way", ["examples", "norms"])
+def test_gradients_of_each_example(way: str, rng: np.random.Generator) -> None:
+    call = call_of(Case("block_lstm", (5, 3, 2, 4)), rng)
+
+    def gradients(inputs: dict[str, Any]) -> Any:
+        at = call._replace(inputs=inputs)
+        out = at.forward(cupyrnn)
+        given = {"cs_grad": None, "h_grad": out.h}
+        return tuple(at.gradient(cupyrnn, out, given, weight_gradients=way))
+
+    for n in range(len(call.inputs)):
+        assert_jvp(gradients, (call.inputs,), rng, only=n)
 
 
 def test_a_step_of_another_jvp(rng: np.random.Generator) -> None:
