@@ -351,20 +351,25 @@ class Op:
     # The registration with PyTorch's dispatcher, for the compiler and other tracers.
 
     def _define(self, op_kind: str) -> Any:
-        """Return an op of PyTorch's library."""
+        """
+        Return an op of PyTorch's library.
+
+        It takes a list of the tensors that are there, and a text with "1" for each of them and "0"
+        for each one that is left out: `torch.jit.trace` has no lists with missing tensors.
+        """
         name = self.name + ("" if op_kind == "forward" else f"_{op_kind}")
-        schema = f"(Tensor?[] tensors, {self._declared}) -> Tensor[]"
+        schema = f"(Tensor[] tensors, str given, {self._declared}) -> Tensor[]"
         tags = torch.Tag.pt2_compliant_tag
         torch.library.define(f"cupyrnn::{name}", schema, lib=_LIBRARY, tags=tags)
 
         def traced(compute: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Any]:
-            def call(tensors: Sequence[Any], *attributes: Any) -> list[torch.Tensor]:
+            def call(tensors: Sequence[Any], given: str, *attributes: Any) -> list[torch.Tensor]:
                 # Ops in the dispatcher have no forward mode: tangents would be zeros.
                 if _in_forward_mode() and not _below_autograd.get():
                     raise NotImplementedError(
                         f"{self.name}: there is no forward mode in torch.compile"
                     )
-                return list(compute(tensors, attributes))
+                return list(compute(all_of(tensors, given), attributes))
 
             return call
 
@@ -394,7 +399,9 @@ class Op:
         self, op_kind: str, tensors: Sequence[Any], attributes: Any
     ) -> Sequence[torch.Tensor]:
         """Call an op of PyTorch's library."""
-        return tuple(self.library[op_kind](list(tensors), *attributes))
+        given = "".join(["0" if t is None else "1" for t in tensors])
+        present = [t for t in tensors if t is not None]
+        return tuple(self.library[op_kind](present, given, *attributes))
 
     def _fake(self, op_kind: str, tensors: Any, attributes: Any) -> tuple[torch.Tensor, ...]:
         """Return tensors of the shapes of an op's results."""
@@ -534,6 +541,12 @@ class Op:
             found: Any = self._results("backward", tensors, ctx.attributes, wanted)
             return None, *found, *[None] * e
         return None, *self._transpose("forward", ctx, grads, needed)
+
+
+def all_of(tensors: Sequence[Any], given: str) -> list[Any]:
+    """Return the tensors of a call of PyTorch's library, None for those that are left out."""
+    left = iter(tensors)
+    return [next(left) if mark == "1" else None for mark in given]
 
 
 def _whole(like: torch.Tensor, found: Sequence[Any]) -> tuple[torch.Tensor, ...]:

@@ -23,7 +23,7 @@ from .definitions import (
     kind_of,
     units_of,
 )
-from .ops import Op
+from .ops import Op, all_of
 
 # The nodes, and their gates by the names in the packed vector.
 _NODES = {
@@ -194,11 +194,11 @@ def _gates(name: str, _: SimpleNamespace) -> Any:
 
 def _translation(op: Op, write: Callable[..., Any]) -> Callable[..., Any]:
     """Return the translation of an op, whose arguments go to `write`."""
-    names = ["tensors", *op.attributes]
+    names = ["tensors", "given", *op.attributes]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         rest = dict(zip(names, args, strict=False)) | kwargs
-        tensors = rest.pop("tensors")
+        tensors = all_of(rest.pop("tensors"), rest.pop("given"))
         end = len(tensors) - len(op.extras)
         extras = zip(op.extras, tensors[end:], strict=True)
         return write(SimpleNamespace(**op.by_name("p", tensors[:end]), **dict(extras), **rest))

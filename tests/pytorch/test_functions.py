@@ -71,7 +71,8 @@ def test_opcheck(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, rest = [*tensors[: len(tensors) - extras]], [*tensors[len(tensors) - extras :]]
 
     def call_of(tensors: Any) -> Any:
-        return [*tensors], *attributes
+        given = "".join("0" if t is None else "1" for t in tensors)
+        return [t for t in tensors if t is not None], given, *attributes
 
     results = op.library["forward"](*call_of(tensors))
     groups = {"p": inputs, "dp": inputs, "s": results[-len(op.saved) :]}
@@ -327,10 +328,10 @@ def test_what_transforms_cannot_have_says_so() -> None:
         pytest.raises(NotImplementedError, match=r"there is no forward mode in torch\.compile"),
         torch.autograd.forward_ad.dual_level(),
     ):
-        op([torch.autograd.forward_ad.make_dual(x, v), *rest, None, None], "sigmoid", False)
+        op([torch.autograd.forward_ad.make_dual(x, v), *rest], "11111100", "sigmoid", False)
     tensors = [t.requires_grad_() for t in (x, *rest)]
     out = torch.ops.cupyrnn.block_gru_second(
-        [*tensors, v.new_ones(4, 3, 5), x, *[None] * 8], "sigmoid", False
+        [*tensors, v.new_ones(4, 3, 5), x], "1" * 8 + "0" * 8, "sigmoid", False
     )
     grads = torch.autograd.grad(loss(x), x, create_graph=True)
     (second,) = torch.autograd.grad(grads[0].square().sum(), x, create_graph=True)
