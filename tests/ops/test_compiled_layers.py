@@ -232,3 +232,22 @@ def test_inference_computes_many_steps_in_parts(
     saved, parts = (call.forward(ops, is_training=training) for training in (True, False))
     for name in ("output", "output_h", "output_c"):
         assert_same_bits(getattr(parts, name), getattr(saved, name))
+
+
+def test_layers_by_steps_and_by_loops_share_the_states(
+    compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With skip_input NumPy computes the first layer, and a loop the second one."""
+    attributes = {"rnn_mode": "lstm", "input_mode": "skip_input"}
+    size = cupyrnn.cudnn_rnn_params_size(2, 6, 6, **attributes)
+    rng = np.random.default_rng(0)
+    shapes = (7, 3, 6), (2, 3, 6), (2, 3, 6), (size,)
+    x, h, c, params = (rng.standard_normal(shape) / 2 for shape in shapes)
+
+    def run() -> list[Any]:
+        lengths = np.array([7, 2, 4], np.int32)
+        return [*cupyrnn.cudnn_rnn(x, h, c, params, sequence_lengths=lengths, **attributes)[:3]]
+
+    found, expected = beside_numpy(run, monkeypatch)
+    for a, e in zip(found, expected, strict=True):
+        assert_close(a, e, "float64", "result")
