@@ -64,13 +64,15 @@ def test_numba_takes_no_array_of_a_device(
             assert cupy.asnumpy(a).tobytes() == cupy.asnumpy(e).tobytes(), field
 
 
-@pytest.mark.parametrize("way", ["loop", "rows", "loop by layers", "rows by layers"])
+@pytest.mark.parametrize(
+    "way", ["loop", "rows", "loop without a signature", "rows without a signature"]
+)
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
 def test_nets_and_sequences_of_different_lengths_are_quiet(
     host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, stream: Any, mode: str, way: str
 ) -> None:
     monkeypatch.setenv("CUPYRNN_PERSISTENT", way.partition(" ")[0])
-    if "by layers" in way:
+    if "signature" in way:
         monkeypatch.setattr(signatures, "signature", lambda *args: (None, []))
     of_net: Any = {"layers": 2, "direction": "both"} if mode == "gru" else {}
     with stream:
@@ -98,7 +100,7 @@ def test_different_lengths_cost_no_more_than_equal_ones(
     host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """There is one loop over the steps, not one for each length: only a few more launches."""
-    monkeypatch.setattr(signatures, "signature", lambda *args: (None, []))  # both by layers
+    monkeypatch.setattr(signatures, "signature", lambda *args: (None, []))  # both are recorded once
     shape, lengths = (40, 40, 4, 9), np.arange(1, 41)
     kinds = (
         calls_of(cupy, f"cudnn_rnn-{mode}", shape, "float32", given) for given in (None, lengths)

@@ -185,12 +185,14 @@ def test_launches_that_are_refused_are_the_loops(
         signatures.CALLS.clear()
         with pytest.raises(driver.CUDADriverError):
             calls[0]()
-        monkeypatch.setattr(signatures, "signature", lambda *args: (None, []))  # by layers
+        monkeypatch.setattr(
+            signatures, "signature", lambda *args: (None, [])
+        )  # it is recorded once
 
 
-@pytest.mark.parametrize("by_layers", [False, True], ids=["recorded", "by layers"])
+@pytest.mark.parametrize("repeats", [True, False], ids=["recorded", "without a signature"])
 def test_without_memory_for_what_blocks_exchange_the_loop_computes(
-    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, by_layers: bool
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, small_blocks: None, repeats: bool
 ) -> None:
     """The call asks once. If the loop lacks memory too, that is an error."""
     monkeypatch.setattr(persistent, "_refused", set())
@@ -199,7 +201,7 @@ def test_without_memory_for_what_blocks_exchange_the_loop_computes(
     def no_signature(*args: Any) -> Any:
         return None, []
 
-    signature = no_signature if by_layers else signatures.signature
+    signature = signatures.signature if repeats else no_signature
     out_of_memory, refused = cupy.cuda.memory.OutOfMemoryError, []
     sizes: set[int] = set()
 
@@ -217,7 +219,7 @@ def test_without_memory_for_what_blocks_exchange_the_loop_computes(
             expected = call()
             with monkeypatch.context() as patch:
                 patch.setattr(signatures, "signature", no_signature)
-                call()  # the loop allocates other sizes by layers
+                call()  # without a signature it allocates other sizes
             monkeypatch.setattr(signatures, "signature", signature)
             is_full = True
             monkeypatch.setenv("CUPYRNN_PERSISTENT", "grid")
