@@ -353,6 +353,11 @@ def backward(xp: ModuleType, cell: Cell, cut: LayerGradient) -> None:
     choice(xp, cell, cut.layer, "backward")(cell, cut)
 
 
+def steps_at_once(size: int) -> int:
+    """Return how many steps of `size` numbers a gradient in NumPy computes: they fit the caches."""
+    return max(1, CHUNK // max(size, 1))
+
+
 def _wanted(xp: ModuleType, cut: LayerGradient) -> Any:
     """Return the cotangents of a layer, None for those that are zero."""
     cotangents = cut.cotangents
@@ -405,9 +410,7 @@ class _BackwardSteps(_Steps):
             of_block = saved._make(block.of(saved, N))
             arrays = *of_block, *block.of(cotangents, N), *deltas, h_before
             for run in reversed(runs):
-                # In NumPy, as many steps at once as fit the caches.
-                size = run.batches[0] * saved[0].shape[-1]
-                for part in run.parts(max(1, CHUNK // max(size, 1))):
+                for part in run.parts(steps_at_once(run.batches[0] * saved[0].shape[-1])):
                     before = [
                         None if a is None else packing.before(part.row, part.end, s, a, operand)
                         for s, a in zip(first[1:], after[1:], strict=True)

@@ -130,11 +130,12 @@ class OnHost(HostRows):
 
         return read
 
-    def _by_run(self, places: Sequence[Place | None]) -> list[Place | None]:
-        """Return rows as the steps of a run [T, B, ·], if NumPy computes all in one run."""
-        rows = self._T * self._B
+    def _by_run(self, layer: LayerPlaces, places: Sequence[Place | None]) -> list[Place | None]:
+        """Return rows of a layer as the steps of a run [T, B, ·], if NumPy computes all at once."""
+        rows, size = self._T * self._B, self._B * layer.saved[0].shape[1]
         is_run = self._xp is np and not self._packs and not self._keeps and self._rows.alike
-        if not is_run or self._T < 2 or not 0 < rows <= products_of(np).ROWS:
+        at_once = 0 < rows <= products_of(np).ROWS and _layer.steps_at_once(size) >= self._T
+        if not (is_run and at_once and self._T > 1):
             return [*places]
         return [None if a is None else self._by_step(a, False) for a in places]
 
@@ -249,7 +250,7 @@ class OnHost(HostRows):
         """Return a function that makes the form and the cell of a layer, the layer, and groups."""
         form, kept, rows_and_form = self._net.form(), layer.kept, self._rows_and_form()
         x, first = _Group(tuple, layer.x, True), _Group(form.States._make, layer.first)
-        saved = _Group(form.Saved._make, self._by_run(layer.saved), True)
+        saved = _Group(form.Saved._make, self._by_run(layer, layer.saved), True)
         if kept is not None:
             saved, checkpoints_of = _NOTHING, self._kept(layer, kept)
         read = self._reader(self._entry(layer.weights), x, first, saved, *groups)
@@ -295,7 +296,7 @@ class OnHost(HostRows):
         is_step, make, xp = self._is_step, self._net.form().States._make, self._xp
         groups, written_of = self._written(grads.weights)
         dx, carried = _Group(tuple, [grads.x], True), _Group(make, grads.first)
-        states = _NOTHING if is_step else _Group(make, self._by_run(grads.states), True)
+        states = _NOTHING if is_step else _Group(make, self._by_run(layer, grads.states), True)
         layer_of = self._layer_of(layer, states, carried, dx, *groups, back=True)
         choose, kept = self._choice("backward"), layer.kept
         rounds = self._rounds
