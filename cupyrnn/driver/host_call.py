@@ -8,20 +8,24 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from .._typing import Array, Arrays, NamedTuple
+from .._typing import Array, NamedTuple
 from ..checks.arrays import compute_dtype, contiguous, module_of, strided_address
 from .packing import Packing
 from .places import Place, Table, are_there, strides_of
-from .signatures import Arguments
+from .signatures import Arguments, Named
 
 # Rows are kept for later calls up to this size T*B, so that they need less than 32 MB.
 _MOST_KEPT = 1 << 15
 
-View = Callable[[Arrays], Array]
+# The arrays of a call: arguments, then new ones. Behind them are the bytes of its lengths and
+# resets, the rows of its sequences and the key of its masks.
+Bound: TypeAlias = list[Any]
+View: TypeAlias = Callable[[Bound], Array]
+Operation: TypeAlias = Callable[[Bound], object]
 
 
 class New(NamedTuple):
@@ -58,7 +62,7 @@ class HostTable(Table):
         self.scratch: set[int] = set()  # the numbers of arrays that layers share
         super().__init__(arguments, compute)
 
-    def _sequences(self, by_name: Any, T: int, B: int) -> Any:
+    def _sequences(self, by_name: Named, T: int, B: int) -> Any:
         sizes = T, B, *are_there(by_name)
         self.lengths_and_resets = partial(sequences_of, *sizes)
         return partial(packing_of, self.xp, *sizes)
@@ -157,13 +161,13 @@ def _packing_of(
 _kept_packing = functools.lru_cache(maxsize=16)(_packing_of)
 
 
-def data_of(arrays: Any) -> bytes:
+def data_of(arrays: Bound) -> bytes:
     """Return the bytes of the lengths and resets of a call."""
     data: bytes = arrays[-3]
     return data
 
 
-def order_of(arrays: Any) -> Packing:
+def order_of(arrays: Bound) -> Packing:
     """Return the rows of a call whose sequences differ."""
     packing: Packing = arrays[-2]
     return packing
@@ -200,12 +204,12 @@ def view_of(xp: ModuleType, place: Place, whole: tuple[int, ...] | None = None) 
     return lambda arrays: np.ndarray(shape, dtype, arrays[array], offset, strides)
 
 
-def _memory(a: Any) -> Any:
+def _memory(a: Array) -> Any:
     """Return the pointer to an array's memory on its device."""
     return a.data
 
 
-def _key(place: Place, new: New | None) -> Any:
+def _key(place: Place, new: New | None) -> int | slice | None:
     """Return the index of a place in its array; None for the whole."""
     if new is None or place.shape == new.shape:  # without New, an operation makes the array
         return None
@@ -221,7 +225,8 @@ class HostCall:
     """Runs the calls of a signature."""
 
     def __init__(
-        self, table: HostTable, operations: list[Callable[[Arrays], Any]], results: Any, *,
+        self, table: HostTable, operations: list[Operation],
+        results: tuple[Sequence[Place | None], Any, Sequence[Array]], *,
         in_numpy: bool,
     ) -> None:  # fmt: skip
         self._in_numpy, self._storage = in_numpy or table.rounds, table.storage
@@ -238,14 +243,14 @@ class HostCall:
         news = {p.array: table.new[p.array - first] for p in returned if p is not None}
         self._rounded = [n for n, new in news.items() if new is not None and new.rounds]
 
-    def __call__(self, arrays: Sequence[Any], data: bytes = b"", keys: Sequence[int] = ()) -> Any:
+    def __call__(self, arrays: Sequence[Array], data: bytes = b"", keys: Sequence[int] = ()) -> Any:
         """Run a call; `keys` are the two words of the key of its masks."""
         found = self.run(arrays, keys, data)
         return self.kind._make([*found, *[a.copy() for a in self.more]] if self.more else found)
 
-    def run(self, arrays: Sequence[Any], keys: Sequence[int] = (), data: bytes = b"") -> list[Any]:
+    def run(self, arrays: Sequence[Array], keys: Sequence[int] = (), data: bytes = b"") -> Bound:
         """Run a call; return the arrays of its results. `data` are its lengths and resets."""
-        bound: Any = [*arrays]
+        bound: Bound = [*arrays]
         for n, copy in self._copied:
             bound[n] = copy(bound[n])
         for make, shape, dtype in self._new:

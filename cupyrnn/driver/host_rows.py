@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Array, Arrays
+from .._typing import Array
 from ..arithmetic.dropout import scale, threshold
 from ..checks.arrays import NotRecordable, cast, compute_dtype
-from .host_call import HostCall, HostTable, data_of, order_of
+from .host_call import Bound, HostCall, HostTable, Operation, data_of, order_of
 from .net import LayerPlaces
 from .packing import Packing, Rows
 from .pages import dropout_of, products_of
@@ -51,7 +51,7 @@ class HostRows:
         self._new_rows = functools.partial(Rows, xp, self._T, B, lengths)
         self._rows = self._new_rows()
         self._is_step = in_time and T == self._T == 1 and not self._packs
-        self.operations: list[Callable[[Arrays], Any]] = []
+        self.operations: list[Operation] = []
         self._in_numpy = False  # whether NumPy computes: its warnings are off then
 
     def zeros(self, count: int) -> list[Place]:
@@ -117,7 +117,7 @@ class HostRows:
             return
         read, write = self._table.view(a), self._table.view(to)
 
-        def move(arrays: Arrays) -> None:
+        def move(arrays: Bound) -> None:
             order_of(arrays).move(read(arrays), order, write(arrays), to_order, adds=adds)
 
         self.operations.append(move)
@@ -164,7 +164,7 @@ class HostRows:
         by_step = mask if moves else self._by_step(mask, reverse)
         write = self._table.view(by_step)
 
-        def draw(arrays: Any) -> None:
+        def draw(arrays: Bound) -> None:
             drawn, to = keep_mask((N, K), mask.dtype, below, arrays[-1], layer), write(arrays)
             if moves:
                 order_of(arrays).move(drawn, None, to, int(reverse))
@@ -215,7 +215,7 @@ class HostRows:
         """Add an operation that moves states between sequences and rows; return their place."""
         to, read = self._table.hold(a.shape[1]), self._table.view(a)
 
-        def moved(arrays: Any) -> None:
+        def moved(arrays: Bound) -> None:
             states = read(arrays)
             found = move(order_of(arrays), states, back)
             arrays[to.array] = found.copy() if found is states else found
@@ -227,7 +227,7 @@ class HostRows:
         """Add an operation that moves states of rows to those of sequences."""
         read, write = self._table.view(a), self._table.view(to)
 
-        def left(arrays: Any) -> None:
+        def left(arrays: Bound) -> None:
             write(arrays)[...] = move(order_of(arrays), read(arrays), back)
 
         self.operations.append(left)
@@ -256,7 +256,7 @@ class HostRows:
         """Add an operation that writes the note of kept states behind `size` numbers."""
         view, note = self._table.view(reserve), self._note(note_of)
 
-        def write(arrays: Arrays) -> None:
+        def write(arrays: Bound) -> None:
             space = view(arrays)
             space[size:] = 0  # in some sizes one number more than the note
             space[-NOTE_SIZE:] = note(arrays)
@@ -267,13 +267,13 @@ class HostRows:
         """Add an operation that looks for the note of kept states."""
         view, note = self._table.view(reserve), self._note(note_of)
 
-        def expect(arrays: Arrays) -> None:
+        def expect(arrays: Bound) -> None:
             if not (view(arrays)[-NOTE_SIZE:] == note(arrays)).all():
                 raise NotRecordable("reserve_space is of another call")
 
         self.operations.append(expect)
 
-    def _note(self, note_of: Any) -> Callable[[Arrays], Array]:
+    def _note(self, note_of: Any) -> Callable[[Bound], Array]:
         """Return what returns the numbers of the note of a call."""
         xp, dtype = self._xp, self._table.dtype
 

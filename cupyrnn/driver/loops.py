@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Array, Arrays
+from .._typing import Array
 from ..checks.arrays import NotRecordable
 from ..compiled import gru, gru_reset_after, lstm, simple_rnn
 from ..compiled.addresses import At
@@ -22,7 +22,7 @@ from ..compiled.call import compute
 from ..compiled.plan import HostCell, Plan, Shapes, Spec, is_small
 from ..compiled.single import CompiledStep, StepSizes
 from . import layer as _layer
-from .host_call import HostTable, order_of
+from .host_call import Bound, HostTable, Operation, order_of
 from .net import Cells, Kept, LayerPlaces
 from .on_host import OnHost
 from .places import Place
@@ -85,7 +85,7 @@ class Loops(OnHost):
         self, layer: LayerPlaces, vectors: dict[str, Place | None], back: tuple[Any, ...] = (),
         grads: Sequence[Place | None] = (), sums: Sequence[list[Place]] = (),
         *, writes_deltas: bool = False,
-    ) -> Callable[[Arrays], Any]:  # fmt: skip
+    ) -> Operation:  # fmt: skip
         """
         Return the compiled call of a layer or, with `back`, of its gradient.
 
@@ -165,7 +165,7 @@ class Loops(OnHost):
             self._place_of_starts = starts = self._table.hold(1)
             T = self._T
 
-            def first_rows(arrays: Any) -> None:
+            def first_rows(arrays: Bound) -> None:
                 arrays[starts.array] = order_of(arrays).starts_of(T)
 
             self.operations.append(first_rows)
@@ -207,7 +207,7 @@ class _ByCall:
         places = self._later if is_later else self._places
         return Plan(self._spec, shapes, most, places)
 
-    def __call__(self, arrays: Any) -> None:
+    def __call__(self, arrays: Bound) -> None:
         """Compute the layer."""
         T, order = self._T, order_of(arrays)
         starts = np.arange(T + 1) * self._B if order is None else order.starts_of(T)

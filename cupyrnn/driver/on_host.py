@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Array, Arrays, NamedTuple
+from .._typing import Array, NamedTuple
 from ..cells.block_forms import prepared
 from ..cells.contract import Cell, Form, Gradients
 from ..cells.entries import OfNet
@@ -22,7 +22,7 @@ from ..cells.gradients import OfWeights
 from ..checks.arrays import NotRecordable, cast, compute_dtype, contiguous
 from . import layer as _layer
 from . import recompute
-from .host_call import HostTable, order_of
+from .host_call import Bound, HostTable, order_of
 from .host_rows import HostRows
 from .layer import Layer, LayerGradient
 from .net import NO_WEIGHTS, Examples, GradientPlaces, Kept, LayerPlaces, Weights
@@ -99,7 +99,7 @@ class OnHost(HostRows):
                 self._table.begin(to, last)
         return grads.first
 
-    def _reader(self, *groups: _Group) -> Callable[[Arrays], list[Any]]:
+    def _reader(self, *groups: _Group) -> Callable[[Bound], list[Any]]:
         """
         Return a function that makes groups of views.
 
@@ -118,7 +118,7 @@ class OnHost(HostRows):
             in_rows = [group.of_rows for group in groups for _ in group.places]
             cut = [n for n, a in enumerate(places) if in_rows[n] and a is not None]
 
-        def read(arrays: Arrays) -> list[Any]:
+        def read(arrays: Bound) -> list[Any]:
             found = [*whole(arrays)]
             for n, view in views:
                 found[n] = view(arrays)
@@ -139,13 +139,13 @@ class OnHost(HostRows):
             return [*places]
         return [None if a is None else self._by_step(a, False) for a in places]
 
-    def _kept(self, layer: LayerPlaces, kept: Kept) -> Callable[[Arrays], Checkpoints]:
+    def _kept(self, layer: LayerPlaces, kept: Kept) -> Callable[[Bound], Checkpoints]:
         """Return what makes the Checkpoints of a layer that keeps states."""
         *states, h = map(self._table.view, layer.saved)
         States, rows_of = self._net.form().States, self._rows_and_form()
         is_shared = layer.saved[0] is layer.saved[-1]
 
-        def checkpoints(arrays: Arrays) -> Checkpoints:
+        def checkpoints(arrays: Bound) -> Checkpoints:
             rows, _ = rows_of(arrays)
             n = recompute.count_kept(rows, kept.every)
             found = States._make([view(arrays)[:n] for view in states])
@@ -154,7 +154,7 @@ class OnHost(HostRows):
 
         return checkpoints
 
-    def _rows_and_form(self) -> Callable[[Arrays], tuple[Any, Any]]:
+    def _rows_and_form(self) -> Callable[[Bound], tuple[Any, Any]]:
         """Return what returns a layer's rows and the form of its weights."""
         form_of, whole = self._net.form, not self._keeps
         if self._packs:
@@ -197,7 +197,7 @@ class OnHost(HostRows):
         to, rows_and_form = self._table.hold(1), self._rows_and_form()
         args = self._table.storage, like, weight_gradients, self._B
 
-        def start(arrays: Any) -> None:
+        def start(arrays: Bound) -> None:
             _, form = rows_and_form(arrays)
             arrays[to.array] = make(self._xp, form, *args)
 
@@ -208,11 +208,11 @@ class OnHost(HostRows):
         """Add an operation that converts gradients by example, or norms, to results."""
         numbers = [None if a is None else a.array for a in returned]
 
-        def finish(arrays: Any) -> None:
+        def finish(arrays: Bound) -> None:
             found = arrays[memory.array].finished()
             results = chain(*found) if isinstance(found, list) else [found]
             for n, a in zip(numbers, results, strict=True):
-                if a is not None:
+                if n is not None and a is not None:
                     arrays[n] = a
 
         self._in_numpy = True
@@ -246,7 +246,7 @@ class OnHost(HostRows):
 
     def _layer_of(
         self, layer: LayerPlaces, *groups: _Group, back: bool = False
-    ) -> Callable[[Any], Any]:
+    ) -> Callable[[Bound], tuple[Form, Cell, Layer, list[Any]]]:
         """Return a function that makes the form and the cell of a layer, the layer, and groups."""
         form, kept, rows_and_form = self._net.form(), layer.kept, self._rows_and_form()
         x, first = _Group(tuple, layer.x, True), _Group(form.States._make, layer.first)
@@ -257,7 +257,7 @@ class OnHost(HostRows):
         xp, attributes, dtype = self._xp, self._net.attributes, self._table.dtype
         prepares = self._rounds or xp is not np
 
-        def layer_of(arrays: Any) -> tuple[Form, Cell, Layer, list[Any]]:
+        def layer_of(arrays: Bound) -> tuple[Form, Cell, Layer, list[Any]]:
             rows, form = rows_and_form(arrays)
             entry, (x,), first, saved, *more = read(arrays)
             if prepares:
@@ -280,7 +280,7 @@ class OnHost(HostRows):
         )
         last = [(k, self._table.view(a)) for k, a in enumerate(layer.last) if a]
 
-        def forward(arrays: Any) -> None:
+        def forward(arrays: Bound) -> None:
             _, cell, steps, _ = layer_of(arrays)
             if kept is None:
                 states = choose(cell, steps)(cell, steps)
@@ -301,7 +301,7 @@ class OnHost(HostRows):
         choose, kept = self._choice("backward"), layer.kept
         rounds = self._rounds
 
-        def backward(arrays: Any) -> None:
+        def backward(arrays: Bound) -> None:
             form, cell, steps, (cotangents, carried, (dx,), *into) = layer_of(arrays)
             of_states = _Written(carried, rounds=rounds)
             written, write = written_of(arrays, form, *into)
@@ -340,7 +340,7 @@ class OnHost(HostRows):
             _Group(_OfGates._make, [*[*deltas, None][:2], grads.x, terms]),
         )
 
-        def backward(arrays: Any) -> None:
+        def backward(arrays: Bound) -> None:
             entry, first, saved, carried, of_gates = read(arrays)
             cell = net.cell_to_gates(prepared(xp, entry, self._table.dtype), H)
             of_states = _Written(carried, rounds=rounds)

@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .._typing import Array, Arrays
+from .._typing import Array
 from ..arithmetic import products as _products
 from ..cells.contract import each
 from ..checks.arrays import NotRecordable, compute_dtype
 from . import recompute, weight_gradients
-from .host_call import HostTable, order_of
+from .host_call import Bound, HostTable, order_of
 from .host_rows import assign
 from .layer import Layer
 from .loops import Loops
@@ -164,7 +164,7 @@ class OnHostCompiled(Loops):
             into = self._by_step(kept.part(first * B, (first + n) * B), False)
             copies.append((self._table.view(taken), self._table.view(into)))
 
-        def copy(arrays: Arrays) -> None:
+        def copy(arrays: Bound) -> None:
             for read, write in copies:
                 write(arrays)[...] = read(arrays)
 
@@ -268,7 +268,7 @@ class OnHostCompiled(Loops):
         first, rows = [view(a) for a in layer.first if a is not None], self._rows
         views = [None if a is None else view(a) for a in (layer.x[0], *saved, *deltas)]
 
-        def take(arrays: Any) -> None:
+        def take(arrays: Bound) -> None:
             here = order_of(arrays) if packs else rows
             x, *of_rows = [view and view(arrays)[: here.rows] for view in views]
             before = form.States._make([view(arrays) for view in first])
