@@ -281,10 +281,10 @@ class RecurrentNet(Packed, Recurrent, torch.nn.RNNBase):
     def __init__(self, *args: Any, proj_size: int, save: Save, **kwargs: Any) -> None:
         op = type(self).__name__
         _, _, num_layers, *_, dropout, _ = args
-        check_integer(op, "num_layers", num_layers, 1)
+        check_integer(op, "num_layers", num_layers)  # torch.nn refuses too small numbers
         check_dropout(op, dropout)
         # torch.nn refuses the name in modules without a projection.
-        if check_integer(op, "proj_size", proj_size, 0):
+        if check_integer(op, "proj_size", proj_size):
             kwargs["proj_size"] = proj_size
         super().__init__(*args, **kwargs)
         self.save = save_of(op, save)
