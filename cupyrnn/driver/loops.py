@@ -48,8 +48,9 @@ class Loops(OnHost):
         starts = np.arange(self._T + 1, dtype=np.int64) * (rows if resets else self._B)
         self._starts = np.minimum(starts, rows).tobytes()
         self._rounds, self._has_resets = table.rounds, resets
-        # Without resets: moved states of all layers and directions, by how and of which array; the
-        # numbers of those that left, by the array of the result.
+        # Without resets one operation moves the states of all layers and directions. The first has
+        # the place of moved states by function and array. The second has, for the array of a
+        # result, the numbers of the arrays that were moved to it.
         self._moved_states: dict[tuple[Callable[..., Array], int], Place] = {}
         self._left_states: dict[int, set[int]] = {}
         self._place_of_starts: Place | None = None

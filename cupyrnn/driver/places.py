@@ -100,7 +100,7 @@ class Table:
     arguments
         The arguments of the call, whose arrays are in C or Fortran order.
     dtype
-        Of the computation, by default that of the arguments.
+        The dtype of the computation; by default the dtype of the arguments.
 
     Attributes
     ----------
