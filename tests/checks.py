@@ -19,6 +19,8 @@ from cupyrnn.derivatives.tree import tree_map
 # terms. One table for all tests.
 TERMS = 100
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-13}
+# Half the distance between numbers from 1 to 2.
+HALF_UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 # Algorithms of cuDNN whose gates are less exact than float32: off by 2.1e-5 on an H100, cuDNN 9.19.
 INEXACT = {"float32 of cuDNN": 5e-5}
 

@@ -243,6 +243,14 @@ class Call(NamedTuple):
         inputs = tree_map(lambda a: None if a is None else a.astype(np.float64), self.inputs)
         return self._replace(case=self.case._replace(dtype="float64"), inputs=inputs)
 
+    def rounded_again(self, half_unit: float, rng: np.random.Generator) -> Call:
+        """Return the call with numbers that are off by up to a half unit."""
+
+        def off(a: Any) -> Any:
+            return None if a is None else a * (1 + half_unit * rng.uniform(-1, 1, a.shape))
+
+        return self._replace(inputs=tree_map(off, self.inputs))
+
     def forward(self, ops: Any, **more: Any) -> Any:
         """Return the outputs of the op; the inputs are time first or batch first."""
         return getattr(ops, self.case.op.schema.name)(**{**self.arguments(ops), **more})
