@@ -8,7 +8,7 @@ calls that a machine cannot record.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from .net import (
     Weights,
     backward,
     forward,
+    of_form,
 )
 from .places import Place, Table
 from .recording import machine_for
@@ -45,6 +46,7 @@ class LSTMWeights(NamedTuple):
     wci: Place | None
     wcf: Place | None
     wco: Place | None
+    w_p: Place | None = None
 
 
 class GRUWeights(NamedTuple):
@@ -65,11 +67,19 @@ class Entry(NamedTuple):
     rounded: list[tuple[Place, Place]]  # unrounded and rounded gradients of matrices
 
 
-def _lstm_weights(w: Place, b: Place | None, peepholes: Sequence[Place | None]) -> Weights:
-    """Return the weights of an LSTM of a block op."""
+# The fields of an `Entry` after the weights.
+_Gradients: TypeAlias = tuple[Weights, tuple[Place | None, ...], list[tuple[Place, Place]]]
+
+
+def _lstm_weights(
+    w: Place, b: Place | None, peepholes: Sequence[Place | None], w_p: Place | None = None
+) -> Weights:
+    """Return the weights of an LSTM, with w_p if it has a projection."""
     (rows, columns), vectors = w.shape, dict(zip(PEEPHOLES, peepholes, strict=True))
-    K, entry = rows - columns // 4, LSTMWeights(w, b, *peepholes)
-    return Weights((w.part(0, K),), (w.part(K, rows),), {"b": b, **vectors}, entry)
+    K = rows - (columns // 4 if w_p is None else w_p.shape[1])
+    w_h = (w.part(K, rows),) if w_p is None else (w.part(K, rows), w_p)
+    entry = LSTMWeights._make([w, b, *peepholes, w_p])
+    return Weights((w.part(0, K),), w_h, {"b": b, **vectors}, entry)
 
 
 def _gru_weights(matrices: Sequence[Place], biases: Sequence[Place | None]) -> Weights:
@@ -89,33 +99,36 @@ def _matrix(table: Table, w: Place) -> tuple[Place, Place]:
 
 
 def _lstm_gradients(
-    table: Table, w: Place, peepholes: Sequence[Place | None], *, zeros: bool
-) -> Entry:
-    """Return an LSTM's weights and gradients; with `zeros`, missing peepholes have zeros."""
+    table: Table, w: Place, peepholes: Sequence[Place | None], w_p: Place | None, *, zeros: bool
+) -> _Gradients:
+    """Return the gradients of an LSTM; with `zeros`, missing peepholes have zeros."""
     H, has_peepholes = w.shape[1] // 4, peepholes[0] is not None
-    into, w_grad = _matrix(table, w)
+    both = [_matrix(table, a) for a in (w, w_p) if a is not None]
+    (into, w_grad), *of_projection = both
     more = has_peepholes or zeros
     sums = table.take("weights", ((7 if more else 4) * H,))
     terms = sums.part(4 * H, 7 * H) if has_peepholes else None
     of_peepholes: list[Place | None] = [None] * 3
     if more:
         of_peepholes = [sums.part(k * H, (k + 1) * H) for k in (4, 5, 6)]
-    entry = LSTMWeights(into, sums.part(0, 4 * H), *(of_peepholes if has_peepholes else [None] * 3))
-    gradients = _lstm_weights(into, None, (None,) * 3)._replace(
+    into_p = of_projection[0][0] if of_projection else None
+    used = of_peepholes if has_peepholes else (None,) * 3
+    entry = LSTMWeights._make([into, sums.part(0, 4 * H), *used, into_p])
+    gradients = _lstm_weights(into, None, (None,) * 3, into_p)._replace(
         vectors={"sums": sums, "terms": terms}, entry=entry
     )
-    returned = w_grad, sums.part(0, 4 * H), *of_peepholes
-    return Entry(_lstm_weights(w, None, peepholes), gradients, returned, [(into, w_grad)])
+    returned = w_grad, sums.part(0, 4 * H), *of_peepholes, *(a for _, a in of_projection)
+    return gradients, returned, both
 
 
-def _gru_gradients(table: Table, matrices: Sequence[Place]) -> Entry:
-    """Return a GRU's weights and gradients."""
+def _gru_gradients(table: Table, matrices: Sequence[Place]) -> _Gradients:
+    """Return the gradients of a GRU."""
     H = matrices[1].shape[1]
     both = [_matrix(table, w) for w in matrices]
     biases = table.take("weights", (2 * H,)), table.take("weights", (H,))
     gradients = _gru_weights([into for into, _ in both], biases)
     returned = (*(w_grad for _, w_grad in both), *biases)
-    return Entry(_gru_weights(matrices, (None, None)), gradients, returned, both)
+    return gradients, returned, both
 
 
 def _saved(table: Table, kind: Any) -> list[Place]:
@@ -158,12 +171,13 @@ def entries_of(
     entries = []
     for n, like in enumerate(likes):
         returned = [None if a is None else table.hold(1) for a in like]
-        if zeros and None in returned:  # unused peepholes
+        if zeros and returned[2] is None:  # unused peepholes
             (B, _), H = table.arguments["x"].shape[-2:], like[0].shape[1] // 4
             norms = mode == "norms"
             shape, dtype = (B,) if norms else (B, H), compute_dtype(table.dtype) if norms else None
-            returned[2:] = [table.take("weights", shape, dtype) for _ in PEEPHOLES]
-            for place in returned[2:]:
+            of_peepholes = [table.take("weights", shape, dtype) for _ in PEEPHOLES]
+            returned[2:5] = of_peepholes
+            for place in of_peepholes:
                 table.begin(place, None)
         entries.append(Entry(read[n], Examples(memory, n), tuple(returned), []))
     return entries
@@ -202,7 +216,7 @@ class BlockLayer(NamedTuple):
         if self.columns is None:
             return GRU_FORM.cell(np, entry, self.attributes)
         clip, _, gate, *_ = self.attributes
-        peephole = entry[2:] if self.has_peepholes else None
+        peephole = entry[2:5] if self.has_peepholes else None
         return LSTM((), (), (4 * H,), None, self.columns, peephole, clip, gate)
 
     def cell(self, cells: Cells) -> Any:
@@ -220,7 +234,9 @@ class BlockLayer(NamedTuple):
         """Return the weights of a layer, from arrays by name."""
         if self.columns is None:
             return _gru_weights((entry["w_ru"], entry["w_c"]), (entry["b_ru"], entry["b_c"]))
-        return _lstm_weights(entry["w"], entry["b"], self.peepholes(entry))
+        found = _lstm_weights(entry["w"], entry["b"], self.peepholes(entry), entry.get("w_p"))
+        is_clipped = self.attributes.proj_clip is not None  # which NumPy computes
+        return of_form(found.entry) if is_clipped else found
 
     def read_of(self, entry: Named) -> Weights:
         """Return the weights that a gradient reads, which are all but the biases."""
@@ -233,14 +249,18 @@ class BlockLayer(NamedTuple):
             matrices = entry["w_ru"], entry["w_c"]
             arrays = GRUWeights(*matrices, *(w.at(0) for w in matrices))
         else:
-            arrays = LSTMWeights(entry["w"], entry["w"].at(0), *self.peepholes(entry))
+            w, w_p = entry["w"], entry.get("w_p")
+            arrays = LSTMWeights._make([w, w.at(0), *self.peepholes(entry), w_p])
         return each(arrays, lambda a: np.broadcast_to(np.int8(0), a.shape))
 
     def gradients_of(self, table: Table, entry: Named, *, zeros: bool) -> Entry:
         """Return the weights of a layer with their gradients; `zeros` as in `_lstm_gradients`."""
         if self.columns is None:
-            return _gru_gradients(table, (entry["w_ru"], entry["w_c"]))
-        return _lstm_gradients(table, entry["w"], self.peepholes(entry), zeros=zeros)
+            found = _gru_gradients(table, (entry["w_ru"], entry["w_c"]))
+        else:
+            weights = entry["w"], self.peepholes(entry), entry.get("w_p")
+            found = _lstm_gradients(table, *weights, zeros=zeros)
+        return Entry(self.read_of(entry), *found)
 
 
 def block(arguments: Arguments, call: BlockLayer) -> RecordedCall:
@@ -296,7 +316,7 @@ def block_grad(arguments: Arguments, call: BlockLayer, kept: Kept | None = None)
     finish_all(machine, [entry])
     if call.columns is None:
         return machine.finish([x_grad, *of_first, *entry.returned], GRUGrads)
-    w_grad, b_grad, *of_peepholes = entry.returned
+    w_grad, b_grad, *of_peepholes = entry.returned[:5]
     return machine.finish([x_grad, *of_first[::-1], w_grad, *of_peepholes, b_grad], LSTMGrads)
 
 

@@ -58,10 +58,15 @@ class Loops(OnHost):
     def _in_one_loop(self, layer: LayerPlaces, direction: str) -> bool:
         """Return whether one loop over all steps is faster than NumPy's steps."""
         (w_x, w_h, *_), dtype = layer.weights, self._table.dtype
-        if not w_x or (self._rounds and self._is_step):
+        if not w_h or (self._rounds and self._is_step):
             return False
-        size, in_order = sum(w.size for w in (*w_x, *w_h)), w_x[0].strides[1] == dtype.itemsize
+        size = sum(w.size for w in (*w_x, *w_h))
+        in_order = bool(w_x) and w_x[0].strides[1] == dtype.itemsize
         return _layer.pays(size, self._T * self._B, direction, self._T == 1, in_order)
+
+    def _skips(self, layer: LayerPlaces) -> Sequence[None]:
+        """Return one None for the matrix of x, where x is added to every gate."""
+        return () if layer.weights.w_x else (None,)
 
     def _spec(
         self, vectors: dict[str, Place | None], H: int, entry: str, kept: Kept | None = None
@@ -94,8 +99,8 @@ class Loops(OnHost):
         """
         (x,), (w_x, w_h, *_), saved = layer.x, layer.weights, layer.saved
         last, output = layer.last, layer.output
-        (N, I), H, weights = x.shape, saved[-1].shape[1], (*w_x, *w_h)
-        h, *c = [self._first(place, H) for place in layer.first]
+        (N, I), (_, H), (_, P) = x.shape, saved[0].shape, saved[-1].shape
+        h, *c = map(self._first, layer.first, (P, H))
         more = None if back else vectors.get("b_more")
         entry = "backward_layer" if back else "forward_layer"
         spec, arrays = self._spec(vectors, H, entry, layer.kept)
@@ -105,12 +110,13 @@ class Loops(OnHost):
         there = first_c, last_h, output, dx, h_grad, c_grad, totals
         in_place = layer.back and not self._packs
         most, T = saved[0].shape[0], N // self._B
-        work = N * sum(w.size for w in weights)
+        work = N * sum(w.size for w in (*w_x, *w_h))
+        weights = (*self._skips(layer), *w_x, *w_h)
         # Whether a plan serves one call only, or a part of its steps.
         by_call = most < N or T > _MOST_STEPS or (self._packs and not is_small(work))
         steps = b"" if by_call else self._starts[: 8 * (T + 1)]
         shapes = Shapes(
-            bool(back), writes_deltas, N, work, I, H, steps,
+            bool(back), writes_deltas, N, work, I, P, steps,
             len(saved), len(saved) + len(arrays), _oriented(weights), _oriented(grads),
             tuple(a is not None for a in there), 0 if totals is None else totals.size // H,
             tuple(map(len, sums)), 0 if more is None else self._cell.both,

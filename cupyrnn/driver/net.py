@@ -18,8 +18,8 @@ from .places import Place, Table
 class Weights(NamedTuple):
     """The weights of a layer, or their gradients."""
 
-    w_x: tuple[Place, ...]  # [K, ·], of each product of a step
-    w_h: tuple[Place, ...]  # [H, ·]
+    w_x: tuple[Place, ...]  # [K, ·], of each product of a step; none if x is added to every gate
+    w_h: tuple[Place, ...]  # [H, ·], the last one of a projection, [H, P]
     vectors: dict[str, Place | None]  # by the names that the cell has for them
     entry: Any = None  # all of them as the form of the weights has them
 
@@ -54,8 +54,9 @@ class LayerPlaces(NamedTuple):
     x: tuple[Place, ...]  # [N, K], or the parts of it that are side by side
     back: bool  # whether its steps run backwards in time
     weights: Weights
-    first: tuple[Place | None, ...]  # the states before the first step, [B, H]; None: zeros
-    saved: Sequence[Place]  # the saved arrays, [N, H]; h is the last
+    # The states before the first step, [B, H], with a projection h [B, P]; None: zeros.
+    first: tuple[Place | None, ...]
+    saved: Sequence[Place]  # the saved arrays, [N, H]; h is the last, [N, P]
     last: tuple[Place | None, ...]  # the states after the last step, written forwards
     output: Place | None = None  # [N, H], where h is written a second time
     mask: Any = None  # of x, ones and zeros, in the order of the first direction's steps

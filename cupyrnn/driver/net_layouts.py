@@ -237,7 +237,7 @@ _STATES, _COTANGENTS = ("input_h", "input_c"), ("output_h_backprop", "output_c_b
 
 
 class FormedLayer(NamedTuple):
-    """Layers whose weights only their form knows: those of a projection or of a user's cell."""
+    """Layers whose weights only their form knows: those of a user's cell."""
 
     attributes: object
     of: Form

@@ -252,8 +252,8 @@ class OnDevice(Recording):
 
     def _check(self, layer: LayerPlaces) -> None:
         """Refuse layers of different sizes, and those whose weights only their form knows."""
-        columns = layer.saved[-1].shape[1]
-        if not layer.weights.w_x or columns != (self._columns or columns):
+        columns, w_x = layer.saved[-1].shape[1], layer.weights.w_x
+        if not w_x or len(w_x) < len(layer.weights.w_h) or columns != (self._columns or columns):
             raise NotRecordable("the kernels compute equal layers of known weights")
         self._columns = columns
 

@@ -134,7 +134,7 @@ class OnHostCompiled(Loops):
     def _keep_states(self, layer: LayerPlaces, kept: Kept, pieces: Sequence[slice]) -> None:
         """Add the compiled calls of the pieces of a layer, and copies of the states to keep."""
         *states, h = layer.saved
-        formulas = self._cell.spec_of({}, h.shape[1], self._table.dtype)[0].formulas
+        formulas = self._cell.spec_of({}, kept.columns[0], self._table.dtype)[0].formulas
         places = [-1, *([formulas.saved.index(formulas.c)] if formulas.c else [])]
         for n, steps in enumerate(pieces):
             piece = self._piece(layer, kept, pieces, n)
@@ -235,12 +235,12 @@ class OnHostCompiled(Loops):
         is_step = self._T == 1 and (self._in_time or self._packs)
         if is_step or layer.kept is not None or not self._in_one_loop(layer, "backward"):
             return _NO_DELTAS
-        (N, _), H, dtype = layer.x[0].shape, layer.saved[-1].shape[1], self._table.dtype
+        (N, _), H, dtype = layer.x[0].shape, layer.saved[0].shape[1], self._table.dtype
         form, zero = self._net.form(self._rows.single), np.zeros((), dtype)
         like = each(layer.weights.entry, lambda a: np.broadcast_to(zero, a.shape))
         cell = form.cell(np, like, self._net.attributes)
-        widths = self._cell.spec_of({}, H, dtype)[0].widths
-        if widths != [*cell.widths]:
+        widths, of_sums = [*cell.widths], self._cell.spec_of({}, H, dtype)[0].widths
+        if of_sums != widths[: len(of_sums)]:
             return _NO_DELTAS
         deltas = [self._table.reuse(f"deltas{n}", (N, width)) for n, width in enumerate(widths)]
         # Several matrices may have the same: those are written once.
@@ -260,7 +260,8 @@ class OnHostCompiled(Loops):
         """
         (memory, n), form, view, packs = to, self._net.form(), self._table.view, self._packs
         saved: list[Place | None] = [None] * len(layer.saved)
-        if any(layer.weights.vectors.get(name) for name in self._cell.read):
+        projects = len(cell.recurrent) > len(cell.inputs)
+        if projects or any(layer.weights.vectors.get(name) for name in self._cell.read):
             saved = [*layer.saved]
         for k in (-1, self._cell.reset):
             if k is not None:
@@ -300,16 +301,16 @@ class OnHostCompiled(Loops):
         of_vectors = {} if products else weights.vectors
         back = x, *carried[:2], *states[:2], of_vectors.get("terms")
         sums = self._sums(layer, of_vectors)
-        of_weights = products or (*weights.w_x, *weights.w_h)
+        matrices = [] if products else [*weights.w_x, *weights.w_h]
         pairs: list[tuple[Place, Place]] = []
         if adds:
-            totals = [*weights.w_x, *weights.w_h, *chain(*sums)]
-            of_matrices = [self._like(f"dw{n}", totals[n]) for n in range(len(of_weights))]
+            totals = [*matrices, *chain(*sums)]
+            matrices = [self._like(f"dw{n}", w) for n, w in enumerate(matrices)]
             sums = [[self._table.reuse(f"sum{n}", a[0].shape)] * len(a) for n, a in enumerate(sums)]
-            of_weights, parts = of_matrices, [*of_matrices, *chain(*sums)]
-            pairs = list(zip(totals, parts, strict=True))
+            pairs = list(zip(totals, [*matrices, *chain(*sums)], strict=True))
+        of_products = products or [*self._skips(layer), *matrices]
         self.operations.append(self._layer(
-            layer, vectors, back, of_weights, sums, writes_deltas=bool(products)
+            layer, vectors, back, of_products, sums, writes_deltas=bool(products)
         ))  # fmt: skip
         for total, part in pairs:
             self._compute(np.add, total, part, total)
@@ -324,7 +325,8 @@ class OnHostCompiled(Loops):
         """Add the operations of the gradient of a layer."""
         self._round_in_place(*[g for g in grads.states if g and g.array in self._table.scratch])
         whole = self._in_one_loop(layer, "backward")
-        is_step = self._T == 1 and layer.weights.w_x
+        (w_x, w_h, *_) = layer.weights
+        is_step = self._T == 1 and w_x and len(w_x) == len(w_h)
         pieces = self._pieces(layer.kept) if whole else []
         if layer.kept is not None and not self._in_one_loop(layer, "forward"):
             is_step, pieces = False, []
@@ -377,7 +379,7 @@ class OnHostCompiled(Loops):
         """Return the places for the sums of each of the deltas, if any are wanted."""
         if not vectors:
             return []
-        spec, _ = self._cell.spec_of({}, layer.saved[-1].shape[1], self._table.dtype)
+        spec, _ = self._cell.spec_of({}, layer.saved[0].shape[1], self._table.dtype)
         found = []
         for names, n in zip(self._cell.sums, spec.widths, strict=True):
             places = [a for name in names if (a := vectors.get(name)) is not None]

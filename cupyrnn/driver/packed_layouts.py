@@ -21,7 +21,6 @@ from .net import (
     RecordedCall,
     Weights,
     forward,
-    of_form,
 )
 from .net_layouts import by_direction, net_backward, net_forward
 from .places import Place, Table
@@ -64,11 +63,9 @@ class PackedNet(NamedTuple):
                 for a, place in zip(sources, places, strict=True)
             )
             w_x, w_h, w_p, b, b_more = cast("tuple[Any, ...]", entry)
-            if w_x is None or w_p is not None:
-                found.append(of_form(entry))
-            else:
-                vectors = {"b": b, "b_more": b_more, "sums": b}
-                found.append(Weights((w_x.T,), (w_h.T,), vectors, entry))
+            vectors = {"b": b, "b_more": b_more, "sums": b}
+            of_x, of_h = ([a.T for a in w if a is not None] for w in ((w_x,), (w_h, w_p)))
+            found.append(Weights((*of_x,), (*of_h,), vectors, entry))
         return found
 
     @property

@@ -203,14 +203,14 @@ def _record(call: NetCall, note: Note | None, again: Any, arguments: Arguments) 
     from ..driver.layouts import BlockLayer
     from ..driver.recording import record
 
-    form, attributes, (weights, *_) = call.form, call.attributes, arguments.by_name["weights"]
+    form, attributes = call.form, call.attributes
     layer: Any = net_layouts.FormedLayer(attributes, form)
-    if form in (LSTM_FORM, GRU_FORM) and getattr(weights, form.projection or " ", None) is None:
+    if form in (LSTM_FORM, GRU_FORM):
         layer = BlockLayer(
             attributes, COLUMNS[attributes.gate_order] if form is LSTM_FORM else None
         )
     else:
-        call.check_cell(form.cell(call.run.xp, weights, attributes))
+        call.check_cell(form.cell(call.run.xp, arguments.by_name["weights"][0], attributes))
     net = net_layouts.StackedNet(call.layout(note), layer)
     if "reserve_space" in arguments.by_name:
         return record(net_layouts.stacked_rnn_backprop, arguments, net, again)
