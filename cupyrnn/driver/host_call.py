@@ -27,6 +27,10 @@ Bound: TypeAlias = list[Any]
 View: TypeAlias = Callable[[Bound], Array]
 Operation: TypeAlias = Callable[[Bound], object]
 
+# The bytes of the lengths and resets of a call, and the rows of its sequences, if they differ.
+data_of: Callable[[Bound], bytes] = operator.itemgetter(-3)
+order_of: Callable[[Bound], Packing] = operator.itemgetter(-2)
+
 
 class New(NamedTuple):
     """A new array of a call."""
@@ -159,18 +163,6 @@ def _packing_of(
 
 
 _kept_packing = functools.lru_cache(maxsize=16)(_packing_of)
-
-
-def data_of(arrays: Bound) -> bytes:
-    """Return the bytes of the lengths and resets of a call."""
-    data: bytes = arrays[-3]
-    return data
-
-
-def order_of(arrays: Bound) -> Packing:
-    """Return the rows of a call whose sequences differ."""
-    packing: Packing = arrays[-2]
-    return packing
 
 
 def view_of(xp: ModuleType, place: Place, whole: tuple[int, ...] | None = None) -> View:

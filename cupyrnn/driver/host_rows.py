@@ -45,6 +45,12 @@ class HostRows:
         self._in_time = in_time or (self._masks_in_time and not self._keeps)
         self._T, self._B = table.length, B
         self._packs = table.sequences is not None
+        self._has_resets = self._packs and table.arguments.get("resets") is not None
+        # Without resets one operation moves the states of all layers and directions. The first has
+        # the place of moved states by function and array. The second has, for the array of a
+        # result, the numbers of the arrays that were moved to it.
+        self._moved_states: dict[tuple[Callable[..., Array], int], Place] = {}
+        self._left_states: dict[int, set[int]] = {}
         # One step of longer arrays is computed as many steps are.
         whole = self._T == T
         lengths = None if whole else np.full(B, self._T, np.int32)
@@ -64,8 +70,7 @@ class HostRows:
     def rows_at_once(self, rows: int) -> int:
         """Return for how many of the rows inference needs memory for what its steps save."""
         # A block of rows ends with a step; after resets a step may have any number of rows.
-        resets = self._packs and self._table.arguments.get("resets") is not None
-        return rows if resets else min(rows, products_of(self._xp).ROWS + self._B)
+        return rows if self._has_resets else min(rows, products_of(self._xp).ROWS + self._B)
 
     def clear(self, a: Place) -> None:
         """Initialize the new array of a place with zeros."""
@@ -211,7 +216,31 @@ class HostRows:
             return [*states]
         return [self._moved(Packing.enter, a, back) for a in states]
 
+    def _all_states(self, a: Place) -> tuple[Place, int] | None:
+        """Return the states of all layers and directions, and the number of `a` among them."""
+        shape = self._table.shape_of(a.array)
+        if self._has_resets or shape is None or len(shape) < 3 or len(a.shape) != 2 or not a.size:
+            return None
+        whole = self._table.whole(a.array, shape)
+        n = a.offset // whole.strides[0]
+        return (whole, n) if whole.at(n) == a else None
+
     def _moved(self, move: Callable[..., Array], a: Place, back: bool) -> Place:
+        """Return the place of states that are moved between sequences and rows."""
+        if not self._has_resets and self._table.is_zero(a):
+            to = self._table.take("work", a.shape)
+            self._table.begin(to, None)
+            return to
+        # Without resets all layers and directions have one order of sequences.
+        if (found := self._all_states(a)) is None:
+            return self._move_states(move, a, back)
+        whole, n = found
+        if (move, whole.array) not in self._moved_states:
+            number = self._move_states(move, whole, back).array
+            self._moved_states[move, whole.array] = self._table.whole(number, whole.shape)
+        return self._moved_states[move, whole.array].at(n)
+
+    def _move_states(self, move: Callable[..., Array], a: Place, back: bool) -> Place:
         """Add an operation that moves states between sequences and rows; return their place."""
         to, read = self._table.hold(a.shape[1]), self._table.view(a)
 
@@ -225,6 +254,16 @@ class HostRows:
 
     def _left(self, move: Callable[..., Array], a: Place, to: Place, back: bool) -> None:
         """Add an operation that moves states of rows to those of sequences."""
+        source = next((p for p in self._moved_states.values() if p.array == a.array), None)
+        found = self._all_states(to)
+        if source is not None and found is not None and source.shape == found[0].shape:
+            # They leave together, after the last layer.
+            numbers = self._left_states.setdefault(to.array, set())
+            numbers.add(found[1])
+            assert source.at(found[1]) == a, (source, a)
+            if len(numbers) < source.shape[0]:
+                return
+            a, to = source, found[0]
         read, write = self._table.view(a), self._table.view(to)
 
         def left(arrays: Bound) -> None:

@@ -8,7 +8,7 @@ depends on the call.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -44,15 +44,10 @@ class Loops(OnHost):
         if table.rounds and self._cell is None:
             raise NotRecordable("the cell computes operands in halves")
         # Resets make at most T*B sequences, one row of the first step for each.
-        rows, resets = self._T * self._B, self._packs and table.arguments.get("resets") is not None
-        starts = np.arange(self._T + 1, dtype=np.int64) * (rows if resets else self._B)
+        rows = self._T * self._B
+        starts = np.arange(self._T + 1, dtype=np.int64) * (rows if self._has_resets else self._B)
         self._starts = np.minimum(starts, rows).tobytes()
-        self._rounds, self._has_resets = table.rounds, resets
-        # Without resets one operation moves the states of all layers and directions. The first has
-        # the place of moved states by function and array. The second has, for the array of a
-        # result, the numbers of the arrays that were moved to it.
-        self._moved_states: dict[tuple[Callable[..., Array], int], Place] = {}
-        self._left_states: dict[int, set[int]] = {}
+        self._rounds = table.rounds
         self._place_of_starts: Place | None = None
 
     def _in_one_loop(self, layer: LayerPlaces, direction: str) -> bool:

@@ -6,7 +6,7 @@ A layer is one call of a compiled loop, where that is faster than NumPy's steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -170,42 +170,6 @@ class OnHostCompiled(Loops):
 
         if n > 0:
             self.operations.append(copy)
-
-    def _all_states(self, a: Place) -> tuple[Place, int] | None:
-        """Return the states of all layers and directions, and the number of `a` among them."""
-        shape = self._table.shape_of(a.array)
-        if self._has_resets or shape is None or len(shape) < 3 or len(a.shape) != 2:
-            return None
-        whole = self._table.whole(a.array, shape)
-        n = a.offset // whole.strides[0]
-        return (whole, n) if whole.at(n) == a else None
-
-    def _moved(self, move: Callable[..., Array], a: Place, back: bool) -> Place:
-        if not self._has_resets and self._table.is_zero(a):
-            to = self._table.take("work", a.shape)
-            self._table.begin(to, None)
-            return to
-        # Without resets all layers and directions have one order of sequences.
-        if (found := self._all_states(a)) is None:
-            return super()._moved(move, a, back)
-        whole, n = found
-        if (move, whole.array) not in self._moved_states:
-            number = super()._moved(move, whole, back).array
-            self._moved_states[move, whole.array] = self._table.whole(number, whole.shape)
-        return self._moved_states[move, whole.array].at(n)
-
-    def _left(self, move: Callable[..., Array], a: Place, to: Place, back: bool) -> None:
-        source = next((p for p in self._moved_states.values() if p.array == a.array), None)
-        found = self._all_states(to)
-        if source is None or found is None or source.shape != found[0].shape:
-            super()._left(move, a, to, back)
-            return
-        # They leave together, after the last layer.
-        left = self._left_states.setdefault(to.array, set())
-        left.add(found[1])
-        assert source.at(found[1]) == a, (source, a)
-        if len(left) == source.shape[0]:
-            super()._left(move, source, found[0], back)
 
     def _forward(self, layer: LayerPlaces) -> None:
         """Add the steps of a layer, whose rows are in their order."""
