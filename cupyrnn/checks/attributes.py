@@ -387,6 +387,6 @@ def named(op: _Function) -> _Function:
         except TypeError as error:
             raise_fitting(error, op, args, kwargs)
         except MemoryError as error:
-            raise no_memory(op.__name__, error, kwargs) from None
+            raise no_memory(op.__qualname__.removesuffix(".__init__"), error, kwargs) from None
 
     return call  # type: ignore[return-value]

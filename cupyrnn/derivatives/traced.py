@@ -8,7 +8,7 @@ from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 from ..checks.arrays import array_kind
-from ..checks.attributes import raise_fitting
+from ..checks.attributes import no_memory, raise_fitting
 from ..checks.calls import own_tangents
 from .holder import JvpCall, Traced
 from .tree import tree_map
@@ -92,5 +92,7 @@ def traceable(op: _F) -> _F:
             return op(*args, **kwargs)
         except TypeError as error:
             raise_fitting(error, op, args, kwargs)
+        except MemoryError as error:
+            raise no_memory(op.__qualname__, error, kwargs) from None
 
     return call  # type: ignore[return-value]

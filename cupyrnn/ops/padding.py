@@ -16,7 +16,7 @@ import numpy as np
 
 from ..arithmetic.dual import real_dtype
 from ..checks.arrays import FLOATS, array_kind, module_of, on_device, plain
-from ..checks.attributes import check_bool, check_integer, check_list, counted, type_shown
+from ..checks.attributes import check_bool, check_integer, check_list, counted, named, type_shown
 from ..checks.calls import check_lengths
 from ..derivatives.traced import traceable
 
@@ -138,6 +138,7 @@ class Mask:
     (4, 2, 2)
     """
 
+    @named
     def __init__(self, mask: Any, *, time_major: bool = True) -> None:
         self._major = check_bool("Mask", "time_major", time_major)
         marks = _marks_of(mask, "(T, B)" if self._major else "(B, T)")

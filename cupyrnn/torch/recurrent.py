@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .._typing import Save
 from ..cells.packed import DIRECTIONS
-from ..checks.attributes import check_dropout, check_integer, check_save, named, type_shown
+from ..checks.attributes import check_bool, check_dropout, check_integer, check_save, named, type_shown
 from ..checks.calls import check_lengths
 from .arguments import Extras, Lengths, Resets, extras, keeps, save_of, seeds_of
 from .definitions import CUDNN_RNN
@@ -280,9 +280,12 @@ class RecurrentNet(Packed, Recurrent, torch.nn.RNNBase):
 
     def __init__(self, *args: Any, proj_size: int, save: Save, **kwargs: Any) -> None:
         op = type(self).__name__
-        _, _, num_layers, *_, dropout, _ = args
+        _, _, num_layers, *_, dropout, bidirectional = args
         check_integer(op, "num_layers", num_layers)  # torch.nn refuses too small numbers
         check_dropout(op, dropout)
+        if not isinstance(bidirectional, int):  # torch.nn takes 0 and 1, too
+            check_bool(op, "bidirectional", bidirectional)
+        args = (*args[:-1], bool(bidirectional))
         # torch.nn refuses the name in modules without a projection.
         if check_integer(op, "proj_size", proj_size):
             kwargs["proj_size"] = proj_size

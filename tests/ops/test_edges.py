@@ -127,6 +127,7 @@ def test_broadcast_lengths_and_resets(rng: np.random.Generator) -> None:
         ("stacked_rnn", "input", lambda: cupyrnn.stacked_rnn(X, weights=WEIGHTS)),
         ("prepare_step", "x", lambda: cupyrnn.prepare_step(NET)(X[0])),
         ("init_params", "", lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=1)),
+        ("pad_sequences", "", lambda: cupyrnn.pad_sequences([X[:, 0]])),
     ],
 )
 def test_what_there_is_no_memory_for_is_named(

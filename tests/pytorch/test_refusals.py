@@ -135,6 +135,7 @@ REFUSED = [
     (lambda: ct.PeepholeLSTM(2, 3.0), TypeError, "PeepholeLSTM: hidden_size is 3.0, expected an integer"),
     (lambda: ct.LSTM(2, 3, num_layers="2"), TypeError, "LSTM: num_layers is '2', expected an integer"),
     (lambda: ct.LSTM(2, 3, proj_size=1.5), TypeError, "LSTM: proj_size is 1.5, expected an integer"),
+    (lambda: ct.GRU(2, 3, bidirectional=np.zeros(0)), TypeError, "GRU: bidirectional is array([], dtype=float64), expected a bool"),
     (lambda: ct.GRU(2, 3, num_layers=0), ValueError, "num_layers must be greater than zero"),
     (lambda: ct.RNN(2, 3, dropout="half"), TypeError, "RNN: dropout is 'half', expected a real number"),
     (lambda: ct.BlockGRU(2, 3)(one(4, 1, 2), zeros(1, 1, 4)), RuntimeError, "Expected hidden size (1, 1, 3), got [1, 1, 4]"),
