@@ -12,7 +12,14 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .._typing import Save
 from ..cells.packed import DIRECTIONS
-from ..checks.attributes import check_bool, check_dropout, check_integer, check_save, named, type_shown
+from ..checks.attributes import (
+    check_bool,
+    check_dropout,
+    check_integer,
+    check_save,
+    named,
+    type_shown,
+)
 from ..checks.calls import check_lengths
 from .arguments import Extras, Lengths, Resets, extras, keeps, save_of, seeds_of
 from .definitions import CUDNN_RNN
