@@ -61,7 +61,8 @@ class HostTable(Table):
         self.copied: list[tuple[int, Callable[[Array], Array]]] = []
         self.new: list[New | None] = []
         self._shapes = [a.shape for a in arguments.arrays]
-        self.lengths_and_resets: Any = None  # returns them of their bytes, if they differ
+        # Returns them of their bytes, if they differ.
+        self.lengths_and_resets: Callable[[bytes], tuple[Array | None, Array | None]] | None = None
         self._held: dict[int, tuple[int, ...]] = {}  # shapes of arrays that operations make
         self.scratch: set[int] = set()  # the numbers of arrays that layers share
         super().__init__(arguments, compute)
@@ -146,7 +147,9 @@ def packing_of(
     return make(xp, T, B, has_lengths, has_resets, data)
 
 
-def sequences_of(T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes) -> Any:
+def sequences_of(
+    T: int, B: int, has_lengths: bool, has_resets: bool, data: bytes
+) -> tuple[Array | None, Array | None]:
     """Return lengths and resets, of the bytes of both; None for those that are not there."""
     lengths = np.frombuffer(data, np.int32, B) if has_lengths else None
     resets = None

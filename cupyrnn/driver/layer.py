@@ -113,10 +113,10 @@ def choice(
     """
     x, single = layer.x, layer.packing.single
     page, kind = implementation(xp, cell, len(x), x.dtype, direction, single, whole)
+    forwards = direction == "forward"
     if kind == "layer":
-        return functools.partial(_WHOLE[direction], page)
-    of_steps: Callable[..., Any] = _OF_STEPS[direction](xp, page, x.dtype, kind == "step")
-    return of_steps
+        return functools.partial(_forward_whole if forwards else _backward_whole, page)
+    return (_ForwardSteps if forwards else _BackwardSteps)(xp, page, x.dtype, kind == "step")
 
 
 # A whole layer in one call packs its matrices first. Measured: this pays from the first number of
@@ -497,7 +497,3 @@ def _input_gradient(
             on.matmul(delta, weight.w.T, into)
     if rounds:
         x_grad[...] = into
-
-
-_OF_STEPS: dict[str, Callable[..., Any]] = {"forward": _ForwardSteps, "backward": _BackwardSteps}
-_WHOLE: dict[str, Callable[..., Any]] = {"forward": _forward_whole, "backward": _backward_whole}

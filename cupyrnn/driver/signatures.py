@@ -27,6 +27,7 @@ from ..derivatives.traced import active_jvp, of_traced
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 Named: TypeAlias = Mapping[str, Any]  # the arguments of a call by name
 Key: TypeAlias = tuple[object, ...]  # a signature
+Result: TypeAlias = Any  # what an op returns: a named tuple of arrays, or an array
 
 # The bytes of a call's fingerprint in host_reserved, after the first byte.
 FINGERPRINT_SIZE = 4
@@ -166,14 +167,14 @@ def arrays_of(by_name: Named) -> list[Array]:
 class ByValue(NamedTuple):
     """Runs calls of a signature from their arrays in order and their keyword arguments."""
 
-    run: Callable[[Sequence[Array], Named], Any]
+    run: Callable[[Sequence[Array], Named], Result]
 
 
 @final
 class ByName(NamedTuple):
     """Runs calls of a signature from all their arguments by name: those that are not recorded."""
 
-    run: Callable[[Named], Any]
+    run: Callable[[Named], Result]
 
     def record(self, _: Arguments) -> ByName:
         """Return what runs the calls of a signature."""
@@ -181,12 +182,12 @@ class ByName(NamedTuple):
 
 
 # What runs the calls of a signature; the first from their arrays in order.
-Recorded: TypeAlias = Callable[[Sequence[Array]], Any] | ByValue | ByName
+Recorded: TypeAlias = Callable[[Sequence[Array]], Result] | ByValue | ByName
 # The result of an op's body.
 Record: TypeAlias = Callable[[Arguments], Recorded]
 
 
-class CallCache(dict[Any, Any]):
+class CallCache(dict[Key | None, Any]):
     """A bounded cache: what runs the calls of each signature."""
 
     def keep(self, key: Key | None, found: object) -> None:
@@ -294,7 +295,7 @@ def signature(op: str, args: Sequence[object], kwargs: Named) -> tuple[Key | Non
     return tuple(key), arrays
 
 
-def run_once(op: str, record: Record, by_name: Named) -> Any:
+def run_once(op: str, record: Record, by_name: Named) -> Result:
     """Record a call, play it and drop the record."""
     arrays: Sequence[Array] = arrays_of(by_name)
     with on_device(module_of(arrays[0]), arrays[0]):
@@ -333,12 +334,12 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
         except TypeError as error:
             raise_fitting(error, op, args, kwargs)
 
-    def once(args: Sequence[object], kwargs: Named) -> Any:
+    def once(args: Sequence[object], kwargs: Named) -> Result:
         """Run a call without a signature: it is recorded, played and dropped."""
         return run_once(name, check(args, kwargs), named(args, kwargs))
 
     @functools.wraps(op)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Result:
         key, arrays = signature(name, args, kwargs)
         kept = CALLS if calls is None else calls
         found = kept.get(key)
