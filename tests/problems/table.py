@@ -32,8 +32,8 @@ from cupyrnn import (
 from cupyrnn.arithmetic import dropout, products, scratch
 from cupyrnn.cells import LayerNormLSTMParams, MultiplicativeLSTMParams
 from cupyrnn.derivatives.tree import tree_map
-from cupyrnn.driver import layer, recompute, signatures
-from cupyrnn.kernels import products as on_device
+from cupyrnn.driver import layer, on_device, recompute, signatures
+from cupyrnn.kernels import products as device_products
 
 from . import grus, lstms, nets
 
@@ -314,7 +314,8 @@ def small_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
         few = 3 * min(case.rows, 7)
         for module, name, many in (
             (products, "ROWS", case.rows),
-            (on_device, "ROWS", case.rows),
+            (device_products, "ROWS", case.rows),
+            (on_device, "ROWS", on_device.ROWS),  # recorded calls have no blocks
             (layer, "CHUNK", few),
             (scratch, "SMALL_STEP", 0),
             (recompute, "_BLOCKS", 1),
