@@ -77,9 +77,7 @@ def _step_of(net: Net, cell: Cell) -> Callable[..., tuple[Array, ...]]:
         x, *states = (contiguous(np, a) for a in arrays)
         saved = cell.Saved(*[np.empty((len(x), width), x.dtype) for width in widths])
         first = cell.states(saved)._make(states)
-        _, *others = _layer.forward(
-            np, cell, Layer(x, first, Rows(np, 1, len(x)), saved), whole=False
-        )
+        _, *others = _layer.forward(np, cell, Layer(x, first, Rows(np, 1, len(x)), saved))
         return saved.h, *others
 
     return step

@@ -38,8 +38,7 @@ from without_a_gpu.new_process import forget
 from without_a_gpu.ptx import compiler
 from without_a_gpu.ptx.executor import Executor
 
-from cupyrnn.driver import layer as _layer
-from cupyrnn.driver import signatures
+from cupyrnn.driver import pages, signatures
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -304,29 +303,28 @@ def tf() -> ModuleType:
 
 # All loops are NumPy's, also if Numba is installed, and also during collection: every process would
 # compile the calls that some modules make then.
-_compiled = _layer.compiled_page
-_layer.compiled_page = lambda _: None  # type: ignore[assignment]
+_compiled = pages.compiled_page
+pages.compiled_page = lambda _: None  # type: ignore[assignment]
 
 
 @pytest.fixture
 def compiled_loops(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Use the loops that Numba compiles, for layers of any size."""
     needs.module("numba")
-    monkeypatch.setattr(_layer, "compiled_page", _compiled)
-    monkeypatch.setattr(_layer, "pays", lambda *of: not of[3])
+    monkeypatch.setattr(pages, "compiled_page", _compiled)
+    monkeypatch.setattr(pages, "pays", lambda *of: not of[3])
     return importlib.import_module("cupyrnn.compiled.lstm")
 
 
 @pytest.fixture
 def with_threads(
     compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[int], None]]:
+) -> Callable[[int], None]:
     """A function that sets how many threads a call has, however little it computes."""
     plan, single, threads = (
         importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("plan", "single", "threads")
     )
     for module, name in ((plan, "LEAST_WORK"), (plan, "SMALL_MATRIX"), (single, "LEAST_WORK")):
         monkeypatch.setattr(module, f"_{name}", 0)
-    plan._kept_plan.cache_clear()
-    yield lambda n: monkeypatch.setattr(threads, "count", lambda: n)
-    plan._kept_plan.cache_clear()
+    monkeypatch.setattr(signatures, "CALLS", signatures.CallCache())
+    return lambda n: monkeypatch.setattr(threads, "count", lambda: n)

@@ -87,8 +87,8 @@ class Gradients(NamedTuple):
 
     With "examples" the arrays of weights have a leading axis B. With "norms" each entry of weights
     is a list, to which norms [B] are appended; the matrices of one weight share a list. With "none"
-    there is only x. With "deltas" a compiled layer writes the gradients of the products, [N, ·]
-    each, instead of the gradients of the weights.
+    there is only x. With "deltas" a single step writes the gradients of the products, [B, ·] each,
+    instead of the gradients of the weights.
     """
 
     x: Any  # [N, K], rounded to its dtype
@@ -104,10 +104,10 @@ class Cell(Protocol):
     """
     The weights and attributes of one call: a NamedTuple in ``cells/<name>.py``, or in any file.
 
-    That file, and the files of the same name in ``kernels`` and ``compiled``, have functions for
-    the recurrence over t steps, forward and backward, and for the sums of the cell's own vectors.
-    In NumPy they may be methods of the class. Its attributes ``kernels`` and ``compiled`` may name
-    the other modules::
+    That file, and the file of the same name in ``kernels``, have functions for the recurrence over
+    t steps, forward and backward, and for the sums of the cell's own vectors. In NumPy they may be
+    methods of the class. The file of the same name in ``compiled`` has formulas. The attributes
+    ``kernels`` and ``compiled`` of the class may name other modules::
 
         forward_steps(cell, run)
         backward_steps(cell, run)

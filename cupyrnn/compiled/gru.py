@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .call import c_ordered, line_of
-from .entry_points import entry_points
 from .formulas import Formulas, Vectors, code_of
-from .plan import GateLayout, HostCell, Spec
+from .host_cell import HostCell, line_of
+from .plan import GateLayout, Spec
 from .simd import Vector, tanh
 
 if TYPE_CHECKING:
     from .._typing import Array
     from ..arithmetic.gates import HardSigmoid
-    from ..cells.gru import GRU
 
 
 def _gates(v: Vectors, hard: int) -> Mapping[str, Vector]:
@@ -59,13 +57,6 @@ def _spec(hard: bool, H: int, dtype: np.dtype[Any]) -> Spec:
     return Spec(_CODE, layout, H, dtype, int(hard))
 
 
-def _spec_of(cell: GRU, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
-    """Return the spec of a cell and its arrays: numbers, b_ru and b_c."""
-    numbers = line_of(cell.gate, dtype)
-    biases = [numbers if b is None else b for b in c_ordered((cell.b_ru, cell.b_c), dtype)]
-    return _spec(cell.gate is not None, H, dtype), [numbers, *biases]
-
-
 def in_place(gate: HardSigmoid | None) -> HostCell:
     """Return the cell with this activation, for arrays of a caller."""
 
@@ -74,7 +65,4 @@ def in_place(gate: HardSigmoid | None) -> HostCell:
         biases = [vectors.get(name, numbers) for name in ("b_ru", "b_c")]
         return _spec(gate is not None, H, dtype), [numbers, *biases]
 
-    return HostCell(takes, spec_of, (), (("b_ru",), ("b_c",)), reset=0)
-
-
-takes, forward_layer, backward_layer, forward_step, backward_step = entry_points(_CODE, _spec_of)
+    return HostCell(_CODE, spec_of, (), (("b_ru",), ("b_c",)), reset=0)

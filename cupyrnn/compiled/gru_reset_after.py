@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .call import c_ordered, line_of
-from .entry_points import entry_points
 from .formulas import Formulas, Vectors, code_of
 from .frame import APART
-from .plan import GateLayout, HostCell, Spec
+from .host_cell import HostCell, line_of
+from .plan import GateLayout, Spec
 from .simd import Vector, tanh
 
 if TYPE_CHECKING:
     from .._typing import Array
     from ..arithmetic.gates import HardSigmoid
-    from ..cells.gru_reset_after import GRUResetAfter
 
 
 def _state(v: Vectors, hard: int) -> Mapping[str, Vector]:
@@ -47,20 +45,11 @@ _CODE = code_of(FORMULAS, __name__)
 
 
 @functools.lru_cache(maxsize=64)
-def _spec(hard: bool, hc_last: bool, H: int, dtype: np.dtype[Any]) -> Spec:
-    starts, of_h = [0, H, 2 * H], [2 * H, 0, H] if hc_last else [0, H, 2 * H]
-    sums = [[(1, 0, 0), (0, 0, H), (0, 1, 2 * H), (0, 2, 3 * H)]]
-    if hc_last:  # which has deltas for each matrix
-        sums = [[(k, n, c) for n, c in enumerate(of)] for k, of in enumerate((starts, of_h))]
+def _spec(hard: bool, H: int, dtype: np.dtype[Any]) -> Spec:
+    starts, of_h = [0, H, 2 * H], [2 * H, 0, H]
+    sums = [[(k, n, c) for n, c in enumerate(of)] for k, of in enumerate((starts, of_h))]
     layout = GateLayout([starts], [of_h], [APART], [(1, 0), (1, H), (2, 0), (3, 0)], sums)
     return Spec(_CODE, layout, H, dtype, int(hard))
-
-
-def _spec_of(cell: GRUResetAfter, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
-    """Return the spec of a cell and its arrays: numbers, b of r and u, b_c and b_hc."""
-    b, b_hc = c_ordered((cell.b, cell.b_hc), dtype)
-    arrays = [line_of(cell.gate, dtype), b, b[2 * H :], b_hc]
-    return _spec(cell.gate is not None, cell.hc_last, H, dtype), arrays
 
 
 def in_place(gate: HardSigmoid | None) -> HostCell:
@@ -69,9 +58,8 @@ def in_place(gate: HardSigmoid | None) -> HostCell:
     def spec_of(vectors: dict[str, Any], H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
         numbers = line_of(gate, dtype)
         biases = [vectors.get(name, numbers) for name in ("b", "b_end", "b_more_end")]
-        return _spec(gate is not None, True, H, dtype), [numbers, *biases]
+        return _spec(gate is not None, H, dtype), [numbers, *biases]
 
-    return HostCell(takes, spec_of, (), (("b",), ("b_more",)), 2)
-
-
-takes, forward_layer, backward_layer, forward_step, backward_step = entry_points(_CODE, _spec_of)
+    # NumPy's deltas are those of hc, r, u and c.
+    gates = (1, 2), (0, 0), (0, 1), (0, 2)
+    return HostCell(_CODE, spec_of, (), (("b",), ("b_more",)), 2, gates=gates)

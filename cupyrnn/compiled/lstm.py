@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .call import c_ordered
-from .entry_points import entry_points
 from .formulas import Formulas, Vectors, code_of
 from .frame import MAKES_H
-from .plan import GateLayout, HostCell, Spec
+from .host_cell import HostCell
+from .plan import GateLayout, Spec
 from .simd import Vector, tanh
 
 if TYPE_CHECKING:
     from .._typing import Array
     from ..arithmetic.gates import HardSigmoid
-    from ..cells.lstm import LSTM
 
 PEEPHOLE, HARD = 1, 2  # bits of the variant
 _PEEPHOLES = ("wci", "wcf", "wco")
@@ -108,12 +106,6 @@ def _described(
     return _spec(columns, variant, H, dtype), arrays
 
 
-def _spec_of(cell: LSTM, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
-    numbers = _numbers(cell.cell_clip, cell.gate, dtype)
-    (b,), peephole = c_ordered((cell.b,), dtype), c_ordered(cell.peephole or (), dtype) or None
-    return _described(b, cell.columns, peephole, numbers, cell.gate is not None, H)
-
-
 def in_place(
     columns: tuple[int, ...], clip: float | None, gate: HardSigmoid | None, forget_bias: float
 ) -> HostCell:
@@ -124,12 +116,4 @@ def in_place(
         numbers = _numbers(clip, gate, dtype, forget_bias)
         return _described(vectors.get("b"), columns, peephole, numbers, gate is not None, H)
 
-    return HostCell(takes, spec_of, _PEEPHOLES, (("sums", "b_more"),), 4)
-
-
-_takes, forward_layer, backward_layer, forward_step, backward_step = entry_points(_CODE, _spec_of)
-
-
-def takes(cell: LSTM | None, dtype: np.dtype[Any], entry: str = "") -> bool:
-    """Return whether an entry point is compiled. The clip of a projection is NumPy's."""
-    return getattr(cell, "proj_clip", None) is None and _takes(cell, dtype, entry)
+    return HostCell(_CODE, spec_of, _PEEPHOLES, (("sums", "b_more"),), 4)

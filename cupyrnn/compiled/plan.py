@@ -168,35 +168,6 @@ class Spec:
         ]
 
 
-class HostCell(NamedTuple):
-    """
-    A cell with its attributes, whose arrays are parts of the arrays of an op's call.
-
-    Attributes
-    ----------
-    takes
-        Whether an entry point of the cell is compiled for a dtype.
-    spec_of
-        Takes vectors by name, H and a dtype. Returns the spec, and the arrays that its formulas
-        read: constants, or some of the vectors.
-    read
-        The names of the vectors that its gradient reads.
-    sums
-        For each sum of deltas, the names of the gradients that it is written to.
-    both
-        The number of gates that add two biases, which are summed once. They are the first gates.
-    reset
-        The number of the saved array that h is multiplied by before the last product, or None.
-    """
-
-    takes: Callable[..., bool]
-    spec_of: Callable[[dict[str, Any], int, np.dtype[Any]], tuple[Spec, list[Any]]]
-    read: tuple[str, ...]
-    sums: tuple[tuple[str, ...], ...]
-    both: int = 0
-    reset: int | None = None
-
-
 # The bytes of a part's pre-activations (forward) and of its deltas (backward); the least rows of a
 # part backward, where each part ends with sums.
 _FORWARD_PART, _BACKWARD_PART, _LEAST_PART = 1 << 19, 1 << 20, 256
@@ -255,7 +226,7 @@ class Plan:
     """
 
     def __init__(
-        self, spec: Spec, shapes: Shapes, most: int, places: Sequence[Any] | None = None,
+        self, spec: Spec, shapes: Shapes, most: int, places: Sequence[Any],
         starts: At | None = None,
     ) -> None:  # fmt: skip
         self._starts_of_call = starts
@@ -463,11 +434,19 @@ def most_threads(shapes: Shapes) -> int:
     return 1 if shapes.is_small else threads.most()
 
 
-_kept_plan = functools.lru_cache(maxsize=64)(Plan)
-_MANY_STEPS = 4096
+def compute(
+    shapes: Shapes, plan_for: Callable[[int], Plan], arrays: Sequence[Array | None]
+) -> None:
+    """
+    Run the loop of a layer.
 
-
-def plan_of(spec: Spec, shapes: Shapes, most: int) -> Plan:
-    """Return the plan of a call; plans of long sequences, which cost little, are not cached."""
-    small = len(shapes.starts) <= 8 * _MANY_STEPS
-    return _kept_plan(spec, shapes, most) if small else Plan(spec, shapes, most)
+    Parameters
+    ----------
+    plan_for
+        Returns the plan of a call that may use this many threads.
+    arrays
+        The arrays that the words refer to, after memory. None for an array that no word refers to.
+    """
+    most = most_threads(shapes)
+    while not plan_for(most).run(arrays):
+        most = 1

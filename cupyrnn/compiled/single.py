@@ -8,7 +8,6 @@ order, each with the formula that follows it or, backward, comes before it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from . import threads
 from .addresses import BYTE, MEMORY, OWN_WORDS, Address, At, Memory, WordBlock
 from .barrier import arrive_and_wait
 from .cache import compiled
-from .call import c_ordered, orientations
 from .frame import APART, MAKES_H, add_rows
 from .plan import Spec, panels_of
 from .products import PRODUCT_BYTES, multiply_in_place, vectors_of
@@ -165,10 +163,10 @@ class CompiledStep:
     """
     Runs the calls of a step of one signature.
 
-    `arrays` are the arguments of a `WordBlock`, if they are parts of the arrays of an op's call.
+    `arrays` are the places of a `WordBlock`.
     """
 
-    def __init__(self, spec: Spec, sizes: StepSizes, arrays: Sequence[Any] | None = None) -> None:
+    def __init__(self, spec: Spec, sizes: StepSizes, arrays: Sequence[Any]) -> None:
         self._spec, self._sizes, self._of_x = spec, sizes, len(spec.layout.inputs)
         formulas, char = spec.formulas, spec.dtype.char
         self._columns, self._memory = spec.columns(sizes), Memory()
@@ -286,64 +284,3 @@ class CompiledStep:
             if threads.run(n, self.loop, self.double, self._block.words_for(all_arrays)):
                 return
             n = 1
-
-
-_compiled_step = functools.lru_cache(maxsize=256)(CompiledStep)
-
-
-def _run(spec: Spec, sizes: StepSizes, *arrays: Array | None) -> None:
-    """Compute a step; arrays are in C order, numbered from `_X` on."""
-    _compiled_step(spec, sizes).run(arrays)
-
-
-def forward(
-    spec: Spec, x: Array, first: Any, weights: Sequence[Array], vectors: Sequence[Array],
-    saved: Sequence[Array],
-) -> None:  # fmt: skip
-    """Compute one step of a cell with all its products into `saved`."""
-    (B, I), P = x.shape, first[0].shape[1]
-    matrices, layout = orientations(weights, spec.dtype)
-    x, h_prev, c_prev = c_ordered((x, *first, *spec.no_c), spec.dtype)
-    sizes = StepSizes(B, I, P, len(saved), len(vectors), layout)
-    _run(spec, sizes, x, h_prev, c_prev, None, None, None, *saved, *vectors, *matrices)
-
-
-def backward(
-    spec: Spec,
-    step: tuple[Any, ...],
-    weights: Sequence[Array | None],
-    places: tuple[tuple[int, int], ...],
-    widths: tuple[int, ...],
-    vectors: Sequence[Array],
-) -> None:
-    """
-    Compute the gradient of one step of a cell.
-
-    Parameters
-    ----------
-    step
-        The fields of a `BackwardStep`; its deltas are in C order.
-    weights, places
-        Each matrix, with the number of its deltas and the first column in them. Empty if the
-        gradient ends at the deltas.
-    widths
-        The width of each of the deltas.
-    """
-    (saved_by_step, before, carried, deltas, totals, x), dtype = step, spec.dtype
-    matrices: Sequence[Array | None]
-    layout: tuple[Any, ...]
-    if weights:
-        matrices, layout = orientations(weights, dtype)
-    else:
-        matrices = layout = (None,) * (len(spec.layout.inputs) + 1)
-        places = ((0, 0),) * len(layout)
-    h_prev, c_prev, *saved = c_ordered(
-        (*before, *spec.no_c, *saved_by_step[: len(spec.formulas.saved)]), dtype
-    )
-    dh, dc = (*carried, None)[:2]
-    (B, P), I = dh.shape, 0 if x is None else x.shape[1]
-    sizes = StepSizes(
-        B, I, P, len(saved), len(vectors), layout, places, widths, x is not None,
-        0 if totals is None else len(totals),
-    )  # fmt: skip
-    _run(spec, sizes, x, h_prev, c_prev, dh, dc, totals, *saved, *vectors, *matrices, *deltas)

@@ -4,17 +4,15 @@ One layer in one direction, forward and backward: the driver of every cell.
 A layer is a list of matrix products around a recurrence. A cell names the products and computes the
 recurrence. This module does the rest, once for all cells and both array modules: the products over
 many steps, the gradients of all weights and biases, and the bookkeeping of states. The recurrence
-is a cell's `forward_steps` and `backward_steps`: in NumPy in ``cells/<name>.py``, in CUDA in
-``kernels/<name>.py``, and compiled in ``compiled/<name>.py``. A user's own cell may have them as
-methods of its class.
+is a cell's `forward_steps` and `backward_steps`: in NumPy in ``cells/<name>.py`` and in CUDA in
+``kernels/<name>.py``. A user's own cell may have them as methods of its class.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Sequence
-from itertools import islice, pairwise
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +23,7 @@ from ..arithmetic.scratch import CHUNK, Memory, Scratch
 from ..cells.contract import BackwardRun, BackwardStep, Cell, ForwardRun, Gradients, Weight, each
 from ..checks.arrays import cast, compute_dtype, operand_dtype
 from . import weight_gradients
-from .pages import in_cuda, in_numpy, in_vectors, products_of
+from .pages import in_cuda, in_numpy, products_of
 from .weight_gradients import Factors
 
 
@@ -49,26 +47,11 @@ class LayerGradient(NamedTuple):
     grads: Gradients  # written
 
 
-class Implementation(NamedTuple):
-    """The code that computes a cell: a module, and the kind of its functions."""
-
-    module: ModuleType | type
-    # "layer": all steps in one call, products included; "step": one step, products included;
-    # "steps": the recurrence over many steps, without the products.
-    kind: str
-
-
 def implementation(
-    xp: ModuleType,
-    cell: Cell,
-    rows: int,
-    dtype: np.dtype[Any],
-    direction: str,
-    single: bool = False,
-    whole: bool = False,
-) -> Implementation:
+    xp: ModuleType, cell: Cell, rows: int, dtype: np.dtype[Any], direction: str, single: bool
+) -> tuple[Any, bool]:
     """
-    Return the code that computes `rows` rows: the one choice between NumPy, Numba and CUDA.
+    Return the page with the cell's functions, and whether one of a single step computes these rows.
 
     Parameters
     ----------
@@ -78,76 +61,22 @@ def implementation(
         "forward" or "backward".
     single
         Whether all rows belong to one step.
-    whole
-        Whether one compiled call may compute the whole layer.
     """
-    kind, compute = type(cell), compute_dtype(dtype)
     if xp is not np:
-        return Implementation(in_cuda(kind), "steps")
-    compiled = compiled_page(kind) if compute.char in "fd" else None
-    if compiled is not None and whole and rows and cell.widths[0]:
-        entry = f"{direction}_layer"
-        matrices = [w.w for w in (*cell.inputs, *cell.recurrent) if w.w is not None]
-        in_order = bool(cell.inputs[0].w is not None and matrices[0].flags.c_contiguous)
-        is_worth = pays(sum([w.size for w in matrices]), rows, direction, single, in_order)
-        if is_worth and compiled.takes(cell, compute, entry):
-            return Implementation(compiled, "layer")
-    entry = ""
-    is_step = single and rows and compute.kind == "f"
-    # A compiled step includes the products; its gradient may end at the gates.
-    if is_step and (direction == "backward" or cell.inputs[0].w is not None):
-        entry = f"{direction}_step"
-        if compiled is not None and compiled.takes(cell, compute, entry):
-            return Implementation(compiled, "step")
-    page = in_numpy(kind)
-    return Implementation(page, "step" if hasattr(page, entry) else "steps")
+        return in_cuda(type(cell)), False
+    page = in_numpy(type(cell))
+    is_step = single and rows and compute_dtype(dtype).kind == "f"
+    # A step includes the products; its gradient may end at the gates.
+    is_step = is_step and (direction == "backward" or cell.inputs[0].w is not None)
+    return page, bool(is_step and hasattr(page, f"{direction}_step"))
 
 
-def choice(
-    xp: ModuleType, cell: Cell, layer: Layer, direction: str, *, whole: bool = True
-) -> Callable[..., Any]:
-    """
-    Return the function that computes a layer like this one: of its cell, and of the layer.
-
-    `whole` says whether one compiled call may compute it with its products.
-    """
+def choice(xp: ModuleType, cell: Cell, layer: Layer, direction: str) -> Callable[..., Any]:
+    """Return what computes a layer like this one, a function of its cell and of the layer."""
     x, single = layer.x, layer.packing.single
-    page, kind = implementation(xp, cell, len(x), x.dtype, direction, single, whole)
-    forwards = direction == "forward"
-    if kind == "layer":
-        return functools.partial(_forward_whole if forwards else _backward_whole, page)
-    return (_ForwardSteps if forwards else _BackwardSteps)(xp, page, x.dtype, kind == "step")
-
-
-# A whole layer in one call packs its matrices first. Measured: this pays from the first number of
-# rows on; with few rows if all matrices together have at most _MEDIUM_MATRICES elements; and always
-# up to _SMALL_MATRICES. A single step does not pack otherwise, so its limit is lower.
-_LEAST_ROWS_OF_LAYER, _FEW_ROWS_OF_LAYER = {"forward": 12, "backward": 40}, 5
-_SMALL_MATRICES, _MEDIUM_MATRICES, _MATRICES_OF_A_STEP = 1 << 16, 1 << 18, 1 << 15
-
-
-def pays(size: int, rows: int, direction: str, single: bool, in_order: bool) -> bool:
-    """
-    Return whether a layer of `rows` rows is faster as one compiled call.
-
-    `size` is the number of elements of all matrices. `in_order` says whether the first matrix of x
-    is in C order.
-    """
-    if single:
-        return size <= _MATRICES_OF_A_STEP and not (in_order and direction == "forward")
-    most = _MEDIUM_MATRICES if rows >= _FEW_ROWS_OF_LAYER else _SMALL_MATRICES
-    return rows >= _LEAST_ROWS_OF_LAYER[direction] or size <= most
-
-
-@functools.cache
-def compiled_page(cell: type) -> Any:
-    """Return the module of a cell's compiled steps; None without one, or without Numba."""
-    if os.environ.get("CUPYRNN_NUMBA", "1") == "0":
-        return None
-    try:
-        return in_vectors(cell)
-    except Exception:  # Numba is not installed, or does not work with this NumPy.
-        return None
+    page, is_step = implementation(xp, cell, len(x), x.dtype, direction, single)
+    steps = _ForwardSteps if direction == "forward" else _BackwardSteps
+    return steps(xp, page, x.dtype, is_step)
 
 
 def _carried(first: Any, compute: np.dtype[Any]) -> Any:
@@ -155,7 +84,7 @@ def _carried(first: Any, compute: np.dtype[Any]) -> Any:
     return first._make([s if s is None else s.astype(compute, order="C") for s in first])
 
 
-def forward(xp: ModuleType, cell: Cell, layer: Layer, *, whole: bool = True) -> Any:
+def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     """
     Run a cell over all sequences.
 
@@ -164,15 +93,13 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, *, whole: bool = True) -> 
     layer
         Its `saved` is written. Except for h, these arrays may have only the rows of the largest
         block.
-    whole
-        Whether one compiled call may compute the layer with its products.
 
     Returns
     -------
     NamedTuple
         The states after the last step of each sequence, in the dtype of the computation.
     """
-    return choice(xp, cell, layer, "forward", whole=whole)(cell, layer)
+    return choice(xp, cell, layer, "forward")(cell, layer)
 
 
 class _Steps:
@@ -253,93 +180,11 @@ class _ForwardSteps(_Steps):
         return cell.states(computed)
 
 
-def _unrounded(arrays: Sequence[Array], compute: np.dtype[Any]) -> Sequence[Array]:
-    """Return the arrays that compiled code can write, and memory instead of the others."""
-    # Halves are computed in float32 and rounded once.
-    ready = all(a.dtype == compute and a.flags.c_contiguous for a in arrays)
-    return arrays if ready else [np.empty(a.shape, compute) for a in arrays]
-
-
 def _round(computed: Sequence[Array], arrays: Sequence[Array]) -> None:
     """Copy results to their arrays, unless they are already there."""
     for a, value in zip(arrays, computed, strict=True):
         if a is not value:
             a[...] = value
-
-
-def _as_compute(a: Array, dtype: np.dtype[Any]) -> Array:
-    """Return rows [N, ·] as compiled code needs them: in C order, aligned and of this dtype."""
-    a = np.asarray(a, dtype)
-    flags = a.flags
-    return a if flags.c_contiguous and flags.aligned else a.copy()
-
-
-def _forward_whole(recurrence: Any, cell: Cell, layer: Layer) -> Any:
-    """`forward` as one compiled call that includes the products."""
-    x, first, packing, saved = layer
-    compute = compute_dtype(x.dtype)
-    carried = _carried(first, compute)
-    *others, h = weight_gradients.in_rows(saved, len(x))
-    steps, row = packing.starts, 0
-    spans = [(0, len(steps) - 1)]
-    if others and len(others[0]) < len(x):
-        # In inference all but h have the rows of the largest block.
-        ends = [block.end for block in packing.blocks()]
-        bounds = [0, *np.searchsorted(steps, ends).tolist()]
-        spans = list(pairwise(bounds))
-    for t0, t1 in spans:
-        row, end = int(steps[t0]), int(steps[t1])
-        out = [*(a[: end - row] for a in others), h[row:end]]
-        computed = type(saved)._make(_unrounded(out, compute))
-        recurrence.forward_layer(
-            cell, _as_compute(x[row:end], compute), carried, steps[t0 : t1 + 1] - row, computed
-        )
-        _round(computed, out)
-    return carried
-
-
-def _backward_whole(recurrence: Any, cell: Cell, cut: LayerGradient) -> None:
-    """`backward` as one compiled call that includes the products."""
-    (x, first, packing, saved), _, carried, grads = cut
-    saved, cotangents = (weight_gradients.in_rows(a, len(x)) for a in (saved, _wanted(np, cut)))
-    compute = compute_dtype(x.dtype)
-
-    def plain(a: Array) -> Array:
-        return _as_compute(a, compute)
-
-    if grads.x is None:  # not wanted, but the call writes it
-        into = np.empty(x.shape, compute)
-    else:
-        (into,) = _unrounded((grads.x,), compute)
-    deltas: list[Array] = []
-    written, weights = grads._replace(x=into), (*cell.inputs, *cell.recurrent)
-    if grads.weight_gradients in ("examples", "norms"):
-        deltas = [np.empty((len(into), k), compute) for k in cell.widths]
-        # Several matrices may have the same: those are written once.
-        places = [(weight.delta, weight.columns) for weight in weights]
-        parts = [
-            deltas[n][:, columns] if places.index((n, columns)) == k else None
-            for k, (n, columns) in enumerate(places)
-        ]
-        written = Gradients(into, parts, (), weight_gradients="deltas")
-    elif grads.weight_gradients == "none":
-        written = written._replace(weights=[None] * len(weights))
-    elif grads.adds:
-        written = written._replace(
-            weights=[a if a is None else np.empty_like(a) for a in grads.weights]
-        )
-    first, saved, cotangents = (each(arrays, plain) for arrays in (first, saved, cotangents))
-    recurrence.backward_layer(
-        cell, plain(x), first, packing.starts, saved, cotangents, carried, written
-    )
-    if grads.x is not None:
-        _round((into,), (grads.x,))
-    if deltas:
-        weight_gradients.take_rows(np, cell, cut.layer, deltas, grads)
-    elif grads.adds and grads.weight_gradients == "sum":
-        for total, part in zip(grads.weights, written.weights, strict=True):
-            if total is not None:
-                total += part
 
 
 def backward(xp: ModuleType, cell: Cell, cut: LayerGradient) -> None:
@@ -452,7 +297,9 @@ class _BackwardSteps(_Steps):
             deltas = [np.empty((B, width), compute) for width in cell.widths]
             vectors = vectors if wanted == "sum" else None
         multiplies = x_grad is not None and cell.inputs[0].w is not None
-        into = _unrounded((x_grad,), compute)[0] if multiplies else None
+        into = None
+        if multiplies:  # halves are computed in float32 and rounded once
+            into = x_grad if x_grad.dtype == compute else np.empty(x_grad.shape, compute)
         step = BackwardStep(self._wide(saved), self._wide(before), carried, deltas, vectors, into)
         if cell.recurrent or B * H <= CHUNK:
             self._page.backward_step(cell, step)

@@ -18,10 +18,10 @@ from .._typing import Array
 from ..checks.arrays import NotRecordable
 from ..compiled import gru, gru_reset_after, lstm, simple_rnn
 from ..compiled.addresses import At
-from ..compiled.call import compute
-from ..compiled.plan import HostCell, Plan, Shapes, Spec, is_small
+from ..compiled.host_cell import HostCell
+from ..compiled.plan import Plan, Shapes, Spec, compute, is_small
 from ..compiled.single import CompiledStep, StepSizes
-from . import layer as _layer
+from . import pages
 from .host_call import Bound, HostTable, Operation, order_of
 from .net import Cells, Kept, LayerPlaces
 from .on_host import OnHost
@@ -30,7 +30,10 @@ from .places import Place
 # The most steps of a plan that is kept.
 _MOST_STEPS = 4096
 
-_CELLS = Cells(lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place)
+_CELLS = Cells(
+    lstm.in_place, gru.in_place, gru_reset_after.in_place, simple_rnn.in_place,
+    lambda page, attributes: page and page.in_place(attributes),
+)  # fmt: skip
 
 
 class Loops(OnHost):
@@ -57,7 +60,7 @@ class Loops(OnHost):
             return False
         size = sum(w.size for w in (*w_x, *w_h))
         in_order = bool(w_x) and w_x[0].strides[1] == dtype.itemsize
-        return _layer.pays(size, self._T * self._B, direction, self._T == 1, in_order)
+        return pages.pays(size, self._T * self._B, direction, self._T == 1, in_order)
 
     def _skips(self, layer: LayerPlaces) -> Sequence[None]:
         """Return one None for the matrix of x, where x is added to every gate."""
@@ -72,7 +75,7 @@ class Loops(OnHost):
         With `kept` it is the cell whose steps kept states.
         """
         cell = self._cell
-        if not cell.takes(None, self._table.dtype, entry):
+        if not cell.is_compiled(self._table.dtype, entry):
             raise NotRecordable("no loop of the cell is compiled")
         if kept is not None and kept.attributes is not None:
             cell = self._net._replace(attributes=kept.attributes).cell(_CELLS)
@@ -85,12 +88,13 @@ class Loops(OnHost):
     def _layer(
         self, layer: LayerPlaces, vectors: dict[str, Place | None], back: tuple[Any, ...] = (),
         grads: Sequence[Place | None] = (), sums: Sequence[list[Place]] = (),
-        *, writes_deltas: bool = False,
+        *, writes_deltas: bool = False, in_pieces: bool = False,
     ) -> Operation:  # fmt: skip
         """
         Return the compiled call of a layer or, with `back`, of its gradient.
 
-        With `writes_deltas`, `grads` are the gradients of the products.
+        With `writes_deltas`, `grads` are the gradients of the products. With `in_pieces` every call
+        computes some of the steps.
         """
         (x,), (w_x, w_h, *_), saved = layer.x, layer.weights, layer.saved
         last, output = layer.last, layer.output
@@ -98,7 +102,7 @@ class Loops(OnHost):
         h, *c = map(self._first, layer.first, (P, H))
         more = None if back else vectors.get("b_more")
         entry = "backward_layer" if back else "forward_layer"
-        spec, arrays = self._spec(vectors, H, entry, layer.kept)
+        spec, arrays = self._spec(vectors, H, entry, None if back else layer.kept)
         first_c, (last_h, last_c) = (*c, None)[0], (*last, None)[:2]
         of_steps = dx, _, _, h_grad, c_grad, totals = (*back, *[None] * 6)[:6]
         wide = h_grad if back else output
@@ -109,6 +113,7 @@ class Loops(OnHost):
         weights = (*self._skips(layer), *w_x, *w_h)
         # Whether a plan serves one call only, or a part of its steps.
         by_call = most < N or T > _MOST_STEPS or (self._packs and not is_small(work))
+        by_call |= in_pieces
         steps = b"" if by_call else self._starts[: 8 * (T + 1)]
         shapes = Shapes(
             bool(back), writes_deltas, N, work, I, P, steps,
@@ -212,7 +217,11 @@ class _ByCall:
     def __call__(self, arrays: Bound) -> None:
         """Compute the layer."""
         T, order = self._T, order_of(arrays)
-        starts = np.arange(T + 1) * self._B if order is None else order.starts_of(T)
+        if order is None:
+            starts = np.arange(T + 1) * self._B
+        else:
+            T = max(1, order.steps)
+            starts = order.starts_of(T)
         t0, N, of_rows = 0, int(starts[-1]), self._shapes.work // self._shapes.rows
         while t0 < T:
             t1 = T

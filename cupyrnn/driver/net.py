@@ -82,6 +82,7 @@ class Cells(NamedTuple):
     gru: Callable[..., Any]  # of gate
     gru_reset_after: Callable[..., Any]  # of gate
     simple_rnn: Callable[..., Any]  # of relu
+    of_page: Callable[..., Any]  # of a compiled page of a user's cell, and its attributes
 
 
 class RecordedCall(Protocol):

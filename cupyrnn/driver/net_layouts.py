@@ -237,25 +237,34 @@ _STATES, _COTANGENTS = ("input_h", "input_c"), ("output_h_backprop", "output_c_b
 
 
 class FormedLayer(NamedTuple):
-    """Layers whose weights only their form knows: those of a user's cell."""
+    """
+    Layers of a user's cell.
+
+    Only their form knows their weights, unless the cell has a compiled page.
+    """
 
     attributes: object
     of: Form
+    page: Any = None  # the compiled page
 
     def form(self, is_single: bool = False) -> Form:
         """Return the form of the weights."""
         return self.of
 
-    def cell(self, cells: Cells) -> None:
-        """Machines have no cell for them."""
+    def cell(self, cells: Cells) -> Any:
+        """Return the machine's cell for this layer; None if it has none."""
+        return cells.of_page(self.page, self.attributes)
 
-    def weights_of(self, entry: object) -> Weights:
+    def weights_of(self, entry: Any) -> Weights:
         """Return the weights of a layer."""
-        return of_form(entry)
+        if self.page is None:
+            return of_form(entry)
+        w_x, w_h, vectors = self.page.weights_of(entry)
+        return Weights(w_x, w_h, vectors, entry)
 
-    def read_of(self, entry: object) -> Weights:
+    def read_of(self, entry: Any) -> Weights:
         """Return the weights that a gradient reads."""
-        return of_form(entry)
+        return self.weights_of(entry)
 
     def like(self, entry: Any) -> Any:
         """Return arrays with the shapes of the weights, of one number of memory."""
@@ -267,7 +276,7 @@ class FormedLayer(NamedTuple):
         for a in grads:
             if a is not None and len(a.shape) == 1:  # vectors are accumulated
                 table.begin(a, None)
-        return Entry(of_form(entry), of_form(grads), grads, [])
+        return Entry(self.weights_of(entry), self.weights_of(grads), grads, [])
 
 
 class StackedNet(NamedTuple):

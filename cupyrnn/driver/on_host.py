@@ -29,7 +29,7 @@ from .net import NO_WEIGHTS, Examples, GradientPlaces, Kept, LayerPlaces, Weight
 from .packing import Packing
 from .pages import products_of
 from .places import Place
-from .recompute import Checkpoints
+from .recompute import Checkpoints, Pieced
 from .signatures import Arguments
 
 # Up to this number of steps their rows are kept for later calls.
@@ -45,7 +45,7 @@ class OnHost(HostRows):
         to = to._replace(saved=self._saved(layer))
         if self._packs:  # the states after the last step take the place of the first ones
             last = tuple(a and held for a, held in zip(last, to.first, strict=True))
-        self._forward(to._replace(last=last))
+        self._forward(to._replace(last=last, output=None))
         if self._in_time:
             for a, place in zip(to.saved, layer.saved, strict=True):
                 # In inference all but h may have the rows of the largest block.
@@ -109,8 +109,8 @@ class OnHost(HostRows):
         places = [a for group in groups for a in group.places]
         ends = [0, *accumulate([len(group.places) for group in groups])]
         makes = [(g.make, slice(*part)) for g, part in zip(groups, pairwise(ends), strict=True)]
-        # Whole arrays are read at once.
-        whole = operator.itemgetter(*[0 if a is None else a.array for a in places])
+        # Whole arrays are read at once. One more number, because of a single one is no tuple.
+        whole = operator.itemgetter(*[0 if a is None else a.array for a in places], 0)
         views = [(n, _none if a is None else self._table.view(a)) for n, a in enumerate(places)]
         views = [(n, view) for n, view in views if not isinstance(view, operator.itemgetter)]
         cut = []
@@ -150,7 +150,7 @@ class OnHost(HostRows):
             n = recompute.count_kept(rows, kept.every)
             found = States._make([view(arrays)[:n] for view in states])
             of_h = found.h if is_shared else h(arrays)[: rows.rows]
-            return Checkpoints(kept.every, found, None, kept.columns, of_h)
+            return Checkpoints(kept.every, found, kept.columns, of_h)
 
         return checkpoints
 
@@ -168,8 +168,7 @@ class OnHost(HostRows):
 
     def _choice(self, direction: str) -> Callable[[Cell, Layer], Callable[..., Any]]:
         """Return what chooses the code of a layer: once, if all calls have as many rows."""
-        whole = not self._is_step
-        choose = functools.partial(_layer.choice, self._xp, direction=direction, whole=whole)
+        choose = functools.partial(_layer.choice, self._xp, direction=direction)
         if self._packs:
             return choose
         chosen: list[Callable[..., Any]] = []
@@ -244,48 +243,80 @@ class OnHost(HostRows):
 
         return [group], written
 
-    def _layer_of(
-        self, layer: LayerPlaces, *groups: _Group, back: bool = False
-    ) -> Callable[[Bound], tuple[Form, Cell, Layer, list[Any]]]:
-        """Return a function that makes the form and the cell of a layer, the layer, and groups."""
+    def _steps_of(
+        self, layer: LayerPlaces, *groups: _Group
+    ) -> Callable[[Bound], tuple[Form, Layer, list[Any]]]:
+        """Return a function that makes the form of a layer, the layer, and groups."""
         form, kept, rows_and_form = self._net.form(), layer.kept, self._rows_and_form()
         x, first = _Group(tuple, layer.x, True), _Group(form.States._make, layer.first)
         saved = _Group(form.Saved._make, self._by_run(layer, layer.saved), True)
         if kept is not None:
             saved, checkpoints_of = _NOTHING, self._kept(layer, kept)
-        read = self._reader(self._entry(layer.weights), x, first, saved, *groups)
-        xp, attributes, dtype = self._xp, self._net.attributes, self._table.dtype
+        read = self._reader(x, first, saved, *groups)
+
+        def steps_of(arrays: Bound) -> tuple[Form, Layer, list[Any]]:
+            rows, form = rows_and_form(arrays)
+            (x,), first, saved, *more = read(arrays)
+            if kept is not None:
+                saved = checkpoints_of(arrays)
+            return form, Layer(x, first, rows, saved), more
+
+        return steps_of
+
+    def _cell_of(self, weights: Weights) -> Callable[[Bound, Form, Any], Cell]:
+        """Return a function that makes the cell of a layer, of its form and attributes."""
+        read, xp, dtype = self._reader(self._entry(weights)), self._xp, self._table.dtype
         prepares = self._rounds or xp is not np
 
-        def layer_of(arrays: Bound) -> tuple[Form, Cell, Layer, list[Any]]:
-            rows, form = rows_and_form(arrays)
-            entry, (x,), first, saved, *more = read(arrays)
-            if prepares:
-                entry = prepared(xp, entry, dtype)
-            if kept is not None:
-                again = form.cell(xp, entry, kept.attributes) if back else None
-                saved = checkpoints_of(arrays)._replace(cell=again)
-            cell = form.cell(xp, entry, attributes)
-            return form, cell, Layer(x, first, rows, saved), more
+        def cell_of(arrays: Bound, form: Form, attributes: Any) -> Cell:
+            (entry,) = read(arrays)
+            return form.cell(xp, prepared(xp, entry, dtype) if prepares else entry, attributes)
 
-        return layer_of
+        return cell_of
 
-    def _forward(self, layer: LayerPlaces) -> None:
-        """Add the steps of a layer."""
-        layer_of, xp, kept, choose = (
-            self._layer_of(layer),
-            self._xp,
-            layer.kept,
-            self._choice("forward"),
-        )
+    def _pieced(self, layer: LayerPlaces, kept: Kept, *, back: bool) -> Callable[[Bound], Pieced]:
+        """
+        Return a function that makes what computes the pieces of a layer that keeps states.
+
+        With `back` it computes them again.
+        """
+        form, cell_of, xp = self._net.form(), self._cell_of(layer.weights), self._xp
+        attributes = kept.attributes if back else self._net.attributes
+
+        def pieced(arrays: Bound) -> Pieced:
+            cell = cell_of(arrays, form, attributes)
+            forward = functools.partial(_layer.forward, xp, cell)
+            return Pieced(cell.Saved, cell.states, forward, False)
+
+        return pieced
+
+    def _keep_states(self, layer: LayerPlaces, kept: Kept) -> None:
+        """Add the steps of a layer that keeps states."""
+        steps_of, xp = self._steps_of(layer), self._xp
+        pieced = self._pieced(layer, kept, back=False)
         last = [(k, self._table.view(a)) for k, a in enumerate(layer.last) if a]
 
         def forward(arrays: Bound) -> None:
-            _, cell, steps, _ = layer_of(arrays)
-            if kept is None:
-                states = choose(cell, steps)(cell, steps)
-            else:
-                states = recompute.forward(xp, cell, steps, steps.saved.h)
+            _, steps, _ = steps_of(arrays)
+            states = recompute.forward(xp, pieced(arrays), steps)
+            for k, view in last:
+                view(arrays)[...] = states[k]
+
+        self.operations.append(forward)
+
+    def _forward(self, layer: LayerPlaces) -> None:
+        """Add the steps of a layer."""
+        if layer.kept is not None:
+            self._keep_states(layer, layer.kept)
+            return
+        steps_of, cell_of = self._steps_of(layer), self._cell_of(layer.weights)
+        attributes, choose = self._net.attributes, self._choice("forward")
+        last = [(k, self._table.view(a)) for k, a in enumerate(layer.last) if a]
+
+        def forward(arrays: Bound) -> None:
+            form, steps, _ = steps_of(arrays)
+            cell = cell_of(arrays, form, attributes)
+            states = choose(cell, steps)(cell, steps)
             for k, view in last:
                 view(arrays)[...] = states[k]
 
@@ -297,20 +328,22 @@ class OnHost(HostRows):
         groups, written_of = self._written(grads.weights)
         dx, carried = _Group(tuple, [grads.x], True), _Group(make, grads.first)
         states = _NOTHING if is_step else _Group(make, self._by_run(layer, grads.states), True)
-        layer_of = self._layer_of(layer, states, carried, dx, *groups, back=True)
-        choose, kept = self._choice("backward"), layer.kept
-        rounds = self._rounds
+        steps_of = self._steps_of(layer, states, carried, dx, *groups)
+        cell_of, attributes = self._cell_of(layer.weights), self._net.attributes
+        choose, kept, rounds = self._choice("backward"), layer.kept, self._rounds
+        pieced = None if kept is None else self._pieced(layer, kept, back=True)
 
         def backward(arrays: Bound) -> None:
-            form, cell, steps, (cotangents, carried, (dx,), *into) = layer_of(arrays)
+            form, steps, (cotangents, carried, (dx,), *into) = steps_of(arrays)
+            cell = cell_of(arrays, form, attributes)
             of_states = _Written(carried, rounds=rounds)
             written, write = written_of(arrays, form, *into)
             to, cotangents = written._replace(x=dx), None if is_step else cotangents
             cut = LayerGradient(steps, cotangents, of_states.arrays, to)
-            if kept is None:
+            if pieced is None:
                 choose(cell, steps)(cell, cut)
             else:
-                for piece in recompute.backward(xp, cell, cut):
+                for piece in recompute.backward(xp, pieced(arrays), cut):
                     _layer.backward(xp, cell, piece)
             write()
             of_states.write(of_states.arrays)

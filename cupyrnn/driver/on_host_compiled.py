@@ -6,7 +6,7 @@ A layer is one call of a compiled loop, where that is faster than NumPy's steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -14,25 +14,25 @@ import numpy as np
 
 from .._typing import Array
 from ..arithmetic import products as _products
-from ..cells.contract import each
+from ..cells.contract import Gradients, each
 from ..checks.arrays import NotRecordable, compute_dtype
 from . import recompute, weight_gradients
-from .host_call import Bound, HostTable, order_of
+from .host_call import Bound, HostTable, Operation, order_of
 from .host_rows import assign
-from .layer import Layer
+from .layer import Layer, LayerGradient
 from .loops import Loops
 from .net import Examples, GradientPlaces, Kept, LayerPlaces
-from .on_host import OnHost
+from .on_host import OnHost, _Group
+from .packing import Rows
 from .places import Place
+from .recompute import Pieced
 from .signatures import Arguments
-
-# The most pieces of a layer that keeps states.
-_MOST_PIECES = 64
-
 
 # A cell, its deltas, and the part of each product in these.
 _Deltas: TypeAlias = "tuple[Any, list[Place], list[Place | None]]"
 _NO_DELTAS: _Deltas = None, [], []
+# Instead of the arrays of a call that has no padding.
+_NO_ARRAYS: Bound = [None, None, None]
 
 
 class OnHostCompiled(Loops):
@@ -67,21 +67,14 @@ class OnHostCompiled(Loops):
             raise NotRecordable("the computed arrays are rounded")
 
     def _add_layer(self, layer: LayerPlaces) -> None:
-        whole, vectors, saved = (
-            self._in_one_loop(layer, "forward"),
-            layer.weights.vectors,
-            layer.saved,
-        )
-        is_step = self._T == 1 and layer.weights.w_x and layer.kept is None
-        pieces = self._pieces(layer.kept) if whole else []
-        if self._packs or not (pieces or is_step):
-            self._expect_no_halves(layer)
+        whole, vectors = self._in_one_loop(layer, "forward"), layer.weights.vectors
+        saved, keeps = layer.saved, layer.kept is not None
+        if self._packs or keeps or not (whole or (self._T == 1 and layer.weights.w_x)):
+            if not whole:
+                self._expect_no_halves(layer)
             super().forward_layer(layer)
             return
         layer = self._input(layer)
-        if layer.kept is not None:
-            self._keep_states(layer, layer.kept, pieces)
-            return
         if whole:
             self.operations.append(self._layer(layer, vectors))
             return
@@ -100,113 +93,186 @@ class OnHostCompiled(Loops):
             if to is not None:
                 self._move(place, 0, to, 0)
 
-    def _pieces(self, kept: Kept | None) -> list[slice]:
-        """Return the steps of the pieces of a layer; none if they are too many."""
-        if kept is None:
-            return [slice(0, self._T)]
-        pieces = recompute.compiled_pieces(self._rows, kept.every)
-        return pieces if len(pieces) <= _MOST_PIECES else []
-
-    def _steps(self, a: Any, steps: slice, *, back: bool = False) -> Any:
-        """Return the rows of some steps; with `back`, of rows in the reverse order of steps."""
-        if a is None:
-            return None
-        start, stop = (self._T - steps.stop, self._T - steps.start) if back else (
-            steps.start, steps.stop
-        )  # fmt: skip
-        return a.part(start * self._B, stop * self._B)
-
-    def _piece(self, layer: LayerPlaces, kept: Kept, pieces: Sequence[slice], n: int) -> Any:
-        """Return a piece of a layer that keeps states, which saves arrays in shared memory."""
-        steps, most, B = pieces[n], pieces[0].stop * self._B, self._B
-        saved = [
-            self._table.reuse(f"saved{k}", (most, width)).part(0, (steps.stop - steps.start) * B)
-            for k, width in enumerate(kept.columns)
+    def _saved_again(self, kept: Kept, h: Place | None = None) -> list[Place]:
+        """Return memory for the saved arrays of a layer that keeps states, but perhaps h."""
+        rows, columns = self._T * self._B, kept.columns
+        found = [
+            self._table.reuse(f"saved{k}", (rows, width)) for k, width in enumerate(columns[:-1])
         ]
-        first, row = layer.first, (steps.start // kept.every - 1) * B
-        if steps.start > 0:
-            first = tuple(a.part(row, row + B) for a in layer.saved[:-1])
-        return layer._replace(
-            x=(self._steps(layer.x[0], steps),), first=first, saved=tuple(saved),
-            output=self._steps(layer.output, steps, back=layer.back),
-        )  # fmt: skip
+        return [*found, h or self._table.reuse("saved h", (rows, columns[-1]))]
 
-    def _keep_states(self, layer: LayerPlaces, kept: Kept, pieces: Sequence[slice]) -> None:
-        """Add the compiled calls of the pieces of a layer, and copies of the states to keep."""
-        *states, h = layer.saved
+    def _places_of_states(self, kept: Kept) -> list[int]:
+        """Return the numbers of the saved arrays that are states."""
         formulas = self._cell.spec_of({}, kept.columns[0], self._table.dtype)[0].formulas
-        places = [-1, *([formulas.saved.index(formulas.c)] if formulas.c else [])]
-        for n, steps in enumerate(pieces):
-            piece = self._piece(layer, kept, pieces, n)
-            saved = [*piece.saved[:-1], self._steps(h, steps)]
-            if kept.every == 1:
-                for k, to in zip(places, states, strict=True):
-                    saved[k] = self._steps(to, steps)
-            last = layer.last if steps.stop == self._T else (None,) * len(states)
-            piece = piece._replace(saved=tuple(saved), last=last)
-            self.operations.append(self._layer(piece, layer.weights.vectors))
-            if kept.every > 1:
-                self._copy_states(kept.every, steps, [saved[k] for k in places], states)
+        return [-1, *([formulas.saved.index(formulas.c)] if formulas.c else [])]
 
-    def _copy_states(
-        self, every: int, steps: slice, states: Sequence[Place], to: Sequence[Place]
-    ) -> None:
-        """Add an operation that copies the states before every k-th step after `steps.start`."""
-        B, first = self._B, steps.start // every
-        n = (min(steps.stop, self._T - 1) - steps.start) // every
-        copies = []
-        for a, kept in zip(states, to, strict=True):
-            row, column = a.strides
-            taken = a._replace(
-                offset=a.offset + (every - 1) * B * row, shape=(n, B, a.shape[1]),
-                strides=(every * B * row, row, column),
-            )  # fmt: skip
-            into = self._by_step(kept.part(first * B, (first + n) * B), False)
-            copies.append((self._table.view(taken), self._table.view(into)))
+    def _keep_states(self, layer: LayerPlaces, kept: Kept) -> None:
+        in_one_loop = self._in_one_loop(layer, "forward")
+        if not (in_one_loop and recompute.is_one_piece(self._T * self._B)):
+            super()._keep_states(layer, kept)
+            return
+        (*states, h), numbers = layer.saved, self._places_of_states(kept)
+        saved = self._saved_again(kept, h)
+        if kept.every == 1:
+            for k, to in zip(numbers, states, strict=True):
+                saved[k] = to
+        whole = layer._replace(back=False, saved=saved, kept=None)
+        self.operations.append(self._layer(whole, layer.weights.vectors))
+        if kept.every == 1:
+            return
+        pairs = [
+            (self._table.view(saved[k]), self._table.view(to))
+            for k, to in zip(numbers, states, strict=True)
+        ]
+        rows_of, every = self._rows_and_form(), kept.every
 
         def copy(arrays: Bound) -> None:
-            for read, write in copies:
-                write(arrays)[...] = read(arrays)
+            places = recompute.kept_of_all(rows_of(arrays)[0], every)
+            for read, write in pairs:
+                write(arrays)[: len(places)] = read(arrays)[places]
 
-        if n > 0:
-            self.operations.append(copy)
+        self.operations.append(copy)
+
+    def _held(self, a: Any) -> Any:
+        """Return the place of an array like `a` that an operation makes; None for None."""
+        if a is None:
+            return None
+        return self._table.whole(self._table.hold(1).array, a.shape)._replace(strides=a.strides)
+
+    def _piece(self, layer: LayerPlaces, kept: Kept) -> tuple[LayerPlaces, list[Place]]:
+        """Return a piece of a layer, and the places of its input, first states and saved arrays."""
+        rows, table = self._T * self._B, self._table
+        x, *first = map(self._held, (layer.x[0], *layer.first))
+        saved = [table.whole(table.hold(1).array, (rows, width)) for width in kept.columns]
+        piece = layer._replace(
+            x=(x,), back=False, first=tuple(first), saved=saved, last=(None,) * len(first)
+        )  # fmt: skip
+        return piece, [x, *first, *saved]
+
+    def _pieced(self, layer: LayerPlaces, kept: Kept, *, back: bool) -> Callable[[Bound], Pieced]:
+        if not self._in_one_loop(layer, "forward"):
+            return super()._pieced(layer, kept, back=back)
+        form, (piece, places) = self._net.form(), self._piece(layer, kept)
+        if not back:  # what is computed again begins with kept states, which are not overwritten
+            piece = piece._replace(last=piece.first)
+        loop = self._layer(piece, layer.weights.vectors, in_pieces=True)
+        of_states = self._places_of_states(kept)
+        storage = self._table.storage if self._rounds and back else None
+
+        def pieced(arrays: Bound) -> Pieced:
+            def forward(steps: Layer) -> Any:
+                values = steps.x, *steps.first, *steps.saved
+                loop(_bound(arrays, places, values, steps.packing))
+                for a in steps.saved if storage is not None else ():
+                    assign(a.astype(storage), a)
+                return steps.first
+
+            def states(saved: Any) -> Any:
+                return form.States._make([saved[k] for k in of_states])
+
+            return Pieced(form.Saved, states, forward, True)
+
+        return pieced
+
+    def _recompute(self, layer: LayerPlaces, grads: GradientPlaces, kept: Kept) -> None:
+        """Add the gradient of a layer that kept states: its pieces, each computed again first."""
+        if recompute.is_one_piece(self._T * self._B):
+            saved, last = self._saved_again(kept), (None,) * len(layer.first)
+            whole = layer._replace(back=False, saved=saved, last=last)
+            self.operations.append(self._layer(whole, layer.weights.vectors))
+            self._round_in_place(*saved)
+            self._backward(whole._replace(kept=None), grads)
+            return
+        by_example, form = isinstance(grads.weights, Examples), self._net.form()
+        piece, places = self._piece(layer, kept)
+        states, first = [*map(self._held, grads.states)], [*map(self._held, grads.first)]
+        places += [*states, *first, dx := self._held(grads.x)]
+        to = grads._replace(states=tuple(states), first=tuple(first), x=dx)
+        if self._packs:
+            self._first_rows()  # which the loops of other layers read, too
+        loops: list[list[Operation]] = []
+        # The last piece writes the gradients of weights, to which the others add theirs.
+        for adds in (False, True):
+            before, self.operations = self.operations, []
+            if not by_example:
+                self._loop_back(piece, to, dx, adds=adds)
+            elif not adds:  # all pieces have one gradient
+                self._backward(piece._replace(kept=None), to)
+            loops.append(self.operations)
+            self.operations = before
+        pieced = self._pieced(layer, kept, back=True)
+        steps_of = self._steps_of(
+            layer, _Group(form.States._make, grads.states, True),
+            _Group(form.States._make, grads.first), _Group(tuple, [grads.x], True),
+        )  # fmt: skip
+        mode = "examples" if by_example else "sum"
+
+        def backward(arrays: Bound) -> None:
+            _, steps, (cotangents, carried, (x_grad,)) = steps_of(arrays)
+            to = Gradients(x_grad, (), (), weight_gradients=mode)
+            cut = LayerGradient(steps, cotangents, carried, to)
+            for (x, first, rows, saved), of_states, carried, to in recompute.backward(
+                np, pieced(arrays), cut
+            ):
+                values = x, *first, *saved, *of_states, *carried, to.x
+                here = _bound(arrays, places, values, rows)
+                for operation in loops[to.adds]:
+                    operation(here)
+
+        self.operations.append(backward)
 
     def _forward(self, layer: LayerPlaces) -> None:
         """Add the steps of a layer, whose rows are in their order."""
-        if layer.kept is not None or not self._in_one_loop(layer, "forward"):
+        if layer.kept is None and self._in_one_loop(layer, "forward"):
+            self.operations.append(self._layer(layer, layer.weights.vectors))
+        else:
             super()._forward(layer)
-            return
-        self.operations.append(self._layer(layer, layer.weights.vectors))
 
     def _backward(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the gradient of the steps of a layer, whose rows are in their order."""
         to = grads.weights
         cell, deltas, products = self._deltas_of(layer) if isinstance(to, Examples) else _NO_DELTAS
-        loops = layer.kept is None and self._in_one_loop(layer, "backward")
+        loops = self._is_whole(layer)
         if not loops or (isinstance(to, Examples) and not deltas):
             super()._backward(layer, grads)
+            return
+        if layer.kept is not None:
+            self._recompute(layer, grads, layer.kept)
             return
         self._loop_back(layer._replace(back=False), grads, grads.x, products)
         if deltas:
             self._take_examples(layer, to, cell, deltas)
 
+    def _is_whole(self, layer: LayerPlaces) -> bool:
+        """Return whether the gradient of a layer is compiled and, if needed, its steps again."""
+        directions = ("backward",) if layer.kept is None else ("forward", "backward")
+        return all(self._in_one_loop(layer, direction) for direction in directions)
+
+    def _rows_and_form(self) -> Callable[[Bound], tuple[Any, Any]]:
+        if not self._packs:
+            return super()._rows_and_form()
+        form = self._net.form()  # of a single step, too
+        return lambda arrays: (order_of(arrays), form)
+
     def _deltas_of(self, layer: LayerPlaces) -> _Deltas:
         """
         Return a cell of zeros, memory for the gradients of the products, and the part of each.
 
-        There is no memory if a loop is not faster, or if its products are in another order.
+        There is no memory if a loop is not faster.
         """
         is_step = self._T == 1 and (self._in_time or self._packs)
-        if is_step or layer.kept is not None or not self._in_one_loop(layer, "backward"):
+        if is_step or not self._is_whole(layer):
             return _NO_DELTAS
         (N, _), H, dtype = layer.x[0].shape, layer.saved[0].shape[1], self._table.dtype
-        form, zero = self._net.form(self._rows.single), np.zeros((), dtype)
+        (_, form), zero = self._rows_and_form()(_NO_ARRAYS), np.zeros((), dtype)
         like = each(layer.weights.entry, lambda a: np.broadcast_to(zero, a.shape))
         cell = form.cell(np, like, self._net.attributes)
-        widths, of_sums = [*cell.widths], self._cell.spec_of({}, H, dtype)[0].widths
-        if of_sums != widths[: len(of_sums)]:
-            return _NO_DELTAS
+        widths, of_loop = [*cell.widths], self._cell.spec_of({}, H, dtype)[0].widths
+        is_other = len(of_loop) > len(widths)
+        widths = of_loop if is_other else widths
         deltas = [self._table.reuse(f"deltas{n}", (N, width)) for n, width in enumerate(widths)]
+        if is_other:
+            return cell, deltas, [*deltas]
         # Several matrices may have the same: those are written once.
         parts: list[Place] = []
         for weight in (*cell.inputs, *cell.recurrent):
@@ -232,6 +298,7 @@ class OnHostCompiled(Loops):
                 saved[k] = layer.saved[k]
         first, rows = [view(a) for a in layer.first if a is not None], self._rows
         views = [None if a is None else view(a) for a in (layer.x[0], *saved, *deltas)]
+        gates, H = self._cell.gates, layer.saved[0].shape[1]
 
         def take(arrays: Bound) -> None:
             here = order_of(arrays) if packs else rows
@@ -239,8 +306,12 @@ class OnHostCompiled(Loops):
             before = form.States._make([view(arrays) for view in first])
             after = form.Saved._make(of_rows[: len(saved)])
             step = Layer(x, before, here, after)
-            written = arrays[memory.array].written[n]
-            weight_gradients.take_rows(np, cell, step, of_rows[len(saved) :], written)
+            written: Any = arrays[memory.array].written[n]
+            found: Any = of_rows[len(saved) :]
+            if len(found) > len(cell.widths):
+                parts = [found[n][:, gate * H : (gate + 1) * H] for n, gate in gates]
+                found = [np.concatenate(parts, 1)]
+            weight_gradients.take_rows(np, cell, step, found, written)
 
         self.operations.append(take)
 
@@ -251,14 +322,14 @@ class OnHostCompiled(Loops):
         x: Place | None,
         products: Sequence[Place | None] = (),
         *,
-        adds: bool = False,
+        adds: bool | None = None,
     ) -> None:
         """
         Add the compiled gradient of a layer.
 
         `x` is where the gradient of its input goes, `products` are those of the gradients of its
-        products, if they are wanted instead of those of its weights. With `adds` the gradients of
-        its weights are added to their places.
+        products, if they are wanted instead of those of its weights. `adds` says whether the
+        gradients of the weights of a piece are added to their places; None if it is no piece.
         """
         weights, carried, states = grads.weights, (*grads.first, None), (*grads.states, None)
         vectors = {name: layer.weights.vectors.get(name) for name in self._cell.read}
@@ -274,7 +345,8 @@ class OnHostCompiled(Loops):
             pairs = list(zip(totals, [*matrices, *chain(*sums)], strict=True))
         of_products = products or [*self._skips(layer), *matrices]
         self.operations.append(self._layer(
-            layer, vectors, back, of_products, sums, writes_deltas=bool(products)
+            layer, vectors, back, of_products, sums, writes_deltas=bool(products),
+            in_pieces=adds is not None,
         ))  # fmt: skip
         for total, part in pairs:
             self._compute(np.add, total, part, total)
@@ -288,17 +360,14 @@ class OnHostCompiled(Loops):
     def backward_layer(self, layer: LayerPlaces, grads: GradientPlaces) -> None:
         """Add the operations of the gradient of a layer."""
         self._round_in_place(*[g for g in grads.states if g and g.array in self._table.scratch])
-        whole = self._in_one_loop(layer, "backward")
-        (w_x, w_h, *_) = layer.weights
+        whole, keeps, (w_x, w_h, *_) = self._is_whole(layer), layer.kept is not None, layer.weights
         is_step = self._T == 1 and w_x and len(w_x) == len(w_h)
-        pieces = self._pieces(layer.kept) if whole else []
-        if layer.kept is not None and not self._in_one_loop(layer, "forward"):
-            is_step, pieces = False, []
-        in_order = self._packs or isinstance(grads.weights, Examples)
+        in_order = self._packs or keeps or isinstance(grads.weights, Examples)
         # Halves are summed in the order of steps.
-        in_order |= bool(pieces) and self._rounds and self._in_time and layer.back
-        if in_order or not (pieces or is_step):
-            self._expect_no_halves(layer)
+        in_order |= whole and self._rounds and self._in_time and layer.back
+        if in_order or not (whole or is_step):
+            if not whole:
+                self._expect_no_halves(layer)
             super().backward_layer(layer, grads)
             return
         layer = self._input(layer)
@@ -310,34 +379,9 @@ class OnHostCompiled(Loops):
         x = grads.x
         if x is not None and (grads.adds_x or (layer.back and not self._in_time)):
             x = self._table.reuse("dx", x.shape)
-        if layer.kept is None:
-            self._loop_back(layer, grads, x)
-        else:
-            self._recompute(layer, grads, x, pieces)
+        self._loop_back(layer, grads, x)
         if grads.x is not None and x is not None and x is not grads.x:
             self._move(x, int(layer.back), grads.x, 0, adds=grads.adds_x)
-
-    def _recompute(
-        self, layer: LayerPlaces, grads: GradientPlaces, x: Place | None, pieces: Sequence[slice]
-    ) -> None:
-        """Add the gradient of a layer that kept states: its pieces, each computed again first."""
-        assert layer.kept is not None, layer
-        h, *others = grads.states
-        back = layer.back
-        # The loops read the gradients of h in the order of time.
-        others = [
-            None if g is None else self._in_order(f"g{k}", g, self._order(g), int(back))
-            for k, g in enumerate(others)
-        ]
-        for n, steps in reversed([*enumerate(pieces)]):
-            piece = self._piece(layer, layer.kept, pieces, n)
-            self.operations.append(self._layer(piece, layer.weights.vectors))
-            self._round_in_place(*piece.saved)
-            states = self._steps(h, steps, back=back), *(self._steps(g, steps) for g in others)
-            self._loop_back(
-                piece._replace(kept=None), grads._replace(states=states), self._steps(x, steps),
-                adds=n < len(pieces) - 1,
-            )  # fmt: skip
 
     def _sums(self, layer: LayerPlaces, vectors: dict[str, Place | None]) -> list[list[Place]]:
         """Return the places for the sums of each of the deltas, if any are wanted."""
@@ -404,7 +448,8 @@ class OnHostCompiled(Loops):
             if to.strides[0] < to.strides[1]:
                 a, b, to = b.T, a.T, to.T
             self._compute(_products.matmul, a, b, to)
-        for delta, places in zip(deltas, self._sums(layer, weights.vectors), strict=True):
+        sums = self._sums(layer, weights.vectors)  # none without biases
+        for delta, places in zip(deltas, sums, strict=False):
             for to in places:
                 self._compute(_sum_by_product if self._rounds else _sum_rows, delta, to)
 
@@ -422,6 +467,18 @@ def start(
         raise NotRecordable("no loop computes it")
     table = HostTable(arguments, matrices, widens=True)
     return table, OnHostCompiled(table, net, arguments.steps, in_time=in_time, saves=saves)
+
+
+def _bound(
+    arrays: Bound, places: Sequence[Place | None], values: Sequence[Any], rows: Rows
+) -> Bound:
+    """Return the arrays of a call with those of a piece, whose rows are in their order."""
+    found = [*arrays]
+    for place, a in zip(places, values, strict=True):
+        if place is not None:
+            found[place.array] = a
+    found[-2] = rows
+    return found
 
 
 def _sum_rows(rows: Array, sums: Array) -> None:

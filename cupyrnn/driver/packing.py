@@ -174,6 +174,12 @@ class Rows:
             return np.arange(self.steps + 1, dtype=np.int64) * self.sequences
         return self._starts.astype(np.int64)
 
+    def starts_of(self, T: int) -> NDArray[np.int64]:
+        """Return the first row of each of T steps, and the end; later steps have no rows."""
+        starts = np.full(T + 1, self.rows, np.int64)
+        starts[: self.steps + 1] = self.starts
+        return starts
+
     @cached_property
     def _places(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """The step and the sequence of each row."""
@@ -377,12 +383,6 @@ class Packing(Rows):
         out: Array = self._xp.zeros((self._T * self._B, rows.shape[1]), rows.dtype)
         out[self._padded] = rows
         return out.reshape(self._T, self._B, rows.shape[1])
-
-    def starts_of(self, T: int) -> NDArray[np.int64]:
-        """Return the first row of each of T steps, and the end; later steps have no rows."""
-        starts = np.full(T + 1, self.rows, np.int64)
-        starts[: self.steps + 1] = self.starts
-        return starts
 
     def move(
         self, a: Array, order: int | None, out: Array, to: int | None, *, adds: bool = False

@@ -1,5 +1,5 @@
 """
-The pages of each cell: its code in NumPy, in CUDA and in vectors.
+The pages of each cell: its code in NumPy, in CUDA and in vectors, and when a compiled loop pays.
 
 The pages of the package's cells are imported here by name. A user's cell declares its own as
 attributes of its class. The twins of `arithmetic` are imported here too. Only calls import kernels
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -61,6 +62,37 @@ def in_vectors(cell: type) -> Any:
 
     known = {LSTM: lstm, GRU: gru, GRUResetAfter: gru_reset_after, SimpleRNN: simple_rnn}
     return known.get(cell) or _own(cell, "compiled")
+
+
+@functools.cache
+def compiled_page(cell: type) -> Any:
+    """Return the page with the compiled functions of a cell; None also without Numba."""
+    if os.environ.get("CUPYRNN_NUMBA", "1") == "0":
+        return None
+    try:
+        return in_vectors(cell)
+    except Exception:  # Numba is not installed, or does not work with this NumPy.
+        return None
+
+
+# A whole layer in one call packs its matrices first. Measured: this pays from the first number of
+# rows on; with few rows if all matrices together have at most _MEDIUM_MATRICES elements; and always
+# up to _SMALL_MATRICES. A single step does not pack otherwise, so its limit is lower.
+_LEAST_ROWS_OF_LAYER, _FEW_ROWS_OF_LAYER = {"forward": 12, "backward": 40}, 5
+_SMALL_MATRICES, _MEDIUM_MATRICES, _MATRICES_OF_A_STEP = 1 << 16, 1 << 18, 1 << 15
+
+
+def pays(size: int, rows: int, direction: str, single: bool, in_order: bool) -> bool:
+    """
+    Return whether a layer of `rows` rows is faster as one compiled call.
+
+    `size` is the number of elements of all matrices. `in_order` says whether the first matrix of x
+    is in C order.
+    """
+    if single:
+        return size <= _MATRICES_OF_A_STEP and not (in_order and direction == "forward")
+    most = _MEDIUM_MATRICES if rows >= _FEW_ROWS_OF_LAYER else _SMALL_MATRICES
+    return rows >= _LEAST_ROWS_OF_LAYER[direction] or size <= most
 
 
 @functools.cache

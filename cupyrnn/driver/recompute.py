@@ -10,18 +10,18 @@ memory for one piece at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from .._typing import Array, NamedTuple
-from ..cells.contract import Cell, each
+from ..cells.contract import each
 from ..checks.arrays import compute_dtype
 from ..checks.extent import Extent
-from . import layer as _layer
-from .layer import Layer, LayerGradient, implementation
+from .layer import Layer, LayerGradient
 from .packing import Packing, Rows
 from .pages import products_of
 
@@ -36,9 +36,19 @@ class Checkpoints(NamedTuple):
 
     every: int  # k
     states: Any  # the cell's States, [n, ·] each
-    cell: Any = None  # the forward pass's cell; the gradient's may have other attributes
-    columns: Sequence[int] = ()  # the width of each array of the cell's Saved
-    h: Array | None = None  # of every step; the kept h if all states are kept
+    columns: Sequence[int]  # the width of each array of the cell's Saved
+    h: Array  # of every step; the kept h if all states are kept
+
+
+class Pieced(NamedTuple):
+    """What computes the pieces of a layer."""
+
+    Saved: Any  # the cell's
+    states: Callable[[Any], Any]  # returns the saved arrays that are states
+    # Computes a Layer and returns the states after its last step, perhaps in the memory of its
+    # first ones.
+    forward: Callable[[Layer], Any]
+    is_loop: bool  # whether all steps of a piece are one compiled call
 
 
 class _Piece(NamedTuple):
@@ -59,24 +69,15 @@ def count_kept(rows: Rows, every: int) -> int:
     return int((starts[1:] - starts[:-1])[every::every].sum())
 
 
-def largest(xp: ModuleType, cell: Cell, rows: Rows, every: int, dtype: np.dtype[Any]) -> int:
-    """Return the rows of the largest piece, for which `forward` and `backward` need memory."""
-    pieces = _pieces(xp, cell, rows, every, dtype)
-    return max((p.rows.stop - p.rows.start for p in pieces), default=0)
+def is_one_piece(rows: int) -> bool:
+    """Return whether so many rows are one piece of compiled loops."""
+    return bool(rows <= products_of(np).ROWS * _BLOCKS)
 
 
-def compiled_pieces(rows: Rows, every: int) -> list[slice]:
-    """Return the steps of pieces of a layer that are one compiled call each."""
-    return [steps for steps, _ in rows.pieces(products_of(np).ROWS * _BLOCKS, every)]
-
-
-def _pieces(
-    xp: ModuleType, cell: Cell, rows: Rows, every: int, dtype: np.dtype[Any]
-) -> Iterator[_Piece]:
+def _pieces(xp: ModuleType, rows: Rows, every: int, is_loop: bool) -> Iterator[_Piece]:
     """Yield the pieces in order. All but the last have a multiple of `every` as their steps."""
-    most, batches, kept = products_of(xp).ROWS, rows.starts[1:] - rows.starts[:-1], 0
-    if implementation(xp, cell, min(rows.rows, most), dtype, "forward", whole=True).kind == "layer":
-        most *= _BLOCKS
+    batches, kept = rows.starts[1:] - rows.starts[:-1], 0
+    most = products_of(xp).ROWS * (_BLOCKS if is_loop else 1)
     for steps, places in rows.pieces(most, every):
         n = places.stop - places.start
         if every > 1:
@@ -100,6 +101,12 @@ def kept_rows(rows: Rows, steps: slice, every: int) -> Any:
     return np.concatenate([np.zeros(0, np.intp), *parts])
 
 
+@functools.lru_cache(maxsize=16)
+def kept_of_all(rows: Rows, every: int) -> Any:
+    """Return the indices of all rows whose states are kept, of calls of one piece."""
+    return kept_rows(rows, slice(0, rows.steps), every)
+
+
 def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Checkpoints:
     """Return every k-th of the states [T, B, ·] that `forward` wrote, for the gradient."""
     T, B, _ = states.h.shape
@@ -116,79 +123,80 @@ def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Checkpoints
         # h has its own memory, and most callers keep it. The others share theirs.
         return packed.copy() if packed is padded and a is not states.h else packed
 
-    return Checkpoints(every, each(states, rows))
+    kept_states = each(states, rows)
+    return Checkpoints(every, kept_states, (), kept_states.h)
 
 
 def _memory(
-    xp: ModuleType, cell: Cell, layer: Layer, kept: Checkpoints, columns: Sequence[int]
+    xp: ModuleType, pieces: Sequence[_Piece], columns: Sequence[int], dtype: np.dtype[Any]
 ) -> list[Array]:
     """Return memory for saved arrays with these columns of the largest piece."""
-    rows, dtype = layer.packing, layer.x.dtype
-    most = largest(xp, cell, rows, kept.every, dtype)
+    most = max((p.rows.stop - p.rows.start for p in pieces), default=0)
     return [xp.empty((most, width), dtype) for width in columns]
 
 
-def forward(xp: ModuleType, cell: Cell, layer: Layer, h: Array) -> Any:
+def forward(xp: ModuleType, computes: Pieced, layer: Layer) -> Any:
     """
     Run a cell over all sequences.
 
     Parameters
     ----------
     layer
-        Its `saved` is a Checkpoints, whose states are written.
-    h : [N, P]
-        Written: h of every step. If the states of every step are kept, it is theirs.
+        Its `saved` is a Checkpoints, whose states and h are written.
 
     Returns
     -------
     NamedTuple
         The states after the last step of each sequence.
     """
-    x, first, rows, (every, kept, _, columns, _) = layer
-    memory = _memory(xp, cell, layer, layer.saved, columns[:-1])
+    x, first, rows, (every, kept, columns, h) = layer
+    pieces = [*_pieces(xp, rows, every, computes.is_loop)]
+    memory = _memory(xp, pieces, columns[:-1], x.dtype)
     last = each(first, lambda s: s.astype(compute_dtype(x.dtype), order="C"))
-    for piece in _pieces(xp, cell, rows, every, x.dtype):
+    for piece in pieces:
         part = rows.part(piece.steps.start, piece.steps.stop)
-        saved = cell.Saved(*(a[: part.rows] for a in memory), h[piece.rows])
+        saved = computes.Saved(*(a[: part.rows] for a in memory), h[piece.rows])
         running = _taken(last, slice(part.sequences))
-        after = _layer.forward(xp, cell, Layer(x[piece.rows], running, part, saved))
+        after = computes.forward(Layer(x[piece.rows], running, part, saved))
         for to, state in zip(running, after, strict=True):
-            if to is not None:
+            if to is not state:
                 to[...] = state
         places = kept_rows(rows, piece.steps, every)
-        for to, state in zip(kept, cell.states(saved), strict=True):
+        for to, state in zip(kept, computes.states(saved), strict=True):
             if to is not None and to is not h and piece.kept.stop > piece.kept.start:
                 to[piece.kept] = state[places if every == 1 else xp.asarray(places)]
     return last
 
 
-def backward(xp: ModuleType, cell: Cell, cut: LayerGradient) -> Iterator[LayerGradient]:
+def backward(xp: ModuleType, computes: Pieced, cut: LayerGradient) -> Iterator[LayerGradient]:
     """
     Yield the pieces of a layer from last to first, each as an argument of `layer.backward`.
 
     Parameters
     ----------
+    computes
+        What computes the forward pass again.
     cut
-        The gradient of the layer. `forward` has run it, or `layer.forward`, which saves everything.
+        The gradient of the layer, which `forward` has run.
     """
     layer, cotangents, carried, grads = cut
     x, first, rows, kept = layer
-    computes = isinstance(kept, Checkpoints)
-    if not computes:
-        kept = Checkpoints(1, cell.states(layer.saved))
-    memory = _memory(xp, cell, layer, kept, kept.columns)
-    pieces = list(_pieces(xp, cell, rows, kept.every, x.dtype))
-    at_once = computes and grads.weight_gradients in ("examples", "norms")
+    pieces = [*_pieces(xp, rows, kept.every, computes.is_loop)]
+    at_once = grads.weight_gradients in ("examples", "norms")
     if at_once and pieces:
-        memory = [xp.empty((len(x), a.shape[1]), a.dtype) for a in memory]
-    saved = cell.Saved(*memory) if computes else layer.saved
+        memory = [xp.empty((len(x), width), x.dtype) for width in kept.columns]
+    else:
+        memory = _memory(xp, pieces, kept.columns, x.dtype)
+    saved = computes.Saved(*memory)
     for piece in reversed(pieces):
         part = rows.part(piece.steps.start, piece.steps.stop)
-        here = piece.rows if at_once or not computes else slice(0, part.rows)
         entering = _entering(rows, piece, kept, first, part.sequences)
+        here = piece.rows if at_once else slice(0, part.rows)
         of_piece = Layer(x[piece.rows], entering, part, _taken(saved, here))
-        if computes:
-            _compute_again(xp, of_piece, kept, piece)
+        if kept.every == 1 and not computes.is_loop:
+            _all_at_once(xp, computes, of_piece, _taken(kept.states, piece.rows))
+        else:
+            computes.forward(of_piece)
         if at_once:
             continue
         into = None if grads.x is None else grads.x[piece.rows]
@@ -202,16 +210,6 @@ def backward(xp: ModuleType, cell: Cell, cut: LayerGradient) -> Iterator[LayerGr
         yield LayerGradient(layer._replace(saved=saved), cotangents, carried, grads)
 
 
-def _compute_again(xp: ModuleType, layer: Layer, kept: Checkpoints, piece: _Piece) -> None:
-    """Compute the saved arrays of a piece again."""
-    part, cell = layer.packing, kept.cell
-    kind = implementation(xp, cell, part.rows, layer.x.dtype, "forward", whole=True).kind
-    if kept.every == 1 and kind != "layer":
-        _all_at_once(xp, cell, layer, _taken(kept.states, piece.rows))
-    else:
-        _layer.forward(xp, cell, layer)
-
-
 def _entering(rows: Rows, piece: _Piece, saved: Checkpoints, first: Any, n: int) -> Any:
     """Return the states before the first step of a piece, of its n sequences."""
     t0, states, start = piece.steps.start, saved.states, piece.kept.start - n
@@ -222,7 +220,7 @@ def _entering(rows: Rows, piece: _Piece, saved: Checkpoints, first: Any, n: int)
     return _taken(states, slice(start, start + n))
 
 
-def _all_at_once(xp: ModuleType, cell: Cell, layer: Layer, after: Any) -> None:
+def _all_at_once(xp: ModuleType, computes: Pieced, layer: Layer, after: Any) -> None:
     """Compute the saved arrays from the states after each step, all rows as if in one step."""
     x, first, rows, saved = layer
     compute = compute_dtype(x.dtype)
@@ -236,4 +234,4 @@ def _all_at_once(xp: ModuleType, cell: Cell, layer: Layer, after: Any) -> None:
         step_x = x[some]
         rows = Rows(xp, 1, len(step_x))
         step = Layer(step_x, _taken(before, some), rows, _taken(saved, some))
-        _layer.forward(xp, cell, step, whole=False)
+        computes.forward(step)

@@ -11,11 +11,10 @@ import numpy as np
 from .._typing import Array
 from ..arithmetic.dropout import key_words
 from ..cells.lstm import LSTM
-from ..checks.arrays import NotRecordable
+from ..checks.arrays import NotRecordable, module_of
 from ..checks.attributes import check_integer
 from ..checks.calls import check_lengths, check_resets
-from . import layer as _layer
-from . import on_host
+from . import on_host, pages
 from .net import Machine, RecordedCall
 from .places import Table
 from .signatures import Arguments, ByValue, Named, Recorded
@@ -106,14 +105,13 @@ def _matrices(arguments: Arguments) -> set[int]:
 
 def _machines(arguments: Arguments) -> Iterator[Callable[..., Any]]:
     """Yield what starts the machines for a call, the fastest first."""
-    if not arguments.repeats:  # the last one records in the shortest time
-        pass
-    elif type(arguments.arrays[0]) is not np.ndarray:
+    if module_of(arguments.arrays[0]) is not np:
         from . import on_device
 
-        if arguments.by_name.get("weight_gradients", "sum") == "sum":
+        # What is dropped after one call is recorded in the shortest time by the last one.
+        if arguments.repeats and arguments.by_name.get("weight_gradients", "sum") == "sum":
             yield on_device.start
-    elif _layer.compiled_page(LSTM) is not None:
+    elif pages.compiled_page(LSTM) is not None:
         from . import on_host_compiled
 
         yield on_host_compiled.start

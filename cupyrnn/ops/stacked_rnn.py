@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from .._net import NetCall, RunArguments, check_run, check_sequences
 from .._typing import (
     AnyArray,
@@ -38,6 +40,7 @@ from ..checks.attributes import (
 from ..checks.block import check_projections, check_weights, widths_of
 from ..checks.calls import check_arrays, expect_rank
 from ..checks.nets import NetSizes, check_shapes
+from ..driver import pages
 from ..driver.reserve import Note, check_reserve
 from ..driver.signatures import Arguments, Recorded, by_signature
 from ..weights.packed import PackedParams
@@ -204,13 +207,17 @@ def _record(call: NetCall, note: Note | None, again: Any, arguments: Arguments) 
     from ..driver.recording import record
 
     form, attributes = call.form, call.attributes
-    layer: Any = net_layouts.FormedLayer(attributes, form)
+    layer: Any
     if form in (LSTM_FORM, GRU_FORM):
         layer = BlockLayer(
             attributes, COLUMNS[attributes.gate_order] if form is LSTM_FORM else None
         )
     else:
-        call.check_cell(form.cell(call.run.xp, arguments.by_name["weights"][0], attributes))
+        cell = form.cell(call.run.xp, arguments.by_name["weights"][0], attributes)
+        call.check_cell(cell)
+        kind: Any = type(cell)
+        page = pages.compiled_page(kind) if call.run.xp is np else None
+        layer = net_layouts.FormedLayer(attributes, form, page)
     net = net_layouts.StackedNet(call.layout(note), layer)
     if "reserve_space" in arguments.by_name:
         return record(net_layouts.stacked_rnn_backprop, arguments, net, again)

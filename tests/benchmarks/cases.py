@@ -20,9 +20,9 @@ from torch_nets import TorchNet
 
 import cupyrnn
 from cupyrnn.cells.lstm import LSTM
-from cupyrnn.driver import layer, signatures
+from cupyrnn.driver import pages, signatures
 
-_compiled = layer.compiled_page  # before it is switched
+_compiled = pages.compiled_page  # before it is switched
 
 # (T, B, I, H)
 SEQUENCES: list[tuple[int, ...]] = [
@@ -241,7 +241,7 @@ def _own(case: Case, name: str, compiled: Callable[[type], Any]) -> Contestant:
 
     def switched(call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
-            layer.compiled_page, signatures.CALLS = compiled, calls  # type: ignore[assignment]
+            pages.compiled_page, signatures.CALLS = compiled, calls  # type: ignore[assignment]
             return call(*args)
 
         return timed

@@ -17,13 +17,13 @@ import pytest
 from checks import ON_HOST
 from problems.table import TABLE, Case, call_of
 
-from cupyrnn.driver import layer
+from cupyrnn.driver import pages
 
 SIZES = [(100, 1, 32, 32), (50, 16, 128, 128), (100, 32, 256, 256)]  # T, B, I, H
 OPS = [name for name in TABLE if not name.startswith("stacked_rnn")]
 OPS += ["stacked_rnn-LSTM", "stacked_rnn-GRU"]
 PLACES = ["numpy", "numba", pytest.param("cupy", marks=pytest.mark.gpu)]
-pays = layer.pays  # before a fixture makes every size worth compiling
+pays = pages.pays  # before a fixture makes every size worth compiling
 
 
 def calls_of(name: str, size: tuple[int, ...], ops: Any) -> dict[str, Callable[[], Any]]:
@@ -56,7 +56,7 @@ def test_speed(
     benchmark: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(layer, "pays", pays)
+    monkeypatch.setattr(pages, "pays", pays)
     run = calls_of(name, size, ops)[direction]
 
     def timed() -> None:
@@ -80,7 +80,7 @@ def test_speed_of_modules(
     """PyTorch's modules, and those that `from_torch` makes of them."""
     import cupyrnn.torch as ct
 
-    monkeypatch.setattr(layer, "pays", pays)
+    monkeypatch.setattr(pages, "pays", pays)
     torch.set_num_threads(1)
     x, g = torch.randn(20, B, 32), torch.randn(20, B, 32)
     net = getattr(torch.nn, kind)(32, 32)

@@ -22,6 +22,7 @@ from problems.properties import assert_same_bits, beside_numpy, numbers_of
 from problems.table import Case, call_of
 
 import cupyrnn
+from cupyrnn.driver import signatures
 
 MODES = [f"cudnn_rnn-{mode}" for mode in ("lstm", "gru", "rnn_tanh", "rnn_relu")]
 MODES.append("block_gru")
@@ -137,12 +138,11 @@ def test_where_a_part_ends(
 
     monkeypatch.setattr(plan, "np", SimpleNamespace(**{**vars(np), "empty": filled}))
     monkeypatch.setattr(plan.Plan, "run", run_and_note)
-    plan._kept_plan.cache_clear()
+    monkeypatch.setattr(signatures, "CALLS", signatures.CallCache())
     for T in range(1, 19):
         actual, expected = beside_numpy(lambda T=T: numbers_of(mode, (T, B, 3, 8)), monkeypatch)
         for a, e in zip(actual, expected, strict=True):
             assert_close(a, e, "float64", mode, at_least=1.0)
-    plan._kept_plan.cache_clear()
     assert len(plans) == len(memories)
     for made, memory in zip(plans, memories, strict=True):
         memory = memory[-memory.__array_interface__["data"][0] % plan.VECTOR_BYTES :]
@@ -186,13 +186,13 @@ import numpy as np
 from cupyrnn.compiled import simd
 assert simd.VECTOR_BYTES == 16
 simd.ROWS = 6
-from cupyrnn.driver import layer, signatures
+from cupyrnn.driver import layer, pages, signatures
 from problems.properties import numbers
 from problems.table import Case, call_of
-layer.pays = lambda *_: True
+pages.pays = lambda *_: True
 call = call_of(Case("cudnn_rnn-rnn_tanh", (3, 7, 7, 7)), np.random.default_rng(0))
 compiled = numbers(call)
-layer.compiled_page = lambda _: None
+pages.compiled_page = lambda _: None
 signatures.CALLS.clear()
 for n, e in numbers(call).items():
     np.testing.assert_allclose(compiled[n], e, rtol=1e-12, atol=1e-12)

@@ -44,13 +44,14 @@ def test_a_cell_in_vectors(
     T: int, way: str, compiled_loops: ModuleType, rng: np.random.Generator, monkeypatch: Any
 ) -> None:
     """A user's cell with a page for Numba: a layer or a step is one compiled call."""
-    page, calls = in_vectors(CIFG), list[str]()
-    assert page is importlib.import_module("new_cells.compiled.cifg")
-    for name in ("forward_layer", "backward_layer", "forward_step", "backward_step"):
-        run = getattr(page, name)
-        monkeypatch.setattr(page, name, lambda *a, n=name, f=run: calls.append(n) or f(*a))
+    assert in_vectors(CIFG) is importlib.import_module("new_cells.compiled.cifg")
+    calls = list[str]()
+    for name, module, kind in (("layer", "plan", "Plan"), ("step", "single", "CompiledStep")):
+        loop = getattr(importlib.import_module(f"cupyrnn.compiled.{module}"), kind)
+        run = loop.run
+        monkeypatch.setattr(loop, "run", lambda *a, n=name, f=run: calls.append(n) or f(*a))
     numbers(call_of(Case("stacked_rnn-CIFG", (T, 4, 5, 3), layers=2), rng))
-    assert calls == [f"forward_{way}"] * 2 + [f"backward_{way}"] * 2
+    assert calls == [way] * 4
 
 
 FILES = {"mgu": "MGU", "cifg": "CIFG", "slstm": "SLSTM"}
@@ -124,8 +125,8 @@ def test_the_pages_of_a_cell_in_a_package(
     cell = indrnn.FORM.cell(np, [np.ones((2, 3)), np.ones(3), np.ones(3)], None)
     for dtype in map(np.dtype, ("float32", "float64", "complex128")):
         for xp, module in ((np, indrnn), (cupy_on_cpu, indrnn_kernels)):
-            found = _layer.implementation(xp, cell, 6, dtype, "forward")
-            assert found == (module, "steps")
+            found = _layer.implementation(xp, cell, 6, dtype, "forward", False)
+            assert found == (module, False)
 
 
 def test_the_functions_beside_a_class_in_a_script() -> None:
@@ -137,7 +138,7 @@ cell = IndRNN((Weight(np.ones((1, 1)), 1),), (1,), np.ones(1), np.zeros(1))
 from cupyrnn.driver.layer import implementation
 import sys
 for xp, module in ((np, sys.modules["__main__"]), (None, None)):
-    assert implementation(xp, cell, 1, np.dtype(float), "forward").module is module
+    assert implementation(xp, cell, 1, np.dtype(float), "forward", False)[0] is module
 """
     run_python("-", stdin=source)
 

@@ -15,7 +15,7 @@ from problems.table import Case, call_of
 import cupyrnn
 from cupyrnn import reference
 from cupyrnn.cells import lstm
-from cupyrnn.driver import layer as _layer
+from cupyrnn.driver import pages
 
 pytestmark = pytest.mark.compiled
 
@@ -117,7 +117,7 @@ def test_zeros_for_cs_grad_are_as_none(
 ) -> None:
     """Zeros need not be added; anything else must be."""
     if by_numpy:
-        monkeypatch.setattr(_layer, "compiled_page", lambda _: None)
+        monkeypatch.setattr(pages, "compiled_page", lambda _: None)
     inputs = problem(rng, (6, 3, 4, 5), True)
     out = cupyrnn.block_lstm(**inputs)
     h_grad, none = rng.standard_normal(out.h.shape), np.zeros(out.h.shape)
@@ -137,7 +137,7 @@ def test_zeros_for_cs_grad_are_as_none(
 
 def test_calls_inside_calls_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal handler may call an op inside a call of it; and other sizes have other views."""
-    monkeypatch.setattr(_layer, "compiled_page", lambda _: None)
+    monkeypatch.setattr(pages, "compiled_page", lambda _: None)
     cases = [Case("block_lstm", sizes, "float32") for sizes in ((6, 3, 2, 9), (6, 2, 2, 8))]
     calls = [call_of(case, np.random.default_rng(n)) for case in cases for n in (1, 2)]
     expected = [[*numbers(call).values()] for call in calls]

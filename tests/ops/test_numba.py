@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from types import ModuleType
@@ -14,14 +15,22 @@ from problems.properties import numbers_of
 
 import cupyrnn
 from cupyrnn.cells import gru, gru_reset_after, lstm, simple_rnn
-from cupyrnn.driver.pages import in_vectors
 
-# The module of the steps of a plain LSTM.
-ROOM = (
-    "cupyrnn.driver.layer.implementation("
-    "np, cupyrnn.cells.lstm.LSTM((), (), (4,), None, (0, 1, 2, 3)), 1, np.dtype('d'), 'forward'"
-    ").module.__name__"
-)
+# Prints how often NumPy's steps of an LSTM are called.
+COUNT = """
+from cupyrnn.cells import lstm
+calls, steps = [], lstm.forward_steps
+lstm.forward_steps = lambda *args: (calls.append(args), steps(*args))
+cupyrnn.block_lstm(x, x[0], x[0], w, w[0])
+print(len(calls))
+"""
+# The attributes of each cell.
+CELLS: dict[str, tuple[Any, ...]] = {
+    "lstm": ((0, 1, 2, 3), None, None, 0.0),
+    "gru": (None,),
+    "gru_reset_after": (None,),
+    "simple_rnn": (False,),
+}
 
 
 def process(code: str, **environment: str) -> list[str]:
@@ -68,17 +77,12 @@ def test_the_complex_step_is_numpys(compiled_loops: ModuleType, numpys: set[str]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "cell", [lstm.LSTM, gru.GRU, gru_reset_after.GRUResetAfter, simple_rnn.SimpleRNN]
-)
-def test_every_way_through_a_cell_compiles(
-    compiled_loops: ModuleType, cell: type, dtype: Any
-) -> None:
+@pytest.mark.parametrize("name", CELLS)
+def test_every_loop_of_a_cell_compiles(compiled_loops: ModuleType, name: str, dtype: Any) -> None:
     """A function that does not compile would run in NumPy, and no result would show it."""
-    page, dtype = in_vectors(cell), np.dtype(dtype)
-    for direction in ("forward", "backward"):
-        for way in (f"{direction}_layer", f"{direction}_step"):
-            assert page.takes(None, dtype, way), way
+    cell = importlib.import_module(f"cupyrnn.compiled.{name}").in_place(*CELLS[name])
+    for loop in ("forward_layer", "backward_layer", "forward_step", "backward_step"):
+        assert cell.is_compiled(np.dtype(dtype), loop), loop
 
 
 @pytest.mark.parametrize(
@@ -99,8 +103,7 @@ def test_numba_is_imported_when_it_is_needed(
 @pytest.mark.parametrize("variable", ["CUPYRNN_NUMBA=0", "NUMBA_DISABLE_JIT=1"])
 def test_switched_off(compiled_loops: ModuleType, variable: str) -> None:
     name, value = variable.split("=")
-    code = f"import cupyrnn.cells.lstm, cupyrnn.driver.layer; print({ROOM})"
-    assert process(code, **{name: value}) == ["cupyrnn.cells.lstm"]
+    assert process(COUNT, **{name: value}) == ["1"]
 
 
 def test_a_numba_that_cannot_be_imported_ends_no_call(tmp_path: Path) -> None:

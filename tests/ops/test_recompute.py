@@ -279,18 +279,45 @@ def test_compiled_pieces_of_block_ops(
             assert_all_close(found._asdict(), expected._asdict(), Case("block_lstm"), "gradient")
 
 
+NETS = ["cudnn_rnn-lstm", "cudnn_rnn-gru", "stacked_rnn-LSTM", "stacked_rnn-CIFG"]
+
+
+@pytest.mark.parametrize("blocks", [1, 100])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "both"])
-@pytest.mark.parametrize("name", ["cudnn_rnn-lstm", "cudnn_rnn-gru", "stacked_rnn-LSTM"])
+@pytest.mark.parametrize("name", NETS)
 def test_compiled_pieces_of_nets(
-    compiled_loops: Any, name: str, direction: str, rng: np.random.Generator
+    compiled_loops: Any,
+    name: str,
+    direction: str,
+    blocks: int,
+    monkeypatch: pytest.MonkeyPatch,
+    rng: np.random.Generator,
 ) -> None:
-    """The outputs have the same bits as without `save`."""
-    case = Case(name, (7, 4, 3, 5), extent="full", direction=direction, layers=2)
+    """In one piece or in several, outputs have the same bits as without `save`."""
+    monkeypatch.setattr(recompute, "_BLOCKS", blocks)
+    for extent in ("full", "lengths+resets"):
+        case = Case(name, (7, 4, 3, 5), extent=extent, direction=direction, layers=2)
+        call = call_of(case, rng)
+        whole = call.forward(cupyrnn, save="all")
+        given = call.cotangents(rng, whole)
+        for mode in ({}, {"weight_gradients": "examples"}):
+            expected = call.gradient(cupyrnn, whole, given, **mode)
+            for save in (*SAVES, 1, 4):
+                out = call.forward(cupyrnn, save=save)
+                assert_same_bits(out[:3], whole[:3])
+                found = call.gradient(cupyrnn, out, given, **mode)
+                assert_all_close(found, expected, case, "gradient")
+
+
+@pytest.mark.parametrize("blocks", [1, 100])
+def test_a_projection_with_a_clip_in_pieces(
+    compiled_loops: Any, blocks: int, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """NumPy computes it, also where the loops compute others."""
+    monkeypatch.setattr(recompute, "_BLOCKS", blocks)
+    clip = (("proj_clip", 0.125),)
+    case = Case("stacked_rnn-LSTM", (7, 4, 3, 5), projected=True, attributes=clip)
     call = call_of(case, rng)
     whole = call.forward(cupyrnn, save="all")
-    given = call.cotangents(rng, whole)
-    expected = call.gradient(cupyrnn, whole, given)
-    for save in (*SAVES, 1, 4):
-        out = call.forward(cupyrnn, save=save)
-        assert_same_bits(out[:3], whole[:3])
-        assert_all_close(call.gradient(cupyrnn, out, given), expected, case, "gradient")
+    for save in SAVES:
+        assert_all_close(call.forward(cupyrnn, save=save)[:3], whole[:3], case, "result")

@@ -19,7 +19,7 @@ from problems.properties import beside_numpy, each
 from problems.table import STATES, TABLE, Case, call_of
 
 import cupyrnn
-from cupyrnn.driver import layer, signatures
+from cupyrnn.driver import pages, signatures
 from cupyrnn.driver.device_call import DeviceCall
 
 T, B, I, H = 5, 3, 4, 6
@@ -300,7 +300,7 @@ def test_gradients_by_example_of_equal_lengths(
     monkeypatch: pytest.MonkeyPatch, length: int, rng: np.random.Generator
 ) -> None:
     """One step of longer arrays is computed as many are; a GRU's form has other columns then."""
-    monkeypatch.setattr(layer, "pays", lambda *of: True)
+    monkeypatch.setattr(pages, "pays", lambda *of: True)
     params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(1, H, I, rnn_mode="gru")) / 4
     given: dict[str, Any] = {"input": arguments()["x"], "input_h": np.ones((1, B, H))}
     given |= {"params": params, "rnn_mode": "gru", "sequence_lengths": np.full(B, length)}

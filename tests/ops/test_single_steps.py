@@ -12,7 +12,7 @@ from problems.properties import each, numbers
 from problems.table import Case, call_of
 
 import cupyrnn
-from cupyrnn.driver import layer, signatures
+from cupyrnn.driver import layer, pages, signatures
 from cupyrnn.driver.packed_layouts import PackedNet
 
 SIZES = [(1, 1, 1), (3, 5, 7), (2, 33, 31), (7, 0, 3), (2, 3, 0), (20, 300, 65), (1, 128, 130)]
@@ -39,7 +39,7 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     if request.param != "cells":
         request.getfixturevalue("compiled_loops")
     if request.param == "layers":
-        monkeypatch.setattr(layer, "pays", lambda *_: True)
+        monkeypatch.setattr(pages, "pays", lambda *_: True)
 
 
 class _OverTime:
@@ -53,7 +53,7 @@ class _OverTime:
 def _have_loops_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make NumPy's loops over time compute single steps too."""
     in_numpy = layer.in_numpy
-    monkeypatch.setattr(layer, "compiled_page", lambda _: None)
+    monkeypatch.setattr(pages, "compiled_page", lambda _: None)
     signatures.CALLS.clear()
     monkeypatch.setattr(layer, "in_numpy", lambda cell: _OverTime(in_numpy(cell)))
     form = PackedNet.form

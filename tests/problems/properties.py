@@ -12,7 +12,7 @@ from checks import COMPLEX_STEP, COMPLEX_STEP_TOLERANCE, HALF_UNITS, assert_clos
 
 import cupyrnn
 from cupyrnn.derivatives.tree import leaves_by_name, tree_map
-from cupyrnn.driver import layer, signatures
+from cupyrnn.driver import pages, signatures
 
 from . import table
 from .pairs import pairs
@@ -126,7 +126,7 @@ def beside_numpy(call: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch)
     """Return the results of a call, compiled and in NumPy."""
     actual = call()
     with monkeypatch.context() as patch:
-        patch.setattr(layer, "compiled_page", lambda _: None)
+        patch.setattr(pages, "compiled_page", lambda _: None)
         patch.setattr(signatures, "CALLS", signatures.CallCache())
         return actual, call()
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from cupyrnn.compiled.entry_points import entry_points
 from cupyrnn.compiled.formulas import Formulas, Vectors, code_of
+from cupyrnn.compiled.host_cell import HostCell
 from cupyrnn.compiled.plan import GateLayout, Spec
 from cupyrnn.compiled.simd import Vector, sigmoid, tanh
 
-from ..cifg import CIFG
+from ..cifg import CIFGParams
 
 
 def _state(v: Vectors, _: int) -> Mapping[str, Vector]:
@@ -44,9 +44,19 @@ def _spec(H: int, dtype: np.dtype[Any]) -> Spec:
     return Spec(_CODE, GateLayout([starts], [starts], [0], [], [sums]), H, dtype, 0)
 
 
-def _spec_of(cell: CIFG, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Any]]:
-    """Return the spec of a cell and its arrays: no numbers, no vectors."""
+def _spec_of(vectors: dict[str, Any], H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Any]]:
+    """Return the spec of the cell and its arrays: no numbers, no vectors."""
     return _spec(H, dtype), [np.zeros(2, dtype)]
 
 
-takes, forward_layer, backward_layer, forward_step, backward_step = entry_points(_CODE, _spec_of)
+def in_place(attributes: None) -> HostCell:
+    """Return the cell, for arrays of a caller."""
+    return HostCell(_CODE, _spec_of)
+
+
+def weights_of(weights: CIFGParams) -> tuple[Any, Any, dict[str, Any]]:
+    """Return the matrices of x and of h, and vectors by name: parts of the weights."""
+    (w,) = weights
+    rows, columns = w.shape
+    K = rows - columns // 3
+    return (w.part(0, K),), (w.part(K, rows),), {}

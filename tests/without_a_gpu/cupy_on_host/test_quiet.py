@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cupyrnn.driver import layer as _layer
-from cupyrnn.driver import signatures
+from cupyrnn.driver import pages, signatures
 from without_a_gpu.cupy_on_host.calls import NAMES, calls, calls_made, calls_of, disturbances
 
 pytestmark = pytest.mark.gpu
@@ -55,7 +54,7 @@ def test_numba_takes_no_array_of_a_device(
     call = calls(cupy, (T, *SHAPE[1:]))[name]
     found = call()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_layer, "compiled_page", lambda _: None)
+        patch.setattr(pages, "compiled_page", lambda _: None)
         patch.setattr(signatures, "CALLS", signatures.CallCache())
         expected = call()
     for field, a, e in zip(found._fields, found, expected, strict=True):
