@@ -264,6 +264,10 @@ class HostRows:
             if len(numbers) < source.shape[0]:
                 return
             a, to = source, found[0]
+        self._leave(move, a, to, back)
+
+    def _leave(self, move: Callable[..., Array], a: Place, to: Place, back: bool) -> None:
+        """Add the operation of `_left`."""
         read, write = self._table.view(a), self._table.view(to)
 
         def left(arrays: Bound) -> None:

@@ -8,7 +8,7 @@ depends on the call.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -20,11 +20,13 @@ from ..compiled import gru, gru_reset_after, lstm, simple_rnn
 from ..compiled.addresses import At
 from ..compiled.host_cell import HostCell
 from ..compiled.plan import Plan, Shapes, Spec, compute, is_small
+from ..compiled.rows import RowMove, RowMoves
 from ..compiled.single import CompiledStep, StepSizes
 from . import pages
 from .host_call import Bound, HostTable, Operation, order_of
 from .net import Cells, Kept, LayerPlaces
 from .on_host import OnHost
+from .packing import Packing
 from .places import Place
 
 # The most steps of a plan that is kept.
@@ -166,17 +168,89 @@ class Loops(OnHost):
         arrays = [x, h, (*c, None)[0], *back, *saved, *vectors, *weights, *deltas]
         self.operations.append(CompiledStep(spec, sizes, [*map(_at, arrays)]).run)
 
+    def _moves_before(self) -> _Moves:
+        """Return the last operation, if it moves rows, or a new one that does."""
+        if not (self.operations and isinstance(self.operations[-1], _Moves)):
+            self.operations.append(_Moves(self._table))
+        moves: Any = self.operations[-1]
+        return moves  # type: ignore[no-any-return]
+
+    def _move(
+        self, a: Place, order: int | None, to: Place, to_order: int | None, *, adds: bool = False
+    ) -> None:
+        in_rows = all(p.strides[1] == p.itemsize for p in (a, to))
+        if self._packs and in_rows and a.dtype == to.dtype == self._table.dtype:
+            self._moves_before().add(a, to, (order, to_order), adds=adds)
+        else:
+            super()._move(a, order, to, to_order, adds=adds)
+
+    def _move_states(self, move: Callable[..., Array], a: Place, back: bool) -> Place:
+        moves = self._moves_before()
+        to = moves.make(a)
+        moves.add(a, to, (back, *_OF_STATES[move]))
+        return to
+
+    def _leave(self, move: Callable[..., Array], a: Place, to: Place, back: bool) -> None:
+        self._moves_before().add(a, to, (back, *_OF_STATES[move]))
+
     def _first_rows(self) -> Place:
         """Return the place of the first row of each step, which an operation writes."""
         if self._place_of_starts is None:
-            self._place_of_starts = starts = self._table.hold(1)
-            T = self._T
-
-            def first_rows(arrays: Bound) -> None:
-                arrays[starts.array] = order_of(arrays).starts_of(T)
-
-            self.operations.append(first_rows)
+            self._place_of_starts = self._table.hold(1)
+            self._moves_before().starts = self._place_of_starts.array, self._T
         return self._place_of_starts
+
+
+# The arguments of `Packing.index` for the moves of states.
+_OF_STATES: dict[Any, tuple[bool, bool]] = {
+    Packing.enter: (True, False), Packing.enter_grad: (True, True),
+    Packing.leave: (False, True), Packing.leave_grad: (False, False),
+}  # fmt: skip
+
+
+class _Moves:
+    """Rows and states in another order: consecutive moves are one compiled call."""
+
+    def __init__(self, table: HostTable) -> None:
+        self._table = table
+        self._moves: list[RowMove] = []
+        self._indices: dict[tuple[Any, ...], int] = {}  # arrays of indices, by what they are of
+        self._made: list[tuple[int, Place]] = []  # new arrays of states, and what they are like
+        self.starts: tuple[int, int] | None = None  # the array of the first rows of T steps, and T
+
+    def add(self, a: Place, to: Place, of: tuple[Any, ...], *, adds: bool = False) -> None:
+        """Add a move, also of several arrays [S, K] in one; `of` are those of `Packing.index`."""
+        if of not in self._indices:
+            self._indices[of] = self._table.hold(1).array
+        index, many = At(self._indices[of]), len(a.shape) > 2
+        for n in range(a.shape[0] if many else 1):
+            source, target = (p.at(n) if many else p for p in (a, to))
+            self._moves.append(RowMove(
+                _at(source), source.strides[0], _at(target), target.strides[0], source.shape[1],
+                adds, index,
+            ))  # fmt: skip
+
+    def make(self, a: Place) -> Place:
+        """Return the place of states like `a`, [..., S, K], that the call makes."""
+        to = self._table.whole(self._table.hold(a.shape[-1]).array, a.shape)
+        self._made.append((to.array, a))
+        return to
+
+    @functools.cached_property
+    def _compiled(self) -> RowMoves:
+        return RowMoves(self._moves, self._table.dtype)
+
+    def __call__(self, arrays: Bound) -> None:
+        order = order_of(arrays)
+        if self.starts is not None:
+            number, T = self.starts
+            arrays[number] = order.starts_of(T)
+        for of, number in self._indices.items():
+            arrays[number] = order.index(*of)
+        for number, a in self._made:
+            arrays[number] = np.empty((*a.shape[:-2], order.sequences, a.shape[-1]), a.dtype)
+        if self._moves:
+            self._compiled.run(arrays)
 
 
 class _ByCall:

@@ -136,6 +136,7 @@ class Rows:
     ) -> None:
         self._xp, self._lengths = xp, lengths
         self._blocks: tuple[int, list[RowBlock]] = 0, []  # rows of a block, and the blocks
+        self._starts_of = np.zeros(0, np.int64)
         self.steps, self.sequences, self.rows = steps, sequences, steps * sequences
         if lengths is not None:
             # Step t has a row for each of the sequences longer than t.
@@ -176,8 +177,11 @@ class Rows:
 
     def starts_of(self, T: int) -> NDArray[np.int64]:
         """Return the first row of each of T steps, and the end; later steps have no rows."""
-        starts = np.full(T + 1, self.rows, np.int64)
-        starts[: self.steps + 1] = self.starts
+        starts = self._starts_of
+        if len(starts) != T + 1:
+            starts = np.full(T + 1, self.rows, np.int64)
+            starts[: self.steps + 1] = self.starts
+            self._starts_of = starts
         return starts
 
     @cached_property
@@ -306,6 +310,7 @@ class Packing(Rows):
         self._of_states: dict[tuple[bool, bool, bool], tuple[Array, Any]] = {}
         self._orders: dict[int, Array] = {}
         self._of_time: dict[int, Array] = {}
+        self._indices: dict[tuple[Any, ...], Array] = {}
         if resets is not None and not resets.any():
             resets = None
         if (lengths is None or count_rows(T, B, lengths) == T * B) and resets is None:
@@ -445,6 +450,34 @@ class Packing(Rows):
             index[self._order(d)] = np.arange(self.rows)
             self._of_time[d] = self._index(index)
         return self._of_time[d]
+
+    def index(self, *of: Any) -> Array:
+        """
+        Return the number of rows of a move, and for each the row that it copies, -1 for zeros.
+
+        `of` are the arguments `order` and `to` of `move`, or `reverse`, `enter` and `back` of
+        `_moved`.
+        """
+        if of not in self._indices:
+            found = self._index_of_rows(*of) if len(of) == 2 else self._index_of_states(*of)
+            self._indices[of] = np.concatenate([[len(found)], found])
+        return self._indices[of]
+
+    def _index_of_rows(self, order: int | None, to: int | None) -> Array:
+        if order == to:
+            return np.arange(self._T * self._B if to is None else self.rows)
+        if to is None:
+            index = self._rows_of_time(order or 0)
+            return np.where(index == self.rows, -1, index)
+        return self._order(to) if order is None else self._reversed
+
+    def _index_of_states(self, reverse: bool, enter: bool, back: bool) -> Array:
+        if self._segments is None:
+            return np.arange(self._B)
+        index, missing = self._places_of_states(reverse, enter, back)
+        if missing is not None:
+            index[missing] = -1
+        return index
 
     def enter(self, states: Array, reverse: bool = False) -> Array:
         """Return the first states [..., S, K] of segments, from those [..., B, K] of sequences."""
