@@ -138,9 +138,14 @@ def _run(options: argparse.Namespace) -> int:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             _write(folder, options.op)
-        stored = [case for case in files.read(folder) if options.op in (None, case.features[0])]
+        everything = [*files.read(folder)]
+        stored = [case for case in everything if options.op in (None, case.features[0])]
+        if everything and not stored:
+            ops = ", ".join(sorted({case.features[0] for case in everything}))
+            _fail(f"{folder} has no cases of {options.op}, but of {ops}")
         if not stored:
-            _fail(f"{folder} has no cases: python -m cupyrnn.conformance write {folder}")
+            which = f"{folder} --op {options.op}" if options.op else folder
+            _fail(f"{folder} has no cases: python -m cupyrnn.conformance write {which}")
         try:
             for case in _progress(stored, len(stored)):
                 for gradients in [*found][: 1 + bool(case.gradients)]:

@@ -328,6 +328,8 @@ def test_what_is_not_right(change: Callable[..., Any], why: str) -> None:
         (["write"], "the following arguments are required: folder (see --help)"),
         (["write", "FULL"], "FULL is not empty"),
         (["run", "cupyrnn", "EMPTY"], "EMPTY has no cases: python -m cupyrnn.conformance write EMPTY"),
+        (["run", "cupyrnn", "EMPTY", "--op", "BlockLSTM"], "EMPTY has no cases: python -m cupyrnn.conformance write EMPTY --op BlockLSTM"),
+        (["run", "cupyrnn", "FULL", "--op", "BlockLSTM"], "FULL has no cases of BlockLSTM, but of GRU, LSTM, RNN"),
         (["run", "caffe", "FULL"], "'caffe' is none of onnxruntime, onnx-reference, cupyrnn, tensorflow and not of the form MODULE:FUNCTION"),
         (["run", "no_module_of_that_name:f", "FULL"], "no_module_of_that_name:f: ModuleNotFoundError: No module named 'no_module_of_that_name'"),
         (["run", "math:pi", "FULL"], "math:pi is a float, expected a function"),
