@@ -156,6 +156,15 @@ def check_save(op: str, save: object) -> int | None:
     raise ValueError(f"{op}: save is {shown(save)}, expected 'all', 'states' or k in [1, 2**63)")
 
 
+def check_path(op: str, path: object) -> str:
+    """Return a path as a string. An integer would be a file that is open already."""
+    name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(name, str):
+        found = type_shown(path) if name is None else shown(path)
+        raise TypeError(f"{op}: path is {found}, expected a string or a path")
+    return name
+
+
 def check_bool(op: str, name: str, value: object) -> bool:
     """Return the attribute `value` as a Python bool."""
     if not isinstance(value, (bool, np.bool_)):

@@ -15,7 +15,15 @@ from .._typing import NamedTuple, without_arithmetic
 from ..arithmetic.gates import check_gate
 from ..cells.packed import layers
 from ..checks.arrays import array_kind, on_device
-from ..checks.attributes import check_bool, check_choice, check_integer, named, shown, type_shown
+from ..checks.attributes import (
+    check_bool,
+    check_choice,
+    check_integer,
+    check_path,
+    named,
+    shown,
+    type_shown,
+)
 from ..checks.calls import MOST_ELEMENTS
 from ..checks.nets import zero_states
 from .params import DEFAULTS, check_net, check_params, checked_layout, zeros
@@ -154,7 +162,7 @@ class PackedParams(NamedTuple):
         OSError
             The file cannot be written.
         TypeError, ValueError
-            The vector is on a device, is complex, or does not fit the net.
+            path is no path, or the vector is on a device, is complex, or does not fit the net.
 
         Examples
         --------
@@ -165,6 +173,7 @@ class PackedParams(NamedTuple):
         ...     packed.save(f"{folder}/net.npz")
         """
         op = "save"
+        name = check_path(op, path)
         check_model(op, self)
         params = self.params
         if not isinstance(params, np.ndarray):
@@ -177,7 +186,7 @@ class PackedParams(NamedTuple):
         about = json.dumps({"format": FORMAT, "dtype": dtype, **net})
         # .npz files cannot hold bfloat16: its bits are stored, and the description names the dtype.
         params = params.view(np.uint16) if dtype == "bfloat16" else params
-        with open(path, "wb") as file:  # np.savez would append .npz to a path
+        with open(name, "wb") as file:  # np.savez would append .npz to a path
             np.savez(file, about=np.array(about), params=params)
 
     def params_layout(self) -> list[Piece]:

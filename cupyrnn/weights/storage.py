@@ -6,7 +6,7 @@ import json
 import os
 
 from ..checks import npz
-from ..checks.attributes import check_choice, named, type_shown
+from ..checks.attributes import check_choice, check_path, named
 from .packed import DTYPES, FORMAT, PackedParams, check_model
 
 
@@ -32,6 +32,8 @@ def load_params(path: str | os.PathLike[str]) -> PackedParams:
     ------
     OSError
         The file cannot be read.
+    TypeError
+        path is no path.
     ValueError
         The file is damaged, or is not a file of ``packed.save``.
 
@@ -47,8 +49,9 @@ def load_params(path: str | os.PathLike[str]) -> PackedParams:
     (np.True_, True)
     """
     op = "load_params"
+    name = check_path(op, path)
     try:
-        with npz.stored(path) as archive:
+        with npz.stored(name) as archive:
             about = json.loads(npz.read_text(archive, "about", 2**16))
             if not isinstance(about, dict) or about.pop("format", None) != FORMAT:
                 raise ValueError("it has another format")
@@ -67,6 +70,5 @@ def load_params(path: str | os.PathLike[str]) -> PackedParams:
     except Exception as error:  # damaged zip files raise many types of errors
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         reason = reason.removeprefix(f"{op}: ")
-        name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else type_shown(path)
         raise ValueError(f"{op}: {name!r} is not a file of packed.save: {reason}") from None
     return packed

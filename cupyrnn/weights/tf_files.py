@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from ..checks.attributes import named, shown, type_shown
+from ..checks.attributes import check_path, named, type_shown
 from . import tf_format
 from .forms import check_names
 from .tf_format import Buffer, fields, message, shape_of
@@ -110,16 +110,6 @@ def _mapped(path: str) -> Buffer:
         if status.st_size == 0:
             raise ValueError("it is empty")
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def _path_of(op: str, path: object) -> str:
-    """Check a path."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"{op}: path is {type_shown(path)}, expected a string or a path")
-    name = os.fspath(path)
-    if not isinstance(name, str):
-        raise TypeError(f"{op}: path is {shown(path)}, expected a string or a path")
-    return name
 
 
 def _dtype(kind: str) -> np.dtype[Any]:
@@ -219,7 +209,7 @@ def read_tf_checkpoint(path: str | os.PathLike[str]) -> Mapping[str, NDArray]:
     (1, 2, 3, 'lstm')
     """
     op = "read_tf_checkpoint"
-    prefix = _prefix_of(op, _path_of(op, path))
+    prefix = _prefix_of(op, check_path(op, path))
     with _damaged(op, f"{prefix}.index"):
         data = _mapped(f"{prefix}.index")
         if not tf_format.is_table(data):
@@ -370,7 +360,7 @@ def write_tf_checkpoint(path: str | os.PathLike[str], variables: Mapping[str, ob
     (8,)
     """
     op = "write_tf_checkpoint"
-    prefix = _path_of(op, path)
+    prefix = check_path(op, path)
     check_names(op, "variables", variables, "")
     keys = sorted((name.encode(), name) for name in variables)
     if keys and (keys[0][0] == b"" or any(b"\0" in key for key, _ in keys)):
@@ -453,7 +443,7 @@ def read_tf_frozen_graph(path: str | os.PathLike[str]) -> Mapping[str, NDArray]:
     >>> cupyrnn.weights.params_from_tf1(variables, forget_bias=1)  # doctest: +SKIP
     """
     op = "read_tf_frozen_graph"
-    name = _path_of(op, path)
+    name = check_path(op, path)
     variables: dict[str, _Variable] = {}
     with _damaged(op, name):
         data = _mapped(name)

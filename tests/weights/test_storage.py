@@ -90,8 +90,16 @@ def test_what_is_no_file_is_named(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing", tmp_path / "pipe"):
         with pytest.raises(OSError, match=f": {re.escape(repr(str(path)))}$"):
             load_params(path)
-    with pytest.raises(ValueError, match=r"^load_params: 'an int' is not a file of packed\.save: "):
-        load_params(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("path", "found"), [(1, "an int"), (None, "None"), (b"x", "a bytes")])
+def test_what_is_no_path_is_named(path: Any, found: str) -> None:
+    """An integer would be a file that is open already, such as standard output."""
+    for call, op in (load_params, "load_params"), (NET.save, "save"):
+        with pytest.raises(
+            TypeError, match=rf"^{op}: path is {found}, expected a string or a path$"
+        ):
+            call(path)
 
 
 def claim(path: Path, name: str, size: int | None = None) -> None:
