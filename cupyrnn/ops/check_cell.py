@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from .._typing import NamedTuple
+from ..cells.contract import Attributes, columns_of, each
 from ..checks.attributes import check_integer, named, type_shown
 from ..checks.block import shape_of
+from ..checks.cells import check_form, check_gradients, check_parts
 from ..derivatives.jvp import jvp
 from ..derivatives.tree import leaves_by_name, tree_map
 from .stacked_rnn import stacked_rnn, stacked_rnn_backprop
@@ -94,6 +96,19 @@ def _drawn(
     return rng.standard_normal((T, _B, I)), state(P), c, net
 
 
+def _check_parts(op: str, weights: Any, sizes: tuple[int, int, int]) -> None:
+    """Check that what the form and the cell return fits, before anything runs."""
+    (_, H, P), form = sizes, weights.form
+    (entry,) = _drawn(np.random.default_rng(0), weights, 1, 1, 1, sizes)[3]
+    attributes = form.attributes(op, Attributes(), np.dtype(float), forward=True)
+    cell = form.cell(np, entry, attributes)
+    saved = form.Saved._make([np.zeros((1, width)) for width in columns_of(form.Saved, H, P)])
+    check_parts(op, form, cell, saved, np.zeros((1, P)))
+    for axes in ((), (_B,)):
+        grads = each(entry, lambda a, axes=axes: np.zeros((*axes, *a.shape)))  # type: ignore[misc]
+        check_gradients(op, form, cell, grads, axes)
+
+
 def _array_of(place: str, fields: tuple[str, ...]) -> str:
     """Return the name of an array by its place: primals[0], primals[2][1] or primals[3][0][1]."""
     first, *rest = (int(n) for n in re.findall(r"[0-9]+", place))
@@ -172,9 +187,10 @@ def check_cell(
     Raises
     ------
     TypeError
-        weights is not a NamedTuple with a form.
+        weights is not a NamedTuple with a form, or the form or the cell lacks something.
     ValueError
-        A gradient is wrong: the message has the table.
+        What the form and the cell return does not fit together. Or a gradient is wrong: the message
+        has the table.
 
     Examples
     --------
@@ -190,9 +206,11 @@ def check_cell(
         check_integer(op, "input_size", input_size, 1),
         check_integer(op, "num_units", num_units, 2),
     )
+    check_form(op, weights)
     I, H = sizes
     projects = getattr(weights, weights.form.projection or " ", None) is not None
     rng = np.random.default_rng(check_integer(op, "seed", seed, 0))
+    _check_parts(op, weights, (I, H, H - projects))
     errors: dict[str, dict[str, float]] = {}
     for name, case in _CASES.items():
         of_case: dict[str, float] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import pytest
@@ -66,6 +67,39 @@ def test_an_error_in_one_way_of_running() -> None:
         cupyrnn.check_cell(weights)
     marked = [row for row in str(raised.value).splitlines() if "*" in row][1:]
     assert [row.partition("  ")[0] for row in marked[:1]] == ["gradients of each example"]
+
+
+# ruff: noqa: E501 - a case a line
+# What does not fit together, and the error. No step has run then.
+OF_FORM = "name, States, Saved, shapes, cell, gradients"
+SYMBOLS = "expected symbols such as 'K+P, 4*H', of K, H and P"
+RETURNS = "return Gradients(None, (*inputs, *recurrent), biases)"
+PARTS = "(*inputs, *recurrent), biases)"
+MADE = "MGUForm.gradients returned"
+UNFIT: list[tuple[str, str, str]] = [
+    ('name, States, Saved = "an MGU", States, Saved', "pass", f"MGUForm has no name, expected {OF_FORM}"),
+    ('"w_f": "K+H, H", ', "", "MGUForm.shapes has no w_f, expected the shape of each of w_f, w_c, b_f, b_c"),
+    ('"w_f": "K+H, H"', '"w_f": "I+H, H"', f"MGUForm.shapes['w_f'] is 'I+H, H', {SYMBOLS}"),
+    ('"w_f": "K+H, H"', '"w_f": 3', f"MGUForm.shapes['w_f'] is 3, {SYMBOLS}"),
+    ("return MGU(inputs", "return None and (inputs", "MGUForm.cell returned None, expected a NamedTuple"),
+    ("    Saved = Saved\n", "", "MGU has no Saved, expected inputs, recurrent, widths, Saved, states"),
+    ("Weight(w_f[:-H], H)", "Weight(w_f[:-H], 8)", "MGUForm.cell: inputs[0].w has shape (3, 4), expected (·, width) with width = 8"),
+    ("(w_c[-H:], H, delta=1)", "(w_c[-H:], H, delta=2)", "MGUForm.cell: recurrent[1].delta is 2, expected less than the number of widths, 2"),
+    ("(H, H), b_f", "(H, 2 * H), b_f", "MGUForm.cell: inputs[1].width is 4, expected 8, the number of its columns of deltas[1]"),
+    ("States(saved.h)", "saved.h", "MGU.states returned a numpy.ndarray, expected a NamedTuple of h"),
+    ("[h_before, saved.f * h_before]", "[h_before]", "MGU.operands returned 1 array, expected 2, one for each of recurrent"),
+    (RETURNS, "return None", f"{MADE} None, expected Gradients"),
+    (PARTS, "inputs, biases)", f"{MADE} 2 arrays as weights, expected 4, one for each of inputs and recurrent"),
+    (PARTS, f"{PARTS[:-1]}[:1])", f"{MADE} 1 array as sums, expected 2, one for each of widths"),
+    (PARTS, "(*recurrent, *inputs), biases)", f"{MADE} weights[0] of shape (4, 4), expected that of the matrix, (3, 4)"),
+    ("(w_f[..., :K, :],", "(w_f[:K],", f"{MADE} weights[0] of shape (3, 7, 4), expected that of the matrix, (3, 4) with (4,) in front, as grads by example have"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("right", "wrong", "message"), UNFIT)
+def test_parts_that_do_not_fit(right: str, wrong: str, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(f'check_cell: {message}')}$"):
+        cupyrnn.check_cell(with_error(right, wrong))
 
 
 @pytest.mark.parametrize(
