@@ -108,8 +108,9 @@ class _Exported:
     __slots__ = ("_tensor",)
 
     def __init__(self, t: torch.Tensor) -> None:
-        # A lazily negated tensor is written out.
-        self._tensor = t.resolve_neg() if t.is_neg() else t
+        # Lazily negated tensors, and zeros without memory, are written out.
+        lazy = t._is_zerotensor()
+        self._tensor = t.clone() if lazy else t.resolve_neg() if t.is_neg() else t
 
     def __dlpack_device__(self) -> Any:
         return (1, 0) if self._tensor.is_cpu else self._tensor.__dlpack_device__()

@@ -100,6 +100,8 @@ def results_of(
                 return None
             else:
                 address = a.data_ptr()
+                if not address and a.numel():  # zeros without memory
+                    return None
                 key += a.shape, a.stride(), a.dtype, a.device
                 addresses.append(address)
                 together |= address

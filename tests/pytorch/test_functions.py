@@ -357,6 +357,16 @@ def test_tensors_that_are_marked_negative() -> None:
     torch.testing.assert_close(problem(marked, *rest)[0], problem(x, *rest)[0], rtol=0, atol=0)
 
 
+def test_zeros_without_memory() -> None:
+    """PyTorch has them for tangents. The second call is recorded."""
+    problem = Problem("block_gru")
+    x, h, *rest = problem.tensors(False)
+    for _ in range(3):
+        found = problem(torch._efficientzerotensor(x.shape, dtype=x.dtype), h, *rest)
+        expected = problem(torch.zeros_like(x), h, *rest)
+        torch.testing.assert_close(found[0], expected[0], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("order", ["icfo", "ifco"])
 def test_the_clip_that_is_left_out(order: Any) -> None:
     """Of TensorFlow's order 3, of the other none: as of arrays."""
