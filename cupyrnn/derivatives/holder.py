@@ -234,6 +234,10 @@ class Traced(Pair, NDArrayOperatorsMixin):
     def __repr__(self) -> str:
         return f"Traced({self.value!r})"
 
+    def __format__(self, spec: str) -> str:
+        # For f-strings that show a loss.
+        return format(self.value, spec)
+
     def __copy__(self) -> Any:
         return self.copy()
 

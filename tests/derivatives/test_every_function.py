@@ -172,7 +172,7 @@ PYTHON = {
     ";np.stack([x[0],x[1]*x[2]])[:,::-1].sum(0);x[np.argmax(x,axis=0),np.arange(x.shape[1])]"
     ";x@x.T+np.dot(x,x.T)+x.dot(x.T);np.linalg.solve(x[:,:2]@x[:,:2].T+np.eye(3),x)"
     ";np.sqrt(np.sum(np.square(x)));np.sign(x-0.5)*x+np.floor(x);np.mean((x>0.5)*x)"
-    ";sum(row.sum()**2 for row in x)",
+    ";sum(row.sum()**2 for row in x);len(f'{x[0,0]:.3f}')*x;len(f'{x}')*x",
     "refused": "float(x[0,0]);int(x[0,0]);complex(x[0,0]);math.sin(x[0,0]);math.fsum(x[0])"
     ";math.floor(x[0,0]);divmod(x,y);round(x);hash(x);{x[0,0]:1};[0][x[0,0]];range(x[0,0]);x&x;x|1"
     ";~x;x<<1;np.array([x[0],x[1]]);np.array(x);np.array(list(x));np.float64(x[0,0]);np.matrix(x)"
