@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from cupyrnn import parallel
-from cupyrnn.demo import model, text, training
+from cupyrnn.demo import cli, model, text, training
 
 
 def corpus_of(training_text: str, held_out: str) -> text.Corpus:
@@ -131,3 +132,9 @@ def test_moving_average() -> None:
     third = (0.81 * 8 + 0.9 * 4 + 2) / (0.81 + 0.9 + 1)
     assert history.training == [8, 4, 2]
     assert history.smoothed == pytest.approx([8, second, third], rel=1e-14)
+
+
+def test_the_page_has_the_usage() -> None:
+    page = Path(__file__).parents[2] / "docs/guide/demo.md"
+    (_, shown, *_) = page.read_text(encoding="utf-8").split("```")
+    assert shown.split() == ["text", *cli.parser().format_usage().split()]
