@@ -347,6 +347,9 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
         elif {*missing} <= {*getattr(a, "_fields", ())}:
             weights = "**weights.arguments" if hasattr(type(a), "arguments") else "*weights"
             call = ", ".join([*first[:place], weights])
+            if kind == "params":  # its fields have another order
+                parts = (f"packed.{n}" if n in first else f"{n}=packed.{n}" for n in names)
+                call = ", ".join(parts)
             hint = f"; {type_shown(a)} holds them: {name}({call})"
     are = f"argument{'s' * (len(missing) > 1)} {', '.join(missing)}"
     required = f"; required: {', '.join(needed)}" if missing != needed else ""

@@ -46,6 +46,8 @@ def _instead(op: str, name: str, value: object) -> str:
     if kind.__module__.startswith("jaxlib."):
         return f"; pass numpy.asarray({name}), or use cupyrnn.jax"
     if kind.__name__ == "PackedParams":
+        if name == "params":
+            return "; pass its vector, packed.params"
         if op.startswith("cudnn_rnn"):
             return "; pass it as params, after input, input_h and input_c"
         return "; pass it to cudnn_rnn, or pass the weights that params_to_block_lstm returns"

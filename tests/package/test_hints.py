@@ -76,6 +76,12 @@ def pair() -> Any:
     return tensor(STATE[None]), tensor(STATE[None])
 
 
+def sized(function: Any, packed: Any, *params: Any) -> Any:
+    """Call a function with the sizes and attributes of a net."""
+    more = {n: getattr(packed, n) for n in ("rnn_mode", "input_mode", "direction", "num_proj")}
+    return function(packed.num_layers, packed.num_units, packed.input_size, *params, **more)
+
+
 OUTPUTS = {"output_h": OUT.output_h, "output_c": OUT.output_c}
 # ruff: noqa: E501 - a hint a line
 # Hints about words of other libraries.
@@ -122,6 +128,9 @@ VALUES: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = [
     ("; pass it to cudnn_rnn, or pass the weights that params_to_block_lstm returns", lambda: cupyrnn.block_lstm(X, None, None, ONE, BIAS), lambda: (net(params=ONE), cupyrnn.block_lstm(X, **params_to_block_lstm(ONE).arguments))),
     ("; pass its arrays: w, b", lambda: cupyrnn.block_lstm(X, None, None, LSTM, BIAS), lambda: cupyrnn.block_lstm(X, None, None, *LSTM)),
     ("; a cupyrnn.BlockLSTMParams holds them: block_lstm(x, cs_prev, **weights.arguments)", lambda: cupyrnn.block_lstm(X, None, LSTM), lambda: cupyrnn.block_lstm(X, None, **LSTM.arguments)),
+    ("; a cupyrnn.PackedParams holds them: cudnn_rnn_params_size(packed.num_layers, packed.num_units, packed.input_size, rnn_mode=packed.rnn_mode, input_mode=packed.input_mode, direction=packed.direction, num_proj=packed.num_proj)", lambda: cupyrnn.cudnn_rnn_params_size(BOTH), lambda: sized(cupyrnn.cudnn_rnn_params_size, BOTH)),
+    ("; a cupyrnn.PackedParams holds them: cudnn_rnn_params_to_canonical(packed.num_layers, packed.num_units, packed.input_size, packed.params, rnn_mode=packed.rnn_mode, input_mode=packed.input_mode, direction=packed.direction, num_proj=packed.num_proj)", lambda: cupyrnn.cudnn_rnn_params_to_canonical(BOTH), lambda: sized(cupyrnn.cudnn_rnn_params_to_canonical, BOTH, BOTH.params)),
+    ("; pass its vector, packed.params", lambda: sized(cupyrnn.cudnn_rnn_params_to_canonical, BOTH, BOTH), lambda: sized(cupyrnn.cudnn_rnn_params_to_canonical, BOTH, BOTH.params)),
     ("; pass a named tuple of weights as **weights.arguments", lambda: cupyrnn.block_lstm(X, None, None, W, BIAS, BIAS), lambda: cupyrnn.block_lstm(X, **LSTM.arguments)),
     ("; pass a PackedParams, such as init_params returns, or a vector", lambda: net(params=None), lambda: net(params=cupyrnn.init_params(**SIZES))),
     ("; params has no sizes: pass zeros of shape (L*D, B, P), or params as PackedParams", lambda: net(params=NET.params), lambda: (net(params=NET.params, input_h=np.zeros((2, B, H))), net())),
