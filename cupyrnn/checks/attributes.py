@@ -134,6 +134,12 @@ def check_choice(op: str, name: str, value: object, choices: Sequence[_Choice]) 
 
 def check_dtype(op: str, dtype: object, choices: Sequence[str]) -> np.dtype[Any]:
     """Return a dtype, passed as such or by name; its name must be one of `choices`."""
+    if isinstance(dtype, str) and dtype == "bfloat16" and dtype in choices:
+        try:
+            import ml_dtypes  # NumPy knows the name from then on
+        except ImportError:
+            raise TypeError(f"{op}: dtype is 'bfloat16', which needs ml_dtypes") from None
+        dtype = ml_dtypes.bfloat16
     if isinstance(dtype, (str, type, np.dtype)):  # np.dtype would also convert arrays
         with suppress(Exception):  # a TypeError, or an error of its class
             found: np.dtype[Any] = np.dtype(dtype)

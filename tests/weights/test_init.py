@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
+import sys
 from typing import Any
 
 import needs
@@ -123,6 +125,19 @@ def test_half(dtype: str) -> None:
         cupyrnn.init_block_gru(num_units=4, input_size=3, dtype=dtype),
     ):
         assert {a.dtype.name for a in arrays} == {dtype}
+
+
+def test_bfloat16_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process that has not imported ml_dtypes, and without ml_dtypes."""
+    needs.module("ml_dtypes")
+    call = "cupyrnn.init_params(num_layers=1, num_units=4, input_size=3, dtype='bfloat16')"
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(
+        TypeError, match=r"^init_params: dtype is 'bfloat16', which needs ml_dtypes$"
+    ):
+        eval(call)
+    command = [sys.executable, "-c", f"import cupyrnn; print({call}.params.dtype)"]
+    assert subprocess.check_output(command, text=True).strip() == "bfloat16"
 
 
 @pytest.mark.parametrize(
