@@ -50,7 +50,8 @@ def _instead(op: str, name: str, value: object) -> str:
             return "; pass its vector, packed.params"
         if op.startswith("cudnn_rnn"):
             return "; pass it as params, after input, input_h and input_c"
-        return "; pass it to cudnn_rnn, or pass the weights that params_to_block_lstm returns"
+        more = "" if "gru" in op else ", or pass the weights that params_to_block_lstm returns"
+        return f"; pass it to cudnn_rnn{more}"
     if kind.__module__.startswith("cupyrnn.") and isinstance(value, tuple):
         return f"; pass its arrays: {', '.join(getattr(value, '_fields', ()))}"
     return ""

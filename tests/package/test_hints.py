@@ -126,6 +126,7 @@ VALUES: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = [
     ("; pass a list by name: stacked_rnn(input, weights=weights)", lambda: cupyrnn.stacked_rnn(X, [LSTM]), lambda: cupyrnn.stacked_rnn(X, weights=[LSTM])),
     ("; pass it as params, after input, input_h and input_c", lambda: net(input_h=NET), lambda: cupyrnn.cudnn_rnn(X, None, None, NET)),
     ("; pass it to cudnn_rnn, or pass the weights that params_to_block_lstm returns", lambda: cupyrnn.block_lstm(X, None, None, ONE, BIAS), lambda: (net(params=ONE), cupyrnn.block_lstm(X, **params_to_block_lstm(ONE).arguments))),
+    ("; pass it to cudnn_rnn", lambda: cupyrnn.block_gru(X, None, ONE, W, BIAS, BIAS), lambda: net(params=ONE)),
     ("; pass its arrays: w, b", lambda: cupyrnn.block_lstm(X, None, None, LSTM, BIAS), lambda: cupyrnn.block_lstm(X, None, None, *LSTM)),
     ("; a cupyrnn.BlockLSTMParams holds them: block_lstm(x, cs_prev, **weights.arguments)", lambda: cupyrnn.block_lstm(X, None, LSTM), lambda: cupyrnn.block_lstm(X, None, **LSTM.arguments)),
     ("; a cupyrnn.PackedParams holds them: cudnn_rnn_params_size(packed.num_layers, packed.num_units, packed.input_size, rnn_mode=packed.rnn_mode, input_mode=packed.input_mode, direction=packed.direction, num_proj=packed.num_proj)", lambda: cupyrnn.cudnn_rnn_params_size(BOTH), lambda: sized(cupyrnn.cudnn_rnn_params_size, BOTH)),
