@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from types import ModuleType
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from .._typing import Array, NamedTuple
 from ..arithmetic.scratch import Scratch
 from ..checks.attributes import shown
+
+# A NamedTuple of arrays whose type depends on the cell: its States, its Saved, or its weights.
+OfCell: TypeAlias = Any
 
 
 class States(NamedTuple):

@@ -22,11 +22,6 @@ class Extent(NamedTuple):
     resets: NDArray[np.bool_] | None = None
     reverse: bool = False
 
-    @property
-    def complete(self) -> bool:
-        """Whether all steps are computed, in one order or the other."""
-        return self.lengths is None and self.resets is None
-
 
 def check_extent(
     op: str,

@@ -127,10 +127,6 @@ class Spec:
     ) -> None:
         self.code, self.formulas, self.layout = code, code.formulas, layout
         self.H, self.dtype, self.variant = H, dtype, variant
-        # Whether a second recurrent matrix makes h. Its deltas are then dh.
-        self.projects = MAKES_H in layout.adds_to
-        # Stands for c among the states of cells without c.
-        self.no_c: tuple[Any, ...] = () if self.formulas.c else (None,)
 
     @property
     def widths(self) -> list[int]:

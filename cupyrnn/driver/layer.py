@@ -14,36 +14,54 @@ import functools
 from collections.abc import Callable, Sequence
 from itertools import islice
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from .._typing import Array, NamedTuple
 from ..arithmetic.scratch import CHUNK, Memory, Scratch
-from ..cells.contract import BackwardRun, BackwardStep, Cell, ForwardRun, Gradients, Weight, each
+from ..cells.contract import (
+    BackwardRun,
+    BackwardStep,
+    Cell,
+    ForwardRun,
+    Gradients,
+    OfCell,
+    Weight,
+    each,
+)
 from ..checks.arrays import cast, compute_dtype, operand_dtype
 from . import weight_gradients
 from .pages import in_cuda, in_numpy, products_of
 from .weight_gradients import Factors
+
+if TYPE_CHECKING:
+    from .packing import Rows
+
+
+# Computes a layer, or its gradient: a function of its cell, and of a Layer or LayerGradient.
+Steps: TypeAlias = Callable[..., Any]
 
 
 class Layer(NamedTuple):
     """The inputs and outputs of a layer, as rows [N, ·]."""
 
     x: Array  # [N, K]
-    first: Any  # the states before the first step of each of the S sequences
-    packing: Any  # a Packing, or the Rows of some of its steps
-    saved: Any  # the cell's Saved, [N, ·] each, or [T, B, ·] if NumPy computes them in one run
+    first: OfCell  # the states before the first step of each of the S sequences
+    packing: Rows  # a Packing, or the Rows of some of its steps
+    saved: OfCell  # the cell's Saved, [N, ·] each, or [T, B, ·] if NumPy computes them in one run
 
 
 class LayerGradient(NamedTuple):
     """The gradient of some steps of a layer: its inputs and outputs."""
 
     layer: Layer  # the inputs and results of `forward`
-    cotangents: Any  # the gradients of each step's states, like `saved`; each may be None, and all
+    cotangents: (
+        OfCell  # the gradients of each step's states, like `saved`; each may be None, and all
+    )
     # The gradients of the last states, [S, ·], in the dtype of the computation; overwritten with
     # the gradients of the first states.
-    carried: Any
+    carried: OfCell
     grads: Gradients  # written
 
 
@@ -71,7 +89,7 @@ def implementation(
     return page, bool(is_step and hasattr(page, f"{direction}_step"))
 
 
-def choice(xp: ModuleType, cell: Cell, layer: Layer, direction: str) -> Callable[..., Any]:
+def choice(xp: ModuleType, cell: Cell, layer: Layer, direction: str) -> Steps:
     """Return what computes a layer like this one, a function of its cell and of the layer."""
     x, single = layer.x, layer.packing.single
     page, is_step = implementation(xp, cell, len(x), x.dtype, direction, single)
@@ -79,12 +97,12 @@ def choice(xp: ModuleType, cell: Cell, layer: Layer, direction: str) -> Callable
     return steps(xp, page, x.dtype, is_step)
 
 
-def _carried(first: Any, compute: np.dtype[Any]) -> Any:
+def _carried(first: OfCell, compute: np.dtype[Any]) -> OfCell:
     """Return copies of the first states, to be overwritten."""
     return first._make([s if s is None else s.astype(compute, order="C") for s in first])
 
 
-def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
+def forward(xp: ModuleType, cell: Cell, layer: Layer) -> OfCell:
     """
     Run a cell over all sequences.
 
@@ -122,7 +140,7 @@ class _Steps:
 
         return functools.partial(trial.settled, steps)
 
-    def _wide(self, arrays: Any) -> Any:
+    def _wide(self, arrays: OfCell) -> OfCell:
         """Return arrays in the dtype of operands."""
         return each(arrays, lambda a: cast(a, self._operand)) if self._rounds else arrays
 
@@ -130,7 +148,7 @@ class _Steps:
 class _ForwardSteps(_Steps):
     """`forward` by the cell's `forward_step` or `forward_steps`."""
 
-    def __call__(self, cell: Cell, layer: Layer) -> Any:
+    def __call__(self, cell: Cell, layer: Layer) -> OfCell:
         """Run the cell over all sequences."""
         if self._single:
             return self._step(cell, layer)
@@ -168,7 +186,7 @@ class _ForwardSteps(_Steps):
             carried = carried._replace(h=packing.last(first.h, saved.h))
         return carried
 
-    def _step(self, cell: Cell, layer: Layer) -> Any:
+    def _step(self, cell: Cell, layer: Layer) -> OfCell:
         """Compute a single step."""
         x, first, _, saved = layer
         computed = saved
@@ -203,7 +221,7 @@ def steps_at_once(size: int) -> int:
     return max(1, CHUNK // max(size, 1))
 
 
-def _wanted(xp: ModuleType, cut: LayerGradient) -> Any:
+def _wanted(xp: ModuleType, cut: LayerGradient) -> OfCell:
     """Return the cotangents of a layer, None for those that are zero."""
     cotangents = cut.cotangents
     if cotangents is None:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .._typing import Array, NamedTuple, StackedRNNGrads, StackedRNNOutputs
-from ..cells.contract import Form, each
+from ..cells.contract import Form, OfCell, each
 from ..checks.nets import shapes_of_states
 from .layouts import BlockLayer, Entry, clear_after, entries_of, finish_all, rows_of
 from .net import (
@@ -255,22 +255,22 @@ class FormedLayer(NamedTuple):
         """Return the machine's cell for this layer; None if it has none."""
         return cells.of_page(self.page, self.attributes)
 
-    def weights_of(self, entry: Any) -> Weights:
+    def weights_of(self, entry: OfCell) -> Weights:
         """Return the weights of a layer."""
         if self.page is None:
             return of_form(entry)
         w_x, w_h, vectors = self.page.weights_of(entry)
         return Weights(w_x, w_h, vectors, entry)
 
-    def read_of(self, entry: Any) -> Weights:
+    def read_of(self, entry: OfCell) -> Weights:
         """Return the weights that a gradient reads."""
         return self.weights_of(entry)
 
-    def like(self, entry: Any) -> Any:
+    def like(self, entry: OfCell) -> OfCell:
         """Return arrays with the shapes of the weights, of one number of memory."""
         return each(entry, lambda a: np.broadcast_to(np.int8(0), a.shape))
 
-    def gradients_of(self, table: Table, entry: Any, *, zeros: bool) -> Entry:
+    def gradients_of(self, table: Table, entry: OfCell, *, zeros: bool) -> Entry:
         """Return the weights of a layer with their gradients."""
         grads = entry._make([a and table.take("weights", a.shape) for a in entry])
         for a in grads:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._typing import Array, NamedTuple
 from ..cells.block_forms import prepared
-from ..cells.contract import Cell, Form, Gradients
+from ..cells.contract import Cell, Form, Gradients, OfCell
 from ..cells.entries import OfNet
 from ..cells.gradients import OfWeights
 from ..checks.arrays import NotRecordable, cast, compute_dtype, contiguous
@@ -24,7 +24,7 @@ from . import layer as _layer
 from . import recompute
 from .host_call import Bound, HostTable, order_of
 from .host_rows import HostRows
-from .layer import Layer, LayerGradient
+from .layer import Layer, LayerGradient, Steps
 from .net import NO_WEIGHTS, Examples, GradientPlaces, Kept, LayerPlaces, Weights
 from .packing import Packing
 from .pages import products_of
@@ -99,7 +99,7 @@ class OnHost(HostRows):
                 self._table.begin(to, last)
         return grads.first
 
-    def _reader(self, *groups: _Group) -> Callable[[Bound], list[Any]]:
+    def _reader(self, *groups: _Group) -> Callable[[Bound], list[OfCell]]:
         """
         Return a function that makes groups of views.
 
@@ -118,7 +118,7 @@ class OnHost(HostRows):
             in_rows = [group.of_rows for group in groups for _ in group.places]
             cut = [n for n, a in enumerate(places) if in_rows[n] and a is not None]
 
-        def read(arrays: Bound) -> list[Any]:
+        def read(arrays: Bound) -> list[OfCell]:
             found = [*whole(arrays)]
             for n, view in views:
                 found[n] = view(arrays)
@@ -166,14 +166,14 @@ class OnHost(HostRows):
             return lambda _: (self._new_rows(), form)
         return lambda _: (rows, form)
 
-    def _choice(self, direction: str) -> Callable[[Cell, Layer], Callable[..., Any]]:
+    def _choice(self, direction: str) -> Callable[[Cell, Layer], Steps]:
         """Return what chooses the code of a layer: once, if all calls have as many rows."""
         choose = functools.partial(_layer.choice, self._xp, direction=direction)
         if self._packs:
             return choose
-        chosen: list[Callable[..., Any]] = []
+        chosen: list[Steps] = []
 
-        def once(cell: Cell, layer: Layer) -> Callable[..., Any]:
+        def once(cell: Cell, layer: Layer) -> Steps:
             if not chosen:
                 chosen.append(choose(cell, layer))
             return chosen[0]
@@ -233,7 +233,7 @@ class OnHost(HostRows):
             self._table.begin(sums, None)  # unused peepholes
         xp, dtype, B, rounds = self._xp, self._table.dtype, self._B, self._rounds
 
-        def written(_: Any, form: Form, entry: Any) -> Any:
+        def written(_: Bound, form: Form, entry: OfCell) -> Any:
             into = _Written(entry, rounds=rounds)
             grads = OfWeights(xp, form, dtype, into.arrays, "sum", B, into.arrays)
             for total in grads.written.sums or ():
@@ -245,7 +245,7 @@ class OnHost(HostRows):
 
     def _steps_of(
         self, layer: LayerPlaces, *groups: _Group
-    ) -> Callable[[Bound], tuple[Form, Layer, list[Any]]]:
+    ) -> Callable[[Bound], tuple[Form, Layer, list[OfCell]]]:
         """Return a function that makes the form of a layer, the layer, and groups."""
         form, kept, rows_and_form = self._net.form(), layer.kept, self._rows_and_form()
         x, first = _Group(tuple, layer.x, True), _Group(form.States._make, layer.first)
@@ -254,7 +254,7 @@ class OnHost(HostRows):
             saved, checkpoints_of = _NOTHING, self._kept(layer, kept)
         read = self._reader(x, first, saved, *groups)
 
-        def steps_of(arrays: Bound) -> tuple[Form, Layer, list[Any]]:
+        def steps_of(arrays: Bound) -> tuple[Form, Layer, list[OfCell]]:
             rows, form = rows_and_form(arrays)
             (x,), first, saved, *more = read(arrays)
             if kept is not None:
@@ -407,7 +407,7 @@ def _do_nothing() -> None:
 class _Group(NamedTuple):
     """Places of arrays, and a function that makes one argument of a layer of them."""
 
-    make: Callable[[Any], Any]  # of a list of views
+    make: Callable[[Any], OfCell]  # of a list of views
     places: Sequence[Place | None]
     of_rows: bool = False  # whether they have a row for each step of each sequence
 
@@ -427,7 +427,7 @@ class _OfGates(NamedTuple):
 class _Written:
     """Arrays of results that are computed in another dtype and rounded once, but the first ones."""
 
-    def __init__(self, results: Any, first: int = 0, *, rounds: bool) -> None:
+    def __init__(self, results: OfCell, first: int = 0, *, rounds: bool) -> None:
         self._results = results
         self.arrays = results
         if rounds:
@@ -436,7 +436,7 @@ class _Written:
                 for n, a in enumerate(results)
             ])  # fmt: skip
 
-    def write(self, found: Any) -> None:
+    def write(self, found: OfCell) -> None:
         """Write the results, where they are other arrays."""
         for to, a in zip(self._results, found, strict=True):
             if a is not to and to is not None:

@@ -445,19 +445,13 @@ class Packing(Rows):
     def _rows_of_time(self, d: int) -> Array:
         """Return the index of each row of the padded array among those of a direction, or N."""
         if d not in self._of_time:
-            index = np.empty(self._T * self._B, np.intp)
-            index.fill(self.rows)
+            index = np.full(self._T * self._B, self.rows, np.intp)
             index[self._order(d)] = np.arange(self.rows)
             self._of_time[d] = self._index(index)
         return self._of_time[d]
 
     def index(self, *of: Any) -> Array:
-        """
-        Return the number of rows of a move, and for each the row that it copies, -1 for zeros.
-
-        `of` are the arguments `order` and `to` of `move`, or `reverse`, `enter` and `back` of
-        `_moved`.
-        """
+        """Return how many rows `move` or `_moved` writes, and which it copies; -1 for zeros."""
         if of not in self._indices:
             found = self._index_of_rows(*of) if len(of) == 2 else self._index_of_states(*of)
             self._indices[of] = np.concatenate([[len(found)], found])
@@ -476,7 +470,7 @@ class Packing(Rows):
             return np.arange(self._B)
         index, missing = self._places_of_states(reverse, enter, back)
         if missing is not None:
-            index[missing] = -1
+            index[missing] = -1  # it is new
         return index
 
     def enter(self, states: Array, reverse: bool = False) -> Array:

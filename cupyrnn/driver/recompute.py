@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Array, NamedTuple
-from ..cells.contract import each
+from ..cells.contract import OfCell, each
 from ..checks.arrays import compute_dtype
 from ..checks.extent import Extent
 from .layer import Layer, LayerGradient
@@ -35,7 +35,7 @@ class Checkpoints(NamedTuple):
     """The states that a layer keeps: of every step, or before every k-th but the first."""
 
     every: int  # k
-    states: Any  # the cell's States, [n, ·] each
+    states: OfCell  # the cell's States, [n, ·] each
     columns: Sequence[int]  # the width of each array of the cell's Saved
     h: Array  # of every step; the kept h if all states are kept
 
@@ -44,10 +44,10 @@ class Pieced(NamedTuple):
     """What computes the pieces of a layer."""
 
     Saved: Any  # the cell's
-    states: Callable[[Any], Any]  # returns the saved arrays that are states
+    states: Callable[[OfCell], OfCell]  # returns the saved arrays that are states
     # Computes a Layer and returns the states after its last step, perhaps in the memory of its
     # first ones.
-    forward: Callable[[Layer], Any]
+    forward: Callable[[Layer], OfCell]
     is_loop: bool  # whether all steps of a piece are one compiled call
 
 
@@ -86,7 +86,7 @@ def _pieces(xp: ModuleType, rows: Rows, every: int, is_loop: bool) -> Iterator[_
         kept += n
 
 
-def _taken(arrays: Any, rows: slice) -> Any:
+def _taken(arrays: OfCell, rows: slice) -> OfCell:
     """Return some rows of states, or of what steps save."""
     return each(arrays, lambda a: a[rows])
 
@@ -107,7 +107,7 @@ def kept_of_all(rows: Rows, every: int) -> Any:
     return kept_rows(rows, slice(0, rows.steps), every)
 
 
-def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Checkpoints:
+def keep(xp: ModuleType, states: OfCell, extent: Extent, every: int) -> Checkpoints:
     """Return every k-th of the states [T, B, ·] that `forward` wrote, for the gradient."""
     T, B, _ = states.h.shape
     packing, reverse = Packing(xp, T, B, extent.lengths, extent.resets), extent.reverse
@@ -135,7 +135,7 @@ def _memory(
     return [xp.empty((most, width), dtype) for width in columns]
 
 
-def forward(xp: ModuleType, computes: Pieced, layer: Layer) -> Any:
+def forward(xp: ModuleType, computes: Pieced, layer: Layer) -> OfCell:
     """
     Run a cell over all sequences.
 
@@ -210,7 +210,7 @@ def backward(xp: ModuleType, computes: Pieced, cut: LayerGradient) -> Iterator[L
         yield LayerGradient(layer._replace(saved=saved), cotangents, carried, grads)
 
 
-def _entering(rows: Rows, piece: _Piece, saved: Checkpoints, first: Any, n: int) -> Any:
+def _entering(rows: Rows, piece: _Piece, saved: Checkpoints, first: OfCell, n: int) -> OfCell:
     """Return the states before the first step of a piece, of its n sequences."""
     t0, states, start = piece.steps.start, saved.states, piece.kept.start - n
     if t0 == 0:
@@ -220,7 +220,7 @@ def _entering(rows: Rows, piece: _Piece, saved: Checkpoints, first: Any, n: int)
     return _taken(states, slice(start, start + n))
 
 
-def _all_at_once(xp: ModuleType, computes: Pieced, layer: Layer, after: Any) -> None:
+def _all_at_once(xp: ModuleType, computes: Pieced, layer: Layer, after: OfCell) -> None:
     """Compute the saved arrays from the states after each step, all rows as if in one step."""
     x, first, rows, saved = layer
     compute = compute_dtype(x.dtype)

@@ -209,7 +209,7 @@ def _reserved(a: object, *, steps_differ: bool) -> bytes | None:
     return value[:1] + value[1 + FINGERPRINT_SIZE :] if steps_differ else value
 
 
-def _parts(kind: type, a: Any) -> Sequence[Any] | None:
+def _parts(kind: type, a: Any) -> Sequence[object] | None:
     """Return the elements of a list or of a tuple, also a named one, or None."""
     return a if kind is list or kind is tuple or issubclass(kind, (list, tuple)) else None
 
@@ -339,7 +339,7 @@ def by_signature(op: _Function, calls: CallCache | None = None) -> _Function:
         return run_once(name, check(args, kwargs), named(args, kwargs))
 
     @functools.wraps(op)
-    def call(*args: Any, **kwargs: Any) -> Result:
+    def call(*args: object, **kwargs: object) -> Result:
         key, arrays = signature(name, args, kwargs)
         kept = CALLS if calls is None else calls
         found = kept.get(key)
