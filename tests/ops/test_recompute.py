@@ -309,6 +309,21 @@ def test_compiled_pieces_of_nets(
                 assert_all_close(found, expected, case, "gradient")
 
 
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_halves_in_one_piece(
+    compiled_loops: Any, mode: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """What is computed again is rounded: gradients have the same bits as without `save`."""
+    monkeypatch.setattr(recompute, "_BLOCKS", 100)
+    call = call_of(Case(f"cudnn_rnn-{mode}", (7, 4, 3, 5), "float16", extent="lengths"), rng)
+    whole = call.forward(cupyrnn, save="all")
+    given = call.cotangents(rng, whole)
+    expected = call.gradient(cupyrnn, whole, given)
+    for save in SAVES:
+        found = call.gradient(cupyrnn, call.forward(cupyrnn, save=save), given)
+        assert_same_bits(found[:3], expected[:3])
+
+
 @pytest.mark.parametrize("blocks", [1, 100])
 def test_a_projection_with_a_clip_in_pieces(
     compiled_loops: Any, blocks: int, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
