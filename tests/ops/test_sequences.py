@@ -13,6 +13,7 @@ from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.driver import signatures
+from cupyrnn.driver.packing import Packing
 
 each_direction = pytest.mark.parametrize("reverse", [False, True])
 
@@ -102,3 +103,10 @@ def test_cudnn_does_not_take_resets(cupy_on_cpu: Any) -> None:
     message = r"^cudnn_rnn: engine is 'cudnn', but cuDNN does not support resets$"
     with pytest.raises(RuntimeError, match=message):
         cupyrnn.cudnn_rnn(**args, resets=np.zeros((6, 3), bool), engine="cudnn")
+
+
+def test_first_rows_of_more_steps_than_there_are() -> None:
+    """Calls of one signature ask for as many steps as their arrays have, or as the longest has."""
+    packing = Packing(np, 5, 3, np.array([3, 1, 2]))
+    for steps in (3, 5, 4, 5):
+        assert packing.starts_of(steps).tolist() == [0, 3, 5, 6, 6, 6][: steps + 1]
