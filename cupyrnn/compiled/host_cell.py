@@ -41,7 +41,8 @@ class HostCell(NamedTuple):
     read
         The names of the vectors that its gradient reads.
     sums
-        For each sum of deltas, the names of the gradients that it is written to.
+        For each sum of deltas, the names of the gradients that it is written to. The gradients of
+        the cell's own vectors, the sums of its terms, are one array by the name "terms".
     both
         The number of gates that add two biases, which are summed once. They are the first gates.
     reset

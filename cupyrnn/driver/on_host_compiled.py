@@ -290,8 +290,8 @@ class OnHostCompiled(Loops):
         """
         (memory, n), form, view, packs = to, self._net.form(), self._table.view, self._packs
         saved: list[Place | None] = [None] * len(layer.saved)
-        projects = len(cell.recurrent) > len(cell.inputs)
-        if projects or any(layer.weights.vectors.get(name) for name in self._cell.read):
+        has_operands = getattr(cell, "operands", None) is not None and self._cell.reset is None
+        if has_operands or any(layer.weights.vectors.get(name) for name in self._cell.read):
             saved = [*layer.saved]
         for k in (-1, self._cell.reset):
             if k is not None:
