@@ -60,6 +60,4 @@ def in_place(gate: HardSigmoid | None) -> HostCell:
         biases = [vectors.get(name, numbers) for name in ("b", "b_end", "b_more_end")]
         return _spec(gate is not None, H, dtype), [numbers, *biases]
 
-    # NumPy's deltas are those of hc, r, u and c.
-    gates = (1, 2), (0, 0), (0, 1), (0, 2)
-    return HostCell(_CODE, spec_of, (), (("b",), ("b_more",)), 2, gates=gates)
+    return HostCell(_CODE, spec_of, (), (("b",), ("b_more",)), 2)

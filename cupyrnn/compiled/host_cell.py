@@ -47,9 +47,6 @@ class HostCell(NamedTuple):
         The number of gates that add two biases, which are summed once. They are the first gates.
     reset
         The number of the saved array that h is multiplied by before the last product, or None.
-    gates
-        If NumPy's cell has other deltas: for each of their gates, the number of the loops' deltas
-        and of a gate in these.
     """
 
     code: CellCode
@@ -58,7 +55,6 @@ class HostCell(NamedTuple):
     sums: tuple[tuple[str, ...], ...] = ()
     both: int = 0
     reset: int | None = None
-    gates: tuple[tuple[int, int], ...] = ()
 
     def is_compiled(self, dtype: np.dtype[Any], loop: str) -> bool:
         """Return whether the loop of a layer or of a step, and its formulas, are compiled."""

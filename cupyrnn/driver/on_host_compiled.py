@@ -16,7 +16,7 @@ from .._typing import Array
 from ..arithmetic import products as _products
 from ..cells.contract import Gradients, each
 from ..checks.arrays import NotRecordable, compute_dtype
-from . import recompute, weight_gradients
+from . import pages, recompute, weight_gradients
 from .host_call import Bound, HostTable, Operation, order_of
 from .host_rows import assign
 from .layer import Layer, LayerGradient
@@ -249,30 +249,34 @@ class OnHostCompiled(Loops):
         return all(self._in_one_loop(layer, direction) for direction in directions)
 
     def _rows_and_form(self) -> Callable[[Bound], tuple[Any, Any]]:
-        if not self._packs:
-            return super()._rows_and_form()
-        form = self._net.form()  # of a single step, too
-        return lambda arrays: (order_of(arrays), form)
+        rows_and_form = super()._rows_and_form()
+        are_loops = self._T > 1 and pages.always_pays(self._T * self._B, "backward")
+        if not (are_loops or self._packs):
+            return rows_and_form
+        # The loops' deltas of a GRU are those of NumPy's single step, one array for each matrix.
+        form = self._net.form(are_loops)
+        if self._packs:
+            return lambda arrays: (order_of(arrays), form)
+        return lambda arrays: (rows_and_form(arrays)[0], form)
 
     def _deltas_of(self, layer: LayerPlaces) -> _Deltas:
         """
         Return a cell of zeros, memory for the gradients of the products, and the part of each.
 
-        There is no memory if a loop is not faster.
+        There is no memory if a loop is not faster, or if its products are in another order.
         """
         is_step = self._T == 1 and (self._in_time or self._packs)
         if is_step or not self._is_whole(layer):
             return _NO_DELTAS
-        (N, _), H, dtype = layer.x[0].shape, layer.saved[0].shape[1], self._table.dtype
+        (N, _), kept, dtype = layer.x[0].shape, layer.kept, self._table.dtype
+        H = layer.saved[0].shape[1] if kept is None else kept.columns[0]
         (_, form), zero = self._rows_and_form()(_NO_ARRAYS), np.zeros((), dtype)
         like = each(layer.weights.entry, lambda a: np.broadcast_to(zero, a.shape))
         cell = form.cell(np, like, self._net.attributes)
         widths, of_loop = [*cell.widths], self._cell.spec_of({}, H, dtype)[0].widths
-        is_other = len(of_loop) > len(widths)
-        widths = of_loop if is_other else widths
+        if of_loop != widths[: len(of_loop)]:
+            return _NO_DELTAS
         deltas = [self._table.reuse(f"deltas{n}", (N, width)) for n, width in enumerate(widths)]
-        if is_other:
-            return cell, deltas, [*deltas]
         # Several matrices may have the same: those are written once.
         parts: list[Place] = []
         for weight in (*cell.inputs, *cell.recurrent):
@@ -298,7 +302,6 @@ class OnHostCompiled(Loops):
                 saved[k] = layer.saved[k]
         first, rows = [view(a) for a in layer.first if a is not None], self._rows
         views = [None if a is None else view(a) for a in (layer.x[0], *saved, *deltas)]
-        gates, H = self._cell.gates, layer.saved[0].shape[1]
 
         def take(arrays: Bound) -> None:
             here = order_of(arrays) if packs else rows
@@ -306,12 +309,8 @@ class OnHostCompiled(Loops):
             before = form.States._make([view(arrays) for view in first])
             after = form.Saved._make(of_rows[: len(saved)])
             step = Layer(x, before, here, after)
-            written: Any = arrays[memory.array].written[n]
-            found: Any = of_rows[len(saved) :]
-            if len(found) > len(cell.widths):
-                parts = [found[n][:, gate * H : (gate + 1) * H] for n, gate in gates]
-                found = [np.concatenate(parts, 1)]
-            weight_gradients.take_rows(np, cell, step, found, written)
+            written = arrays[memory.array].written[n]
+            weight_gradients.take_rows(np, cell, step, of_rows[len(saved) :], written)
 
         self.operations.append(take)
 

@@ -92,7 +92,12 @@ def pays(size: int, rows: int, direction: str, single: bool, in_order: bool) -> 
     if single:
         return size <= _MATRICES_OF_A_STEP and not (in_order and direction == "forward")
     most = _MEDIUM_MATRICES if rows >= _FEW_ROWS_OF_LAYER else _SMALL_MATRICES
-    return rows >= _LEAST_ROWS_OF_LAYER[direction] or size <= most
+    return always_pays(rows, direction) or size <= most
+
+
+def always_pays(rows: int, direction: str) -> bool:
+    """Return whether many steps of `rows` rows are faster as one compiled call at any size."""
+    return rows >= _LEAST_ROWS_OF_LAYER[direction]
 
 
 @functools.cache

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import run_python
+from checks import assert_close, run_python
 from problems.properties import numbers_of
+from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.cells import gru, gru_reset_after, lstm, simple_rnn
@@ -66,6 +67,25 @@ def test_every_loop_is_compiled(
     for name in (*OPS, "lstm_block_cell", "gru_block_cell"):
         numbers_of(name, shape, dtype)
     assert not numpys
+
+
+@pytest.mark.parametrize("extent", ["full", "lengths"])
+@pytest.mark.parametrize("save", ["all", 2])
+@pytest.mark.parametrize("name", OPS)
+def test_gradients_by_example_are_compiled(
+    compiled_loops: ModuleType, numpys: set[str], name: str, save: Any, extent: str
+) -> None:
+    """Those of a GRU, too, whose deltas are in another order in NumPy."""
+    rng = np.random.default_rng(0)
+    call = call_of(Case(name, (7, 8, 3, 5), extent=extent, save=save), rng)
+    out = call.forward(cupyrnn)
+    given = call.cotangents(rng, out)
+    total = call.gradient(cupyrnn, out, given)
+    found = call.gradient(cupyrnn, out, given, weight_gradients="examples")
+    assert not numpys
+    for name, a in found._asdict().items():
+        if name.startswith(("w", "d_w", "params")):
+            assert_close(a.sum(0), getattr(total, name), "float64", name, at_least=1.0)
 
 
 def test_the_complex_step_is_numpys(compiled_loops: ModuleType, numpys: set[str]) -> None:
