@@ -366,12 +366,14 @@ def _by_name(op: str, arrays: Any) -> dict[str, Array | None]:
             if sum(str(other) == str(name) for other in arrays) > 1:
                 raise ValueError(f"{op}: two keys of the dict are {shown(str(name))} as strings")
         return {str(name): a for name, a in arrays.items()}
-    if isinstance(arrays, tuple):
+    is_packed = hasattr(arrays, "params")  # a PackedParams, whose other fields are no arrays
+    if isinstance(arrays, tuple) and not is_packed:
         names = getattr(arrays, "_fields", range(len(arrays)))
         return {str(name): a for name, a in zip(names, arrays, strict=True)}
     argument = "grads" if op == "all_reduce_gradients" else "params"
+    hint = '; pass {"params": packed.params}' if is_packed else ""
     raise TypeError(
-        f"{op}: {argument} is {type_shown(arrays)}, expected a dict or a tuple of arrays"
+        f"{op}: {argument} is {type_shown(arrays)}, expected a dict or a tuple of arrays{hint}"
     )
 
 

@@ -258,9 +258,9 @@ def _marks_of(mask: Any, symbols: str) -> Any:
     except ValueError:  # lists of different lengths
         marks = np.asarray(None)
     if marks.dtype.kind not in "biuf":
+        of_dtype = "" if mask is None else f" of dtype {marks.dtype}"
         raise TypeError(
-            f"Mask: mask is {type_shown(mask)} of dtype {marks.dtype}, expected booleans or numbers"
-            " 0 and 1"
+            f"Mask: mask is {type_shown(mask)}{of_dtype}, expected booleans or numbers 0 and 1"
         )
     if marks.ndim != 2:
         raise ValueError(f"Mask: mask has shape {marks.shape}, expected {symbols}")

@@ -113,6 +113,7 @@ ERRORS: list[tuple[Any, Any, str]] = [
     (lambda: cupyrnn.Mask([[np.nan]]), ValueError, "Mask: mask has the number nan, expected 0 and 1 only$"),
     (lambda: cupyrnn.Mask("no"), TypeError, "Mask: mask is a str of dtype <U2, expected booleans or numbers"),
     (lambda: cupyrnn.Mask([[1], [1, 2]]), TypeError, "Mask: mask is a list of dtype object"),
+    (lambda: cupyrnn.Mask(None), TypeError, "Mask: mask is None, expected booleans or numbers"),
     (lambda: cupyrnn.Mask(MARKS, time_major=1), TypeError, "Mask: time_major is 1, expected a bool"),
     (lambda: cupyrnn.Mask(MARKS).gather(X.swapaxes(0, 1)), ValueError, r"gather: a has shape \(5, 4, 3\), expected \(T, B, \.\.\.\) = \(4, 5\) and further axes, like the mask$"),
     (lambda: cupyrnn.Mask(MARKS).scatter([1]), TypeError, "scatter: a is a list, expected a numpy.ndarray, cupy.ndarray or torch.Tensor$"),

@@ -38,6 +38,8 @@ ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
 }
 
+PACKED = cupyrnn.init_params(num_layers=1, num_units=2, input_size=2)
+
 
 def mpiexec(ranks: int, code: str, *arguments: str, **options: Any) -> Any:
     """Run code in this many processes; all end, or they are killed."""
@@ -140,6 +142,7 @@ def test_an_error_leaves_one_process_as_it_is() -> None:
     ("grads", "options", "message"),
     [
         ([np.ones(2)], {}, "grads is a list, expected a dict or a tuple"),
+        (PACKED, {}, r'grads is a .*PackedParams, .* arrays; pass \{"params": packed.params\}$'),
         ({"w": [1.0]}, {}, "w is a list, expected a numpy.ndarray, as the communicator was made "),
         ((1.0,), {}, "0 is a float"),
         ({"w": np.ones(2, int)}, {}, "w has dtype int64, expected a real floating-point one"),
