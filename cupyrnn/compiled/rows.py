@@ -51,6 +51,11 @@ def move_rows(one: Any, words: int) -> None:
                 copy(to, m.a + row * m.rs_a, m.K * size_of(one))
 
 
+def are_compiled(dtype: np.dtype[Any]) -> bool:
+    """Return whether moves of arrays of this dtype are compiled."""
+    return compiled(move_rows, dtype.char) is not None
+
+
 class RowMoves:
     """Runs moves, whose addresses are places in the arrays of a call, in order."""
 

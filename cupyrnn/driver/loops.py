@@ -20,7 +20,7 @@ from ..compiled import gru, gru_reset_after, lstm, simple_rnn
 from ..compiled.addresses import At
 from ..compiled.host_cell import HostCell
 from ..compiled.plan import Plan, Shapes, Spec, compute, is_small
-from ..compiled.rows import RowMove, RowMoves
+from ..compiled.rows import RowMove, RowMoves, are_compiled
 from ..compiled.single import CompiledStep, StepSizes
 from . import pages
 from .host_call import Bound, HostTable, Operation, order_of
@@ -48,6 +48,8 @@ class Loops(OnHost):
         self._cell: HostCell = net.cell(_CELLS)
         if table.rounds and self._cell is None:
             raise NotRecordable("the cell computes operands in halves")
+        if self._packs and not are_compiled(table.dtype):
+            raise NotRecordable("no move of rows is compiled")
         # Resets make at most T*B sequences, one row of the first step for each.
         rows = self._T * self._B
         starts = np.arange(self._T + 1, dtype=np.int64) * (rows if self._has_resets else self._B)

@@ -16,6 +16,7 @@ from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.cells import gru, gru_reset_after, lstm, simple_rnn
+from cupyrnn.driver import signatures
 
 # Prints how often NumPy's steps of an LSTM are called.
 COUNT = """
@@ -67,6 +68,21 @@ def test_every_loop_is_compiled(
     for name in (*OPS, "lstm_block_cell", "gru_block_cell"):
         numbers_of(name, shape, dtype)
     assert not numpys
+
+
+def test_moves_that_do_not_compile_leave_the_call_to_numpy(
+    compiled_loops: ModuleType, numpys: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = numbers_of("block_lstm", (3, 2, 5, 5), extent="lengths")
+    assert not numpys
+    monkeypatch.setattr(
+        importlib.import_module("cupyrnn.compiled.rows"), "compiled", lambda *_: None
+    )
+    monkeypatch.setattr(signatures, "CALLS", signatures.CallCache())
+    found = numbers_of("block_lstm", (3, 2, 5, 5), extent="lengths")
+    assert numpys == {"forward_steps", "backward_steps"}
+    for a, e in zip(found, expected, strict=True):
+        assert_close(a, e, "float64", "result", at_least=1.0)
 
 
 @pytest.mark.parametrize("extent", ["full", "lengths"])
