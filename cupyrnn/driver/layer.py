@@ -56,9 +56,8 @@ class LayerGradient(NamedTuple):
     """The gradient of some steps of a layer: its inputs and outputs."""
 
     layer: Layer  # the inputs and results of `forward`
-    cotangents: (
-        OfCell  # the gradients of each step's states, like `saved`; each may be None, and all
-    )
+    # The gradients of each step's states, like `saved`; each may be None, and all.
+    cotangents: OfCell
     # The gradients of the last states, [S, ·], in the dtype of the computation; overwritten with
     # the gradients of the first states.
     carried: OfCell
