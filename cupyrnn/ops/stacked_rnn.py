@@ -217,6 +217,12 @@ def _record(call: NetCall, note: Note | None, again: Any, arguments: Arguments) 
         call.check_cell(cell)
         kind: Any = type(cell)
         page = pages.compiled_page(kind) if call.run.xp is np else None
+        for name in ("in_place", "weights_of"):
+            if page is not None and not hasattr(page, name):
+                raise TypeError(
+                    f"stacked_rnn: {page.__name__}, the compiled page of {kind.__qualname__}, has"
+                    f" no {name}, expected in_place and weights_of"
+                )
         layer = net_layouts.FormedLayer(attributes, form, page)
     net = net_layouts.StackedNet(call.layout(note), layer)
     if "reserve_space" in arguments.by_name:

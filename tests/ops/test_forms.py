@@ -91,6 +91,18 @@ def test_a_cell_without_functions(rng: np.random.Generator, monkeypatch: Any) ->
         cupyrnn.stacked_rnn(**given)
 
 
+@pytest.mark.parametrize("name", ["in_place", "weights_of"])
+def test_a_compiled_page_without_a_function(
+    name: str, compiled_loops: ModuleType, rng: np.random.Generator, monkeypatch: Any
+) -> None:
+    monkeypatch.delattr(in_vectors(CIFG), name)
+    message = f"compiled page of CIFG, has no {name}, expected in_place and weights_of"
+    with pytest.raises(
+        TypeError, match=rf"^stacked_rnn: new_cells\.compiled\.cifg, the {message}$"
+    ):
+        cupyrnn.stacked_rnn(**arguments(rng, "CIFG"))
+
+
 def test_weights_of_another_form_in_a_second_call(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
