@@ -112,6 +112,6 @@ def check_gradients(op: str, form: Any, cell: Any, grads: Any, axes: tuple[int, 
             continue
         why = f" with {axes} in front, as grads by example have" if axes else ""
         raise ValueError(
-            f"{op}: {made} returned weights[{n}] of shape {part.shape}, expected that of the"
-            f" matrix, {weight.w.shape}{why}"
+            f"{op}: {made} returned weights[{n}] of shape {part.shape}, expected the matrix's"
+            f" shape, {weight.w.shape}{why}"
         )

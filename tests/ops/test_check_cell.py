@@ -91,8 +91,8 @@ UNFIT: list[tuple[str, str, str]] = [
     (RETURNS, "return None", f"{MADE} None, expected Gradients"),
     (PARTS, "inputs, biases)", f"{MADE} 2 arrays as weights, expected 4, one for each of inputs and recurrent"),
     (PARTS, f"{PARTS[:-1]}[:1])", f"{MADE} 1 array as sums, expected 2, one for each of widths"),
-    (PARTS, "(*recurrent, *inputs), biases)", f"{MADE} weights[0] of shape (4, 4), expected that of the matrix, (3, 4)"),
-    ("(w_f[..., :K, :],", "(w_f[:K],", f"{MADE} weights[0] of shape (3, 7, 4), expected that of the matrix, (3, 4) with (4,) in front, as grads by example have"),
+    (PARTS, "(*recurrent, *inputs), biases)", f"{MADE} weights[0] of shape (4, 4), expected the matrix's shape, (3, 4)"),
+    ("(w_f[..., :K, :],", "(w_f[:K],", f"{MADE} weights[0] of shape (3, 7, 4), expected the matrix's shape, (3, 4) with (4,) in front, as grads by example have"),
 ]  # fmt: skip
 
 
