@@ -165,7 +165,7 @@ def _packing_of(
     return Packing(xp, T, B, *sequences_of(T, B, has_lengths, has_resets, data))
 
 
-_kept_packing = functools.lru_cache(maxsize=16)(_packing_of)
+_kept_packing = functools.lru_cache(maxsize=8)(_packing_of)
 
 
 def view_of(xp: ModuleType, place: Place, whole: tuple[int, ...] | None = None) -> View:

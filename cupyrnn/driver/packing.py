@@ -267,8 +267,7 @@ class Rows:
             return out
         out[...] = after.take(self._before[row:end], 0)
         if row == 0:
-            running = len(self._last)
-            out[:running] = first[:running]
+            out[: len(self._last)] = first[: len(self._last)]
         return out
 
     def last(self, first: Array, after: Array) -> Array:
@@ -461,8 +460,9 @@ class Packing(Rows):
         if order == to:
             return np.arange(self._T * self._B if to is None else self.rows)
         if to is None:
-            index = self._rows_of_time(order or 0)
-            return np.where(index == self.rows, -1, index)
+            index = np.full(self._T * self._B, -1)
+            index[self._order(order or 0)] = np.arange(self.rows)
+            return index
         return self._order(to) if order is None else self._reversed
 
     def _index_of_states(self, reverse: bool, enter: bool, back: bool) -> Array:
