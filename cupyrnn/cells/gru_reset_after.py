@@ -49,6 +49,7 @@ class GRUResetAfter(NamedTuple):
 
     For a single step with `hc_last`, the columns keep the packed order, because reordering them
     takes longer than the products. Then there are two arrays of deltas: r, u, c and r, u, hc.
+    Compiled loops have these deltas, too.
     """
 
     inputs: tuple[Weight, ...]  # columns r, u, c
@@ -57,7 +58,8 @@ class GRUResetAfter(NamedTuple):
     b: Array  # [3*H]: r, u, c; not multiplied by r
     b_hc: Array  # [H]; multiplied by r
     gate: HardSigmoid | None = None  # None for the sigmoid
-    hc_last: bool = False  # whether the recurrent columns are r, u, hc; single real steps only
+    # Whether the recurrent columns are r, u, hc: of single real steps, and of compiled loops.
+    hc_last: bool = False
 
     @property
     def Saved(self) -> type[GRUResetAfterOutputs]:

@@ -70,7 +70,8 @@ class PackedForm(Form):
     """
     Makes the cells of a net of packed parameters.
 
-    With `single`, the cells are for a single step of real NumPy arrays: see `GRUResetAfter`.
+    With `single`, the cells are for a single step of real NumPy arrays, or have the deltas of
+    compiled loops: see `GRUResetAfter`.
     """
 
     name, shapes = "a cell of CudnnRNN", MappingProxyType[str, str]({})

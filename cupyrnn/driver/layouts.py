@@ -211,6 +211,10 @@ class BlockLayer(NamedTuple):
         """Return the form of the weights."""
         return GRU_FORM if self.columns is None else LSTM_FORM
 
+    def form_of_loops(self) -> Any:
+        """Return the form whose deltas are those of compiled loops."""
+        return self.form()
+
     def cell_to_gates(self, entry: Any, H: int) -> Any:
         """Return NumPy's cell of a step whose gradient ends at the gates."""
         if self.columns is None:

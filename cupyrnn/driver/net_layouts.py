@@ -251,6 +251,10 @@ class FormedLayer(NamedTuple):
         """Return the form of the weights."""
         return self.of
 
+    def form_of_loops(self) -> Form:
+        """Return the form whose deltas are those of compiled loops."""
+        return self.of
+
     def cell(self, cells: Cells) -> Any:
         """Return the machine's cell for this layer; None if it has none."""
         return cells.of_page(self.page, self.attributes)

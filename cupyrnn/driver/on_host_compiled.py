@@ -253,8 +253,7 @@ class OnHostCompiled(Loops):
         are_loops = self._T > 1 and pages.always_pays(self._T * self._B, "backward")
         if not (are_loops or self._packs):
             return rows_and_form
-        # The loops' deltas of a GRU are those of NumPy's single step, one array for each matrix.
-        form = self._net.form(are_loops)
+        form = self._net.form_of_loops() if are_loops else self._net.form()
         if self._packs:
             return lambda arrays: (order_of(arrays), form)
         return lambda arrays: (rows_and_form(arrays)[0], form)

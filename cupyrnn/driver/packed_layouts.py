@@ -44,6 +44,10 @@ class PackedNet(NamedTuple):
         """Return the form of the weights."""
         return PackedForm(self.of, single=is_single and self.has_single)
 
+    def form_of_loops(self) -> PackedForm:
+        """Return the form whose deltas are those of compiled loops, one array for each matrix."""
+        return PackedForm(self.of, single=True)
+
     def cell(self, cells: Cells) -> Any:
         """Return the cell of all layers, of a machine's."""
         rnn_mode, gate = self.of.rnn_mode, self.of.gate

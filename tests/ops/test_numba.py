@@ -87,13 +87,15 @@ def test_moves_that_do_not_compile_leave_the_call_to_numpy(
 
 @pytest.mark.parametrize("extent", ["full", "lengths"])
 @pytest.mark.parametrize("save", ["all", 2])
+@pytest.mark.parametrize("mode", ["linear_input", "skip_input"])
 @pytest.mark.parametrize("name", OPS)
 def test_gradients_by_example_are_compiled(
-    compiled_loops: ModuleType, numpys: set[str], name: str, save: Any, extent: str
+    compiled_loops: ModuleType, numpys: set[str], name: str, mode: str, save: Any, extent: str
 ) -> None:
     """Those of a GRU, too, whose deltas are in another order in NumPy."""
-    rng = np.random.default_rng(0)
-    call = call_of(Case(name, (7, 8, 3, 5), extent=extent, save=save), rng)
+    rng, attributes = np.random.default_rng(0), (("input_mode", mode),)
+    case = Case(name, (7, 8, 3, 5), extent=extent, save=save)
+    call = call_of(case._replace(attributes=attributes) if case.op.is_net else case, rng)
     out = call.forward(cupyrnn)
     given = call.cotangents(rng, out)
     total = call.gradient(cupyrnn, out, given)
