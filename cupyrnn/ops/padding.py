@@ -352,8 +352,12 @@ def pad_sequences(
                     " like sequences[0]"
                 )
         if not a.ndim or a.shape[1:] != first.shape[1:]:
-            expected = ", ".join(["T", *map(str, first.shape[1:])])
-            raise ValueError(f"{op}: {name} has shape {tuple(a.shape)}, expected ({expected})")
+            rest = [str(n) for n in first.shape[1:]] if first.ndim else ["..."]
+            expected = ", ".join(["T", *rest])
+            comma = "," if first.ndim == 1 else ""
+            raise ValueError(
+                f"{op}: {name} has shape {tuple(a.shape)}, expected ({expected}{comma})"
+            )
     lengths = np.array([len(a) for a in values], np.int32)
     steps = int(lengths.max())
     if num_steps is not None:

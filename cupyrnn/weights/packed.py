@@ -26,6 +26,7 @@ from ..checks.attributes import (
 )
 from ..checks.calls import MOST_ELEMENTS
 from ..checks.nets import zero_states
+from .files import replaced
 from .params import DEFAULTS, check_net, check_params, checked_layout, zeros
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class PackedParams(NamedTuple):
         Parameters
         ----------
         path : str or path-like
-            The file. An existing one is replaced.
+            The file. An existing one is replaced when the new one is complete.
 
         Raises
         ------
@@ -186,7 +187,7 @@ class PackedParams(NamedTuple):
         about = json.dumps({"format": FORMAT, "dtype": dtype, **net})
         # .npz files cannot hold bfloat16: its bits are stored, and the description names the dtype.
         params = params.view(np.uint16) if dtype == "bfloat16" else params
-        with open(name, "wb") as file:  # np.savez would append .npz to a path
+        with replaced(name) as file:  # np.savez would append .npz to a path
             np.savez(file, about=np.array(about), params=params)
 
     def params_layout(self) -> list[Piece]:

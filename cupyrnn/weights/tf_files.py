@@ -9,15 +9,16 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..checks.attributes import check_path, named, type_shown
 from . import tf_format
+from .files import replaced
 from .forms import check_names
 from .tf_format import Buffer, fields, message, shape_of
 
@@ -368,7 +369,7 @@ def write_tf_checkpoint(path: str | os.PathLike[str], variables: Mapping[str, ob
     header = message((1, 1), (3, message((1, 1))))  # one file of numbers; the version of the format
     entries, offset = [(b"", header)], 0
     data, index = f"{prefix}.data-00000-of-00001", f"{prefix}.index"
-    with _replaced(data) as numbers, _replaced(index) as table:
+    with replaced(data) as numbers, replaced(index) as table:
         for key, name in keys:
             array = _to_save(op, name, variables[name])
             content = array.tobytes()
@@ -393,19 +394,6 @@ def _to_save(op: str, name: str, value: Any) -> NDArray:
     if array.dtype.name not in _NUMBERS:
         raise ValueError(f"{op}: {name} has dtype {array.dtype}, expected one of TensorFlow's")
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
-
-
-@contextmanager
-def _replaced(path: str) -> Iterator[BinaryIO]:
-    """Open a file that replaces another one when it is complete."""
-    new = f"{path}.tmp-{os.getpid()}"
-    try:
-        with open(new, "xb") as file:
-            yield file
-        os.replace(new, path)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(new)
 
 
 # Frozen graphs

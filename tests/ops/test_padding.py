@@ -124,6 +124,8 @@ ERRORS: list[tuple[Any, Any, str]] = [
     (lambda: cupyrnn.pad_sequences([X.astype(object)]), TypeError, r"pad_sequences: sequences\[0\] has dtype object, expected bool, integers or one of float16"),
     (lambda: cupyrnn.pad_sequences([X, X.astype("f4")]), TypeError, r"pad_sequences: sequences\[1\] has dtype float32, expected float64 like sequences\[0\]$"),
     (lambda: cupyrnn.pad_sequences([X, X[..., :1]]), ValueError, r"pad_sequences: sequences\[1\] has shape \(4, 5, 1\), expected \(T, 5, 3\)$"),
+    (lambda: cupyrnn.pad_sequences([X[0, 0], X[0]]), ValueError, r"pad_sequences: sequences\[1\] has shape \(5, 3\), expected \(T,\)$"),
+    (lambda: cupyrnn.pad_sequences([np.array(1.0)]), ValueError, r"pad_sequences: sequences\[0\] has shape \(\), expected \(T, \.\.\.\)$"),
     (lambda: cupyrnn.pad_sequences([X, X[:2]], num_steps=3), ValueError, r"pad_sequences: num_steps is 3, expected at least 4, the length of sequences\[0\]$"),
     (lambda: cupyrnn.unpad_sequences(X, [5] * 5), ValueError, r"unpad_sequences: sequence_lengths\[0\] is 5, expected in \[0, T\]"),
     (lambda: cupyrnn.unpad_sequences(X, None), TypeError, "unpad_sequences: sequence_lengths is None, expected 5 integers$"),

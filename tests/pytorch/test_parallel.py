@@ -86,8 +86,8 @@ def main(rank: int, folder: str) -> None:
             found[f"{wrap} {kind}"] = whole(model)
     torch.save(found, f"{folder}/{rank}.pt")
     torch.distributed.barrier()
-    # PyTorch keeps threads of gloo after destroy_process_group. A thread that asks for the GIL while
-    # Python ends aborts the process, so the process ends without Python's shutdown.
+    # PyTorch keeps threads of gloo even after destroy_process_group. One that asks for the GIL
+    # while Python ends aborts the process, so the process ends without Python's shutdown.
     os._exit(0)
 
 

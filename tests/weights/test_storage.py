@@ -32,6 +32,50 @@ def test_a_net_is_loaded_as_it_was_saved(dtype: Any, tmp_path: Path) -> None:
     assert again.params.tobytes() == packed.params.tobytes()
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_an_unfinished_file_leaves_the_old_one(
+    link: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "net"
+    if link:
+        path.symlink_to("other")
+    NET.save(path)
+    before = path.read_bytes()
+
+    def no_space(file: Any, **arrays: Any) -> None:
+        file.write(b"PK")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", no_space)
+        with pytest.raises(OSError, match="No space left"):
+            NET.save(path)
+    assert path.read_bytes() == before
+    NET._replace(params=NET.params + 1).save(path)
+    assert load_params(path).params[0] == NET.params[0] + 1
+    assert path.is_symlink() == link
+    assert len(list(tmp_path.iterdir())) == 1 + link
+
+
+@pytest.mark.parametrize("write", ["save", "write_tf_checkpoint"])
+def test_errors_of_files_name_what_was_passed(write: str, tmp_path: Path) -> None:
+    def call(path: Path) -> None:
+        if write == "save":
+            NET.save(path)
+        else:
+            cupyrnn.weights.write_tf_checkpoint(path, {"a": np.ones(2)})
+
+    with pytest.raises(FileNotFoundError) as missing:
+        call(tmp_path / "missing/net")
+    names = {"save": "net", "write_tf_checkpoint": "net.data-00000-of-00001"}
+    assert missing.value.filename == str(tmp_path.resolve() / "missing" / names[write])
+    (tmp_path / names[write]).mkdir()
+    with pytest.raises(IsADirectoryError) as folder:
+        call(tmp_path / "net")
+    assert folder.value.filename == str(tmp_path.resolve() / names[write])
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def about(**changed: Any) -> Any:
     net = dict(zip(NET._fields[1:], NET[1:], strict=True))
     own = {"format": "cupyrnn.PackedParams 1", "dtype": "float32"}

@@ -1,0 +1,34 @@
+"""Files that replace others only when they are complete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
+
+
+@contextmanager
+def replaced(path: str) -> Iterator[BinaryIO]:
+    """
+    Open a file that replaces the one at `path` when it is complete.
+
+    After an error the old file is there, as it was. A link stays a link.
+    """
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe, or a folder, which is an error
+        with open(path, "wb") as file:
+            yield file
+        return
+    new = f"{path}.tmp-{os.getpid()}"
+    try:
+        try:
+            file = open(new, "xb")  # noqa: SIM115
+        except OSError as e:  # about the file that the caller knows
+            raise type(e)(e.errno, e.strerror, path) from None
+        with file:
+            yield file
+        os.replace(new, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(new)
