@@ -21,8 +21,8 @@ from .signatures import Arguments, Named
 # Rows are kept for later calls up to this size T*B, so that they need less than 32 MB.
 _MOST_KEPT = 1 << 15
 
-# The arrays of a call: arguments, then new ones. Behind them are the bytes of its lengths and
-# resets, the rows of its sequences and the key of its masks.
+# The arrays of a call: arguments, then new ones. Behind them are None, for arrays that are not
+# there, the bytes of its lengths and resets, the rows of its sequences and the key of its masks.
 Bound: TypeAlias = list[Any]
 View: TypeAlias = Callable[[Bound], Array]
 Operation: TypeAlias = Callable[[Bound], object]
@@ -30,6 +30,7 @@ Operation: TypeAlias = Callable[[Bound], object]
 # The bytes of the lengths and resets of a call, and the rows of its sequences, if they differ.
 data_of: Callable[[Bound], bytes] = operator.itemgetter(-3)
 order_of: Callable[[Bound], Packing] = operator.itemgetter(-2)
+NO_ARRAY = -4
 
 
 class New(NamedTuple):
@@ -234,7 +235,7 @@ class HostCall:
         self.returned = [
             None if p is None else (p.array, _key(p, table.new[p.array - first])) for p in returned
         ]
-        self._found = [r or (-1, None) for r in self.returned]
+        self._found = [r or (NO_ARRAY, None) for r in self.returned]
         news = {p.array: table.new[p.array - first] for p in returned if p is not None}
         self._rounded = [n for n, new in news.items() if new is not None and new.rounds]
 
@@ -250,9 +251,8 @@ class HostCall:
             bound[n] = copy(bound[n])
         for make, shape, dtype in self._new:
             bound.append(make(shape, dtype) if dtype is not None else make(bound[shape]))
-        bound.append(data)
-        bound.append(None if self._order is None else self._order(data))
-        bound.append(keys)
+        order = None if self._order is None else self._order(data)
+        bound += None, data, order, keys
         if self._in_numpy:
             with np.errstate(all="ignore"):
                 for operation in self._operations:
@@ -262,7 +262,6 @@ class HostCall:
         else:
             for operation in self._operations:
                 operation(bound)
-        bound[-1] = None
         return [bound[n] if key is None else bound[n][key] for n, key in self._found]
 
 

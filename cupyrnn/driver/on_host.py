@@ -22,7 +22,7 @@ from ..cells.gradients import OfWeights
 from ..checks.arrays import NotRecordable, cast, compute_dtype, contiguous
 from . import layer as _layer
 from . import recompute
-from .host_call import Bound, HostTable, order_of
+from .host_call import NO_ARRAY, Bound, HostTable, order_of
 from .host_rows import HostRows
 from .layer import Layer, LayerGradient, Steps
 from .net import NO_WEIGHTS, Examples, GradientPlaces, Kept, LayerPlaces, Weights
@@ -110,8 +110,8 @@ class OnHost(HostRows):
         ends = [0, *accumulate([len(group.places) for group in groups])]
         makes = [(g.make, slice(*part)) for g, part in zip(groups, pairwise(ends), strict=True)]
         # Whole arrays are read at once. One more number, because of a single one is no tuple.
-        whole = operator.itemgetter(*[0 if a is None else a.array for a in places], 0)
-        views = [(n, _none if a is None else self._table.view(a)) for n, a in enumerate(places)]
+        whole = operator.itemgetter(*[NO_ARRAY if a is None else a.array for a in places], 0)
+        views = [(n, self._table.view(a)) for n, a in enumerate(places) if a is not None]
         views = [(n, view) for n, view in views if not isinstance(view, operator.itemgetter)]
         cut = []
         if packs or (xp is not np and not all(a is None or a.is_whole for a in places)):
@@ -263,13 +263,12 @@ class OnHost(HostRows):
 
         return steps_of
 
-    def _cell_of(self, weights: Weights) -> Callable[[Bound, Form, Any], Cell]:
-        """Return a function that makes the cell of a layer, of its form and attributes."""
-        read, xp, dtype = self._reader(self._entry(weights)), self._xp, self._table.dtype
+    def _cell_of(self) -> Callable[[OfCell, Form, Any], Cell]:
+        """Return a function that makes the cell of weights, of a form and attributes."""
+        xp, dtype = self._xp, self._table.dtype
         prepares = self._rounds or xp is not np
 
-        def cell_of(arrays: Bound, form: Form, attributes: Any) -> Cell:
-            (entry,) = read(arrays)
+        def cell_of(entry: OfCell, form: Form, attributes: Any) -> Cell:
             return form.cell(xp, prepared(xp, entry, dtype) if prepares else entry, attributes)
 
         return cell_of
@@ -280,11 +279,13 @@ class OnHost(HostRows):
 
         With `back` it computes them again.
         """
-        form, cell_of, xp = self._net.form(), self._cell_of(layer.weights), self._xp
+        form, cell_of, xp = self._net.form(), self._cell_of(), self._xp
         attributes = kept.attributes if back else self._net.attributes
+        read = self._reader(self._entry(layer.weights))
 
         def pieced(arrays: Bound) -> Pieced:
-            cell = cell_of(arrays, form, attributes)
+            (entry,) = read(arrays)
+            cell = cell_of(entry, form, attributes)
             forward = functools.partial(_layer.forward, xp, cell)
             return Pieced(cell.Saved, cell.states, forward, False)
 
@@ -309,13 +310,13 @@ class OnHost(HostRows):
         if layer.kept is not None:
             self._keep_states(layer, layer.kept)
             return
-        steps_of, cell_of = self._steps_of(layer), self._cell_of(layer.weights)
+        steps_of, cell_of = self._steps_of(layer, self._entry(layer.weights)), self._cell_of()
         attributes, choose = self._net.attributes, self._choice("forward")
         last = [(k, self._table.view(a)) for k, a in enumerate(layer.last) if a]
 
         def forward(arrays: Bound) -> None:
-            form, steps, _ = steps_of(arrays)
-            cell = cell_of(arrays, form, attributes)
+            form, steps, (entry,) = steps_of(arrays)
+            cell = cell_of(entry, form, attributes)
             states = choose(cell, steps)(cell, steps)
             for k, view in last:
                 view(arrays)[...] = states[k]
@@ -328,14 +329,14 @@ class OnHost(HostRows):
         groups, written_of = self._written(grads.weights)
         dx, carried = _Group(tuple, [grads.x], True), _Group(make, grads.first)
         states = _NOTHING if is_step else _Group(make, self._by_run(layer, grads.states), True)
-        steps_of = self._steps_of(layer, states, carried, dx, *groups)
-        cell_of, attributes = self._cell_of(layer.weights), self._net.attributes
+        steps_of = self._steps_of(layer, self._entry(layer.weights), states, carried, dx, *groups)
+        cell_of, attributes = self._cell_of(), self._net.attributes
         choose, kept, rounds = self._choice("backward"), layer.kept, self._rounds
         pieced = None if kept is None else self._pieced(layer, kept, back=True)
 
         def backward(arrays: Bound) -> None:
-            form, steps, (cotangents, carried, (dx,), *into) = steps_of(arrays)
-            cell = cell_of(arrays, form, attributes)
+            form, steps, (entry, cotangents, carried, (dx,), *into) = steps_of(arrays)
+            cell = cell_of(entry, form, attributes)
             of_states = _Written(carried, rounds=rounds)
             written, write = written_of(arrays, form, *into)
             to, cotangents = written._replace(x=dx), None if is_step else cotangents
@@ -394,10 +395,6 @@ class OnHost(HostRows):
 
 # Where the gradients of weights that nobody wants are written.
 _NO_GRADIENTS = Gradients(None, (), (), weight_gradients="none")
-
-
-def _none(_: Any) -> None:
-    """Return no view."""
 
 
 def _do_nothing() -> None:

@@ -292,12 +292,15 @@ def test_gradient_takes_little_more_memory_than_it_returns(mode: str) -> None:
     out = cupyrnn.cudnn_rnn(x, h, h, params, rnn_mode=mode)
     args = (x, h, h, params, None, None, None, x, None, None, out.reserve_space)
     cupyrnn.cudnn_rnn_backprop(*args, rnn_mode=mode)
-    tracemalloc.start()
-    try:
-        grads = cupyrnn.cudnn_rnn_backprop(*args, rnn_mode=mode)
-        assert tracemalloc.get_traced_memory()[1] < 1.5 * grads.input_backprop.nbytes
-    finally:
-        tracemalloc.stop()
+    peaks = []
+    for _ in range(3):  # other threads may allocate, too
+        tracemalloc.start()
+        try:
+            cupyrnn.cudnn_rnn_backprop(*args, rnn_mode=mode)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert min(peaks) < 1.5 * x.nbytes
 
 
 def test_what_two_directions_give_is_rounded_once(ops: Any) -> None:
