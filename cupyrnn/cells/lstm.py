@@ -123,7 +123,8 @@ def _forward_views(
     new: Callable[..., Array], t: int, B: int, H: int, columns: Sequence[int]
 ) -> tuple[Any, ...]:
     """Return scratch memory, and of each step the planes of all gates and of i, ci, f and o."""
-    zh, z_h, tmp, planes = new(B, 4 * H), new(4, B, H), new(B, H), new(t, 4, B, H)
+    zh, tmp, planes = new(B, 4 * H), new(B, H), new(t, 4, B, H)
+    z_h = zh.reshape(4, B, H) if B == 1 else new(4, B, H)
     of_gates = [[*planes], *([*planes[:, column]] for column in columns)]
     gates = [planes[:, columns[k]] for k in (0, 2, 3)]
     return zh, zh.reshape(B, 4, H).transpose(1, 0, 2), z_h, tmp, planes, of_gates, gates
@@ -174,7 +175,8 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
         i, f, o = written or (zi, zf, zo)
         dot(h_prev, w_h, zh)
         if is_small:  # quicker than one call over strided memory
-            z_h[...] = by_gate
+            if B > 1:
+                z_h[...] = by_gate
             np.subtract(z_t, z_h, planes_t)
         else:
             np.subtract(z_t, by_gate, planes_t)
