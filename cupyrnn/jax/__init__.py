@@ -18,6 +18,7 @@ if find_spec("jax") is None:
     )
 
 from .. import _ops
+from .._typing import Save
 from ..arithmetic.gates import RecurrentActivation
 from ..cells.block_forms import GateOrder
 from ..cells.packed import Direction, InputMode, RNNMode
@@ -194,6 +195,7 @@ def cudnn_rnn(
     seed2: ArrayLike = 0,
     num_proj: int | None = None,
     recurrent_activation: RecurrentActivation | None = None,
+    save: Save = "all",
     time_major: bool = True,
 ) -> RNNOutputs:
     """
@@ -213,8 +215,12 @@ def cudnn_rnn(
         Static attributes, with TensorFlow's defaults.
     seed, seed2 : integers
         The seeds of the dropout masks, within the range of JAX's integers; may be traced.
-    num_proj, recurrent_activation, time_major : int, str, bool
+    num_proj, recurrent_activation : int, str
         Static attributes.
+    save : {"all", "states"} or int
+        What a gradient keeps of the steps, as in `cupyrnn.cudnn_rnn`; static.
+    time_major : bool
+        Static.
 
     Returns
     -------
@@ -259,6 +265,7 @@ def stacked_rnn(
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
     proj_clip: float | None = None,
+    save: Save = "all",
     time_major: bool = True,
 ) -> RNNOutputs:
     """
@@ -279,6 +286,8 @@ def stacked_rnn(
         The seeds of the dropout masks, within the range of JAX's integers; may be traced.
     forget_bias, cell_clip, gate_order, recurrent_activation, proj_clip : floats, strings
         Static attributes.
+    save : {"all", "states"} or int
+        What a gradient keeps of the steps, as in `cupyrnn.stacked_rnn`; static.
     time_major : bool
         Static.
 

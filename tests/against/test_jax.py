@@ -149,6 +149,10 @@ CALLS = {
         "stacked_rnn-LSTM", SIZE, direction="reverse", layers=2, time_major=False, dropout=0.4,
         projected=True, tapered=True, attributes=(("cell_clip", 0.5),),
     ),
+    "cudnn_rnn, save": Case(
+        "cudnn_rnn-lstm", SIZE, direction="both", layers=2, dropout=0.3, attributes=(("save", 3),)
+    ),
+    "stacked_rnn, save": Case("stacked_rnn-GRU", SIZE, layers=2, attributes=(("save", "states"),)),
 }  # fmt: skip
 
 
@@ -163,7 +167,8 @@ def inputs_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_ops_are_those_of_numpy(name: str, jit: bool) -> None:
     """Gradients with traced lengths equal vjp's, and so does the derivative along a direction."""
     inputs, attributes = inputs_of(name)
-    wrap = jax.jit if jit else lambda f: f
+    record, wrap = CALLS[name].op.schema, jax.jit if jit else lambda f: f
+    name = record.name
 
     def run(lengths: Any, inputs: Any) -> Any:
         return getattr(cj, name)(**inputs, sequence_lengths=lengths, **attributes)
@@ -178,7 +183,7 @@ def test_ops_are_those_of_numpy(name: str, jit: bool) -> None:
         sequence_lengths=LENGTHS,
         **attributes,
     )
-    record, given = CALLS[name].op.schema, {}
+    given = {}
     for n in ("h",) if name == "block_gru" else out._fields:
         a, g = (of if name == "block_gru" else getattr(of, n) for of in (out, cotangents))
         if a is not None:
@@ -196,6 +201,20 @@ def test_ops_are_those_of_numpy(name: str, jit: bool) -> None:
         for pair in ((moved, cotangents), (found, direction))
     )
     assert abs(next(slopes) - next(slopes)) < 1e-12
+
+
+def test_save_keeps_less_for_a_gradient() -> None:
+    net = cupyrnn.init_params(num_layers=1, num_units=8, input_size=2, dtype="float64")
+    x = jnp.ones((64, 4, 2))
+    kept = []
+    for save in ("all", "states", 8):
+
+        def run(params: Any, save: Any = save) -> Any:
+            return cj.cudnn_rnn(x, params=net._replace(params=params), save=save).output
+
+        _, back = jax.vjp(run, net.params)
+        kept.append(sum(a.nbytes for a in jax.tree.leaves(back)))
+    assert kept[0] > 1.5 * kept[1] > 1.5 * kept[2]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -275,7 +294,7 @@ def test_seeds_lengths_and_resets_are_checked_at_once(
         cj.cudnn_rnn(x, h, h, p, dropout=0.5, **given)
 
 
-ONE = [cupyrnn.init_block_lstm(num_units=3, input_size=3)]
+ONE = [cupyrnn.init_block_lstm(num_units=3, input_size=3, dtype="float64")]
 
 
 @pytest.mark.parametrize(
@@ -285,6 +304,7 @@ ONE = [cupyrnn.init_block_lstm(num_units=3, input_size=3)]
         ({"weights": iter(ONE)}, TypeError, "weights is a list_iterator, expected a list of"),
         ({"weights": []}, ValueError, r"weights has 0 entries, expected L\*D, at least 1"),
         ({"gate_order": "fico"}, ValueError, "gate_order is 'fico', expected one of icfo, ifco"),
+        ({"save": 0}, ValueError, "save is 0, expected 'all', 'states' or k in"),
         ({"gate_order": ["icfo"]}, ValueError, r"gate_order is \['icfo'\], expected one of"),
         ({"input": "x"}, TypeError, "input is a str, expected a jax.Array or numpy.ndarray"),
         ({"input_h": [0.0]}, TypeError, "input_h is a list, expected arrays of JAX or NumPy"),
@@ -336,13 +356,15 @@ def test_of_traced_lengths_the_dtype_and_the_shape_are_checked() -> None:
 def of_replicated(name: str) -> tuple[Any, ...]:
     """The loss of an op, its weights, which all devices share, and the arrays with a leading axis B."""
     weights, attributes = inputs_of(name)
-    attributes |= {"dropout": 0.0} if name.endswith("rnn") else {}
-    first, axis = "x" if "x" in weights else "input", int(name == "cudnn_rnn")
+    name = CALLS[name].op.schema.name
+    is_net, major = name.endswith("rnn"), attributes.get("time_major", True)
+    attributes |= {"dropout": 0.0} if is_net else {}
+    first, axis = "x" if "x" in weights else "input", int(is_net and major)
     del weights[first]
     states = {n: weights.pop(n) for n in STATES if n in weights}
 
     def loss(weights: Any, x: Any, states: Any, lengths: Any) -> Any:
-        if attributes.get("time_major", True):
+        if major:
             x = x.swapaxes(0, 1)
         states = jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), states)
         given = {first: x} | states | weights
