@@ -147,7 +147,7 @@ def crc32c(data: Any) -> int:
         register = registers[0]
     for byte in bytes_left:
         register = _after(register, np.uint32(byte))
-    return int(~register)
+    return int(register) ^ (2**32 - 1)  # in NumPy 1 the register may be an int64
 
 
 def masked(crc: int) -> int:
