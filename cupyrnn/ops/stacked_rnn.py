@@ -70,6 +70,9 @@ def form_of(op: str, weights: object) -> Form:
             expected = "a " + " or ".join(_KNOWN)
             if form is not None and n > 0:
                 expected = f"the weights of {form.name} like weights[0]"
+                if type(forms[n]) is type(form):
+                    made = type(form).__name__
+                    expected += f", with the same form object: its form is another {made}"
             raise TypeError(f"{op}: weights[{n}] is {type_shown(entry)}, expected {expected}")
     assert form is not None
     return form

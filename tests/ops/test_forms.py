@@ -121,6 +121,20 @@ def test_weights_of_another_form_in_a_second_call(
     np.testing.assert_array_equal(run(**given).output, of_doubled.output)
 
 
+def test_a_form_made_anew_for_each_entry(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = arguments(rng, "CIFG")
+    kind, made = type(given["weights"][0]), type(given["weights"][0].form)
+    monkeypatch.setattr(kind, "form", property(lambda _: made()))
+    expected = "expected the weights of a CIFG LSTM like weights[0], with the same form object"
+    with pytest.raises(TypeError) as caught:
+        cupyrnn.stacked_rnn(**given)
+    message = str(caught.value)
+    assert message.startswith("stacked_rnn: weights[1] is a ")
+    assert message.endswith(f"{expected}: its form is another CIFGForm")
+
+
 @pytest.mark.parametrize("cell", ["MGU", "CIFG"])
 def test_a_cell_without_cuda_is_refused_on_a_device(
     cell: str, cupy_on_cpu: Any, rng: np.random.Generator
