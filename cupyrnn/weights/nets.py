@@ -12,7 +12,7 @@ from ..checks.attributes import check_count, check_list, shown, type_shown
 from ..checks.calls import check_arrays
 from ..derivatives.traced import traceable
 from .forms import check_block, refuse
-from .packed import PackedParams, assembled, check_model
+from .packed import PackedParams, assembled, check_model, check_packed
 
 Weights = TypeVar("Weights", PackedParams, BlockGRUParams)
 
@@ -119,6 +119,8 @@ def join_params(
     """
     op = "join_params"
     check_list(op, "nets", nets, "PackedParams")
+    if isinstance(nets, PackedParams):  # a tuple, too
+        raise TypeError(f"{op}: nets is {type_shown(nets)}, expected a list of PackedParams")
     for n, packed in enumerate(nets):
         if not isinstance(packed, PackedParams):
             raise TypeError(f"{op}: nets[{n}] is {type_shown(packed)}, expected a PackedParams")
@@ -190,7 +192,7 @@ def split_params(params: PackedParams) -> list[PackedParams]:
     [4, 2, 2]
     """
     op = "split_params"
-    xp, net, vector = check_model(op, params)
+    xp, net, vector = check_packed(op, params)
     refuse(op, "a net of one layer", net, projection=True)
     places = layers(vector, net)
     result: list[PackedParams] = []

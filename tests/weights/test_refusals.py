@@ -123,6 +123,8 @@ def quantized(**changed: Any) -> Any:
         (lambda: W.reverse_update_gate(NET), ValueError, "reverse_update_gate: weights is of a net with lstm, expected gru"),
         (lambda: W.reverse_update_gate(np.ones(3)), TypeError, "reverse_update_gate: weights is a numpy.ndarray, expected a PackedParams or a BlockGRUParams"),
         (lambda: W.join_params([]), ValueError, "join_params: nets has 0 entries, expected one or more"),
+        (lambda: W.join_params(NET), TypeError, "join_params: nets is a cupyrnn.PackedParams, expected a list of PackedParams"),
+        (lambda: W.split_params(NET.params), TypeError, "split_params: params is a numpy.ndarray, expected a PackedParams; pass cupyrnn.PackedParams(params, num_layers, num_units, input_size, rnn_mode, direction)"),
         (lambda: W.join_params([NET, 3]), TypeError, "join_params: nets[1] is an int, expected a PackedParams"),
         (lambda: W.join_params([NET], direction="bidirectional"), ValueError, "join_params: nets has 1 entry, expected two for each layer"),
         (lambda: W.join_params([NET, net(num_layers=1, num_units=3, input_size=4)]), ValueError, "join_params: nets[1] has input_size = 4, expected 3, the output size of the layer below"),
