@@ -52,7 +52,14 @@ def check_parts(op: str, form: Any, cell: Any, saved: Any, h: Any) -> None:
         raise TypeError(f"{op}: {made} returned {type_shown(cell)}, expected a NamedTuple")
     of_cell = type(cell).__name__
     _expect(op, of_cell, cell, _OF_CELL)
+    if cell.Saved._fields != form.Saved._fields:
+        raise TypeError(
+            f"{op}: {of_cell}.Saved has {', '.join(cell.Saved._fields)}, expected"
+            f" {', '.join(form.Saved._fields)} like {type(form).__name__}.Saved"
+        )
+    _expect_tuple(op, f"{made}: widths", cell.widths, "integers")
     for kind in ("inputs", "recurrent"):
+        _expect_tuple(op, f"{made}: {kind}", getattr(cell, kind), "Weight")
         for n, weight in enumerate(getattr(cell, kind)):
             _check_weight(op, f"{made}: {kind}[{n}]", weight, cell.widths)
     states = cell.states(saved)
@@ -60,6 +67,11 @@ def check_parts(op: str, form: Any, cell: Any, saved: Any, h: Any) -> None:
         raise TypeError(
             f"{op}: {of_cell}.states returned {type_shown(states)}, expected a NamedTuple of"
             f" {', '.join(form.States._fields)}"
+        )
+    if not np.shares_memory(states[0], saved[-1]):
+        raise ValueError(
+            f"{op}: {of_cell}.Saved ends with {cell.Saved._fields[-1]}, expected h, which"
+            f" {of_cell}.states returns first"
         )
     operands = getattr(cell, "operands", None)
     if operands is not None:
@@ -71,8 +83,16 @@ def check_parts(op: str, form: Any, cell: Any, saved: Any, h: Any) -> None:
             )
 
 
+def _expect_tuple(op: str, name: str, found: Any, entries: str) -> None:
+    """Check that something is a tuple. A tuple of one entry may lack its comma."""
+    if not isinstance(found, (tuple, list)) or hasattr(found, "_fields"):
+        raise TypeError(f"{op}: {name} is {type_shown(found)}, expected a tuple of {entries}")
+
+
 def _check_weight(op: str, name: str, weight: Any, widths: Sequence[int]) -> None:
     """Check a matrix of a cell, and the columns of the deltas that belong to it."""
+    if getattr(weight, "_fields", None) != ("w", "width", "delta", "columns"):
+        raise TypeError(f"{op}: {name} is {type_shown(weight)}, expected a Weight")
     w, width, delta, columns = weight
     if w is not None and w.shape[1:] != (width,):
         raise ValueError(f"{op}: {name}.w has shape {w.shape}, expected (·, width) with {width = }")
@@ -102,16 +122,37 @@ def check_gradients(op: str, form: Any, cell: Any, grads: Any, axes: tuple[int, 
         ("weights", found.weights, len(weights), "inputs and recurrent"),
         ("sums", found.sums, len(cell.widths), "widths"),
     ):
-        if (parts is not None or name == "weights") and len(parts) != expected:
+        if parts is None and name == "sums":
+            continue
+        count = len(parts) if isinstance(parts, (tuple, list)) else None
+        if count != expected:
+            returned = type_shown(parts) if count is None else counted(count, "array")
             raise ValueError(
-                f"{op}: {made} returned {counted(len(parts), 'array')} as {name}, expected"
-                f" {expected}, one for each of {of}"
+                f"{op}: {made} returned {returned} as {name}, expected {expected}, one for each"
+                f" of {of}"
             )
+    why = f" with {axes} in front, as grads by example have" if axes else ""
     for n, (part, weight) in enumerate(zip(found.weights, weights, strict=True)):
         if part is None or weight.w is None or part.shape == (*axes, *weight.w.shape):
             continue
-        why = f" with {axes} in front, as grads by example have" if axes else ""
         raise ValueError(
             f"{op}: {made} returned weights[{n}] of shape {part.shape}, expected the matrix's"
             f" shape, {weight.w.shape}{why}"
+        )
+    for n, (part, width) in enumerate(zip(found.sums or (), cell.widths, strict=False)):
+        if part is not None and part.shape != (*axes, width):
+            raise ValueError(
+                f"{op}: {made} returned sums[{n}] of shape {part.shape}, expected one number for"
+                f" each of the columns of deltas[{n}], {(width,)}{why}"
+            )
+    vectors = found.vectors
+    if vectors is not None and vectors.shape[: len(axes)] != axes:
+        raise ValueError(
+            f"{op}: {made} returned vectors of shape {vectors.shape}, expected memory{why}"
+        )
+    finished = form.finished(grads, found)
+    if getattr(finished, "_fields", None) != grads._fields:
+        raise TypeError(
+            f"{op}: {type(form).__name__}.finished returned {type_shown(finished)}, expected"
+            f" gradients of {', '.join(grads._fields)}"
         )
