@@ -190,3 +190,15 @@ def compiled(function: Callable[..., None], char: str) -> Any:
         return compiled_callback(function, numba.void(one, numba.int64), CALLBACK_OPTIONS)
     except Exception:
         return None
+
+
+def error_of(function: Callable[..., None], char: str) -> Exception | None:
+    """Return why `compiled` returns None; None if it does not, or if Numba compiles nothing."""
+    if compiled(function, char) is not None or getattr(numba.config, "DISABLE_JIT", False):
+        return None
+    one = numba.from_dtype(np.dtype(char))
+    try:
+        compiled_callback(function, numba.void(one, numba.int64), CALLBACK_OPTIONS)
+    except Exception as error:
+        return error
+    return None

@@ -80,6 +80,8 @@ class Vectors:
         if name in formulas.vectors:
             return self._word(name) + self._offset
         gates = formulas.z if row == "z" else formulas.zh
+        if row not in ("z", "zh") or gate not in gates:
+            raise NameError(f"no vector is named {name}")
         if not self._packed:
             return self._addresses[row] + self._offset + self._word(name)
         in_row = gates.index(gate) * VECTOR_BYTES

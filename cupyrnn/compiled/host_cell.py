@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .._typing import Array
-from .cache import compiled
+from .cache import compiled, error_of
 from .formulas import CellCode
 from .frame import all_steps, all_steps_back
 from .plan import Spec
@@ -60,6 +60,15 @@ class HostCell(NamedTuple):
         """Return whether the loop of a layer or of a step, and its formulas, are compiled."""
         functions = _LOOPS[loop], self.code.functions[loop]
         return all(compiled(function, dtype.char) is not None for function in functions)
+
+    def error(self, dtype: np.dtype[Any]) -> Exception | None:
+        """Return why formulas are not compiled; None if they are, or if no loop is."""
+        for loop, function in _LOOPS.items():
+            if compiled(function, dtype.char) is not None:
+                error = error_of(self.code.functions[loop], dtype.char)
+                if error is not None:
+                    return error
+        return None
 
 
 @functools.lru_cache(maxsize=64)

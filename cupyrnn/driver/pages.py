@@ -22,6 +22,7 @@ from ..cells.gru import GRU
 from ..cells.gru_reset_after import GRUResetAfter
 from ..cells.lstm import LSTM
 from ..cells.simple_rnn import SimpleRNN
+from ..checks.attributes import shown, type_shown
 
 
 def in_numpy(cell: type) -> Any:
@@ -73,6 +74,58 @@ def compiled_page(cell: type) -> Any:
         return in_vectors(cell)
     except Exception:  # Numba is not installed, or does not work with this NumPy.
         return None
+
+
+def check_compiled_page(op: str, cell: Any, weights: Any, attributes: object) -> None:
+    """
+    Check that the compiled page of a user's cell can be compiled, and that it fits the cell.
+
+    Calls do not: NumPy computes where a page does not work. Numba may be missing, too.
+    """
+    kind: Any = type(cell)
+    declared = getattr(kind, "compiled", None)
+    if declared is None or compiled_page(LSTM) is None:
+        return
+    name = f"{op}: {kind.__qualname__}.compiled"
+    try:
+        page = in_vectors(kind)
+    except Exception as error:
+        raise TypeError(
+            f"{name} is {shown(declared)}, expected a module or the name of one: {error}"
+        ) from error
+    if not (hasattr(page, "in_place") and hasattr(page, "weights_of")):
+        raise TypeError(
+            f"{name} is {type_shown(page)}, expected a module with in_place and weights_of"
+        )
+    host, saved = page.in_place(attributes), cell.Saved._fields
+    if tuple(host.code.formulas.saved) not in (saved, saved[:-1]):
+        raise ValueError(
+            f"{name}: the formulas have saved = {', '.join(host.code.formulas.saved)}, expected"
+            f" {', '.join(saved)} like {kind.__qualname__}.Saved"
+        )
+    from .places import Place, strides_of
+
+    places = [
+        a if a is None else Place(0, 0, a.shape, strides_of(a.shape, a.itemsize), a.dtype)
+        for a in weights
+    ]
+    *matrices, _ = page.weights_of(type(weights)._make(places))
+    for of, parts, known in zip("xh", matrices, (cell.inputs, cell.recurrent), strict=True):
+        rows = sorted({len(one.w) for one in known})
+        if type(parts) not in (tuple, list) or not all(isinstance(a, Place) for a in parts):
+            raise TypeError(
+                f"{name}: weights_of returned {type_shown(parts)} as the matrices of {of}, expected"
+                " a tuple of parts of the weights"
+            )
+        shapes = [a.shape for a in parts]
+        if not all(shape[0] in rows for shape in shapes):
+            raise ValueError(
+                f"{name}: weights_of returned matrices of {of} of shapes"
+                f" {', '.join(map(str, shapes))}, expected {' or '.join(map(str, rows))} rows"
+            )
+    why = host.error(np.dtype(float))
+    if why is not None:
+        raise TypeError(f"{name}: its formulas cannot be compiled: {why}") from why
 
 
 # A whole layer in one call packs its matrices first. Measured: this pays from the first number of

@@ -15,6 +15,7 @@ from ..checks.block import shape_of
 from ..checks.cells import check_form, check_gradients, check_parts
 from ..derivatives.jvp import jvp
 from ..derivatives.tree import leaves_by_name, tree_map
+from ..driver import pages
 from .stacked_rnn import stacked_rnn, stacked_rnn_backprop
 
 # The largest relative error of a right gradient: rounding, also of cells that divide and normalize.
@@ -107,6 +108,7 @@ def _check_parts(op: str, weights: Any, sizes: tuple[int, int, int]) -> None:
     for axes in ((), (_B,)):
         grads = each(entry, lambda a, axes=axes: np.zeros((*axes, *a.shape)))  # type: ignore[misc]
         check_gradients(op, form, cell, grads, axes)
+    pages.check_compiled_page(op, cell, entry, attributes)
 
 
 def _array_of(place: str, fields: tuple[str, ...]) -> str:

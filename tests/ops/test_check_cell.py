@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,6 +113,34 @@ UNFIT: list[tuple[str, str, str]] = [
 def test_parts_that_do_not_fit(right: str, wrong: str, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=f"^{re.escape(f'check_cell: {message}')}$"):
         cupyrnn.check_cell(with_error(right, wrong))
+
+
+PAGE = "CIFG.compiled"
+W_PARTS = "(w.part(0, K),), (w.part(K, rows),)"
+UNFIT_PAGES: list[tuple[str, str, str]] = [
+    ("import numpy as np\n", "import nothing_like_that\n", f"{PAGE} is 'a_page', expected a module or the name of one: No module named 'nothing_like_that'"),
+    ("def in_place", "def elsewhere", f"{PAGE} is a module, expected a module with in_place and weights_of"),
+    ('saved=("f", "g",', 'saved=("g", "f",', f"{PAGE}: the formulas have saved = g, f, o, c, h, expected f, g, o, c, h like CIFG.Saved"),
+    (W_PARTS, "w.part(0, K), w.part(K, rows)", f"{PAGE}: weights_of returned a cupyrnn.Place as the matrices of x, expected a tuple of parts of the weights"),
+    (W_PARTS, "(w,), (w,)", f"{PAGE}: weights_of returned matrices of x of shapes (7, 12), expected 3 rows"),
+    ("v.c_prev - v.g", "v.c_before - v.g", f"{PAGE}: its formulas cannot be compiled: no vector is named c_before"),
+    ('"dc": dc * v.f', '"c_carried": dc * v.f', f"{PAGE}: its formulas cannot be compiled: no vector is named c_carried"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("right", "wrong", "message"), UNFIT_PAGES)
+def test_compiled_pages_that_do_not_fit(
+    right: str, wrong: str, message: str, compiled_loops: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Calls use NumPy where a page cannot be compiled, and only the check says so."""
+    source = inspect.getsource(importlib.import_module("new_cells.compiled.cifg"))
+    assert source.count(right) == 1
+    source = source.replace(right, wrong).replace("from ..cifg import CIFGParams", "")
+    (tmp_path / "a_page.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "a_page", raising=False)
+    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(f'check_cell: {message}')}$"):
+        cupyrnn.check_cell(with_error("new_cells.compiled.cifg", "a_page", cifg))
 
 
 @pytest.mark.parametrize(
