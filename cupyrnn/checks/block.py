@@ -114,8 +114,8 @@ def shape_of(symbols: str, **sizes: int) -> tuple[int, ...]:
     return tuple(sum(map(size_of, axis.split("+"))) for axis in symbols.split(", "))
 
 
-def size_of(form: Any, weights: Any) -> int | None:
-    """Return H of a layer from the axes that are multiples of H; None if they disagree."""
+def _sizes_of(form: Any, weights: Any) -> set[float]:
+    """Return H of a layer from each of the axes that are multiples of H."""
     sizes = set()
     for name, a in weights._asdict().items():
         axes = form.shapes[name].split(", ")
@@ -123,7 +123,26 @@ def size_of(form: Any, weights: Any) -> int | None:
             factor, _, last = term.rpartition("*")
             if last == "H" and "+" not in term:
                 sizes.add(size / int(factor or 1))
+    return sizes
+
+
+def size_of(form: Any, weights: Any) -> int | None:
+    """Return H of a layer from the axes that are multiples of H; None if they disagree."""
+    sizes = _sizes_of(form, weights)
     return int(sizes.pop()) if len(sizes) == 1 else None
+
+
+def check_one_size(op: str, name: str, form: Any, weights: Any) -> None:
+    """Check that the axes of a layer's arrays that are multiples of H agree."""
+    if len(_sizes_of(form, weights)) < 2:
+        return
+    P = "P" if getattr(weights, form.projection or " ", None) is not None else "H"
+    found = (
+        f"{n} has shape {a.shape}, expected {symbols_shown(form.shapes[n], 'K', P)}"
+        for n, a in weights._asdict().items()
+        if a is not None
+    )
+    raise ValueError(f"{op}: the arrays of {name} differ in H: {'; '.join(found)}")
 
 
 def widths_of(form: Any, weights: Sequence[Any]) -> list[tuple[int, int]] | None:

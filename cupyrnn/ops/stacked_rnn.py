@@ -37,7 +37,7 @@ from ..checks.attributes import (
     type_shown,
     unless_zero,
 )
-from ..checks.block import check_projections, check_weights, widths_of
+from ..checks.block import check_one_size, check_projections, check_weights, widths_of
 from ..checks.calls import check_arrays, expect_rank
 from ..checks.nets import NetSizes, check_shapes
 from ..driver import pages
@@ -141,6 +141,8 @@ def _check(
         check_arrays(op, {"input": input}, of_weights)
         D = 1 + (check_choice(op, "direction", direction, DIRECTIONS) == "bidirectional")
         known = widths_of(form, entries[::D])
+        for n in () if known is not None else range(0, len(entries), D):
+            check_one_size(op, f"weights[{n}]", form, entries[n])
     others = _others(op, "input_c", form, input_c, may_lack=known is not None)
     arrays = {"input_h": input_h, **_by_name("input_c", others)}
     given = {name: a for name, a in arrays.items() if a is not None or known is None}

@@ -178,6 +178,8 @@ ERRORS: list[Any] = [
     ("sLSTM", {"gate_order": "ifco"}, ValueError, "gate_order is 'ifco', expected icfo for an sLSTM"),
     ("sLSTM", {"gate_order": np.ones(2)}, ValueError, "gate_order is array([1., 1.]), expected icfo for an sLSTM"),
     ("LSTM", {"input_h": np.zeros((4, 4, 2))}, ValueError, "weights[0].w has shape (7, 20), expected (I+P, 4*H) = (5, 20)"),
+    ("LSTM", {"input_h": None, "input_c": None, "w": (2, np.zeros((8, 16)))}, ValueError, "the arrays of weights[2] differ in H: w has shape (8, 16), expected (K+P, 4*H); b has shape (20,), expected (4*H,)"),
+    ("sLSTM", {"input_h": None, "w": (0, np.zeros((8, 16)))}, ValueError, "the arrays of weights[0] differ in H: w has shape (8, 16), expected (K+H, 4*H); b has shape (20,), expected (4*H,)"),
     ("LSTM", {"w_p": (1, None)}, TypeError, "weights[1].w_p is None, expected an array like weights[0].w_p"),
     ("LSTM", {"w": (2, np.zeros((8, 20)))}, ValueError, "weights[2].w has shape (8, 20), expected (D*P+P, 4*H) = (12, 20)"),
 ]  # fmt: skip
