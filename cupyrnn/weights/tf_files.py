@@ -104,7 +104,8 @@ def _damaged(op: str, path: str) -> Iterator[None]:
 def _mapped(path: str) -> Buffer:
     """Map a file into memory. It must be a regular file: a device or a pipe may never end."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with open(os.open(path, flags), "rb") as file:
+    # With an opener an error names the path, not a number, and nothing stays open.
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is not a regular file")

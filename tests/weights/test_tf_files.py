@@ -107,6 +107,20 @@ def test_other_files_are_refused(
         read(saved / path)
 
 
+def test_a_folder_instead_of_a_frozen_graph(saved: Path) -> None:
+    """The error names it, and no descriptor stays open: the next one has the same number."""
+    with pytest.raises(IsADirectoryError) as caught:
+        read_tf_frozen_graph(saved)
+    assert caught.value.filename == str(saved)
+    number = os.open(saved, os.O_RDONLY)
+    os.close(number)
+    with pytest.raises(IsADirectoryError):
+        read_tf_frozen_graph(saved)
+    again = os.open(saved, os.O_RDONLY)
+    os.close(again)
+    assert again == number
+
+
 def test_a_folder_that_has_no_checkpoint_says_what_it_has(saved: Path) -> None:
     (saved / "checkpoint").unlink()
     with pytest.raises(ValueError, match=r"expected the path of a checkpoint; it has model\.ckpt$"):
