@@ -76,6 +76,35 @@ def compiled_page(cell: type) -> Any:
         return None
 
 
+def check_parts_of_page(op: str, page: Any, cell: Any, weights: Any) -> None:
+    """
+    Check the matrices that a compiled page of a user's cell finds in the weights.
+
+    Compiled code would read and write beyond the arrays.
+    """
+    from .places import Place, strides_of
+
+    name = f"{op}: {page.__name__}.weights_of"
+    places = [
+        a if a is None else Place(0, 0, a.shape, strides_of(a.shape, a.itemsize), a.dtype)
+        for a in weights
+    ]
+    *matrices, _ = page.weights_of(type(weights)._make(places))
+    for of, parts, known in zip("xh", matrices, (cell.inputs, cell.recurrent), strict=True):
+        rows = sorted({len(one.w) for one in known})
+        if type(parts) not in (tuple, list) or not all(isinstance(a, Place) for a in parts):
+            raise TypeError(
+                f"{name} returned {type_shown(parts)} as the matrices of {of}, expected a tuple of"
+                " parts of the weights"
+            )
+        shapes = [a.shape for a in parts]
+        if not all(shape[0] in rows for shape in shapes):
+            raise ValueError(
+                f"{name} returned matrices of {of} of shapes {', '.join(map(str, shapes))},"
+                f" expected {' or '.join(map(str, rows))} rows"
+            )
+
+
 def check_compiled_page(op: str, cell: Any, weights: Any, attributes: object) -> None:
     """
     Check that the compiled page of a user's cell can be compiled, and that it fits the cell.
@@ -103,26 +132,7 @@ def check_compiled_page(op: str, cell: Any, weights: Any, attributes: object) ->
             f"{name}: the formulas have saved = {', '.join(host.code.formulas.saved)}, expected"
             f" {', '.join(saved)} like {kind.__qualname__}.Saved"
         )
-    from .places import Place, strides_of
-
-    places = [
-        a if a is None else Place(0, 0, a.shape, strides_of(a.shape, a.itemsize), a.dtype)
-        for a in weights
-    ]
-    *matrices, _ = page.weights_of(type(weights)._make(places))
-    for of, parts, known in zip("xh", matrices, (cell.inputs, cell.recurrent), strict=True):
-        rows = sorted({len(one.w) for one in known})
-        if type(parts) not in (tuple, list) or not all(isinstance(a, Place) for a in parts):
-            raise TypeError(
-                f"{name}: weights_of returned {type_shown(parts)} as the matrices of {of}, expected"
-                " a tuple of parts of the weights"
-            )
-        shapes = [a.shape for a in parts]
-        if not all(shape[0] in rows for shape in shapes):
-            raise ValueError(
-                f"{name}: weights_of returned matrices of {of} of shapes"
-                f" {', '.join(map(str, shapes))}, expected {' or '.join(map(str, rows))} rows"
-            )
+    check_parts_of_page(op, page, cell, weights)
     why = host.error(np.dtype(float))
     if why is not None:
         raise TypeError(f"{name}: its formulas cannot be compiled: {why}") from why

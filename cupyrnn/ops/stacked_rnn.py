@@ -228,6 +228,8 @@ def _record(call: NetCall, note: Note | None, again: Any, arguments: Arguments) 
                     f"stacked_rnn: {page.__name__}, the compiled page of {kind.__qualname__}, has"
                     f" no {name}, expected in_place and weights_of"
                 )
+        if page is not None:
+            pages.check_parts_of_page("stacked_rnn", page, cell, arguments.by_name["weights"][0])
         layer = net_layouts.FormedLayer(attributes, form, page)
     net = net_layouts.StackedNet(call.layout(note), layer)
     if "reserve_space" in arguments.by_name:

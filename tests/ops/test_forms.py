@@ -103,6 +103,22 @@ def test_a_compiled_page_without_a_function(
         cupyrnn.stacked_rnn(**arguments(rng, "CIFG"))
 
 
+def test_a_compiled_page_that_swaps_the_matrices(
+    compiled_loops: ModuleType, rng: np.random.Generator, monkeypatch: Any
+) -> None:
+    """Compiled code would write beyond their ends."""
+    page = in_vectors(CIFG)
+    right = page.weights_of
+    swapped = lambda weights: (*right(weights)[1::-1], {})  # noqa: E731
+    monkeypatch.setattr(page, "weights_of", swapped)
+    message = r"matrices of x of shapes \(5, 15\), expected 3 rows"
+    with pytest.raises(
+        ValueError,
+        match=rf"^stacked_rnn: new_cells\.compiled\.cifg\.weights_of returned {message}$",
+    ):
+        cupyrnn.stacked_rnn(**arguments(rng, "CIFG"))
+
+
 def test_weights_of_another_form_in_a_second_call(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
