@@ -76,14 +76,26 @@ def compiled_page(cell: type) -> Any:
         return None
 
 
-def check_parts_of_page(op: str, page: Any, cell: Any, weights: Any) -> None:
+def check_parts_of_page(op: str, page: Any, cell: Any, weights: Any, attributes: object) -> None:
     """
-    Check the matrices that a compiled page of a user's cell finds in the weights.
+    Check the states of a user's compiled page, and the matrices that it finds in the weights.
 
-    Compiled code would read and write beyond the arrays.
+    Compiled code would read and write beyond the arrays, and leave other states unwritten.
     """
     from .places import Place, strides_of
 
+    states, formulas = weights.form.States._fields, page.in_place(attributes).code.formulas
+    if len(states) > 2:
+        raise ValueError(
+            f"{op}: {page.__name__} is the compiled page of {weights.form.name}, which has the"
+            f" states {', '.join(states)}, expected at most two"
+        )
+    if bool(formulas.c) != (len(states) == 2):
+        expected = f"the name of {states[1]} in saved" if len(states) == 2 else "none"
+        raise ValueError(
+            f"{op}: the formulas of {page.__name__} have c = {shown(formulas.c)}, expected"
+            f" {expected}"
+        )
     name = f"{op}: {page.__name__}.weights_of"
     places = [
         a if a is None else Place(0, 0, a.shape, strides_of(a.shape, a.itemsize), a.dtype)
@@ -132,7 +144,7 @@ def check_compiled_page(op: str, cell: Any, weights: Any, attributes: object) ->
             f"{name}: the formulas have saved = {', '.join(host.code.formulas.saved)}, expected"
             f" {', '.join(saved)} like {kind.__qualname__}.Saved"
         )
-    check_parts_of_page(op, page, cell, weights)
+    check_parts_of_page(op, page, cell, weights, attributes)
     why = host.error(np.dtype(float))
     if why is not None:
         raise TypeError(f"{name}: its formulas cannot be compiled: {why}") from why

@@ -229,7 +229,8 @@ def _record(call: NetCall, note: Note | None, again: Any, arguments: Arguments) 
                     f" no {name}, expected in_place and weights_of"
                 )
         if page is not None:
-            pages.check_parts_of_page("stacked_rnn", page, cell, arguments.by_name["weights"][0])
+            entry = arguments.by_name["weights"][0]
+            pages.check_parts_of_page("stacked_rnn", page, cell, entry, attributes)
         layer = net_layouts.FormedLayer(attributes, form, page)
     net = net_layouts.StackedNet(call.layout(note), layer)
     if "reserve_space" in arguments.by_name:

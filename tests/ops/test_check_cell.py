@@ -121,6 +121,7 @@ UNFIT_PAGES: list[tuple[str, str, str]] = [
     ("import numpy as np\n", "import nothing_like_that\n", f"{PAGE} is 'a_page', expected a module or the name of one: No module named 'nothing_like_that'"),
     ("def in_place", "def elsewhere", f"{PAGE} is a module, expected a module with in_place and weights_of"),
     ('saved=("f", "g",', 'saved=("g", "f",', f"{PAGE}: the formulas have saved = g, f, o, c, h, expected f, g, o, c, h like CIFG.Saved"),
+    ('c="c",', "", "the formulas of a_page have c = '', expected the name of c in saved"),
     (W_PARTS, "w.part(0, K), w.part(K, rows)", f"{WEIGHTS_OF} returned a cupyrnn.Place as the matrices of x, expected a tuple of parts of the weights"),
     (W_PARTS, "(w,), (w,)", f"{WEIGHTS_OF} returned matrices of x of shapes (7, 12), expected 3 rows"),
     ("v.c_prev - v.g", "v.c_before - v.g", f"{PAGE}: its formulas cannot be compiled: no vector is named c_before"),

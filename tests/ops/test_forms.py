@@ -24,6 +24,7 @@ from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.driver import layer as _layer
+from cupyrnn.driver import pages
 from cupyrnn.driver.pages import in_vectors
 
 
@@ -117,6 +118,19 @@ def test_a_compiled_page_that_swaps_the_matrices(
         match=rf"^stacked_rnn: new_cells\.compiled\.cifg\.weights_of returned {message}$",
     ):
         cupyrnn.stacked_rnn(**arguments(rng, "CIFG"))
+
+
+def test_a_compiled_page_of_a_cell_with_more_states(
+    compiled_loops: ModuleType, rng: np.random.Generator, monkeypatch: Any
+) -> None:
+    """Compiled code would not write n and m."""
+    page = in_vectors(CIFG)
+    monkeypatch.setattr(pages, "compiled_page", lambda _: page)
+    message = "an sLSTM, which has the states h, c, n, m, expected at most two$"
+    with pytest.raises(
+        ValueError, match=f"^stacked_rnn: {page.__name__} is the compiled page of {message}"
+    ):
+        cupyrnn.stacked_rnn(**arguments(rng, "sLSTM"))
 
 
 def test_weights_of_another_form_in_a_second_call(
