@@ -110,6 +110,22 @@ def lstm_attributes(op: str, attributes: Attributes) -> tuple[float, float, str,
     return bias, check_real(op, "cell_clip", clip), gate_order, recurrent_activation
 
 
+def check_one_width(op: str, weights: Any, form: Form) -> None:
+    """Check that all layers have one H and one P: the states are one tensor."""
+    for name, symbols in form.shapes.items():
+        first = getattr(weights[0], name, None)
+        for n, entry in enumerate(weights):
+            a = getattr(entry, name, None)
+            if a is None or first is None or len(a.shape) != len(first.shape):
+                continue
+            axes = zip(symbols.split(", "), a.shape, first.shape, strict=False)
+            if any("K" not in axis and size != other for axis, size, other in axes):
+                raise ValueError(
+                    f"{op}: weights[{n}].{name} has shape {tuple(a.shape)}, and weights[0].{name}"
+                    f" {tuple(first.shape)}, expected one H and one P in all layers of tensors"
+                )
+
+
 def check_block_weights(
     op: str, weights: Any, form: Form, word: str
 ) -> tuple[list[torch.Tensor], str]:

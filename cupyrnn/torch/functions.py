@@ -32,6 +32,7 @@ from .arguments import (
     Lengths,
     Resets,
     check_block_weights,
+    check_one_width,
     check_seeds,
     extras,
     keeps,
@@ -514,7 +515,8 @@ def stacked_rnn(
         takes a tuple of them, and output_c is one.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         The tensors of each of the L*D layers and directions, in the order of input_h, with the
-        shapes of `cupyrnn.stacked_rnn`. Weights that have a ``form`` make a cell of your own.
+        shapes of `cupyrnn.stacked_rnn`; all have one H and one P. Weights that have a ``form`` make
+        a cell of your own.
     sequence_lengths : list or tensor of [B] integers on the CPU, optional
         The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
     resets : list or tensor of [T, B] booleans, or of 0 and 1, on the CPU, optional
@@ -579,6 +581,7 @@ def stacked_rnn(
             raise TypeError(f"{op}: input_c is {kind}, expected a tuple of {several} tensors")
         input_c = torch.stack(tuple(input_c))
     flat, names = check_block_weights(op, weights, form, name_of_kind(weights, form))
+    check_one_width(op, weights, form)
     of_cell = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation, proj_clip)
     attributes: Any = of_cell
     if form is LSTM_FORM:
