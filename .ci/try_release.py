@@ -39,6 +39,7 @@ TESTS = (
     "ops/test_raw_ops.py",
     "package/test_package.py",
     "weights/test_params.py",
+    "weights/test_tf_files.py",
 )
 CLEAN = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "PYTHONHOME")}
 

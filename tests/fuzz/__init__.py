@@ -241,7 +241,6 @@ def draw_case(
     return Case(row, **{n: fields[n] for n in fields if n in Case._fields}, attributes=attributes)
 
 
-@np.errstate(all="ignore")
 def draw_call(rng: np.random.Generator, name: str) -> Call:
     """Return a right call of a function."""
     if " of " in name:
@@ -630,7 +629,8 @@ def check_case(seed: int, case: int, names: list[str]) -> None:
     sharing.draw_threads(more)
     name = names[case % len(names)]
     try:
-        call = draw_call(rng, name)
+        with np.errstate(all="ignore"):  # as a decorator NumPy 1's is shared by threads
+            call = draw_call(rng, name)
     except Exception as error:
         message = f"case {case} of seed {seed}: {name}() cannot be called: {error}"
         raise Failure(message) from error

@@ -97,7 +97,7 @@ def test_gradients(
         expected = wide.slopes(wide.gradient(cupyrnn, saved, of_wide))
     if not (case.op.is_net or case.op.is_cell):
         out = out._make(
-            np.where(call.padding_mask[..., None], np.nan, a).astype(a.dtype) for a in out
+            np.where(call.padding_mask[..., None], a.dtype.type(np.nan), a) for a in out
         )
     found = call.slopes(call.gradient(ops, outputs_with_layout(call, out), cotangents))
     moved = None

@@ -51,8 +51,8 @@ def test_an_unfinished_file_leaves_the_old_one(
         with pytest.raises(OSError, match="No space left"):
             NET.save(path)
     assert path.read_bytes() == before
-    NET._replace(params=NET.params + 1).save(path)
-    assert load_params(path).params[0] == NET.params[0] + 1
+    NET._replace(params=2 * NET.params).save(path)
+    assert (load_params(path).params == 2 * NET.params).all()
     assert path.is_symlink() == link
     assert len(list(tmp_path.iterdir())) == 1 + link
 
