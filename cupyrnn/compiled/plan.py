@@ -296,7 +296,9 @@ class Plan:
         self._sums = [memory.take(c.row * backward) for c in columns]
         self._zeros = memory.take(max(H, P, shapes.I) * size)
         self._zeroed = self._sums[0]
-        if any(c.H * size % VECTOR_BYTES for c in columns):  # lanes without a unit
+        # Lanes without a unit. Those behind a row are read too: numbers that were there may be
+        # denormal, and products with these are slow.
+        if any(c.H * size % VECTOR_BYTES or c.width * size < c.row for c in columns):
             self._zeroed = self._z[0]
         self._zeroed_bytes = memory.bytes - self._zeroed if backward else 0
         return memory

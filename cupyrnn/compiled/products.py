@@ -18,7 +18,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from .simd import ROWS, VECTOR_BYTES, VECTORS, block, copy, part, read_word, row_sums, size_of, tile
+from .simd import (
+    ROWS,
+    VECTOR_BYTES,
+    VECTORS,
+    block,
+    copy,
+    fill,
+    part,
+    read_word,
+    row_sums,
+    size_of,
+    tile,
+)
 
 PANEL_BYTES = VECTORS * VECTOR_BYTES
 # Rows of a panel that fit the L1 cache; rows of A that fit the L2 cache.
@@ -236,8 +248,14 @@ def multiply_in_place(
                         ))  # fmt: skip
             elif M > _IN_PLACE or columns < width:
                 for d in range(depth):
-                    row = b + (k + d) * rs_b + p * size
-                    copy(memory + d * PANEL_BYTES, row, columns * size)
+                    row, to = b + (k + d) * rs_b + p * size, memory + d * PANEL_BYTES
+                    # The columns behind the last must not be what was in memory: products with
+                    # denormal numbers are slow. Numbers of the next rows do.
+                    if (K - 1 - k - d) * rs_b >= PANEL_BYTES:
+                        copy(to, row, PANEL_BYTES)
+                    else:
+                        copy(to, row, columns * size)
+                        fill(to + columns * size, 0, PANEL_BYTES - columns * size)
             else:
                 panel, rs_panel = b + k * rs_b + p * size, rs_b
             column_of_tiles(

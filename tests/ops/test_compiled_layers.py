@@ -101,6 +101,69 @@ def test_a_late_thread_finds_what_it_left(
     assert max(counts) == 3
 
 
+def noted(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[ModuleType, list[tuple[Any, Any]]]:
+    """Fill the memory of calls with 0x55; return the module, and what ran with which memory."""
+    module = importlib.import_module(f"cupyrnn.compiled.{name}")
+    calls: list[tuple[Any, Any]] = []
+    memories: list[Any] = []
+
+    def filled(shape: Any, dtype: Any) -> Any:
+        made = np.empty(shape, dtype)
+        if dtype is module.BYTE:
+            made[...] = 0x55
+            memories.append(made)
+        return made
+
+    of_kind = getattr(module, kind)
+    run = of_kind.run
+
+    def run_and_note(self: Any, arrays: Any) -> Any:
+        found = run(self, arrays)
+        (memory,) = memories
+        memories.clear()
+        calls.append((self, memory[-memory.__array_interface__["data"][0] % module.VECTOR_BYTES :]))
+        return found
+
+    monkeypatch.setattr(module, "np", SimpleNamespace(**{**vars(np), "empty": filled}))
+    monkeypatch.setattr(of_kind, "run", run_and_note)
+    monkeypatch.setattr(signatures, "CALLS", signatures.CallCache())
+    return module, calls
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_deltas_of_no_unit_are_zero(
+    compiled_loops: ModuleType, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The products read them. Numbers that were in memory may be denormal, which is slow."""
+    _, calls = noted("plan", "Plan", monkeypatch)
+    for H in (3, 8, 20):
+        numbers_of(mode, (5, 2, 3, H))
+    backward = [(made, memory) for made, memory in calls if made._shapes.backward]
+    assert len(backward) == 3
+    for made, memory in backward:
+        for k, c in enumerate(made._columns):
+            if c.adds_to in (k, -1):
+                z = memory[made._z[k] :][: 10 * c.row].view(np.float64).reshape(10, -1)
+                assert (z[:, c.width :] == 0).all()
+
+
+@pytest.mark.parametrize("op", CELLS)
+def test_a_panel_of_few_columns_has_nothing_that_was_in_memory(
+    compiled_loops: ModuleType, op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, calls = noted("single", "CompiledStep", monkeypatch)
+    I = H = 3
+    numbers_of(op, (1, 5, I, H))
+    calls = [(made, memory) for made, memory in calls if any(made._sizes.weights)]
+    assert calls
+    row = importlib.import_module("cupyrnn.compiled.products").PANEL_BYTES
+    for made, memory in calls:
+        panel = memory[made._memory.bytes :][: H * row].view(np.uint64)
+        assert (panel != 0x5555555555555555).all()
+
+
 # More columns of A than a product computes at once; several parts of a layer.
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shape", [(3, 2, 300, 300), (5000, 1, 3, 8)])
@@ -119,33 +182,15 @@ def test_where_a_part_ends(
     compiled_loops: ModuleType, mode: str, B: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts of up to 8 rows that end at every step; nothing past their memory is written."""
-    plan = importlib.import_module("cupyrnn.compiled.plan")
-    run_plan, plans, memories = plan.Plan.run, [], []
-
-    def filled(shape: Any, dtype: Any) -> Any:
-        made = np.empty(shape, dtype)
-        if dtype is plan.BYTE:
-            made[...] = 0x55
-            memories.append(made)
-        return made
-
+    plan, calls = noted("plan", "Plan", monkeypatch)
     for name, value in {"_FORWARD_PART": 2048, "_BACKWARD_PART": 0, "_LEAST_PART": 8}.items():
         monkeypatch.setattr(plan, name, value)
-
-    def run_and_note(self: Any, arrays: Any) -> Any:
-        plans.append(self)
-        return run_plan(self, arrays)
-
-    monkeypatch.setattr(plan, "np", SimpleNamespace(**{**vars(np), "empty": filled}))
-    monkeypatch.setattr(plan.Plan, "run", run_and_note)
-    monkeypatch.setattr(signatures, "CALLS", signatures.CallCache())
     for T in range(1, 19):
         actual, expected = beside_numpy(lambda T=T: numbers_of(mode, (T, B, 3, 8)), monkeypatch)
         for a, e in zip(actual, expected, strict=True):
             assert_close(a, e, "float64", mode, at_least=1.0)
-    assert len(plans) == len(memories)
-    for made, memory in zip(plans, memories, strict=True):
-        memory = memory[-memory.__array_interface__["data"][0] % plan.VECTOR_BYTES :]
+    assert calls
+    for made, memory in calls:
         if not made._shapes.backward:
             assert (memory[made._sums[0] : made.place] == 0x55).all()
         assert (memory[made.place + 8 * len(made._words) :] == 0x55).all()
