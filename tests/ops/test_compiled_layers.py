@@ -296,3 +296,58 @@ def test_layers_by_steps_and_by_loops_share_the_states(
     found, expected = beside_numpy(run, monkeypatch)
     for a, e in zip(found, expected, strict=True):
         assert_close(a, e, "float64", "result")
+
+
+AT_THE_END_OF_MEMORY = """
+import ctypes
+import mmap
+
+import numpy as np
+
+import cupyrnn
+
+kept = []
+
+
+def at_end(a):
+    page = mmap.PAGESIZE
+    size = -(-a.nbytes // page) * page
+    kept.append(mmap.mmap(-1, size + page))
+    start = ctypes.addressof(ctypes.c_char.from_buffer(kept[-1]))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + size), page, 0) == 0
+    to = np.frombuffer(kept[-1], a.dtype, a.size, size - a.nbytes).reshape(a.shape)
+    to[...] = a
+    return to
+
+
+def run(op, **arguments):
+    out, pullback = cupyrnn.vjp(op, **{n: at_end(a) for n, a in arguments.items()})
+    name = "h_grad" if op is cupyrnn.lstm_block_cell else "d_h"
+    pullback(**{name: at_end(np.ones_like(out.h))})
+
+
+for dtype in (np.float32, np.float64):
+    for T, B, I, H in ((1, 1, 3, 5), (1, 4, 20, 20), (1, 9, 7, 33), (1, 40, 3, 8), (9, 3, 7, 5)):
+        some = np.random.default_rng(0).standard_normal
+
+        def f(*shape):
+            return some(shape).astype(dtype)
+
+        if T == 1:
+            run(cupyrnn.lstm_block_cell, x=f(B, I), cs_prev=f(B, H), h_prev=f(B, H),
+                w=f(I + H, 4 * H), b=f(4 * H))
+            run(cupyrnn.gru_block_cell, x=f(B, I), h_prev=f(B, H), w_ru=f(I + H, 2 * H),
+                w_c=f(I + H, H), b_ru=f(2 * H), b_c=f(H))
+        for mode in ("lstm", "gru", "rnn_tanh"):
+            net = cupyrnn.init_params(num_layers=1, num_units=H, input_size=I, rnn_mode=mode,
+                                      dtype=dtype)
+            net = net._replace(params=at_end(net.params))
+            out, pullback = cupyrnn.vjp(cupyrnn.cudnn_rnn, at_end(f(T, B, I)), params=net)
+            pullback(output=at_end(np.ones_like(out.output)))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
+def test_nothing_past_the_end_of_an_array_is_read() -> None:
+    """Behind each array is a page that ends the process if it is read."""
+    run_python("-c", AT_THE_END_OF_MEMORY)
