@@ -23,6 +23,7 @@ from ..cells.gru_reset_after import GRUResetAfter
 from ..cells.lstm import LSTM
 from ..cells.simple_rnn import SimpleRNN
 from ..checks.attributes import shown, type_shown
+from ..checks.block import widths_of
 
 
 def in_numpy(cell: type) -> Any:
@@ -82,9 +83,11 @@ def check_parts_of_page(op: str, page: Any, cell: Any, weights: Any, attributes:
 
     Compiled code would read and write beyond the arrays, and leave other states unwritten.
     """
+    from ..compiled.frame import MAKES_H
     from .places import Place, strides_of
 
-    states, formulas = weights.form.States._fields, page.in_place(attributes).code.formulas
+    host, states = page.in_place(attributes), weights.form.States._fields
+    formulas = host.code.formulas
     if len(states) > 2:
         raise ValueError(
             f"{op}: {page.__name__} is the compiled page of {weights.form.name}, which has the"
@@ -101,7 +104,7 @@ def check_parts_of_page(op: str, page: Any, cell: Any, weights: Any, attributes:
         a if a is None else Place(0, 0, a.shape, strides_of(a.shape, a.itemsize), a.dtype)
         for a in weights
     ]
-    *matrices, _ = page.weights_of(type(weights)._make(places))
+    *matrices, vectors = page.weights_of(type(weights)._make(places))
     for of, parts, known in zip("xh", matrices, (cell.inputs, cell.recurrent), strict=True):
         rows = sorted({len(one.w) for one in known})
         if type(parts) not in (tuple, list) or not all(isinstance(a, Place) for a in parts):
@@ -115,6 +118,24 @@ def check_parts_of_page(op: str, page: Any, cell: Any, weights: Any, attributes:
                 f"{name} returned matrices of {of} of shapes {', '.join(map(str, shapes))},"
                 f" expected {' or '.join(map(str, rows))} rows"
             )
+    for H, P in widths_of(weights.form, [weights]) or ():
+        there, dtype = {n: a for n, a in vectors.items() if a is not None}, weights[0].dtype
+        layout = host.spec_of(there, H, dtype)[0].layout
+        inputs, recurrent = (
+            [(starts, H) for starts in layout.inputs],
+            [
+                (starts, P if to == MAKES_H else H)
+                for starts, to in zip(layout.recurrent, layout.adds_to, strict=True)
+            ],
+        )
+        for of, parts, gates in zip("xh", matrices, (inputs, recurrent), strict=True):
+            for a, (starts, width) in zip(parts, gates, strict=False):
+                least = max(starts) + width
+                if a.shape[1] < least:
+                    raise ValueError(
+                        f"{name} returned a matrix of {of} of shape {a.shape}, expected at least"
+                        f" {least} columns, those of the gates in {page.__name__}.in_place"
+                    )
 
 
 def check_compiled_page(op: str, cell: Any, weights: Any, attributes: object) -> None:

@@ -104,15 +104,24 @@ def test_a_compiled_page_without_a_function(
         cupyrnn.stacked_rnn(**arguments(rng, "CIFG"))
 
 
-def test_a_compiled_page_that_swaps_the_matrices(
-    compiled_loops: ModuleType, rng: np.random.Generator, monkeypatch: Any
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda w_x, w_h: (w_h, w_x), r"matrices of x of shapes \(5, 15\), expected 3 rows"),
+        (
+            lambda w_x, w_h: (w_x, (w_h[0].part(0, 10, 1),)),
+            r"a matrix of h of shape \(5, 10\), expected at least 15 columns, those of the gates in"
+            r" new_cells\.compiled\.cifg\.in_place",
+        ),
+    ],
+)
+def test_a_compiled_page_with_wrong_matrices(
+    compiled_loops: ModuleType, wrong: Any, message: str, rng: np.random.Generator, monkeypatch: Any
 ) -> None:
     """Compiled code would write beyond their ends."""
     page = in_vectors(CIFG)
     right = page.weights_of
-    swapped = lambda weights: (*right(weights)[1::-1], {})  # noqa: E731
-    monkeypatch.setattr(page, "weights_of", swapped)
-    message = r"matrices of x of shapes \(5, 15\), expected 3 rows"
+    monkeypatch.setattr(page, "weights_of", lambda weights: (*wrong(*right(weights)[:2]), {}))
     with pytest.raises(
         ValueError,
         match=rf"^stacked_rnn: new_cells\.compiled\.cifg\.weights_of returned {message}$",
