@@ -176,6 +176,12 @@ def compiled_callback(function: Callable[..., Any], signature: Any, options: dic
     return compiled
 
 
+def _callback(function: Callable[..., None], char: str) -> Any:
+    """Return function(one, words) compiled for a dtype."""
+    one = numba.from_dtype(np.dtype(char))
+    return compiled_callback(function, numba.void(one, numba.int64), CALLBACK_OPTIONS)
+
+
 @functools.cache
 def compiled(function: Callable[..., None], char: str) -> Any:
     """
@@ -185,9 +191,8 @@ def compiled(function: Callable[..., None], char: str) -> Any:
     """
     if getattr(numba.config, "DISABLE_JIT", False):
         return None
-    one = numba.from_dtype(np.dtype(char))
     try:
-        return compiled_callback(function, numba.void(one, numba.int64), CALLBACK_OPTIONS)
+        return _callback(function, char)
     except Exception:
         return None
 
@@ -196,9 +201,8 @@ def error_of(function: Callable[..., None], char: str) -> Exception | None:
     """Return why `compiled` returns None; None if it does not, or if Numba compiles nothing."""
     if compiled(function, char) is not None or getattr(numba.config, "DISABLE_JIT", False):
         return None
-    one = numba.from_dtype(np.dtype(char))
     try:
-        compiled_callback(function, numba.void(one, numba.int64), CALLBACK_OPTIONS)
+        _callback(function, char)
     except Exception as error:
         return error
     return None

@@ -296,8 +296,8 @@ class Plan:
         self._sums = [memory.take(c.row * backward) for c in columns]
         self._zeros = memory.take(max(H, P, shapes.I) * size)
         self._zeroed = self._sums[0]
-        # Lanes without a unit. Those behind a row are read too: numbers that were there may be
-        # denormal, and products with these are slow.
+        # Products read lanes without a unit, also those behind a row. What was in memory there may
+        # be denormal numbers, and products with them are slow.
         if any(c.H * size % VECTOR_BYTES or c.width * size < c.row for c in columns):
             self._zeroed = self._z[0]
         self._zeroed_bytes = memory.bytes - self._zeroed if backward else 0

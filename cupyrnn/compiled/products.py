@@ -249,8 +249,8 @@ def multiply_in_place(
             elif M > _IN_PLACE or columns < width:
                 for d in range(depth):
                     row, to = b + (k + d) * rs_b + p * size, memory + d * PANEL_BYTES
-                    # The columns behind the last must not be what was in memory: products with
-                    # denormal numbers are slow. Numbers of the next rows do.
+                    # The product reads columns behind the last, too. They get zeros or numbers of
+                    # the next rows: what was in memory may be denormal numbers, which are slow.
                     if (K - 1 - k - d) * rs_b >= PANEL_BYTES:
                         copy(to, row, PANEL_BYTES)
                     else:

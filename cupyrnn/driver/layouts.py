@@ -212,7 +212,7 @@ class BlockLayer(NamedTuple):
         return GRU_FORM if self.columns is None else LSTM_FORM
 
     def form_of_loops(self) -> Any:
-        """Return the form whose deltas are those of compiled loops."""
+        """Return the form of the weights for compiled loops."""
         return self.form()
 
     def cell_to_gates(self, entry: Any, H: int) -> Any:

@@ -252,7 +252,7 @@ class FormedLayer(NamedTuple):
         return self.of
 
     def form_of_loops(self) -> Form:
-        """Return the form whose deltas are those of compiled loops."""
+        """Return the form of the weights for compiled loops."""
         return self.of
 
     def cell(self, cells: Cells) -> Any:

@@ -45,7 +45,7 @@ class PackedNet(NamedTuple):
         return PackedForm(self.of, single=is_single and self.has_single)
 
     def form_of_loops(self) -> PackedForm:
-        """Return the form whose deltas are those of compiled loops, one array for each matrix."""
+        """Return the form of the weights for compiled loops: each matrix has its own deltas."""
         return PackedForm(self.of, single=True)
 
     def cell(self, cells: Cells) -> Any:

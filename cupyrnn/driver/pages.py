@@ -79,13 +79,19 @@ def compiled_page(cell: type) -> Any:
 
 def check_parts_of_page(op: str, page: Any, cell: Any, weights: Any, attributes: object) -> None:
     """
-    Check the states of a user's compiled page, and the matrices that it finds in the weights.
+    Check the functions of a user's compiled page, its states, and the matrices that it returns.
 
     Compiled code would read and write beyond the arrays, and leave other states unwritten.
     """
     from ..compiled.frame import MAKES_H
     from .places import Place, strides_of
 
+    for name in ("in_place", "weights_of"):
+        if not hasattr(page, name):
+            raise TypeError(
+                f"{op}: {page.__name__}, the compiled page of {type(cell).__qualname__}, has no"
+                f" {name}, expected in_place and weights_of"
+            )
     host, states = page.in_place(attributes), weights.form.States._fields
     formulas = host.code.formulas
     if len(states) > 2:
@@ -155,17 +161,13 @@ def check_compiled_page(op: str, cell: Any, weights: Any, attributes: object) ->
         raise TypeError(
             f"{name} is {shown(declared)}, expected a module or the name of one: {error}"
         ) from error
-    if not (hasattr(page, "in_place") and hasattr(page, "weights_of")):
-        raise TypeError(
-            f"{name} is {type_shown(page)}, expected a module with in_place and weights_of"
-        )
+    check_parts_of_page(op, page, cell, weights, attributes)
     host, saved = page.in_place(attributes), cell.Saved._fields
     if tuple(host.code.formulas.saved) not in (saved, saved[:-1]):
         raise ValueError(
             f"{name}: the formulas have saved = {', '.join(host.code.formulas.saved)}, expected"
             f" {', '.join(saved)} like {kind.__qualname__}.Saved"
         )
-    check_parts_of_page(op, page, cell, weights, attributes)
     why = host.error(np.dtype(float))
     if why is not None:
         raise TypeError(f"{name}: its formulas cannot be compiled: {why}") from why

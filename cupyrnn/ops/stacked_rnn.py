@@ -222,12 +222,6 @@ def _record(call: NetCall, note: Note | None, again: Any, arguments: Arguments) 
         call.check_cell(cell)
         kind: Any = type(cell)
         page = pages.compiled_page(kind) if call.run.xp is np else None
-        for name in ("in_place", "weights_of"):
-            if page is not None and not hasattr(page, name):
-                raise TypeError(
-                    f"stacked_rnn: {page.__name__}, the compiled page of {kind.__qualname__}, has"
-                    f" no {name}, expected in_place and weights_of"
-                )
         if page is not None:
             entry = arguments.by_name["weights"][0]
             pages.check_parts_of_page("stacked_rnn", page, cell, entry, attributes)

@@ -13,6 +13,7 @@ from ..arithmetic.gates import check_gate
 from ..cells.block_forms import COLUMNS, LSTM_FORM, PEEPHOLES, check_forget_bias, default_clip
 from ..cells.contract import Attributes, Form
 from ..checks.attributes import check_choice, check_real, check_save, shown
+from ..checks.block import widths_of
 from .arrays import name_of
 from .definitions import kind_of
 from .ops import check_tensor, in_a_transform, is_plain
@@ -112,18 +113,13 @@ def lstm_attributes(op: str, attributes: Attributes) -> tuple[float, float, str,
 
 def check_one_width(op: str, weights: Any, form: Form) -> None:
     """Check that all layers have one H and one P: the states are one tensor."""
-    for name, symbols in form.shapes.items():
-        first = getattr(weights[0], name, None)
-        for n, entry in enumerate(weights):
-            a = getattr(entry, name, None)
-            if a is None or first is None or len(a.shape) != len(first.shape):
-                continue
-            axes = zip(symbols.split(", "), a.shape, first.shape, strict=False)
-            if any("K" not in axis and size != other for axis, size, other in axes):
-                raise ValueError(
-                    f"{op}: weights[{n}].{name} has shape {tuple(a.shape)}, and weights[0].{name}"
-                    f" {tuple(first.shape)}, expected one H and one P in all layers of tensors"
-                )
+    widths = widths_of(form, weights) or []
+    for n, found in enumerate(widths):
+        if found != widths[0]:
+            raise ValueError(
+                f"{op}: H and P of weights[{n}] are {found}, expected {widths[0]} like weights[0]:"
+                " the states of all layers are one tensor"
+            )
 
 
 def check_block_weights(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
@@ -13,13 +14,17 @@ def replaced(path: str) -> Iterator[BinaryIO]:
     """
     Open a file that replaces the one at `path` when it is complete.
 
-    After an error the old file is there, as it was. A link stays a link.
+    After an error the old file is there, as it was. A link stays a link, and a file keeps its
+    permissions.
     """
     path = os.path.realpath(path)
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe, or a folder, which is an error
+    there = os.path.exists(path)
+    if there and not os.path.isfile(path):  # a pipe, or a folder, which is an error
         with open(path, "wb") as file:
             yield file
         return
+    if there:
+        open(path, "r+b").close()  # an error if the file is read-only
     new = f"{path}.tmp-{os.getpid()}"
     try:
         try:
@@ -27,6 +32,8 @@ def replaced(path: str) -> Iterator[BinaryIO]:
         except OSError as e:  # about the file that the caller knows
             raise type(e)(e.errno, e.strerror, path) from None
         with file:
+            if there:
+                shutil.copymode(path, new)
             yield file
         os.replace(new, path)
     finally:

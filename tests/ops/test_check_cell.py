@@ -119,7 +119,7 @@ PAGE, WEIGHTS_OF = "CIFG.compiled", "a_page.weights_of"
 W_PARTS = "(w.part(0, K),), (w.part(K, rows),)"
 UNFIT_PAGES: list[tuple[str, str, str]] = [
     ("import numpy as np\n", "import nothing_like_that\n", f"{PAGE} is 'a_page', expected a module or the name of one: No module named 'nothing_like_that'"),
-    ("def in_place", "def elsewhere", f"{PAGE} is a module, expected a module with in_place and weights_of"),
+    ("def in_place", "def elsewhere", "a_page, the compiled page of CIFG, has no in_place, expected in_place and weights_of"),
     ('saved=("f", "g",', 'saved=("g", "f",', f"{PAGE}: the formulas have saved = g, f, o, c, h, expected f, g, o, c, h like CIFG.Saved"),
     ('c="c",', "", "the formulas of a_page have c = '', expected the name of c in saved"),
     (W_PARTS, "w.part(0, K), w.part(K, rows)", f"{WEIGHTS_OF} returned a cupyrnn.Place as the matrices of x, expected a tuple of parts of the weights"),

@@ -128,7 +128,7 @@ REFUSED = [
     (lambda: stacked(weights=[entry(w=one(4, 12))]), ValueError, "stacked_rnn: weights[0].w has shape (4, 12), exp"),
     (lambda: stacked(weights=[entry(b=None)]), TypeError, "stacked_rnn: weights[0].b is None, expected a torch"),
     (lambda: stacked(input_h=zeros(2, 1, 3), input_c=zeros(2, 1, 3), weights=[entry(), []]), TypeError, "stacked_rnn: weights[1] is a list, expected the weights of an LSTM like weights[0]"),
-    (lambda: stacked(input_h=None, input_c=None, weights=[entry(), cupyrnn.BlockLSTMParams(one(7, 16), one(16))]), ValueError, "stacked_rnn: weights[1].w has shape (7, 16), and weights[0].w (5, 12), expected one H and one P in all layers of tensors"),
+    (lambda: stacked(input_h=None, input_c=None, weights=[entry(), cupyrnn.BlockLSTMParams(one(7, 16), one(16))]), ValueError, "stacked_rnn: H and P of weights[1] are (4, 4), expected (3, 3) like weights[0]: the states of all layers are one tensor"),
     (lambda: stacked(direction="bidirectional"), ValueError, "stacked_rnn: weights has 1 entry, expected L*D wi"),
     (lambda: stacked(input_h=zeros(2, 1, 3)), ValueError, "stacked_rnn: input_h has shape (2, 1, 3), expected"),
     (lambda: stacked(weights=[cupyrnn.PeepholeLSTMParams(*entry(), one(3))]), TypeError, "stacked_rnn: weights[0].wcf is None, expected a tor"),

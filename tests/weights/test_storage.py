@@ -40,6 +40,7 @@ def test_an_unfinished_file_leaves_the_old_one(
     if link:
         path.symlink_to("other")
     NET.save(path)
+    path.chmod(0o640)
     before = path.read_bytes()
 
     def no_space(file: Any, **arrays: Any) -> None:
@@ -53,6 +54,7 @@ def test_an_unfinished_file_leaves_the_old_one(
     assert path.read_bytes() == before
     NET._replace(params=2 * NET.params).save(path)
     assert (load_params(path).params == 2 * NET.params).all()
+    assert path.stat().st_mode & 0o777 == 0o640
     assert path.is_symlink() == link
     assert len(list(tmp_path.iterdir())) == 1 + link
 
